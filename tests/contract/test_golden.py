@@ -98,14 +98,14 @@ def test_a_job_from_before_tables_had_optimizers_is_read() -> None:
         del table["optimizer"]
     document["model"]["sparse_optimizer"] = {"kind": "RowWiseAdagrad", "learning_rate": 0.05}
     read = from_dict(JobSpec, document)
-    assert read.model.table_optimizers == 3 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
+    assert read.model.table_optimizers == 4 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
 
 
 def test_a_job_from_before_models_had_features_is_read() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     del document["model"]["features"], document["model"]["numeric"]
     model = from_dict(JobSpec, document).model
-    assert (model.features, model.feature_tables, model.dense_width) == ((), (0, 1, 2), 13)
+    assert (model.features, model.feature_tables, model.dense_width) == ((), (0, 1, 2, 3), 13)
 
 
 def test_a_job_from_before_optimizers_had_schedules_is_read() -> None:
@@ -121,7 +121,7 @@ def test_what_is_from_before_tables_had_dims_is_read() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     for table in document["model"]["tables"]:
         del table["dim"]
-    assert from_dict(JobSpec, document).model.table_dims == (16, 16, 16)
+    assert from_dict(JobSpec, document).model.table_dims == (16, 16, 16, 16)
     document = json.loads((GOLDEN / "v1" / "shard_manifest.json").read_text())
     del document["further"]
     assert from_dict(ShardManifest, document).spans == ((78750, 105000),)
@@ -130,10 +130,10 @@ def test_what_is_from_before_tables_had_dims_is_read() -> None:
 def test_what_is_from_before_tables_had_ids_is_hashed_by_cpr64() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     for table in document["model"]["tables"]:
-        for name in ("ids", "out_of_range", "hash_seed", "vocabulary"):
+        for name in ("ids", "out_of_range", "hash_seed", "vocabulary", "min_count"):
             del table[name]
     model = from_dict(JobSpec, document).model
-    assert [table.ids for table in model.tables] == 3 * ["CPR64"]
+    assert [table.ids for table in model.tables] == 4 * ["CPR64"]
     manifest = json.loads((GOLDEN / "v1" / "dense_manifest.json").read_text())
     del manifest["ids"]
     assert from_dict(DenseManifest, manifest).ids == model.table_ids == ()

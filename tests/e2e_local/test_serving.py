@@ -134,7 +134,7 @@ def evaluated(trained: Trained) -> NDArray[np.float32]:
         store = trained.job.snapshots.store
         objects = open_store(store, None, None)
         known = vocabularies_of(objects, trained.anchors[-1], trained.job.model)
-        dataset = open_dataset(trained.job.data, trained.job.model, Uris(store), vocabularies=known)
+        dataset = open_dataset(trained.job.data, trained.job.model, Uris(store), vocabularies=lambda _: known)
         cpr_trainer.evaluate.evaluate(trained.job, dataset, objects, trained.anchors[-1])
     logits: NDArray[np.float32] = torch.cat(found).numpy()
     return logits

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from support.documents import AUC_DROP, BAG, CRITEO, CSV, FEATURES, GONE, NUMBERED, OWN_MODEL, PARQUET, Case, Edits
+from support.documents import (
+    AUC_DROP,
+    BAG,
+    BUILT,
+    CRITEO,
+    CSV,
+    FEATURES,
+    GONE,
+    NUMBERED,
+    OWN_MODEL,
+    PARQUET,
+    Case,
+    Edits,
+)
 
 
 def many_features(count: int) -> Edits:
@@ -171,6 +184,16 @@ BOUNDS = (
         "spec.model.tables[0].hashSeed",
         CRITEO | {"spec.model.tables.0.ids": "XXH64", "spec.model.tables.0.hashSeed": 2**31 - 1},
         CRITEO | {"spec.model.tables.0.ids": "XXH64", "spec.model.tables.0.hashSeed": -1},
+    ),
+    Case(
+        "spec.model.tables[0].vocabulary.uri",
+        CRITEO | BUILT | {"spec.model.tables.0.vocabulary": {"uri": "s3://b/k"}},
+        CRITEO | BUILT | {"spec.model.tables.0.vocabulary": {"uri": "http://b/k"}},
+    ),
+    Case(
+        "spec.model.tables[0].vocabulary.build.minCount",
+        CRITEO | BUILT | {"spec.model.tables.0.vocabulary": {"build": {"minCount": 1}}},
+        CRITEO | BUILT | {"spec.model.tables.0.vocabulary": {"build": {"minCount": 0}}},
     ),
     Case("spec.model.tables[0].ids", CRITEO | NUMBERED, CRITEO | {"spec.model.tables.0.ids": "MD5"}),
     Case(

@@ -83,6 +83,7 @@ EXAMPLES: dict[str, Any] = {
                     "DefaultRow",
                 ),
                 TableSpec("shop", 700, ids="Vocabulary", vocabulary="s3://data/shops.txt"),
+                TableSpec("word", 900, ids="Vocabulary", out_of_range="DefaultRow", min_count=5),
             ),
             dense_optimizer=OptimizerSpec(
                 "SGD",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from support.documents import (
     BAG,
+    BUILT,
     COLUMNS,
     CRITEO,
     CSV,
@@ -236,6 +237,18 @@ DATA = (
         CRITEO,
         CRITEO | {"spec.model.tables.0.vocabulary": {"uri": "/data/a.txt"}},
         "the ids Vocabulary need a vocabulary",
+    ),
+    Case(
+        "spec.model.tables[0].vocabulary",
+        CRITEO | BUILT,
+        CRITEO | BUILT | {"spec.model.tables.0.vocabulary": {}},
+        "a vocabulary is that of a file, or built",
+    ),
+    Case(
+        "spec.model.tables[0].vocabulary",
+        CRITEO | BUILT,
+        CRITEO | BUILT | {"spec.model.tables.0.vocabulary": {"uri": "/data/a.txt", "build": {}}},
+        "a vocabulary is that of a file, or built",
     ),
     Case(
         "spec.model.tables[0].hashSeed",

@@ -86,8 +86,8 @@ class TableSpec:
 
     With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. Without an `optimizer`
     it has that of the model, without a `dim` its embedding_dim. `out_of_range` is for the ids `RowNumber` and
-    `Vocabulary`, `hash_seed` for `XXH64` and `Murmur3`. `vocabulary` is the URI of the file of values: value i, from 0,
-    has row i + 1.
+    `Vocabulary`, `hash_seed` for `XXH64` and `Murmur3`. With the ids `Vocabulary`, value i, from 0, has row i + 1:
+    `vocabulary` is the URI of the file of values, or they are those that the data has at least `min_count` times.
     """
 
     name: str
@@ -99,6 +99,7 @@ class TableSpec:
     out_of_range: OutOfRange = "Fail"
     hash_seed: int = 0
     vocabulary: str | None = None
+    min_count: int | None = None
 
     @property
     def id_scheme(self) -> str:

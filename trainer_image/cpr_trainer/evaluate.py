@@ -53,8 +53,8 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return to_indices(found) if found is not None and same else find()
 
-    vocabularies = vocabularies_of(store, request.anchor, job.model)
-    dataset = open_scored(job, Uris(job.snapshots.store, credentials, authority), pinned, vocabularies)
+    files = Uris(job.snapshots.store, credentials, authority)
+    dataset = open_scored(job, files, pinned, lambda _: vocabularies_of(store, request.anchor, job.model))
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 

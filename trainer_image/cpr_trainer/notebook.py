@@ -20,7 +20,8 @@ from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.source import FindVocabularies, open_dataset
+from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import logits_of, score_held_out
 from cpr_trainer.evaluation import ProgressiveValidation
@@ -154,7 +155,13 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         job = replace(job, model=replace(job.model, entrypoint=_name(factory)))
     # Better known before the data is indexed.
     build_network(job.model, job.data.seed, job.precision, factory, job.device)
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    vocabularies: Vocabularies = {}
+
+    def keep(find: FindVocabularies) -> Vocabularies:
+        vocabularies.update(find(lambda: None))
+        return vocabularies
+
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store), vocabularies=keep)
     trainer = LoneTrainer(job, dataset, job.data.seed, factory)
     tell = ProgressBar(trainer.order.total_samples).show if progress else _say_nothing
     began = perf_counter()
@@ -168,7 +175,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         samples_per_s=samples / took_s,
         loss=loss,
         progressive=Score.of(trainer.scores.validation),
-        held_out=_score_held_out(job, dataset, trainer),
+        held_out=_score_held_out(job, dataset, trainer, vocabularies),
         network=network,
         dataset=dataset,
         model=job.model,
@@ -177,9 +184,9 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     )
 
 
-def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer) -> Score | None:
+def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer, vocabularies: Vocabularies) -> Score | None:
     if data_of_its_own(job) is not None:
-        dataset = open_scored(job, Uris(job.snapshots.store))
+        dataset = open_scored(job, Uris(job.snapshots.store), vocabularies=lambda _: vocabularies)
     if not scored_rows(job, dataset.layout.rows):
         return None
 

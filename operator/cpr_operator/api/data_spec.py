@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.spec import MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES, DataFormat, Resized
-from cpr_operator.api.model import ColumnName, Entrypoint, ObjectName, SpecModel
+from cpr_operator.api.model import ColumnName, Entrypoint, ObjectName, SpecModel, Uri
 from cpr_operator.api.model_spec import Name
 from cpr_operator.api.rules import job as rules
 
 LabelValue = Annotated[str, Field(max_length=63)]
-Uri = Annotated[str, Field(max_length=1024, pattern=r"^(s3://[^/]+/.+|file:///.+|/.+)$")]
 
 
 class Columns(SpecModel):

@@ -10,7 +10,7 @@ from cpr_contract.codec import LONGEST, pack, to_json
 from cpr_operator.api.data_spec import Columns, Data, RestoreFrom
 from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import SpecModel
-from cpr_operator.api.model_spec import DenseOptimizer, Feature, ModelSpec, TableOptimizer
+from cpr_operator.api.model_spec import DenseOptimizer, Feature, ModelSpec, Table, TableOptimizer
 from cpr_operator.api.sizes import ReplayChoice, data_shards_of, replay_of
 from cpr_operator.api.snapshots import Snapshots
 from cpr_operator.api.spec import CPRJobSpec
@@ -58,26 +58,29 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
         embedding_dim=model.embedding_dim,
         bottom_mlp=model.bottom_mlp or (),
         top_mlp=model.top_mlp or (),
-        tables=tuple(
-            contract.TableSpec(
-                name=table.name,
-                rows=table.rows,
-                pooling=table.pooling,
-                optimizer=None if table.optimizer is None else _sparse(table.optimizer),
-                dim=table.dim,
-                ids=table.ids,
-                out_of_range=table.out_of_range or "Fail",
-                hash_seed=table.hash_seed or 0,
-                vocabulary=None if table.vocabulary is None else table.vocabulary.uri,
-            )
-            for table in model.tables
-        ),
+        tables=tuple(map(_table, model.tables)),
         dense_optimizer=_dense(model.dense_optimizer),
         sparse_optimizer=_sparse(model.sparse_optimizer),
         entrypoint=model.entrypoint,
         features=tuple(map(_feature, model.features or ())),
         numeric=model.numeric,
         **predicted,
+    )
+
+
+def _table(table: Table) -> contract.TableSpec:
+    built = None if table.vocabulary is None else table.vocabulary.build
+    return contract.TableSpec(
+        name=table.name,
+        rows=table.rows,
+        pooling=table.pooling,
+        optimizer=None if table.optimizer is None else _sparse(table.optimizer),
+        dim=table.dim,
+        ids=table.ids,
+        out_of_range=table.out_of_range or ("Fail" if built is None else "DefaultRow"),
+        hash_seed=table.hash_seed or 0,
+        vocabulary=None if table.vocabulary is None else table.vocabulary.uri,
+        min_count=None if built is None else built.min_count,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
-from cpr_operator.api.model import ColumnName, Entrypoint, SpecModel
+from cpr_operator.api.model import ColumnName, Entrypoint, SpecModel, Uri
 from cpr_operator.api.rules import model as rules
 
 # The optimizers in `spec.model`: of the dense network, of the embedding tables, and of one table.
@@ -112,12 +112,22 @@ Name = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-
 BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
-class Vocabulary(SpecModel):
-    """The values that have a row of their own."""
+class BuiltVocabulary(SpecModel):
+    """How a vocabulary is made of the data."""
 
-    uri: Annotated[str, Field(min_length=1, max_length=1024)]
+    min_count: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
+    """How often a value stands at least in the data that is trained, to have a row of its own."""
+
+
+class Vocabulary(SpecModel):
+    """The values that have a row of their own: those of a file, or of the data. State uri or build."""
+
+    uri: Uri | None = None
     """A text file with a value a line, or a Parquet file with one column: s3://bucket/key, file:///path or a path. The
     first value has row 1. The job copies it into its store when it begins."""
+    build: BuiltVocabulary | None = None
+    """The values are those of the data, the most frequent ones first. When it begins, the job goes through its data
+    once to count them, and keeps them in its store."""
 
 
 class Table(SpecModel):
@@ -131,13 +141,13 @@ class Table(SpecModel):
     """How an id becomes a row. RowNumber: an id is the number of its row, an integer from 0 to rows - 1, and no two ids
     share a row. CPR64, XXH64, Murmur3: an id is hashed, so it may be any text or integer, and some ids share a row.
     XXH64 and Murmur3 (x64_128, its first 64 bits) are taken modulo rows, as other systems can do too. Vocabulary: each
-    value of a file has a row of its own, from row 1 on."""
+    value of a file, or of the data, has a row of its own, from row 1 on."""
     vocabulary: Vocabulary | None = None
     """For the ids Vocabulary: their values."""
     out_of_range: OutOfRange | None = None
     """For RowNumber and Vocabulary: what an id does that has no row, and a missing one. Fail: the row of data is a bad
     one, see maxBadLines. DefaultRow: the id has row 0. For RowNumber, text that is no integer always makes a bad row.
-    Default: Fail."""
+    Default: DefaultRow if the vocabulary is built, else Fail."""
     hash_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The seed of XXH64 or Murmur3. Default: 0."""
     pooling: Pooling | None = None

@@ -9,13 +9,24 @@ from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import EvaluationSpec, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.spec import EvaluationSpec, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec
-from support.documents import edited
+from support.documents import BUILT, CRITEO, edited
+
+
+def test_a_table_whose_vocabulary_is_built_takes_other_ids_as_its_default_row() -> None:
+    def table(**edits: Any) -> TableSpec:
+        document = edited(CRITEO | BUILT | {f"spec.model.tables.0.{name}": value for name, value in edits.items()})
+        return to_job_spec(parse_spec(document["spec"]), "uid", "name").model.tables[0]
+
+    assert (table().out_of_range, table().min_count, table().vocabulary) == ("DefaultRow", 1, None)
+    assert table(outOfRange="Fail").out_of_range == "Fail"
+    stated = table(vocabulary={"uri": "s3://b/k"})
+    assert (stated.out_of_range, stated.min_count, stated.vocabulary) == ("Fail", None, "s3://b/k")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.5, 1_790_000_000.123])

@@ -16,14 +16,16 @@ from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, 
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data
+from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data, read_vocabularies
 from cpr_trainer.data.pinned import to_manifest
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.store import BucketMissingError, StoreUnreachableError
+from cprjob_serving.vocabulary import Vocabulary
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save
 
 _PATIENCE_S = 30.0
+VALUES = Vocabulary.of(b"u1\nu2\n")
 
 
 class _FlakyStore(MemoryStore):
@@ -286,7 +288,7 @@ def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
     saver.close()
 
 
-def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
+def test_an_anchor_never_stands_without_the_data_and_the_values_that_it_is_of() -> None:
     pinned = to_manifest("job", "s3://b/day=*", [])
     scored = to_manifest("job", "s3://b/test/", [], evaluates=True)
     store = MemoryStore()
@@ -301,12 +303,16 @@ def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
         anchors=(),
         rng=random.Random(1),
         pinned=(None, pinned, scored),
+        vocabularies={"user": VALUES},
     )
     saver.start()
     saver.offer_cut(_dense(5))
     _until(lambda: saver.state.anchors)
     assert read_data(store, "job") == pinned
     assert read_data(store, "job", evaluates=True) == scored
+    kept = read_vocabularies(store, "job")
+    assert kept is not None
+    assert kept["user"].text == VALUES.text
     saver.close()
 
 

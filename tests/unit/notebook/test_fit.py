@@ -68,6 +68,19 @@ def test_ids_that_are_row_numbers_train_those_rows(tmp_path: Path) -> None:
         assert np.flatnonzero(changed).tolist() == used
 
 
+def test_data_that_scores_takes_the_rows_of_the_values_that_were_trained(tmp_path: Path) -> None:
+    """Counted anew, its own most frequent value would have row 1, and the prediction of another user."""
+    (tmp_path / "clicks.csv").write_text("click,user\n" + "1,always\n1,always\n0,never\n" * 300)
+    (tmp_path / "later.csv").write_text("click,user\n" + "0,never\n0,never\n1,always\n" * 20)
+    columns = {"labels": ["click"], "categories": ["user"]}
+    data = {"format": "CSV", "uri": f"{tmp_path}/clicks.csv", "columns": columns, "epochs": 5, "batchSize": 10}
+    tables = [{"name": "user", "rows": 3, "ids": "Vocabulary", "vocabulary": {"build": {}}}]
+    job = spec(data=data, model__tables=tables) | {"evaluation": {"uri": f"{tmp_path}/later.csv"}}
+    scores = fit(job).held_out
+    assert scores is not None
+    assert (scores.samples, scores.auc) == (60, 1.0)
+
+
 def test_a_prediction_is_the_network_over_the_rows_of_each_table(fitted: Fitted) -> None:
     batch = fitted.batch([7, 1, 7])
     ids = single_ids(batch)

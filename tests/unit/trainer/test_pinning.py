@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,24 @@ import pytest
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataManifest, data_key
 from cpr_contract.spec import DataSpec
-from cpr_trainer.checkpoint.format.records import keep_data, read_data
+from cpr_trainer.checkpoint.format.records import keep_data, read_data, read_vocabularies
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Block, Index, SourceFile
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.pinned import to_indices, to_manifest
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.source import Find, FindVocabularies, open_dataset
+from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
 from cpr_trainer.trainer import pinning as pinning_module
+from cpr_trainer.trainer.interrupts import Terminated
 from cpr_trainer.trainer.pinning import Pinning
 from support.fake_s3 import BUCKET, FakeS3
 from support.memory_store import MemoryStore
 from support.table_data import TABLES, WRITERS, as_text, assert_same, clicks, everything, model_of, read, spec, write
 
+BUILT = (replace(TABLES[0], ids="Vocabulary", min_count=2, out_of_range="DefaultRow"), TABLES[1])
 URI = f"s3://{BUCKET}/day=*"
 
 
@@ -218,6 +221,60 @@ def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(wor
     dataset, _ = world.open(spec("CSV", URI), lambda: leads, attend)
     assert (turns > 25, dataset.layout.rows) == (True, 400)
     assert read_data(world.store, "uid") is not None
+
+
+def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World) -> None:
+    data, leads, asked = spec("CSV", URI), True, 0
+
+    def start() -> tuple[Dataset, Pinning]:
+        pinning = Pinning("uid", URI, lambda: leads, lambda: None)
+
+        def keep(find: FindVocabularies) -> Vocabularies:
+            def counted(attend: Callable[[], None]) -> Vocabularies:
+                nonlocal asked
+                asked += 1
+                return find(attend)
+
+            return pinning.vocabularies(world.store, counted)
+
+        def indices(find: Find) -> Sequence[Index]:
+            return pinning.indices(world.store, world.files, find)
+
+        return open_dataset(data, model_of(BUILT), world.files, indices, vocabularies=keep), pinning
+
+    first, leader = start()
+    world.s3.objects["day=0.csv"] = day(9, 500)  # it would change what is frequent
+    again, successor = start()
+    leads = False
+    later, follower = start()
+    assert asked == 1
+    assert len(leader.known["user"]) > 10
+    assert {leader.known["user"].text} == {each.known["user"].text for each in (successor, follower)}
+    for each in (again, later):
+        assert_same(everything(each), everything(first))
+
+
+def test_a_leader_that_dies_while_it_counts_leaves_nothing_and_the_next_counts_again(world: World) -> None:
+    pinnings = [Pinning("uid", URI, lambda: True, attend) for attend in (_die, lambda: None)]
+
+    def start(pinning: Pinning) -> Dataset:
+        return open_dataset(
+            spec("CSV", URI),
+            model_of(BUILT),
+            world.files,
+            lambda find: pinning.indices(world.store, world.files, find),
+            vocabularies=lambda find: pinning.vocabularies(world.store, find),
+        )
+
+    with pytest.raises(Terminated):
+        start(pinnings[0])
+    assert read_vocabularies(world.store, "uid") is None
+    assert start(pinnings[1]).layout.rows == 400
+    assert read_vocabularies(world.store, "uid") is not None
+
+
+def _die() -> None:
+    raise Terminated
 
 
 def test_of_two_leaders_the_faster_one_counts(world: World) -> None:

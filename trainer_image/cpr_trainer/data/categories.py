@@ -48,20 +48,31 @@ def _bags_of_cells(table: Any, used: Input, separator: str | None, faults: Fault
     """Return the ids of a column of bags: the last ones of each, if there are more than the feature takes."""
     lists, lengths, present = split(table.column(used.column), separator)
     weights = None if used.weights is None else weights_of(table, used, separator, present, faults)
-    if used.max_length is not None and len(lengths) and int(lengths.max()) > used.max_length:
-        last = _last(lengths, used.max_length)
-        lists, lengths = lists.filter(pa.array(last)), np.minimum(lengths, used.max_length)
-        weights = None if weights is None else weights[last]
+    lists, lengths, last = _last(lists, lengths, used.max_length)
+    if weights is not None and last is not None:
+        weights = weights[last]
     ids = _single_ids(lists, used)
     samples = np.repeat(np.arange(table.num_rows), lengths)
     blame(faults, f"an id in column {used.column}", lists, ids == NO_ROW, wanted(used.table), samples)
     return Column(ids, lengths, weights)
 
 
-def _last(lengths: Ints, most: int) -> NDArray[np.bool_]:
-    """Return which ids of bags are among the last `most` of theirs, bool [k]. lengths: int64 [n]."""
+def cells_of(table: Any, used: Input, separator: str | None) -> Any:
+    """Return the ids of a column that are looked up, as a pyarrow chunked array of texts or numbers."""
+    column = table.column(used.column)
+    if not used.has_bags:
+        return column
+    lists, lengths, _ = split(column, separator)
+    return _last(lists, lengths, used.max_length)[0]
+
+
+def _last(lists: Any, lengths: Ints, most: int | None) -> tuple[Any, Ints, NDArray[np.bool_] | None]:
+    """Return the last `most` ids of each bag, how many these are, and which of all ids, bool [k]; None if all are."""
+    if most is None or not len(lengths) or int(lengths.max()) <= most:
+        return lists, lengths, None
     before_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
-    return before_end <= most
+    last = before_end <= most
+    return lists.filter(pa.array(last)), np.minimum(lengths, most), last
 
 
 def _ids_of_cells(table: Any, used: Input, faults: Faults) -> Int32s:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Files, Index
 from cpr_trainer.data.order import held_out
-from cpr_trainer.data.source import Find, open_dataset
-from cprjob_serving.vocabulary import Vocabulary
+from cpr_trainer.data.source import Find, FindVocabularies, open_dataset
+from cpr_trainer.data.vocabularies import Vocabularies
 
 
 def data_of_its_own(job: JobSpec) -> DataSpec | None:
@@ -23,7 +23,7 @@ def open_scored(
     job: JobSpec,
     files: Files,
     pinned: Callable[[Find], Sequence[Index]] | None = None,
-    vocabularies: Mapping[str, Vocabulary] | None = None,
+    vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
 ) -> Dataset:
     """Return the data that a job is scored on, with groups. Raises as `open_dataset` does."""
     group = None if job.evaluation is None else job.evaluation.group_by

@@ -17,10 +17,9 @@ from cpr_trainer.data.figures import ColumnSummary
 from cpr_trainer.data.layout import Layout
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.rows import decode
-from cpr_trainer.data.source import format_of, index_data, with_vocabularies
+from cpr_trainer.data.source import find_vocabularies, format_of, index_data, with_vocabularies
 from cpr_trainer.data.tables import index_files, layout_of
 from cpr_trainer.data.unpacking import Text
-from cpr_trainer.data.vocabularies import find_vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import optional_path, read_job, read_request
 from cpr_trainer.store import Uris
@@ -52,9 +51,11 @@ def inspect_job(job: JobSpec, files: Files) -> DataFigures:
     """Return the figures of the columns that a job reads, and what it makes of them. Raises DataError."""
     if job.data.format == "Synthetic":
         raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
-    columns = with_vocabularies(columns_of(job.data, job.model), find_vocabularies(job.model, files))
+    columns = columns_of(job.data, job.model)
     form = format_of(job.data, columns, files)
-    return _gather(job.data, form, index_data(job.data, form, files), columns)
+    indices = index_data(job.data, form, files)
+    found = find_vocabularies(job.data, job.model, columns, files, form, indices, lambda: None)
+    return _gather(job.data, form, indices, with_vocabularies(columns, found))
 
 
 def guess(uri: str, files: Files) -> DataSpec:

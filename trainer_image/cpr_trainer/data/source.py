@@ -9,18 +9,21 @@ from cpr_contract.spec import DataSpec, ModelSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Files, Format, Index
 from cpr_trainer.data.columns import Columns, check_bags, check_fixed_layout, columns_of, dialect_of
+from cpr_trainer.data.counting import build_vocabularies
 from cpr_trainer.data.features import check_tables
 from cpr_trainer.data.own import OwnFormat
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.tables import TableDataset, index_files
 from cpr_trainer.data.text import TextFormat
-from cpr_trainer.data.vocabularies import find_vocabularies
+from cpr_trainer.data.vocabularies import Vocabularies, check_rows, read_vocabularies
 from cpr_trainer.errors import DataError
 from cprjob_serving.vocabulary import Vocabulary
 
 #: Finds and indexes the files of a job's data. Raises DataError, and what `Files` raises.
 Find = Callable[[], Sequence[Index]]
+#: Finds the vocabularies of a job's tables, and calls what it is given between blocks of data. Raises as `Find`.
+FindVocabularies = Callable[[Callable[[], None]], Vocabularies]
 
 
 def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known of it already
@@ -29,13 +32,12 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
     files: Files,
     pinned: Callable[[Find], Sequence[Index]] | None = None,
     group: str | None = None,
-    vocabularies: Mapping[str, Vocabulary] | None = None,
+    vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
 ) -> Dataset:
     """Return the samples that `data` names, with ids for each feature of `model`, and with their values of `group`.
 
-    `pinned` says what was found once, and may ask to find it now. Without `vocabularies`, by the name of their table,
-    they are read. Raises DataError for data that cannot be used, and
-    whatever `files` and `pinned` raise.
+    `pinned` and `vocabularies` say what was found once, and may ask to find it now. Raises DataError for data that
+    cannot be used, and whatever `files`, `pinned` and `vocabularies` raise.
     """
     check_bags(data, model)
     if data.format == "Synthetic":
@@ -45,15 +47,38 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
         return SyntheticDataset(data.samples, data.seed, model.tables)
     columns = replace(columns_of(data, model), group=group)
     check_tables(model.tables, len(model.tables) if model.features else len(columns.inputs))
-    if vocabularies is None:
-        vocabularies = find_vocabularies(model, files)
-    columns = with_vocabularies(columns, vocabularies)
     form = format_of(data, columns, files)
 
     def find() -> Sequence[Index]:
         return index_data(data, form, files)
 
-    return TableDataset(data, columns, model, form, find() if pinned is None else pinned(find))
+    indices = find() if pinned is None else pinned(find)
+    if any(table.ids == "Vocabulary" for table in model.tables):
+
+        def look(attend: Callable[[], None]) -> Vocabularies:
+            return find_vocabularies(data, model, columns, files, form, indices, attend)
+
+        columns = with_vocabularies(columns, look(lambda: None) if vocabularies is None else vocabularies(look))
+    return TableDataset(data, columns, model, form, indices)
+
+
+def find_vocabularies(  # noqa: PLR0913, PLR0917 -- what is read, and how
+    data: DataSpec,
+    model: ModelSpec,
+    columns: Columns,
+    files: Files,
+    form: Format,
+    indices: Sequence[Index],
+    attend: Callable[[], None],
+) -> Vocabularies:
+    """Read the vocabularies that have files, and build the others, by the name of their table.
+
+    `attend` is called between blocks of data. Raises DataError, and what `files` and `attend` raise.
+    """
+    found = read_vocabularies(model, files)
+    found |= build_vocabularies(data, model, columns, form, indices, attend)
+    check_rows(model, found)
+    return found
 
 
 def with_vocabularies(columns: Columns, vocabularies: Mapping[str, Vocabulary]) -> Columns:

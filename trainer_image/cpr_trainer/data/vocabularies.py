@@ -9,37 +9,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cpr_contract.spec import ModelSpec, TableSpec
+from cpr_contract.spec import ModelSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.arrow_types import as_texts, is_category
 from cpr_trainer.data.blocks import Files, is_outage
 from cpr_trainer.errors import DataError
 from cprjob_serving.vocabulary import Vocabulary
 
+#: By the name of their table.
+Vocabularies = dict[str, Vocabulary]
+
 _BOM = b"\xef\xbb\xbf"
 
 
-def find_vocabularies(model: ModelSpec, files: Files) -> dict[str, Vocabulary]:
-    """Return the vocabularies of a model's tables, by the table's name. Raises DataError, and what `files` raise."""
+def read_vocabularies(model: ModelSpec, files: Files) -> Vocabularies:
+    """Return the vocabularies of a model's tables that have a file. Raises DataError, and what `files` raise."""
     found = {}
     for place, table in enumerate(model.tables):
         if table.vocabulary is not None:
             found[table.name] = read_vocabulary(table.vocabulary, files, f"spec.model.tables[{place}].vocabulary.uri")
-    check_rows(model, found)
     return found
 
 
 def check_rows(model: ModelSpec, vocabularies: Mapping[str, Vocabulary]) -> None:
     """Raise DataError if a table has fewer rows than values, and the default row."""
     for place, table in enumerate(model.tables):
-        if table.name in vocabularies and (refusal := _too_few(table, len(vocabularies[table.name]))):
-            raise DataError(refusal, f"Set spec.model.tables[{place}].rows to {len(vocabularies[table.name]) + 1}.")
-
-
-def _too_few(table: TableSpec, values: int) -> str | None:
-    if table.rows > values:
-        return None
-    return f"Table {table.name} has {table.rows} rows, and its vocabulary {values} values beside the default row."
+        if table.name in vocabularies and table.rows <= (values := len(vocabularies[table.name])):
+            fewer = "" if table.min_count is None else ", or raise vocabulary.build.minCount there"
+            raise DataError(
+                f"Table {table.name} has {table.rows} rows, and its vocabulary {values} values beside the default row.",
+                f"Set spec.model.tables[{place}].rows to {values + 1}{fewer}.",
+            )
 
 
 def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:

@@ -65,7 +65,7 @@ def transform_of(job: JobSpec) -> Transform:
                 table.ids,
                 table.hash_seed,
                 table.out_of_range,
-                None if table.vocabulary is None else f"vocabularies/{quote(table.name, safe='')}.txt",
+                f"vocabularies/{quote(table.name, safe='')}.txt" if table.ids == "Vocabulary" else None,
             )
             for table, dim in zip(model.tables, model.table_dims, strict=True)
         ),

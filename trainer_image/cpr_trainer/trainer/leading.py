@@ -52,6 +52,7 @@ class Leading:
             anchors=anchors,
             rng=random.Random(),
             pinned=(setup.pinning.pinned, setup.evaluation_pinning.pinned),
+            vocabularies=setup.vocabularies,
             committed=setup.pinning.count_new_files,
         )
         self.committer.start()

@@ -7,18 +7,16 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from cpr_contract.manifests import DataManifest
-from cpr_contract.spec import ModelSpec
 from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
 from cpr_trainer.checkpoint.format.records import keep_vocabularies, pin_data, read_data, read_vocabularies
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.pinned import to_indices, to_manifest
-from cpr_trainer.data.source import Find
-from cpr_trainer.data.vocabularies import find_vocabularies
+from cpr_trainer.data.source import Find, FindVocabularies
+from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
 from cpr_trainer.trainer.interrupts import Attend
 from cpr_trainer.trainer.patience import attend_for_a_slice
-from cprjob_serving.vocabulary import Vocabulary
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,7 +31,7 @@ class Pinning:
 
     `pinned` is what all train, None for data without files. `new_files` counts those that `uri` names and which came
     later, as the leader finds them when it starts and by `count_new_files`; `tell` is told of them. With `evaluates` it
-    is the data that the job is scored on, and nobody counts.
+    is the data that the job is scored on, and nobody counts. `known` are the vocabularies of tables.
     """
 
     def __init__(  # noqa: PLR0913 -- whose data, of what kind, and with whom
@@ -47,6 +45,7 @@ class Pinning:
         evaluates: bool = False,
     ) -> None:
         self.pinned: DataManifest | None = None
+        self.known: Vocabularies = {}
         self.new_files = 0
         self._job_uid = job_uid
         self._uri = uri or ""
@@ -80,19 +79,20 @@ class Pinning:
         self.pinned, self._files = pinned, files
         return to_indices(pinned)
 
-    def vocabularies(self, store: Store, files: Uris, model: ModelSpec) -> dict[str, Vocabulary]:
-        """Return the vocabularies of tables, by name; the first leader reads and copies them, all others wait for it.
+    def vocabularies(self, store: Store, find: FindVocabularies) -> Vocabularies:
+        """Return the vocabularies of tables; the first leader finds and keeps them, all others wait for it.
 
         Raises as `indices` does.
         """
-        if all(table.vocabulary is None for table in model.tables):
-            return {}
         while (kept := read_vocabularies(store, self._job_uid)) is None:
             if self._leads():
-                keep_vocabularies(store, self._job_uid, find_vocabularies(model, files))
+                keep_vocabularies(store, self._job_uid, find(self._attend))
                 continue
             for _ in range(_ASK_SLICES):
                 attend_for_a_slice(self._attend)
+        for table, each in kept.items():
+            _LOG.info("table %s has a vocabulary of %d values", table, len(each))
+        self.known = kept
         return kept
 
     def count_new_files(self) -> None:

@@ -67,14 +67,17 @@ class Setup:
             ) from error
         files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
-        vocabularies = pinning.vocabularies(store, files, job.model)
         dataset = open_dataset(
-            job.data, job.model, files, lambda find: pinning.indices(store, files, find), vocabularies=vocabularies
+            job.data,
+            job.model,
+            files,
+            lambda find: pinning.indices(store, files, find),
+            vocabularies=lambda find: pinning.vocabularies(store, find),
         )
         scored, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = pinning if spec.uri is None else evaluation_pinning
-            scored = open_scored(job, files, lambda find: own.indices(store, files, find), vocabularies)
+            scored = open_scored(job, files, lambda find: own.indices(store, files, find), lambda _: pinning.known)
         return cls(
             job=job,
             rank=roster.index,
@@ -91,7 +94,7 @@ class Setup:
             pinning=pinning,
             scored=scored,
             evaluation_pinning=evaluation_pinning,
-            vocabularies=vocabularies,
+            vocabularies=pinning.known,
         )
 
     @property

@@ -36,8 +36,15 @@ VOCABULARY = Rule(
     "spec.model.tables[]",
     "spec.model.tables.vocabulary",
     "the ids Vocabulary need a vocabulary, and others have none",
-    "state vocabulary.uri with ids: Vocabulary only",
+    "state vocabulary.uri or vocabulary.build with ids: Vocabulary only",
     "(self.ids == 'Vocabulary') == has(self.vocabulary)",
+)
+VOCABULARY_SOURCE = Rule(
+    "spec.model.tables[].vocabulary",
+    "spec.model.tables.vocabulary",
+    "a vocabulary is that of a file, or built",
+    "state one of uri and build",
+    "has(self.uri) != has(self.build)",
 )
 HASH_SEED = Rule(
     "spec.model.tables[]",
@@ -96,6 +103,7 @@ OF_MODEL = (
     TABLES,
     OUT_OF_RANGE,
     VOCABULARY,
+    VOCABULARY_SOURCE,
     HASH_SEED,
     FEATURE_NAMES,
     FEATURE_TABLES,

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -21,10 +22,11 @@ from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, keep_data, read_anchor
+from cpr_trainer.checkpoint.format.records import find_anchor, keep_data, keep_vocabularies, read_anchor
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
+from cprjob_serving.vocabulary import Vocabulary
 
 # When the leader cuts: a pure schedule over steps and trained seconds.
 
@@ -128,7 +130,8 @@ class AnchorCommitter:
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
     names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
-    those that exist, oldest first. `pinned` is the data that the saves are of, and that on which they are scored.
+    those that exist, oldest first. `pinned` is the data that the saves are of, and that on which they are scored,
+    `vocabularies` those of tables, by their name; what was lost of them is written again before each anchor.
     `committed` is called after each anchor. `failing`: the store did not take the last thing that was to be saved.
     """
 
@@ -144,6 +147,7 @@ class AnchorCommitter:
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
         pinned: Sequence[DataManifest | None] = (),
+        vocabularies: Mapping[str, Vocabulary] = MappingProxyType({}),
         committed: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = Saves(anchors=anchors)
@@ -155,6 +159,7 @@ class AnchorCommitter:
         self._retention = Retention(pruner, rng, told)
         self._rng = rng
         self._pinned = pinned
+        self._vocabularies = vocabularies
         self._committed = committed
         self._best_steps: dict[str, int] = {}
         self._failure: BaseException | None = None
@@ -276,6 +281,8 @@ class AnchorCommitter:
         refs, lost = tuple(ref for _, ref in found), tuple(manifest.lost for manifest, _ in found)
         for pinned in self._pinned:
             keep_data(self._store, pinned)
+        if self._vocabularies:
+            keep_vocabularies(self._store, meta.job_uid, self._vocabularies)
         try:
             anchor = commit_anchor(self._store, meta, cut.dense.tensors, refs, lost)
         except ExistsError:

@@ -131,11 +131,17 @@ def keep_data(store: Store, pinned: DataManifest | None) -> None:
         write_once(store, key, pinned)
 
 
-# The vocabularies of a job's tables: copied once, so that a file which changes later changes no row.
+# The vocabularies of a job's tables: found once, so that a file which changes later changes no row.
 
 
 def keep_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabulary]) -> None:
-    """Copy vocabularies, by the name of their table, unless another leader was faster. Raises StoreError."""
+    """Write vocabularies, by the name of their table, unless they are there. Raises StoreError.
+
+    Another leader may have been faster, or what was there was lost, with its bucket perhaps.
+    """
+    with suppress(MissingError):
+        store.get_into(vocabulary_key(job_uid), ())
+        return
     kept = tuple(KeptVocabulary(table, each.digest(), len(each)) for table, each in found.items())
     for each in kept:
         store.put(vocabulary_key(job_uid, each.digest), found[each.table].text)
@@ -144,7 +150,7 @@ def keep_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabulary
 
 
 def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | None:
-    """Return the vocabularies of a job, by the name of their table; None if nobody has copied any.
+    """Return the vocabularies of a job, by the name of their table; None if nobody has kept any.
 
     Raises StoreError, DamagedError.
     """
@@ -160,7 +166,7 @@ def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | Non
         except MissingError as error:
             raise DamagedError(key, "is missing") from error
         if hashlib.sha256(text).hexdigest() != kept.digest:
-            raise DamagedError(key, "is not what was copied: its digest differs")
+            raise DamagedError(key, "is not what was kept: its digest differs")
         found[kept.table] = Vocabulary.of(text)
     return found
 
@@ -170,7 +176,7 @@ def vocabularies_of(store: Store, anchor: str, model: ModelSpec) -> dict[str, Vo
 
     anchor: its key, which begins with its job. Raises StoreError, DamagedError.
     """
-    if all(table.vocabulary is None for table in model.tables):
+    if all(table.ids != "Vocabulary" for table in model.tables):
         return {}
     job_uid = anchor.partition("/")[0]
     if (found := read_vocabularies(store, job_uid)) is None:

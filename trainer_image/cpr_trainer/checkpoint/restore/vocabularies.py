@@ -40,6 +40,7 @@ def check_vocabularies(
             raise LayoutError(
                 f"spec.model.tables[{place}].vocabulary: table {there.name} of {key} has other values, or in another "
                 f"order, so its rows are other ids'.",
-                f"Begin the file with the {there.values} values that it was trained with, in their order, and put new "
-                "ones after them; or give the table another name, to start it from first values.",
+                f"Name a file (uri) that begins with the {there.values} values that it was trained with, in their "
+                "order, which cprjob export writes, and has new ones after them; or give the table another name, to "
+                "start it from first values.",
             )
