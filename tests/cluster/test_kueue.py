@@ -10,7 +10,7 @@ from cluster.harness.space import condition
 from cluster.jobs import AUC_TOLERANCE, Run, manifest, phase
 from support.kueue import queue_objects
 
-pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(1500, func_only=True)]
 
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 #: A job has six pods with 50m each.
@@ -53,11 +53,11 @@ class TestKueue:
 
     def test_a_preempted_job_resumes_with_all_that_it_had(self, space: Space) -> None:
         calm = queued(space, "calm", epochs=EPOCHS)
-        space.wait_condition("calm", "Complete", within_s=120)
+        space.wait_condition("calm", "Complete", within_s=400)
         expected = calm.status()["progress"]["auc"]
 
         patient = queued(space, "patient", epochs=EPOCHS)
-        patient.wait("trains", lambda status: status.get("phase") == "Running", within_s=90)
+        patient.wait("trains", lambda status: status.get("phase") == "Running", within_s=240)
         assert quota(patient) == "True Admitted"
         (pod, *_) = space.pods(job="patient")
         selector = r"jsonpath={.spec.nodeSelector.kubernetes\.io/os}"
@@ -76,8 +76,8 @@ class TestKueue:
         assert space.pods(job="patient") == ()
         assert quota(patient).startswith("False")
 
-        space.wait_condition("urgent", "Complete", within_s=120)
-        space.wait_condition("patient", "Complete", within_s=180)
+        space.wait_condition("urgent", "Complete", within_s=400)
+        space.wait_condition("patient", "Complete", within_s=400)
         ended = patient.status()
         assert phase(space.job("patient")) == "Succeeded"
         assert ended["budget"]["spent"] == 0
@@ -89,10 +89,10 @@ class TestKueue:
 
     def test_a_deleted_job_keeps_its_quota_until_its_pods_are_gone(self, space: Space) -> None:
         doomed = queued(space, "doomed", epochs=EPOCHS)
-        doomed.wait("trains", lambda status: status.get("phase") == "Running", within_s=90)
+        doomed.wait("trains", lambda status: status.get("phase") == "Running", within_s=240)
         heir = queued(space, "heir")
         until("the heir waits for quota", lambda: quota(heir) == "False WaitsForQuota", 30)
         space.kubectl("delete", "cpr/doomed", "--wait=false")
         until("the heir has the quota", lambda: quota(heir) == "True Admitted", 90)
         assert space.pods(job="doomed") == ()
-        space.wait_condition("heir", "Complete", within_s=120)
+        space.wait_condition("heir", "Complete", within_s=400)
