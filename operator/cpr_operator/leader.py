@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -140,23 +141,19 @@ class Leader:
             await cluster.close()
 
     async def _watch_late_kueue(self, cluster: KubernetesCluster, watches: Watches) -> None:
-        """Watch Workloads too, once Kueue is installed, if it is not when this begins."""
-        if not self._configuration.kueue or await is_installed(cluster):
-            return
-        logger.warning("Kueue is not installed: jobs in its queues wait until it is")
-        installed = False
-        while not installed:
+        """Restart the watches when Kueue is installed after they began, so that Workloads are watched too."""
+        missed = False
+        while self._configuration.kueue:
+            # A server that does not answer says nothing about Kueue: kopf, too, has not looked yet.
+            with suppress(RefusedError, UnavailableError):
+                if await cluster.serves_workloads():
+                    break
+                if not missed:
+                    logger.warning("Kueue is not installed: jobs in its queues wait until it is")
+                missed = True
             await asyncio.sleep(KUEUE_S)
-            installed = await is_installed(cluster)
-        watches.restart()
-
-
-async def is_installed(cluster: KubernetesCluster) -> bool:
-    """Whether the API server knows Kueue's kinds; False, too, while it does not answer."""
-    try:
-        return await cluster.serves_workloads()
-    except (RefusedError, UnavailableError):
-        return False
+        if missed:
+            watches.restart()
 
 
 def visit_known(metrics: Metrics, workers: Workers) -> None:

@@ -19,12 +19,13 @@ _NEWLINE = 10
 class Vocabulary:
     """n different texts, none of them empty: value i, from 0, has row i + 1, and row 0 is for all others.
 
-    order: int64 [n], the values by their hashes, CPR64, uint64 [n] ascending.
+    order: int64 [n], the values by their hashes, CPR64, uint64 [n] ascending. digest: the SHA-256, in hex, of the text.
     """
 
     values: Cells
     hashes: U64
     order: Ints
+    digest: str
 
     @classmethod
     def of(cls, text: bytes) -> Self:
@@ -40,7 +41,7 @@ class Vocabulary:
             raise ValueError(f"line {int(values.lengths.argmin()) + 1} is empty")
         hashes = values.hashes()
         order = np.argsort(hashes, kind="stable")
-        found = cls(values, hashes[order], order)
+        found = cls(values, hashes[order], order, hashlib.sha256(text).hexdigest())
         found._refuse_twice()
         return found
 
@@ -52,9 +53,8 @@ class Vocabulary:
         """The lines again."""
         return self.values.data[:-WORD_BYTES].tobytes()
 
-    def digest(self, values: int | None = None) -> str:
-        """Return the SHA-256, in hex, of the text of all values, or of the first ones. values: at most n."""
-        count = len(self) if values is None else values
+    def digest_of_first(self, count: int) -> str:
+        """Return the SHA-256, in hex, of the text of the first `count` values, at most n."""
         end = int(self.values.starts[count - 1] + self.values.lengths[count - 1]) + 1 if count else 0
         return hashlib.sha256(self.values.data[:end].data).hexdigest()
 

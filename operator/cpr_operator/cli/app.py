@@ -13,7 +13,17 @@ from typing import Annotated
 import typer
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_operator.cli.console import OptionError, Where, err, interruptible, on_cluster, out, usage_errors
+from cpr_operator.cli.console import (
+    OptionError,
+    Source,
+    Where,
+    Workdir,
+    err,
+    interruptible,
+    on_cluster,
+    out,
+    usage_errors,
+)
 from cpr_operator.cli.groups import data, laboratory, snapshots
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
@@ -27,12 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # loading what draws boxes takes as long as all the rest of a --help
 )
-
-Source = Annotated[
-    str | None,
-    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the cluster, or a file with one and its status (YAML)."),
-]
-Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 
 app.add_typer(jobs)
 app.add_typer(models)

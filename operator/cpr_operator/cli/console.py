@@ -80,6 +80,13 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("namespace", Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")]),
 )
 
+#: The job of a command that works with clusters, files and local runs.
+Source = Annotated[
+    str | None,
+    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the cluster, or a file with one and its status (YAML)."),
+]
+Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
+
 
 def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a `Where`, which it takes as its parameter `where`."""

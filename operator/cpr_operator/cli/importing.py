@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -31,13 +32,7 @@ def checked(request: ImportRequest, *, here: bool) -> ImportRequest:
     """The request with whole paths; those of a pod (not `here`) must be whole. Raises OptionError."""
     if not _NAME.fullmatch(request.name):
         raise OptionError(f"--name {request.name}: use at most 48 of a-z, 0-9 and -, none of these at an end")
-    return ImportRequest(
-        tuple(_whole(source, here=here) for source in request.sources),
-        request.name,
-        request.map,
-        request.missing,
-        request.dense,
-    )
+    return replace(request, sources=tuple(_whole(source, here=here) for source in request.sources))
 
 
 def _whole(source: str, *, here: bool) -> str:

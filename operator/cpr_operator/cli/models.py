@@ -13,15 +13,9 @@ from typing import Annotated
 import typer
 
 from cpr_contract.requests import Dense, ExportFormat, ExportRequest, ImportRequest, Missing
-from cpr_operator.cli.console import OptionError, Where, on_cluster, out, usage_errors
+from cpr_operator.cli.console import OptionError, Source, Where, Workdir, on_cluster, out, usage_errors
 
 models = typer.Typer(rich_markup_mode=None)
-
-Source = Annotated[
-    str | None,
-    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the cluster, or a file with one and its status (YAML)."),
-]
-Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 
 
 @models.command()
@@ -86,9 +80,7 @@ def evaluate(
 def import_(  # noqa: PLR0913 -- one parameter per option
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="cpr/NAME|FILE", help="The job that shall start from it: on the cluster, or a manifest."
-        ),
+        typer.Argument(metavar="cpr/NAME|FILE", help="The job to import for: on the cluster, or a manifest."),
     ],
     *,
     from_: Annotated[
@@ -102,12 +94,12 @@ def import_(  # noqa: PLR0913 -- one parameter per option
         list[str] | None,
         typer.Option("--map", metavar="TENSOR=NAME", help="Take this tensor for a table, TABLE:sum, or a layer."),
     ] = None,
-    missing: Annotated[Missing, typer.Option(help="What becomes of tables and layers that are missing.")] = "Fail",
-    dense: Annotated[Dense, typer.Option(help="Whether the dense network is taken.")] = "ByName",
+    missing: Annotated[Missing, typer.Option(help="What to do if the source lacks tables or layers.")] = "Fail",
+    dense: Annotated[Dense, typer.Option(help="Whether to import the dense network.")] = "ByName",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     where: Where,
 ) -> None:
-    """Write a model that was trained elsewhere as an anchor, from which jobs can start."""
+    """Import a model that was trained elsewhere, as an anchor that jobs can start from."""
     from cpr_operator.cli.asking import ask_trainer_image, trainer_pod
     from cpr_operator.cli.document import is_on_cluster, job_name
     from cpr_operator.cli.importing import checked, import_model, job_in, parse_map

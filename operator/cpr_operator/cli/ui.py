@@ -181,18 +181,19 @@ def _stream(look: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> Res
 
 
 async def _events(look: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> AsyncIterator[str]:
-    """What `look` returns whenever it has changed; a fault in words, and then it is tried again."""
-    told, next_look = "", 0.0
-    while not ends():
-        if time.monotonic() < next_look:
-            await asyncio.sleep(END_S)
-            continue
+    """What `look` returns whenever it has changed, until `ends`; a fault in words, and then it is tried again."""
+    told = ""
+    while True:
         try:
             now = json.dumps(await asyncio.to_thread(look))
         except FAULTS as error:
             now = json.dumps({"fault": str(error)})
         yield SIGN_OF_LIFE if now == told else f"data: {now}\n\n"
-        told, next_look = now, time.monotonic() + LOOK_EVERY_S
+        told = now
+        for _ in range(round(LOOK_EVERY_S / END_S)):
+            if ends():
+                return
+            await asyncio.sleep(END_S)
 
 
 def serve(jobs: Jobs, port: int, console: Console) -> None:

@@ -45,7 +45,7 @@ def test_each_value_has_its_row_and_nothing_else_has_one(values: set[bytes], oth
     asked = [*ordered[::-1], *others]
     expected = [ordered.index(each) + 1 if each in values else -1 for each in asked]
     assert vocabulary.rows(Cells.of(asked)).tolist() == expected
-    assert Vocabulary.of(vocabulary.text).digest() == vocabulary.digest()
+    assert Vocabulary.of(vocabulary.text).digest == vocabulary.digest
 
 
 def test_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_the_first_copy_counts_and_is_verified(tmp_path: Path) -> None:
     keep_vocabularies(store, "job", {"user": Vocabulary.of(b"changed\n")})
     found = vocabularies_of(store, "job/gen-0001/x", model_of([table(tmp_path, b"")]))
     assert found["user"].text == VALUES.text
-    store.put(vocabulary_key("job", VALUES.digest()), b"u2\nu1\n")
+    store.put(vocabulary_key("job", VALUES.digest), b"u2\nu1\n")
     with pytest.raises(DamagedError, match="its digest differs"):
         read_vocabularies(store, "job")
     with pytest.raises(DamagedError, match="is missing"):

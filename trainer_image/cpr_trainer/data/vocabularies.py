@@ -53,7 +53,7 @@ def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:
     except DataError as error:
         raise DataError(error.message, f"Check {field}: a text file with a value a line, or Parquet.") from error
     except (pa.ArrowInvalid, OSError, ValueError) as error:
-        if isinstance(error, Exception) and is_outage(error):
+        if is_outage(error):
             raise
         raise DataError(
             f"{uri} is no vocabulary: {error}.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -80,34 +81,34 @@ def _rows(staged: _Staged, first: int, last: int) -> Tensor:
     return tensor[first:last] if tensor.dim() else tensor
 
 
+@dataclass(frozen=True, eq=False)
 class _Staged:
-    """One tensor, all ranks' parts of it in a mapped file, as float32 if it is of floats."""
+    """One tensor, all ranks' parts of it in a mapped file below `scratch`, as float32 if it is of floats."""
 
-    def __init__(self, folder: Path, metadata: Metadata, name: str, what: TensorStorageMetadata, scratch: Path) -> None:
-        self._folder = folder
-        self._metadata = metadata
-        self._name = name
-        self._what = what
-        self._scratch = scratch
+    folder: Path
+    metadata: Metadata
+    name: str
+    what: TensorStorageMetadata
+    scratch: Path
 
     @cached_property
     def tensor(self) -> Tensor:
         """The tensor. Raises SourceError."""
-        size, dtype = self._what.size, self._what.properties.dtype
+        size, dtype = self.what.size, self.what.properties.dtype
         kept = torch.float32 if dtype in FLOATS else dtype
         if size.numel():
-            file = self._scratch / f"tensor-{len(tuple(self._scratch.iterdir()))}"
+            file = self.scratch / f"tensor-{len(tuple(self.scratch.iterdir()))}"
             tensor = torch.from_file(str(file), shared=True, size=size.numel(), dtype=kept).view(size)
         else:
             tensor = torch.empty(size, dtype=kept)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # that this is one process
-                load({self._name: tensor}, storage_reader=_Reader(self._folder, self._metadata), no_dist=True)
+                load({self.name: tensor}, storage_reader=_Reader(self.folder, self.metadata), no_dist=True)
         except (Exception, CheckpointException) as error:  # the latter is no Exception
             causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else []
             why = str(next(iter(causes), error)).partition("\n")[0]
-            raise SourceError(f"{self._folder}: the tensor {self._name} cannot be read: {why}.", _REMEDY) from error
+            raise SourceError(f"{self.folder}: the tensor {self.name} cannot be read: {why}.", _REMEDY) from error
         return tensor
 
 

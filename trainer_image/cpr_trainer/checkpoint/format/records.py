@@ -142,7 +142,7 @@ def keep_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabulary
     with suppress(MissingError):
         store.get_into(vocabulary_key(job_uid), ())
         return
-    kept = tuple(KeptVocabulary(table, each.digest(), len(each)) for table, each in found.items())
+    kept = tuple(KeptVocabulary(table, each.digest, len(each)) for table, each in found.items())
     for each in kept:
         store.put(vocabulary_key(job_uid, each.digest), found[each.table].text)
     with suppress(ExistsError):

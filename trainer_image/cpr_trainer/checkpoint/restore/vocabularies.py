@@ -14,7 +14,7 @@ from cprjob_serving.vocabulary import Vocabulary
 def with_vocabularies(saved: SavedModel, vocabularies: Mapping[str, Vocabulary]) -> SavedModel:
     """Return what a save tells of its tables, with their vocabularies, which are known by the table's name."""
     tables = (
-        replace(table, vocabulary=vocabularies[table.name].digest(), values=len(vocabularies[table.name]))
+        replace(table, vocabulary=vocabularies[table.name].digest, values=len(vocabularies[table.name]))
         if table.name in vocabularies
         else table
         for table in saved.tables
@@ -36,7 +36,7 @@ def check_vocabularies(
         there, mine = tables.get(sources.get(table.name, table.name)), found.get(table.name)
         if there is None or mine is None or not there.vocabulary:
             continue
-        if len(mine) < there.values or mine.digest(there.values) != there.vocabulary:
+        if len(mine) < there.values or mine.digest_of_first(there.values) != there.vocabulary:
             raise LayoutError(
                 f"spec.model.tables[{place}].vocabulary: table {there.name} of {key} has other values, or in another "
                 f"order, so its rows are other ids'.",
