@@ -116,18 +116,18 @@ class BuiltVocabulary(SpecModel):
     """How a vocabulary is made of the data."""
 
     min_count: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
-    """How often a value stands at least in the data that is trained, to have a row of its own."""
+    """A value gets a row of its own if it occurs at least so often in the training data."""
 
 
 class Vocabulary(SpecModel):
     """The values that have a row of their own: those of a file, or of the data. State uri or build."""
 
     uri: Uri | None = None
-    """A text file with a value a line, or a Parquet file with one column: s3://bucket/key, file:///path or a path. The
-    first value has row 1. The job copies it into its store when it begins."""
+    """A text file with one value per line, or a Parquet file with one column: s3://bucket/key, file:///path or a path.
+    The first value gets row 1. The job copies the values into its store when it begins."""
     build: BuiltVocabulary | None = None
-    """The values are those of the data, the most frequent ones first. When it begins, the job goes through its data
-    once to count them, and keeps them in its store."""
+    """The values of the training data, the most frequent one first. When it begins, the job counts them in one pass
+    over its data, and keeps them in its store."""
 
 
 class Table(SpecModel):
@@ -145,9 +145,9 @@ class Table(SpecModel):
     vocabulary: Vocabulary | None = None
     """For the ids Vocabulary: their values."""
     out_of_range: OutOfRange | None = None
-    """For RowNumber and Vocabulary: what an id does that has no row, and a missing one. Fail: the row of data is a bad
-    one, see maxBadLines. DefaultRow: the id has row 0. For RowNumber, text that is no integer always makes a bad row.
-    Default: DefaultRow if the vocabulary is built, else Fail."""
+    """For RowNumber and Vocabulary: what happens to an id without a row, and to a missing one. Fail: the row of data is
+    a bad one, see maxBadLines. DefaultRow: the id gets row 0. For RowNumber, text that is no integer always makes a bad
+    row. Default: DefaultRow if the vocabulary is built, else Fail."""
     hash_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The seed of XXH64 or Murmur3. Default: 0."""
     pooling: Pooling | None = None
