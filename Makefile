@@ -69,7 +69,7 @@ processes: env
 	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
 
 test: lint  ## check, and all tests; those that this machine cannot run skip and say why
-	nice -n 19 $(MAKE) --keep-going types compute processes >$(BESIDE) 2>&1 & beside=$$!; \
+	tests/support/lowest.sh $(MAKE) --keep-going types compute processes >$(BESIDE) 2>&1 & beside=$$!; \
 	trap "kill $$beside; wait; exit 130" INT TERM; \
 	tests/cluster/cluster.sh prepare; \
 	$(BIN)/pytest $(SHOWN) tests/cluster | tee $(CLUSTER); cluster=$$?; \

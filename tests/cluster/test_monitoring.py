@@ -10,7 +10,7 @@ from cluster.jobs import Run, manifest
 from support.chart import CHART, of_kind, render
 from support.dashboard import panel_queries, variable_queries
 
-pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
+pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(420, func_only=True)]
 
 MONITORS = ("serviceMonitor.enabled=true", "podMonitor.enabled=true")
 #: Enough to be looked at, and few enough for an AUC, which leaves out the first fifth of the samples.
@@ -47,6 +47,7 @@ class TestMonitoring:
     ) -> None:
         queries = panel_queries(namespace=space.name, cprjob=".*", window=WINDOW)
         assert len(queries) > 20
+        run.wait("has an AUC", lambda status: status.get("progress", {}).get("auc") is not None, within_s=240)
         unanswered = set(queries)
 
         def answered() -> bool:
