@@ -13,7 +13,7 @@ from typing import Annotated, get_args
 import typer
 
 from cpr_contract.spec import Bits, Precision, Strategy
-from cpr_operator.cli.console import err, out, usage_errors
+from cpr_operator.cli.console import Where, err, on_cluster, out, usage_errors
 from cprjob_bench.options import RecoveryTier, RedundancyMode, SimulatePreset, TrainPreset
 
 #: Found by its entry point: its commands become commands of `cprjob`.
@@ -137,21 +137,32 @@ def snapshot(  # noqa: PLR0913 -- one parameter per option
 
 
 @bench.command()
-def recovery(
+@on_cluster
+def recovery(  # noqa: PLR0913 -- one parameter per option
     *,
     tier: Annotated[list[RecoveryTier] | None, typer.Option(help="Measure this tier only. May be repeated.")] = None,
     size: Annotated[
         list[int] | None, typer.Option(min=1, metavar="MIB", help="Size of each shard. May be repeated.")
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Number of kills per tier and size.")] = 10,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Measure pods of a cluster, with the image, store and templates of this file's CPRJob.",
+            exists=True,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    where: Where,
 ) -> None:
     """Measure how long training stands still when a member is killed."""
     from cprjob_bench.commands.recovery import RecoveryOptions, bench_recovery
 
     with usage_errors():
         sizes = tuple(size or (64, 512, 2048))
-        bench_recovery(RecoveryOptions(tuple(tier or RecoveryTier), sizes, runs, json), out, err, os.environ)
+        options = RecoveryOptions(tuple(tier or RecoveryTier), sizes, runs, json, cluster)
+        bench_recovery(options, where, out, err, os.environ)
 
 
 @bench.command()

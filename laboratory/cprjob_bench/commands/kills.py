@@ -26,9 +26,10 @@ from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
+from cprjob_bench.commands.killed_job import TIERS, KilledJob, patience
 from cprjob_bench.commands.measuring import Window, summarise
+from cprjob_bench.commands.members import LocalMembers
 from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, read_counts, table_rows
-from cprjob_bench.commands.recovery import TIERS, KilledJob, patience
 from cprjob_bench.documents import Counts, ModeFigures, Recovery
 from cprjob_bench.options import RecoveryTier, RedundancyMode
 
@@ -162,7 +163,7 @@ async def kill_shards(
         async with open_cluster(place, environment) as cluster:
             job = cluster.create_job(document)
             async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
-                run, watch = KilledJob(cluster, job, place), _Shards(cluster, job, shards, place)
+                run, watch = KilledJob(LocalMembers(cluster, job, place)), _Shards(cluster, job, shards, place)
                 safe = watch.protected if mode.data_shards else watch.saved
                 await run.warm_up(lambda: _holds(safe, rows), max(-(-rows // BATCH_SIZE), _WARM_STEPS))
                 for number in range(runs):
@@ -183,21 +184,21 @@ async def _holds(safe: Callable[[], Awaitable[int]], samples: int) -> bool:
 async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *, parity: bool) -> Kill:
     await run.wait_for(_TIER, index)
     incarnation = await watch.incarnation(index)
-    steps = len(run.ends_s) + _UNDER_WAY
+    steps = len(await run.ends_s()) + _UNDER_WAY
     again = asyncio.create_task(watch.protected_at(steps * BATCH_SIZE)) if parity else None
-    pause = await run.time_one(_TIER, index)
+    pause, record = await run.time_one(_TIER, index)
     redundant_s = None if again is None else await again
     load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
-    resumed_s = pause.killed_s + pause.seconds
+    resumed_s, ends_s = pause.began_s + pause.seconds, await run.ends_s()
     return Kill(
         seconds_to_next_step=pause.seconds,
         rebuild_gib_s=size_mib / 1024 / load_s,
         rebuild_gib_per_core_s=size_mib / 1024 / (counts.rebuild_cpu_us / 1e6) if counts.rebuild_cpu_us else None,
-        redundant_again_s=None if redundant_s is None else redundant_s - pause.killed_s,
+        redundant_again_s=None if redundant_s is None else redundant_s - pause.began_s,
         throughput_while_rebuilding=(
-            None if redundant_s is None else rate_ratio(run.ends_s, pause.killed_s, resumed_s, redundant_s)
+            None if redundant_s is None else rate_ratio(ends_s, pause.began_s, resumed_s, redundant_s)
         ),
-        tier=pause.record.tier,
+        tier=record.tier,
     )
 
 

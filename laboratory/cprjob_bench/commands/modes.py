@@ -19,7 +19,7 @@ from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cprjob_bench.commands.bench import bench_job
 from cprjob_bench.commands.contenders import CprJob, JobRun, let_all
-from cprjob_bench.commands.recovery import TRACE
+from cprjob_bench.commands.killed_job import TRACE
 from cprjob_bench.documents import COUNTS_FILE, EAGER, Counts
 from cprjob_bench.options import RedundancyMode
 

@@ -1,40 +1,36 @@
-"""`cprjob bench recovery`: how long training stands still when a member is lost, on this machine."""
+"""`cprjob bench recovery`: how long training stands still when a member is lost, on this machine or on a cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
+import copy
 import tempfile
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
-from time import monotonic
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from cpr_contract import env
-from cpr_contract.trace import STEP_TRACE, TracedStep
-from cpr_operator.api.status import TERMINAL_PHASES, FailureRecord, Status
-from cpr_operator.cli.asking import TrialError
-from cpr_operator.cli.kills import Role
+from cpr_contract.trace import STEP_TRACE
+from cpr_operator.api.validate import validate
+from cpr_operator.cli.console import Where
+from cpr_operator.cli.document import InvalidDocumentError, read_single
 from cpr_operator.cli.run import open_cluster, operating
-from cpr_operator.cli.watch import running
-from cpr_operator.cluster.local import LocalCluster
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.client import Client, NoObjectError
 from cpr_operator.reconcile import Timing
 from cprjob_bench.commands.bench import Result, bench_job, table
+from cprjob_bench.commands.killed_job import SHARDS, TIERS, TRACE, TRAINERS, KilledJob, Members, patience
+from cprjob_bench.commands.members import LocalMembers, PodMembers
 from cprjob_bench.options import RecoveryTier
 
-# The tiers of recovery: what is killed in each, and the job that is trained meanwhile. Pure.
+# The job that is trained meanwhile. Pure.
 
 
-SHARDS, TRAINERS = 2, 1
+_JOB = "bench-recovery"
 _DIM, _BATCH = 64, 512
 #: Bytes of a row with the state of its row-wise optimizer.
 _ROW_BYTES = 4 * (_DIM + 1)
@@ -46,40 +42,45 @@ _SAVE_S, _SAVED_MIB_PER_S = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
-    """Of this role a member is killed: the process, or all of its pod.
+class Base:
+    """What a job takes from the place where it runs. templates: of its pods, by role."""
 
-    own_pace_s: seconds between two kills of one member. A keeper gives its pod up after three crashes in a minute.
-    spares: that the job keeps; each kill waits until they are warm.
-    """
+    image: str
+    store: Mapping[str, Any]
+    templates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    role: Role
-    pod: bool
-    own_pace_s: float
-    spares: int = 0
+    @classmethod
+    def here(cls, folder: Path) -> Base:
+        """Processes of this machine, which save into a folder."""
+        return cls("none", {"endpoint": f"file://{folder}", "bucket": "saves"})
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> Base:
+        """Pods such as those of another CPRJob. Raises InvalidDocumentError."""
+        invalid = validate(job)
+        if invalid:
+            raise InvalidDocumentError(invalid)
+        spec = job["spec"]
+        groups = {env.ROLE_TRAINER: spec["trainers"], env.ROLE_SHARD: spec["shards"]}
+        templates = {role: group["template"] for role, group in groups.items() if "template" in group}
+        return cls(spec["image"], spec["snapshots"]["store"], templates)
+
+    def template(self, role: str) -> dict[str, Any]:
+        """The template of a role's pods, whose steps are traced."""
+        made: dict[str, Any] = copy.deepcopy(dict(self.templates.get(role, {})))
+        containers = made.setdefault("spec", {}).setdefault("containers", [])
+        main = next((each for each in containers if each["name"] == env.MAIN_CONTAINER), None)
+        if main is None:
+            containers.append(main := {"name": env.MAIN_CONTAINER})
+        main.setdefault("env", []).append({"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{TRACE}"})
+        return made
 
 
-TIERS: Mapping[RecoveryTier, Tier] = {
-    RecoveryTier.IN_PLACE: Tier("shard", pod=False, own_pace_s=35.0),
-    RecoveryTier.SPARE: Tier("shard", pod=True, own_pace_s=6.0, spares=1),
-    RecoveryTier.NEW_POD: Tier("shard", pod=True, own_pace_s=6.0),
-    RecoveryTier.TRAINER: Tier("trainer", pod=False, own_pace_s=35.0),
-}
-
-
-def members(tier: Tier) -> int:
-    """How many members take turns in being killed."""
-    return SHARDS if tier.role == "shard" else TRAINERS
-
-
-def document(size_mib: int, spares: int, folder: Path, trace: Mapping[str, Any]) -> dict[str, Any]:
-    """A CPRJob with a budget of 0 and replay, whose shards hold `size_mib` MiB of rows and optimizer state each.
-
-    trace: the variable of the containers that names the trace of steps.
-    """
-    template = {"spec": {"containers": [{"name": "main", "env": [dict(trace)]}]}}
+def document(name: str, size_mib: int, spares: int, base: Base) -> dict[str, Any]:
+    """A CPRJob with a budget of 0 and replay, whose shards hold `size_mib` MiB of rows and optimizer state each."""
     job = bench_job(
-        "bench-recovery",
+        name,
+        image=base.image,
         model={
             "embeddingDim": _DIM,
             "bottomMlp": [64, _DIM],
@@ -87,161 +88,18 @@ def document(size_mib: int, spares: int, folder: Path, trace: Mapping[str, Any])
             "tables": [{"name": "rows", "rows": size_mib * _MIB * SHARDS // _ROW_BYTES}],
         },
         data={"format": "Synthetic", "samples": _ENDLESS, "batchSize": _BATCH},
-        trainers={"replicas": TRAINERS, "template": template},
-        shards={"replicas": SHARDS, "spares": spares, "template": template},
+        trainers={"replicas": TRAINERS, "template": base.template(env.ROLE_TRAINER)},
+        shards={"replicas": SHARDS, "spares": spares, "template": base.template(env.ROLE_SHARD)},
         recovery={"replay": {"mode": "Required", "memory": "1Gi"}},
         failurePolicy={"restartLimit": {"count": 1000}},
         snapshots={
-            "store": {"endpoint": f"file://{folder}", "bucket": "saves"},
+            "store": dict(base.store),
             "interval": {"mode": "Fixed", "seconds": max(_SAVE_S, size_mib // _SAVED_MIB_PER_S)},
+            "deleteWithJob": True,
         },
     )
     job["spec"]["accuracyBudget"] = {"portionOfLostSamples": 0}
     return job
-
-
-# How long training stood still after a kill. Pure.
-
-
-#: So many steps must follow before a pause counts as the longest one.
-FOLLOWING_STEPS = 20
-_PERCENTILES = 100
-
-
-def pause_s(ends_s: Sequence[float], killed_s: float) -> float | None:
-    """Return the seconds from a kill, at `killed_s`, to the end of the step that ended the pause.
-
-    ends_s: when each step ended, ascending. The pause is the longest time between two of them, the first of which may
-    be the last before the kill. None while too few steps have followed it.
-    """
-    first = max(bisect_right(ends_s, killed_s) - 1, 0)
-    pauses = [(later - earlier, place) for place, (earlier, later) in enumerate(pairwise(ends_s[first:]), first + 1)]
-    if not pauses:
-        return None
-    _, resumed = max(pauses)
-    return ends_s[resumed] - killed_s if len(ends_s) - resumed > FOLLOWING_STEPS else None
-
-
-def percentile(seconds: Sequence[float], place: int) -> float:
-    """Return a percentile of the runs, between those that are next to it. Of one run it is that run."""
-    if len(seconds) == 1:
-        return seconds[0]
-    return quantiles(seconds, n=_PERCENTILES, method="inclusive")[place - 1]
-
-
-# A job whose members are killed, and how long it stands still then.
-
-
-#: The file of a trainer's trace, below the mount point of its volume.
-TRACE = "steps.jsonl"
-_POLL_S = 0.1
-_PATIENCE_S = 300.0
-_WARM_UP_STEPS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A member was killed at `killed_s` of the monotonic clock; so many seconds later the first step after it ended."""
-
-    killed_s: float
-    seconds: float
-    record: FailureRecord
-
-
-class KilledJob:
-    """A job that trains in `folder`, whose members are killed."""
-
-    def __init__(self, cluster: LocalCluster, job: JobView, folder: Path) -> None:
-        self._cluster = cluster
-        self._job = job
-        self._trace = _Ends(folder)
-
-    async def warm_up(self, ready: Callable[[], Awaitable[bool]], steps: int = _WARM_UP_STEPS) -> None:
-        """Wait for some steps, and until the job is `ready` to lose a member."""
-        async with patience("the job did not train, or is not protected"):
-            while True:
-                await asyncio.sleep(_POLL_S)
-                if len(self._trace.read()) >= steps and await ready():
-                    return
-
-    async def has_anchor(self) -> bool:
-        """Whether the job was saved: without an anchor a new pod has nothing to read."""
-        return bool((await self.status()).anchors)
-
-    @property
-    def ends_s(self) -> Sequence[float]:
-        """When each step ended, in seconds of the machine's monotonic clock, ascending."""
-        return self._trace.read()
-
-    async def time_one(self, tier: Tier, index: int) -> Pause:
-        """Kill a member, and wait until training goes on and the failure is recorded."""
-        known = {_key(each) for each in (await self.status()).failures}
-        pod = await self.wait_for(tier, index)
-        killed_s = monotonic()
-        self._cluster.signal_pod(self._job.namespace, pod.name, signal.SIGKILL, whole=tier.pod)
-        async with patience(f"training did not go on after {tier.role}/{index} was killed"):
-            while True:
-                await asyncio.sleep(_POLL_S)
-                record = await self._recovered(known)
-                seconds = pause_s(self._trace.read(), killed_s)
-                if record is not None and seconds is not None:
-                    return Pause(killed_s, seconds, record)
-
-    async def wait_for(self, tier: Tier, index: int) -> PodView:
-        """The member's pod, once it runs and all spares are warm."""
-        async with patience(f"{tier.role}/{index} was not running, or no spare was warm"):
-            while True:
-                warm = sum(spare.state == "Ready" for spare in (await self.status()).spares)
-                pod = running(await self._cluster.list_pods(self._job), tier.role, index)
-                if pod is not None and warm == tier.spares:
-                    return pod
-                await asyncio.sleep(_POLL_S)
-
-    async def _recovered(self, known: set[tuple[str, int, int, int]]) -> FailureRecord | None:
-        """The failure that was not known, once everybody is at work again."""
-        status = await self.status()
-        records = [each for each in status.failures if _key(each) not in known]
-        return records[0] if records and status.phase == "Running" else None
-
-    async def status(self) -> Status:
-        """The job's status. Raises TrialError if it ended."""
-        status = Status.model_validate((await self._cluster.get_job(self._job.namespace, self._job.name)).status)
-        if status.phase in TERMINAL_PHASES:
-            raise TrialError(f"the job ended: {status.phase}")
-        return status
-
-
-class _Ends:
-    """The ends of all steps of all incarnations of the trainer. What was read once is not read again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._read: dict[Path, int] = {}
-        self._ends_s: list[float] = []
-
-    def read(self) -> Sequence[float]:
-        """Seconds of the machine's monotonic clock, ascending."""
-        for file in sorted(self._folder.glob(f"pods/*-{env.ROLE_TRAINER}-0-*/volumes/*/{TRACE}")):
-            with file.open("rb") as source:
-                source.seek(self._read.get(file, 0))
-                whole, newline, _ = source.read().rpartition(b"\n")
-            self._read[file] = self._read.get(file, 0) + len(whole + newline)
-            self._ends_s += [TracedStep.of_line(line).ended_s for line in whole.decode().splitlines()]
-        return self._ends_s
-
-
-@contextlib.asynccontextmanager
-async def patience(problem: str) -> AsyncIterator[None]:
-    """Limit how long the context waits. Raises TrialError."""
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            yield
-    except TimeoutError as error:
-        raise TrialError(f"{problem} within {_PATIENCE_S:.0f} s") from error
-
-
-def _key(record: FailureRecord) -> tuple[str, int, int, int]:
-    return record.role, record.index, record.incarnation, record.life
 
 
 # The result of the bench, for people and for programs.
@@ -250,6 +108,14 @@ def _key(record: FailureRecord) -> tuple[str, int, int, int]:
 #: Seconds of every run, by tier and by MiB of a shard.
 Found = Mapping[str, Mapping[int, Sequence[float]]]
 _TITLES = ("tier", "shard, MiB", "p50, s", "p99, s", "runs")
+_PERCENTILES = 100
+
+
+def percentile(seconds: Sequence[float], place: int) -> float:
+    """Return a percentile of the runs, between those that are next to it. Of one run it is that run."""
+    if len(seconds) == 1:
+        return seconds[0]
+    return quantiles(seconds, n=_PERCENTILES, method="inclusive")[place - 1]
 
 
 def result(found: Found) -> Result:
@@ -276,50 +142,103 @@ def _lines(found: Found) -> Iterator[Table]:
     yield shown
 
 
-# The command: trains a job for each tier and size, kills its members in turn, and times each pause in a trace.
+# The command: trains a job for each tier and size, kills its members in turn, and reads each pause from a trace.
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Kills of one tier in one job, whose shards hold `size_mib` MiB each."""
+
+    tier: RecoveryTier
+    size_mib: int
+    runs: int
+
+    def document(self, name: str, base: Base) -> dict[str, Any]:
+        """The job."""
+        return document(name, self.size_mib, TIERS[self.tier].spares, base)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """What the command line asks for. sizes: MiB of each shard. runs: kills per tier and size."""
+    """What the command line asks for.
+
+    sizes: MiB of each shard. runs: kills per tier and size. cluster: a file with a CPRJob, such as whose pods those of
+    the bench are to be; None: processes of this machine.
+    """
 
     tiers: tuple[RecoveryTier, ...]
     sizes: tuple[int, ...]
     runs: int
     json: bool
+    cluster: Path | None = None
 
 
-def bench_recovery(options: RecoveryOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Time every recovery and print percentiles; progress goes to `err`. Raises TrialError."""
+_LOOK_EVERY_S = 1.0
+
+
+def bench_recovery(
+    options: RecoveryOptions, where: Where, out: Console, err: Console, environment: Mapping[str, str]
+) -> None:
+    """Time every recovery and print percentiles; progress goes to `err`.
+
+    Raises TrialError if a job does not train or recover, DocumentError for a file that cannot be read, AnswerError for
+    what the cluster refuses.
+    """
+    base = None if options.cluster is None else Base.of(read_single(options.cluster))
     found: dict[str, dict[int, list[float]]] = {}
-    for name in options.tiers:
-        tier = TIERS[name]
+    for tier in options.tiers:
         # A trainer holds no rows, so it does not matter how large the shards are.
-        for size in options.sizes if tier.role == env.ROLE_SHARD else options.sizes[:1]:
-            runs = asyncio.run(_measure(name, size, options.runs, err, environment))
-            found.setdefault(name, {})[size] = runs
+        for size in options.sizes if TIERS[tier].role == env.ROLE_SHARD else options.sizes[:1]:
+            series = Series(tier, size, options.runs)
+            if base is None:
+                seconds = asyncio.run(_time_here(series, err, environment))
+            else:
+                with where.client() as client:
+                    seconds = asyncio.run(_time_on_cluster(series, err, client, base))
+            found.setdefault(tier, {})[size] = seconds
     result(found).show(out, as_json=options.json)
 
 
-async def _measure(
-    name: RecoveryTier, size_mib: int, runs: int, err: Console, environment: Mapping[str, str]
-) -> list[float]:
-    """Train one job, and kill its members `runs` times; seconds of each pause."""
-    tier, found = TIERS[name], []
+async def _time_here(series: Series, err: Console, environment: Mapping[str, str]) -> list[float]:
     with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
         place = Path(folder)
-        trace = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{TRACE}"}
         async with open_cluster(place, environment) as cluster:
-            job = cluster.create_job(document(size_mib, tier.spares, place / "store", trace))
+            job = cluster.create_job(series.document(_JOB, Base.here(place / "store")))
             async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
-                run = KilledJob(cluster, job, place)
-                await run.warm_up(run.has_anchor)
-                for number in range(runs):
-                    pause = await run.time_one(tier, number % members(tier))
-                    found.append(pause.seconds)
-                    how = f"{pause.record.kind}, {pause.record.tier}"
-                    words = f"{name}, {size_mib} MiB, run {number + 1}: {pause.seconds:.2f} s ({how})"
-                    err.print(words, highlight=False)
-                    if number + 1 < runs:
-                        await asyncio.sleep(tier.own_pace_s / members(tier))
+                return await _time(series, err, LocalMembers(cluster, job, place))
+
+
+async def _time_on_cluster(series: Series, err: Console, client: Client, base: Base) -> list[float]:
+    wanted = series.document(f"{_JOB}-{series.tier.lower()}-{series.size_mib}", base)
+    del wanted["metadata"]["namespace"]  # the user's
+    job = (await asyncio.to_thread(client.submit, wanted)).name
+    try:
+        return await _time(series, err, PodMembers(client, job))
+    finally:
+        await asyncio.to_thread(client.delete, job)
+        await _gone(client, job)
+
+
+async def _gone(client: Client, job: str) -> None:
+    """Wait until a deleted job is gone: its memory is for the next one."""
+    async with patience(f"{job} was not gone"):
+        while True:
+            try:
+                await asyncio.to_thread(client.get, job)
+            except NoObjectError:
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _time(series: Series, err: Console, members: Members) -> list[float]:
+    """Kill members of a job in turn; seconds of each pause."""
+    tier, found, job = TIERS[series.tier], list[float](), KilledJob(members)
+    await job.warm_up(job.has_anchor)
+    for number in range(series.runs):
+        pause, record = await job.time_one(tier, number % tier.members)
+        found.append(pause.seconds)
+        which = f"{series.tier}, {series.size_mib} MiB, run {number + 1}"
+        err.print(f"{which}: {pause.seconds:.2f} s ({record.kind}, {record.tier})", highlight=False)
+        if number + 1 < series.runs:
+            await asyncio.sleep(tier.own_pace_s / tier.members)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -178,6 +178,24 @@ class Client:
 
         A killed pod has no time to save anything. A drained one saves first, and loses nothing.
         """
+        meta = self._pod_of(name, role, index)["metadata"]
+        self._connection.delete_pod(self.namespace, meta["name"], meta["uid"], None if drain else 0)
+        return str(meta["name"])
+
+    def execute(self, name: str, role: Role, index: int, command: Sequence[str]) -> Iterator[bytes]:
+        """Run a command in a member's pod, and yield what it writes to its standard output.
+
+        Raises CommandError if its exit code is not 0.
+        """
+        meta = self._pod_of(name, role, index)["metadata"]
+        return Tool(self._connection, self.namespace, meta["name"]).run(command)
+
+    def tool(self, pod: Mapping[str, Any]) -> AbstractContextManager[Tool]:
+        """Create a pod of your own, with the manifest `pod`; it runs commands, and is deleted with the context."""
+        return opened_tool(self._connection, dict(pod))
+
+    def _pod_of(self, name: str, role: Role, index: int) -> Object:
+        """The pod of a member that the job has."""
         job = self.get(name)
         members = (job.spec.shards if role == env.ROLE_SHARD else job.spec.trainers).replicas
         if not 0 <= index < members:
@@ -185,13 +203,7 @@ class Client:
         pod = newest(self._connection, Member(self.namespace, name, role, index))
         if pod is None:
             raise NoObjectError(f"{role}/{index} of {name} has no pod that runs now; try again when it is Ready")
-        meta = pod["metadata"]
-        self._connection.delete_pod(self.namespace, meta["name"], meta["uid"], None if drain else 0)
-        return str(meta["name"])
-
-    def tool(self, pod: Mapping[str, Any]) -> AbstractContextManager[Tool]:
-        """Create a pod of your own, with the manifest `pod`; it runs commands, and is deleted with the context."""
-        return opened_tool(self._connection, dict(pod))
+        return pod
 
     def _change(self, name: str, spec: Mapping[str, Any]) -> Job:
         return Job(self._connection.change(self.namespace, name, {"spec": dict(spec)}))

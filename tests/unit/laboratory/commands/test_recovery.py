@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cpr_operator.api.validate import validate
-from cprjob_bench.commands.recovery import FOLLOWING_STEPS, document, pause_s, percentile, result
+from cpr_operator.cli.document import InvalidDocumentError
+from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, Pause, longest_pause
+from cprjob_bench.commands.recovery import Base, document, percentile, result
 
 STEP_S = 0.01
 
@@ -17,26 +19,25 @@ def steps(first_s: float, number: int) -> list[float]:
     return [first_s + STEP_S * place for place in range(number)]
 
 
-def test_the_pause_lasts_from_the_kill_to_the_end_of_the_step_after_it() -> None:
+def test_the_pause_lasts_from_the_last_step_before_it_to_the_next_one() -> None:
     ends = [*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS + 1)]
-    assert pause_s(ends, killed_s=0.95) == pytest.approx(1.55)
-    assert pause_s(ends, killed_s=0.995) == pytest.approx(1.505)
+    assert longest_pause(ends, known=100) == Pause(pytest.approx(0.99), pytest.approx(1.51))
 
 
 def test_steps_that_end_after_the_kill_do_not_end_the_pause() -> None:
     ends = [*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS + 1)]
-    assert pause_s(ends, killed_s=0.5) == pytest.approx(2.0)
+    assert longest_pause(ends, known=50) == Pause(pytest.approx(0.99), pytest.approx(1.51))
 
 
 def test_a_pause_before_the_kill_does_not_count() -> None:
     ends = [0.0, *steps(9.0, 10), *steps(9.5, FOLLOWING_STEPS + 1)]
-    assert pause_s(ends, killed_s=9.05) == pytest.approx(0.45)
+    assert longest_pause(ends, known=6) == Pause(pytest.approx(9.09), pytest.approx(0.41))
 
 
 def test_there_is_no_pause_before_enough_steps_followed() -> None:
-    assert pause_s([], killed_s=1.0) is None
-    assert pause_s(steps(0.0, 100), killed_s=0.995) is None
-    assert pause_s([*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS)], killed_s=0.995) is None
+    assert longest_pause([], known=0) is None
+    assert longest_pause(steps(0.0, 100), known=100) is None
+    assert longest_pause([*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS)], known=100) is None
 
 
 def test_percentiles_lie_between_runs() -> None:
@@ -58,8 +59,36 @@ def test_programs_read_it_by_tier_and_size() -> None:
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("size_mib", [1, 64, 2048])
 def test_its_job_is_valid_at_every_size(size_mib: int, spares: int) -> None:
-    job = document(size_mib, spares, Path("/store"), {"name": "TRACE", "value": "file"})
+    job = document("bench", size_mib, spares, Base.here(Path("/store")))
     assert not validate(job)
     (table,) = job["spec"]["model"]["tables"]
     row_bytes = 4 * (job["spec"]["model"]["embeddingDim"] + 1)
     assert table["rows"] * row_bytes / job["spec"]["shards"]["replicas"] == pytest.approx(size_mib * 2**20, rel=1e-3)
+
+
+def test_pods_are_those_of_another_job_and_trace_their_steps() -> None:
+    threads = {"name": "OMP_NUM_THREADS", "value": "1"}
+    like = document("like", 1, 0, Base.here(Path("/store")))
+    like["spec"]["image"] = "registry.example/trainer:1"
+    like["spec"]["snapshots"]["store"] = {"endpoint": "http://minio:9000", "bucket": "b", "credentialsSecret": "keys"}
+    like["spec"]["shards"]["template"] = {
+        "spec": {"nodeSelector": {"disk": "fast"}, "containers": [{"name": "main", "env": [threads]}]}
+    }
+    del like["spec"]["trainers"]["template"]
+    spec = document("bench", 64, 1, Base.of(like))["spec"]
+    assert spec["image"] == like["spec"]["image"]
+    assert spec["snapshots"]["store"] == like["spec"]["snapshots"]["store"]
+    trace = {"name": "CPR_STEP_TRACE", "value": "/tmp/steps.jsonl"}  # noqa: S108 -- a mount point in the pod
+    assert spec["shards"]["template"]["spec"]["nodeSelector"] == {"disk": "fast"}
+    (shard,), (trainer,) = (spec[group]["template"]["spec"]["containers"] for group in ("shards", "trainers"))
+    assert shard["env"] == [threads, trace]
+    assert trainer["env"] == [trace]
+    assert like["spec"]["shards"]["template"]["spec"]["containers"][0]["env"] == [threads], "what was read stays"
+
+
+def test_a_job_that_is_not_valid_is_refused() -> None:
+    like = document("like", 1, 0, Base.here(Path("/store")))
+    like["spec"]["shards"]["replicas"] = 0
+    with pytest.raises(InvalidDocumentError) as refused:
+        Base.of(like)
+    assert [each.field for each in refused.value.invalid] == ["spec.shards.replicas"]

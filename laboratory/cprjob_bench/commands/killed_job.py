@@ -1,0 +1,176 @@
+"""A job whose members are killed one after the other, and how long its training stands still each time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from cpr_operator.api.status import TERMINAL_PHASES, FailureRecord, Status
+from cpr_operator.cli.asking import TrialError
+from cpr_operator.cli.kills import Role
+from cprjob_bench.options import RecoveryTier
+
+# The tiers of recovery: what is killed in each.
+
+
+SHARDS, TRAINERS = 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Of this role a member is killed: the process, or all of its pod.
+
+    own_pace_s: seconds between two kills of one member. A keeper gives its pod up after three crashes in a minute.
+    spares: that the job keeps; each kill waits until they are warm.
+    """
+
+    role: Role
+    pod: bool
+    own_pace_s: float
+    spares: int = 0
+
+    @property
+    def members(self) -> int:
+        """How many members take turns in being killed."""
+        return SHARDS if self.role == "shard" else TRAINERS
+
+
+TIERS: Mapping[RecoveryTier, Tier] = {
+    RecoveryTier.IN_PLACE: Tier("shard", pod=False, own_pace_s=35.0),
+    RecoveryTier.SPARE: Tier("shard", pod=True, own_pace_s=6.0, spares=1),
+    RecoveryTier.NEW_POD: Tier("shard", pod=True, own_pace_s=6.0),
+    RecoveryTier.TRAINER: Tier("trainer", pod=False, own_pace_s=35.0),
+}
+
+
+# How long training stood still after a kill. Pure.
+
+
+#: So many steps must follow before a pause counts as the longest one.
+FOLLOWING_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The step before it ended at `began_s` of the trace's clock; so many seconds later the next one ended."""
+
+    began_s: float
+    seconds: float
+
+
+def longest_pause(ends_s: Sequence[float], known: int) -> Pause | None:
+    """Return the longest time between the ends of two steps, the first of which may be the last `known` one.
+
+    ends_s: when each step ended, ascending. known: how many of them were known before the kill. None while too few
+    steps have followed the pause.
+    """
+    first = max(known - 1, 0)
+    pauses = [(later - earlier, place) for place, (earlier, later) in enumerate(pairwise(ends_s[first:]), first)]
+    if not pauses:
+        return None
+    seconds, place = max(pauses)
+    return Pause(ends_s[place], seconds) if len(ends_s) - place - 1 > FOLLOWING_STEPS else None
+
+
+# The job.
+
+
+#: The file of the trainer's trace, below the mount point of its scratch volume.
+TRACE = "steps.jsonl"
+_POLL_S = 0.1
+_PATIENCE_S = 300.0
+_WARM_UP_STEPS = 50
+
+
+class Members(Protocol):
+    """The members of one job, wherever they run."""
+
+    async def status(self) -> Status:
+        """The job's status."""
+
+    async def runs(self, role: Role, index: int) -> bool:
+        """Whether a member's pod runs and is ready."""
+
+    async def kill(self, tier: Tier, index: int) -> None:
+        """Kill a member's process, or all of its pod, without a warning."""
+
+    async def ends_s(self) -> Sequence[float]:
+        """When each step ended, in seconds of the monotonic clock of the trainer's machine, ascending."""
+
+
+class KilledJob:
+    """A job that trains, and whose members are killed."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    async def warm_up(self, ready: Callable[[], Awaitable[bool]], steps: int = _WARM_UP_STEPS) -> None:
+        """Wait for some steps, and until the job is `ready` to lose a member."""
+        async with patience("the job did not train, or is not protected"):
+            while True:
+                await asyncio.sleep(_POLL_S)
+                await self.status()
+                if len(await self.ends_s()) >= steps and await ready():
+                    return
+
+    async def has_anchor(self) -> bool:
+        """Whether the job was saved: without an anchor a new pod has nothing to read."""
+        return bool((await self.status()).anchors)
+
+    async def ends_s(self) -> Sequence[float]:
+        """When each step ended; see `Members`."""
+        return await self._members.ends_s()
+
+    async def time_one(self, tier: Tier, index: int) -> tuple[Pause, FailureRecord]:
+        """Kill a member, and wait until training goes on and the failure is recorded."""
+        before = {_key(each) for each in (await self.status()).failures}
+        await self.wait_for(tier, index)
+        known = len(await self.ends_s())
+        await self._members.kill(tier, index)
+        async with patience(f"training did not go on after {tier.role}/{index} was killed"):
+            while True:
+                await asyncio.sleep(_POLL_S)
+                record = await self._recovered(before)
+                pause = longest_pause(await self.ends_s(), known) if record is not None else None
+                if record is not None and pause is not None:
+                    return pause, record
+
+    async def wait_for(self, tier: Tier, index: int) -> None:
+        """Wait until the member's pod runs and all spares are warm."""
+        async with patience(f"{tier.role}/{index} was not running, or no spare was warm"):
+            while True:
+                warm = sum(spare.state == "Ready" for spare in (await self.status()).spares)
+                if warm == tier.spares and await self._members.runs(tier.role, index):
+                    return
+                await asyncio.sleep(_POLL_S)
+
+    async def _recovered(self, before: set[tuple[str, int, int, int]]) -> FailureRecord | None:
+        """The failure that was not there before, once everybody is at work again."""
+        status = await self.status()
+        records = [each for each in status.failures if _key(each) not in before]
+        return records[0] if records and status.phase == "Running" else None
+
+    async def status(self) -> Status:
+        """The job's status. Raises TrialError if it ended."""
+        status = await self._members.status()
+        if status.phase in TERMINAL_PHASES:
+            raise TrialError(f"the job ended: {status.phase}")
+        return status
+
+
+@contextlib.asynccontextmanager
+async def patience(problem: str) -> AsyncIterator[None]:
+    """Limit how long the context waits. Raises TrialError."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            yield
+    except TimeoutError as error:
+        raise TrialError(f"{problem} within {_PATIENCE_S:.0f} s") from error
+
+
+def _key(record: FailureRecord) -> tuple[str, int, int, int]:
+    return record.role, record.index, record.incarnation, record.life

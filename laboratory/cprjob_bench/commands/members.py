@@ -1,0 +1,110 @@
+"""The members of a killed job: processes of this machine, or pods of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from cpr_contract import env
+from cpr_contract.trace import TracedStep
+from cpr_operator.api.status import Status
+from cpr_operator.cli.kills import Role
+from cpr_operator.cli.watch import running
+from cpr_operator.client import Client, ClientError, CommandError, NoObjectError
+from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.views import JobView
+from cprjob_bench.commands.killed_job import TRACE, Tier
+
+
+class LocalMembers:
+    """Processes that a `LocalCluster` started; its working folder is `folder`."""
+
+    def __init__(self, cluster: LocalCluster, job: JobView, folder: Path) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._ends_s: list[float] = []
+
+    async def status(self) -> Status:
+        """The job's status."""
+        return Status.model_validate((await self._cluster.get_job(self._job.namespace, self._job.name)).status)
+
+    async def runs(self, role: Role, index: int) -> bool:
+        """Whether a member's pod runs and is ready."""
+        return running(await self._cluster.list_pods(self._job), role, index) is not None
+
+    async def kill(self, tier: Tier, index: int) -> None:
+        """Send SIGKILL to a member's process, or to all of its pod."""
+        pod = running(await self._cluster.list_pods(self._job), tier.role, index)
+        if pod is not None:
+            self._cluster.signal_pod(self._job.namespace, pod.name, signal.SIGKILL, whole=tier.pod)
+
+    async def ends_s(self) -> Sequence[float]:
+        """When each step of all incarnations of the trainer ended. What was read once is not read again."""
+        for file in sorted(self._folder.glob(f"pods/*-{env.ROLE_TRAINER}-0-*/volumes/*/{TRACE}")):
+            with file.open("rb") as source:
+                source.seek(self._read.get(file, 0))
+                whole = _whole_lines(source.read())
+            self._read[file] = self._read.get(file, 0) + len(whole)
+            self._ends_s += _ends(whole)
+        return self._ends_s
+
+
+class PodMembers:
+    """Pods of a cluster, with the user's own rights: to delete pods, and to run commands in them."""
+
+    def __init__(self, client: Client, job: str) -> None:
+        self._client = client
+        self._job = job
+        self._read = 0
+        self._ends_s: list[float] = []
+
+    async def status(self) -> Status:
+        """The job's status."""
+        return (await asyncio.to_thread(self._client.get, self._job)).status
+
+    async def runs(self, role: Role, index: int) -> bool:
+        """Whether a command can be run in a member's pod."""
+        try:
+            await self._run(role, index, "true")
+        except ClientError:
+            return False
+        return True
+
+    async def kill(self, tier: Tier, index: int) -> None:
+        """Delete a member's pod without a grace period, or kill the process that the keeper has started in it."""
+        if tier.pod:
+            await asyncio.to_thread(self._client.kill, self._job, tier.role, index)
+        else:
+            await self._run(tier.role, index, "kill -KILL $(cat /proc/1/task/1/children)")
+
+    async def ends_s(self) -> Sequence[float]:
+        """When each step of the trainer's pod ended. What was read once is not read again."""
+        try:
+            found = await self._run(env.ROLE_TRAINER, 0, f"tail -c +{self._read + 1} {env.SCRATCH_MOUNT}/{TRACE}")
+        except (CommandError, NoObjectError):  # it has not begun to write
+            return self._ends_s
+        whole = _whole_lines(found)
+        self._read += len(whole)
+        self._ends_s += _ends(whole)
+        return self._ends_s
+
+    async def _run(self, role: Role, index: int, command: str) -> bytes:
+        """What a shell's command in a member's pod prints."""
+
+        def run() -> bytes:
+            return b"".join(self._client.execute(self._job, role, index, ("sh", "-c", command)))
+
+        return await asyncio.to_thread(run)
+
+
+def _whole_lines(text: bytes) -> bytes:
+    """All but the last line, if that is still being written."""
+    return text[: text.rfind(b"\n") + 1]
+
+
+def _ends(lines: bytes) -> list[float]:
+    return [TracedStep.of_line(line).ended_s for line in lines.decode().splitlines()]
