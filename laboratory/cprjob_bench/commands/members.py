@@ -84,7 +84,7 @@ class PodMembers:
     async def ends_s(self) -> Sequence[float]:
         """When each step of the trainer's pod ended. What was read once is not read again."""
         try:
-            found = await self._run(env.ROLE_TRAINER, 0, f"tail -c +{self._read + 1} {env.SCRATCH_MOUNT}/{TRACE}")
+            found = await self._run("trainer", 0, f"tail -c +{self._read + 1} {env.SCRATCH_MOUNT}/{TRACE}")
         except (CommandError, NoObjectError):  # it has not begun to write
             return self._ends_s
         whole = _whole_lines(found)

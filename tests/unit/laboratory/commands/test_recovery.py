@@ -8,7 +8,7 @@ import pytest
 
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.document import InvalidDocumentError
-from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, Pause, longest_pause
+from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, longest_pause
 from cprjob_bench.commands.recovery import Base, document, percentile, result
 
 STEP_S = 0.01
@@ -19,19 +19,25 @@ def steps(first_s: float, number: int) -> list[float]:
     return [first_s + STEP_S * place for place in range(number)]
 
 
+def pause(ends_s: list[float], known: int) -> tuple[float, float]:
+    found = longest_pause(ends_s, known)
+    assert found is not None
+    return found.began_s, found.seconds
+
+
 def test_the_pause_lasts_from_the_last_step_before_it_to_the_next_one() -> None:
     ends = [*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS + 1)]
-    assert longest_pause(ends, known=100) == Pause(pytest.approx(0.99), pytest.approx(1.51))
+    assert pause(ends, known=100) == (pytest.approx(0.99), pytest.approx(1.51))
 
 
 def test_steps_that_end_after_the_kill_do_not_end_the_pause() -> None:
     ends = [*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS + 1)]
-    assert longest_pause(ends, known=50) == Pause(pytest.approx(0.99), pytest.approx(1.51))
+    assert pause(ends, known=50) == (pytest.approx(0.99), pytest.approx(1.51))
 
 
 def test_a_pause_before_the_kill_does_not_count() -> None:
     ends = [0.0, *steps(9.0, 10), *steps(9.5, FOLLOWING_STEPS + 1)]
-    assert longest_pause(ends, known=6) == Pause(pytest.approx(9.09), pytest.approx(0.41))
+    assert pause(ends, known=6) == (pytest.approx(9.09), pytest.approx(0.41))
 
 
 def test_there_is_no_pause_before_enough_steps_followed() -> None:
