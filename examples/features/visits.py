@@ -22,7 +22,8 @@ whose = np.repeat(users, lengths)
 two = random.integers(0, ITEMS, (2, bounds[-1]))
 liked = [(tastes[whose] * kinds[each]).sum(axis=1) for each in two]
 seen = np.where(liked[0] > liked[1], *two)
-clicked = random.random(rows) < 1 / (1 + np.exp(1 - (tastes[users] * kinds[items]).sum(axis=1)))
+likes = (tastes[users] * kinds[items]).sum(axis=1)
+clicked = random.random(rows) < 1 / (1 + np.exp(1 - likes))
 columns = {
     "click": clicked.astype(np.int8),
     "price": random.normal(size=rows).astype(np.float32),
@@ -30,6 +31,8 @@ columns = {
     "item": items,
     "seen": pa.ListArray.from_arrays(bounds.astype(np.int32), pa.array(seen)),
 }
-columns |= {f"c{number:03d}": random.integers(0, 100, rows) for number in range(further)}
+# Each further column tells a little of that, in 100 steps.
+guesses = (likes + random.normal(scale=20, size=rows) for _ in range(further))
+columns |= {f"c{number:03d}": np.clip(50 + 1.5 * guess, 0, 99).astype(int) for number, guess in enumerate(guesses)}
 folder.mkdir(parents=True, exist_ok=True)
 pq.write_table(pa.table(columns), folder / "visits.parquet", row_group_size=16384)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from support.runs import CPRJOB, incarnations, run, small_job
+from support.runs import exported, incarnations, run, small_job
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(420)]
 
@@ -20,20 +18,12 @@ FOUR = ("shard/0@0.2", "shard/1@0.4", "shard/0@0.6", "shard/1@0.6")
 
 
 def quickstart(folder: Path, *kills: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The report of the example as it is, but for a budget of 0; and each file of its export.
-
-    `model.json` names the anchor, whose key begins with the job's uid; that is cut out.
-    """
+    """The report of the example as it is, but for a budget of 0; and each file of its export."""
     folder.mkdir()
     struck = (word for kill in kills for word in ("--kill", kill))
     code, report, output = run(folder, QUICKSTART, *NOTHING_MAY_BE_LOST, *struck)
     assert code == 0, output
-    subprocess.run((*CPRJOB, "export", "--workdir", folder / "work", "--to", folder / "model"), check=True)
-    found = (path for path in (folder / "model").rglob("*") if path.is_file())
-    files = {str(path.relative_to(folder / "model")): path.read_bytes() for path in found}
-    uid, _, _ = json.loads(files["model.json"])["anchor"].partition("/")
-    assert files["model.json"].count(uid.encode()) == 1
-    return report, files | {"model.json": files["model.json"].replace(uid.encode(), b"UID")}
+    return report, exported(folder)
 
 
 @pytest.fixture(scope="module")
