@@ -1,11 +1,13 @@
 """A real Prometheus scrapes operator and pods by the chart's monitors, and has an answer for what is asked of it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.harness.prometheus import Prometheus
+from cluster.harness.store import BUCKET
 from cluster.jobs import Run, manifest
 from support.chart import CHART, of_kind, render
 from support.dashboard import panel_queries, variable_queries
@@ -17,6 +19,28 @@ MONITORS = ("serviceMonitor.enabled=true", "podMonitor.enabled=true")
 EPOCHS = 16
 #: By the time it is asked, rates over so long have seen the job's failures.
 WINDOW = "2m"
+#: What the job that is scored by group trains.
+SALES_KEY, SALES = "data/sales.csv", 4000
+
+
+def sales() -> bytes:
+    """Rows of a CSV: every other one is a click, and every shop has both."""
+    rows = (f"{number % 2},{number % 7},{number // 2 % 5},{number % 11}" for number in range(SALES))
+    return "\n".join(("click,price,shop,item", *rows, "")).encode()
+
+
+def scored() -> dict[str, Any]:
+    """A job that is evaluated by shop while it trains."""
+    columns = {"labels": ["click"], "numbers": ["price"], "categories": ["shop", "item"]}
+    data = {"format": "CSV", "uri": f"s3://{BUCKET}/{SALES_KEY}", "columns": columns, "batchSize": 64}
+    return manifest(
+        "scored",
+        data=data | {"epochs": 3, "holdOut": 0.25},
+        model__tables=[{"name": name, "rows": 100} for name in ("shop", "item")],
+        evaluation={"everySamples": SALES // 4, "groupBy": "shop"},
+        trainers__replicas=1,
+        shards__replicas=1,
+    )
 
 
 class TestMonitoring:
@@ -33,14 +57,18 @@ class TestMonitoring:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def run(cls, cluster: Cluster, space: Space, prometheus: Prometheus) -> Run:
-        """A job that has lost a shard while Prometheus looked, and one that has failed."""
+    def run(cls, cluster: Cluster, space: Space, prometheus: Prometheus) -> Iterator[Run]:
+        """A job that has lost a shard while Prometheus looked, one that is scored by group, and one that has failed."""
         space.apply(manifest("wrong", data__uri="s3://cprjob/data/nothing.tsv"))
+        cluster.store.put(SALES_KEY, sales())
+        space.apply(scored())
         run = Run.start(space, "watched", data__epochs=EPOCHS)
         prometheus.wait_for('cprjob_phase{cprjob="watched", phase="Running"} == 1')
         run.recover_from("the kill", lambda: cluster.nodes.signal(run.pod("shard", 1), "KILL"))
         space.wait_condition("wrong", "Failed")
-        return run
+        space.wait_condition("scored", "Complete", within_s=150)
+        yield run
+        cluster.store.delete(SALES_KEY)
 
     def test_every_panel_of_the_dashboard_has_something_to_show(
         self, space: Space, prometheus: Prometheus, run: Run
