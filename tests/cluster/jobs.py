@@ -103,7 +103,7 @@ class Run:
         space.apply(manifest(name, **changes))
         run = cls(space, name)
         run.space.wait_job(
-            name, "trains", lambda job: _samples(job) > 0 and phase(job) in {"Running", "Succeeded"}, within_s=90
+            name, "trains", lambda job: _samples(job) > 0 and phase(job) in {"Running", "Succeeded"}, within_s=150
         )
         run.before = run.uids()
         return run

@@ -11,7 +11,7 @@ from cluster.harness import Cluster, Space, until
 from cluster.harness.control import ControlPlane
 from cluster.jobs import MANY_EPOCHS, Run, failures
 
-pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(480, func_only=True)]
 
 #: Longer than a trainer needs to end, once its last anchor is there.
 ENDS_S = 5

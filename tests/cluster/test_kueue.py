@@ -87,12 +87,12 @@ class TestKueue:
         finished = '.status.conditions[?(@.type=="Finished")].status'
         until("all are finished", lambda: workloads(space, finished) == ["True"] * 3, 60)
 
-    def test_a_deleted_job_keeps_its_quota_until_its_pods_are_gone(self, space: Space) -> None:
+    def test_a_deleted_job_keeps_its_quota_until_its_pods_have_ended(self, space: Space) -> None:
         doomed = queued(space, "doomed", epochs=EPOCHS)
         doomed.wait("trains", lambda status: status.get("phase") == "Running", within_s=240)
         heir = queued(space, "heir")
         until("the heir waits for quota", lambda: quota(heir) == "False WaitsForQuota", 30)
         space.kubectl("delete", "cpr/doomed", "--wait=false")
         until("the heir has the quota", lambda: quota(heir) == "True Admitted", 90)
-        assert space.pods(job="doomed") == ()
+        assert {pod.phase for pod in space.pods(job="doomed")} <= {"Succeeded", "Failed"}
         space.wait_condition("heir", "Complete", within_s=400)
