@@ -30,7 +30,7 @@ class TestBenchRecovery:
         assert {tier: {size: each["runs"] for size, each in sizes.items()} for tier, sizes in found.items()} == {
             tier: {"2": 1} for tier in ("InPlace", "Spare", "NewPod", "Trainer")
         }
-        assert all(0 < sizes["2"]["p50_s"] for sizes in found.values())
+        assert all(sizes["2"]["p50_s"] > 0 for sizes in found.values())
         told = [(line.partition(", ")[0], line.rpartition(", ")[2]) for line in ran.stderr.splitlines()]
         assert told == [
             (tier, f"{way})") for tier, way in zip(found, ("InPlace", "Spare", "NewPod", "InPlace"), strict=True)
