@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.harness import Cluster, Space
+from cluster.harness import Cluster, Space, until
 from cluster.jobs import manifest
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -35,4 +35,4 @@ class TestBenchRecovery:
         assert told == [
             (tier, f"{way})") for tier, way in zip(found, ("InPlace", "Spare", "NewPod", "InPlace"), strict=True)
         ]
-        assert space.kubectl("get", "cprjobs,pods", "-o", "name").split() == []
+        until("nothing is left", lambda: not space.kubectl("get", "cprjobs,pods", "-o", "name").split(), 60)
