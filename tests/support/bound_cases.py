@@ -10,6 +10,7 @@ from support.documents import (
     CSV,
     FEATURES,
     GONE,
+    LAKE,
     NUMBERED,
     OWN_MODEL,
     PARQUET,
@@ -241,6 +242,17 @@ BOUNDS = (
         "spec.snapshots.store.endpoint",
         {"spec.snapshots.store.endpoint": "file:///saves"},
         {"spec.snapshots.store.endpoint": "ftp://store"},
+    ),
+    Case(
+        "spec.data.store.endpoint",
+        CRITEO | {"spec.data.store": {"endpoint": "http://lake:9000/"}},
+        CRITEO | {"spec.data.store": {"endpoint": "file:///lake"}},
+    ),
+    Case("spec.data.store.endpoint", CRITEO | LAKE, CRITEO | {"spec.data.store": {"region": "eu-1"}}),
+    Case(
+        "spec.data.store.credentialsSecret",
+        CRITEO | LAKE | {"spec.data.store.credentialsSecret": "lake"},
+        CRITEO | LAKE | {"spec.data.store.credentialsSecret": "The Lake"},
     ),
     Case("spec.snapshots.store.bucket", {"spec.snapshots.store.bucket": "a.b"}, {"spec.snapshots.store.bucket": GONE}),
     Case(

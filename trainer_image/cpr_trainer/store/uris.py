@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
-from minio import Minio
-
-from cpr_contract.spec import StoreSpec
+from cpr_contract.spec import EndpointSpec
 from cpr_trainer.errors import DataError
-from cpr_trainer.store.connection import connect
+from cpr_trainer.store.connection import Connection, connect
 from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version, open_object, version_of
-from cpr_trainer.store.protocol import BucketMissingError, MissingError
+from cpr_trainer.store.protocol import JOBS_STORE, BucketMissingError, MissingError
 from cpr_trainer.store.s3_errors import persistent, translated
 
 _S3, _FILE, _FOLDER = "s3://", "file://", "/"
@@ -26,17 +24,24 @@ _HIDDEN = (".", "_")
 
 
 class Uris:
-    """`s3://bucket/key` at the endpoint and with the credentials of a job's store, `file:///path`, and plain paths.
+    """`s3://bucket/key` at one endpoint, whose spec stands in `field`; `file:///path`, and plain paths.
 
     A URI that ends in / names all files below it. One with `*`, `?` or `[...]` names those whose whole path matches; a
     `*` stands for slashes too. Files are not found so if their name, or that of a folder on the way, begins with . or
     _: other tools leave marks of their own there.
     """
 
-    def __init__(self, spec: StoreSpec, credentials_dir: Path | None = None, ca_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        spec: EndpointSpec,
+        credentials_dir: Path | None = None,
+        ca_file: Path | None = None,
+        field: str = JOBS_STORE,
+    ) -> None:
         self._spec = spec
         self._credentials_dir = credentials_dir
         self._ca_file = ca_file
+        self._field = field
 
     def find(self, uri: str) -> tuple[str, ...]:
         """Return the URIs of the files that `uri` names, sorted; one that names a single file is not looked up.
@@ -64,7 +69,7 @@ class Uris:
                 return version_of(file)
         bucket, key = _object(uri)
         with _there(uri):
-            return _stat(self._client, bucket, key)
+            return _stat(self._connection, bucket, key)
 
     def open(self, uri: str, version: Version) -> BinaryIO:
         """Open that version of a file to read, with seek.
@@ -72,7 +77,7 @@ class Uris:
         Raises DataError if it is gone or has changed, and StoreError for a store that fails; both also later.
         """
         if uri.startswith(_S3):
-            return open_object(self._client, *_object(uri), version)
+            return open_object(self._connection, *_object(uri), version)
         file = _open_file(uri)
         if version_of(file) != version:
             file.close()
@@ -81,16 +86,16 @@ class Uris:
 
     def _keys(self, uri: str, bucket: str, prefix: str) -> list[str]:
         with _there(uri):
-            return _list(self._client, bucket, prefix)
+            return _list(self._connection, bucket, prefix)
 
     @cached_property
-    def _client(self) -> Minio:
+    def _connection(self) -> Connection:
         if self._spec.endpoint.startswith(_FILE):
             raise DataError(
                 "Data in S3 needs an S3 endpoint, and snapshots.store is a folder.",
-                "Give data.uri as file:///path, or snapshots.store.endpoint as http[s]://host.",
+                "Give data.uri as file:///path, or state the endpoint of the data in data.store.",
             )
-        return connect(self._spec, self._credentials_dir, self._ca_file).client
+        return connect(self._spec, self._credentials_dir, self._ca_file, self._field)
 
 
 @contextmanager
@@ -102,16 +107,16 @@ def _there(uri: str) -> Iterator[None]:
 
 
 @persistent
-def _stat(client: Minio, bucket: str, key: str) -> Version:
-    with translated(bucket, key):
-        status = client.stat_object(bucket, key)
+def _stat(connection: Connection, bucket: str, key: str) -> Version:
+    with translated(bucket, key, connection.field):
+        status = connection.client.stat_object(bucket, key)
         return Version(int(status.size or 0), str(status.etag))
 
 
 @persistent
-def _list(client: Minio, bucket: str, prefix: str) -> list[str]:
-    with translated(bucket, prefix):
-        return [str(item.object_name) for item in client.list_objects(bucket, prefix, recursive=True)]
+def _list(connection: Connection, bucket: str, prefix: str) -> list[str]:
+    with translated(bucket, prefix, connection.field):
+        return [str(item.object_name) for item in connection.client.list_objects(bucket, prefix, recursive=True)]
 
 
 def _object(uri: str) -> tuple[str, str]:
