@@ -84,19 +84,19 @@ DATA = (
         "spec.data.store",
         CRITEO | LAKE,
         CRITEO | LAKE | {"spec.data.uri": "/data/day"},
-        "is for files of data in s3://",
+        "is for files in s3://",
     ),
     Case(
         "spec.data.store",
         CRITEO | LAKE | {"spec.data.uri": "/data/day", "spec.evaluation.uri": "s3://clicks/test"},
         LAKE,
-        "is for files of data in s3://",
+        "is for files in s3://",
     ),
     Case(
         "spec.data.store",
         PARQUET | LAKE,
         PARQUET | LAKE | {"spec.data.format": "Custom", "spec.data.entrypoint": "clicks:Clicks"},
-        "reads by its own code",
+        "is read by code of its own",
     ),
     Case("spec.model.features", FEATURES, FEATURES | {"spec.model.features.1.name": "one"}),
     Case(
