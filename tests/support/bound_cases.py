@@ -165,6 +165,13 @@ BOUNDS = (
         {"spec.model.tables.0.optimizer": {"kind": "SGD"}},
     ),
     Case("spec.data.uri", CRITEO | {"spec.data.uri": "/data/day"}, CRITEO | {"spec.data.uri": "ftp://host/day"}),
+    Case("spec.data.uri", CRITEO | {"spec.data.uri": "gs://clicks/day/"}, CRITEO | {"spec.data.uri": "gs://clicks"}),
+    Case("spec.data.uri", CRITEO | {"spec.data.uri": "hdfs://n:8020/day"}, CRITEO | {"spec.data.uri": "hdfs:///day"}),
+    Case(
+        "spec.data.uri",
+        CRITEO | {"spec.data.uri": "abfss://day@clicks.dfs.core.windows.net/*"},
+        CRITEO | {"spec.data.uri": "abfss://clicks.dfs.core.windows.net/day"},
+    ),
     Case("spec.data.format", CSV | {"spec.data.format": "TSV"}, CSV | {"spec.data.format": "ORC"}),
     Case(
         "spec.data.columns.labels[0]",
