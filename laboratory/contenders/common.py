@@ -16,11 +16,11 @@ from torch import Tensor
 
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.runtime import Trace, optional_path
-from cpr_trainer.store import Uris
 
 _LOOPBACK = "lo"
 
@@ -43,7 +43,7 @@ def join(processes: int) -> int:
 
 def open_batches(job: JobSpec, rank: int, trainers: int) -> Loader:
     """Return the slices of trainer `rank` of `trainers` of all batches, prepared on threads beside."""
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     return Loader(dataset, BatchOrder.of(job.data, dataset.layout), rank=rank, trainers=trainers, first_step=1)
 
 

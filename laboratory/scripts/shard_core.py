@@ -34,12 +34,12 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.exchange import PendingLookup
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.store import Uris
 from cprjob_bench.commands.measuring import usage
 from cprjob_bench.commands.train import document
 from cprjob_bench.options import TrainPreset
@@ -109,7 +109,7 @@ def job_of(preset: TrainPreset, rows: int, folder: Path, precision: str, data: P
 
 def batches_of(job: JobSpec) -> Iterator[Access]:
     """Yield which rows some batches need."""
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     order, placement = BatchOrder.of(job.data, dataset.layout), Placement.of(job.model, 1)
     for step in range(1, BATCHES + 1):
         access = find_access(placement, dataset.take(order.batch_indices(step)).ids)

@@ -40,6 +40,11 @@ kueue() { # and its chart, which has the resource definitions
   cp -r "$(python3 -c 'import json; print(json.load(open("mod.json"))["Dir"])')/charts/kueue" "$BIN/kueue-chart"
   chmod -R u+w "$BIN/kueue-chart"
 }
+azurite() { # for data in abfss://; no cluster needs it
+  command -v npm >/dev/null || die "azurite-blob is missing, and there is no npm to install it with"
+  npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$BIN/azurite" azurite@3.35.0
+  ln -sf azurite/node_modules/.bin/azurite-blob "$BIN/azurite-blob"
+}
 build() {
   case $1 in
     kubernetes) kubernetes kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet ;;
@@ -51,6 +56,7 @@ build() {
     versitygw)  release github.com/versity/versitygw/cmd/versitygw@v1.8.0 ;;
     helm)       release helm.sh/helm/v4/cmd/helm@v4.3.1 ;;
     kueue)      kueue ;;
+    azurite-blob) azurite ;;
     promtool|prometheus) prometheus "$1" ;;
     *)          die "unknown: $1" ;;
   esac

@@ -11,10 +11,10 @@ import torch
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.bags import Bags
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.model.dlrm import Dlrm
-from cpr_trainer.store import Uris
 from cpr_trainer.tables.segments import initial_rows
 from support.bag_data import TABLES, bag_clicks, write_bags
 from support.local_job import LocalJob, small_job
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
 def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:
     """Train a DLRM over `EmbeddingBag`s; row-wise Adagrad is written out over whole tables."""
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     order, seed = BatchOrder.of(job.data, dataset.layout), job.data.seed
     network = Dlrm(job.model, seed)
     tables: list[torch.nn.EmbeddingBag] = []

@@ -56,13 +56,13 @@ def test_a_peer_ends_where_one_process_does(tmp_path: Path, command: tuple[str |
 #: Trains the job in the environment in one process, and writes its scores.
 TRAIN_ALONE = """
 import json, os, torch
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.runtime import read_job
-from cpr_trainer.store import Uris
 torch.set_num_threads(1)
 job = read_job(os.environ)
-trainer = LoneTrainer(job, open_dataset(job.data, job.model, Uris(job.snapshots.store)), job.data.seed)
+trainer = LoneTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
 trainer.train(None, lambda samples: None)
 print(json.dumps(trainer.scores.validation.metrics()))
 """

@@ -15,9 +15,10 @@ from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode
 from cpr_contract.roster import Allowance, AnchorRef, Counters
 from cpr_contract.spec import JobSpec
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluate import evaluate
-from cpr_trainer.store import Uris, open_store
+from cpr_trainer.store import open_store
 from cprjob import fit
 from support.local_job import LocalJob, small_job
 from support.lost_shards import WITHOUT_LOSS
@@ -140,7 +141,7 @@ def test_fit_ends_in_the_same_model_and_evaluate_scores_it_alike(undisturbed: En
     assert_fitted(found, job, undisturbed.model)
     held_out = found.held_out
     dataset, store = (
-        open_dataset(job.data, job.model, Uris(job.snapshots.store)),
+        open_dataset(job.data, job.model, files_of(job)),
         open_store(job.snapshots.store, None, None),
     )
     scored = evaluate(job, dataset, store, undisturbed.anchor.key)

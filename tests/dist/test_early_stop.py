@@ -17,11 +17,12 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import EarlyStopSpec, EvaluationSpec, JobSpec
 from cpr_trainer.access import Rows, of_bands
 from cpr_trainer.arrays import Ints
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluate import evaluate, score_held_out
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.store import Uris, open_store
+from cpr_trainer.store import open_store
 from cpr_trainer.trainer.early_stop import Verdict
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import assert_same, saved_model
@@ -46,7 +47,7 @@ def word(running: LocalJob) -> Result:
 def alone(every: int = EVERY) -> tuple[HeldOutScores, ...]:
     """What a single process scores at each evaluation, that after the last sample among them."""
     job = stopping(Path("/nowhere"))
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     trainer, found = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores]()
     last = SAMPLES // job.data.batch_size
 
@@ -104,7 +105,7 @@ def test_a_job_ends_where_a_single_process_would_and_its_best_model_is_an_anchor
     assert_ended_as_alone(result)
     assert result.best is not None
     store = open_store(job.snapshots.store, None, None)
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     found = evaluate(job, dataset, store, result.best.anchor.key)
     assert (found.step, found.auc) == (result.best.anchor.step, result.best.value)
 
@@ -192,6 +193,6 @@ def test_two_trainers_come_to_one_verdict_though_one_is_replaced(tmp_path: Path,
     assert result.evaluation is not None
     assert result.evaluation.step == result.anchor.step
     store = open_store(job.snapshots.store, None, None)
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     found = evaluate(job, dataset, store, result.best.anchor.key)
     assert found.auc == pytest.approx(result.best.value, abs=1e-4), "the model that was scored is the one that is saved"

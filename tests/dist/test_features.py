@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from cpr_contract.spec import JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer
-from cpr_trainer.store import Uris
 from support.feature_data import model_of_features, visits, write_visits
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
@@ -71,7 +71,7 @@ def test_a_killed_shard_changes_no_bit(tmp_path: Path, calm: SavedModel) -> None
 
 def test_the_job_ends_in_what_one_process_ends_in(tmp_path: Path, calm: SavedModel) -> None:
     job = features_job(tmp_path)
-    alone = LoneTrainer(job, open_dataset(job.data, job.model, Uris(job.snapshots.store)), job.data.seed)
+    alone = LoneTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
     alone.train(None, lambda _: None)
     torch.testing.assert_close(calm.dense, alone.replica.parameters, rtol=1e-4, atol=1e-6)
     placement = alone.placement

@@ -13,11 +13,11 @@ from cpr_contract.reports import HeldOutScores, Result
 from cpr_contract.spec import EvaluationSpec, JobSpec
 from cpr_trainer.access import Rows, of_bands
 from cpr_trainer.arrays import Ints
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluate import score_held_out
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.store import Uris
 from support.local_job import LocalJob, small_job
 from support.model import assert_same, saved_model
 
@@ -32,7 +32,7 @@ def scoring(folder: Path, trainers: int = 1) -> JobSpec:
 
 def scored_alone(job: JobSpec) -> HeldOutScores:
     """What a single process finds after step LAST_DUE."""
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     trainer, found = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores]()
 
     class Look:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from minio import MinioAdmin
-from minio.credentials.providers import AssumeRoleProvider, StaticProvider
+from minio.credentials.providers import AssumeRoleProvider
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.store import CredentialsRefusedError, in_parallel, open_store
-from support.s3_servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, ServerOf, write_credentials
+from support.s3_servers import (
+    ACCESS_KEY,
+    REGION,
+    SECRET_KEY,
+    ServerOf,
+    administrator,
+    user,
+    write_credentials,
+)
 
 pytestmark = pytest.mark.store
 
@@ -93,19 +97,3 @@ def test_a_user_without_rights_is_told_so(server_of: ServerOf, tmp_path: Path) -
         store = open_store(server.new_bucket(), write_credentials(tmp_path, *reader), None)
         with pytest.raises(CredentialsRefusedError, match="may do in this bucket"):
             store.put("job/a", PART)
-
-
-@contextmanager
-def user(server: S3Server, policy: str = "readwrite") -> Iterator[tuple[str, str]]:
-    """A user of MinIO's own, and its secret."""
-    name, secret = f"user-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
-    admin = administrator(server)
-    admin.user_add(name, secret)
-    admin.attach_policy([policy], user=name)
-    yield name, secret
-
-
-def administrator(server: S3Server) -> MinioAdmin:
-    return MinioAdmin(
-        endpoint=server.address, credentials=StaticProvider(ACCESS_KEY, SECRET_KEY), region=REGION, secure=False
-    )

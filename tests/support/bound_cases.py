@@ -10,6 +10,7 @@ from support.documents import (
     CSV,
     FEATURES,
     GONE,
+    LAKE,
     NUMBERED,
     OWN_MODEL,
     PARQUET,
@@ -164,6 +165,13 @@ BOUNDS = (
         {"spec.model.tables.0.optimizer": {"kind": "SGD"}},
     ),
     Case("spec.data.uri", CRITEO | {"spec.data.uri": "/data/day"}, CRITEO | {"spec.data.uri": "ftp://host/day"}),
+    Case("spec.data.uri", CRITEO | {"spec.data.uri": "gs://clicks/day/"}, CRITEO | {"spec.data.uri": "gs://clicks"}),
+    Case("spec.data.uri", CRITEO | {"spec.data.uri": "hdfs://n:8020/day"}, CRITEO | {"spec.data.uri": "hdfs:///day"}),
+    Case(
+        "spec.data.uri",
+        CRITEO | {"spec.data.uri": "abfss://day@clicks.dfs.core.windows.net/*"},
+        CRITEO | {"spec.data.uri": "abfss://clicks.dfs.core.windows.net/day"},
+    ),
     Case("spec.data.format", CSV | {"spec.data.format": "TSV"}, CSV | {"spec.data.format": "ORC"}),
     Case(
         "spec.data.columns.labels[0]",
@@ -241,6 +249,17 @@ BOUNDS = (
         "spec.snapshots.store.endpoint",
         {"spec.snapshots.store.endpoint": "file:///saves"},
         {"spec.snapshots.store.endpoint": "ftp://store"},
+    ),
+    Case(
+        "spec.data.store.endpoint",
+        CRITEO | {"spec.data.store": {"endpoint": "http://lake:9000/"}},
+        CRITEO | {"spec.data.store": {"endpoint": "file:///lake"}},
+    ),
+    Case("spec.data.store.endpoint", CRITEO | LAKE, CRITEO | {"spec.data.store": {"region": "eu-1"}}),
+    Case(
+        "spec.data.store.credentialsSecret",
+        CRITEO | LAKE | {"spec.data.store.credentialsSecret": "lake"},
+        CRITEO | LAKE | {"spec.data.store.credentialsSecret": "The Lake"},
     ),
     Case("spec.snapshots.store.bucket", {"spec.snapshots.store.bucket": "a.b"}, {"spec.snapshots.store.bucket": GONE}),
     Case(

@@ -10,6 +10,7 @@ from support.documents import (
     CSV,
     FEATURES,
     GONE,
+    LAKE,
     LISTED,
     NUMBERED,
     OWN_MODEL,
@@ -79,6 +80,24 @@ DATA = (
         "must be as many as spec.model.numeric",
     ),
     Case("spec.data", CSV | {"spec.model.numeric": 2}, {"spec.model.numeric": 13}, "have 13 numeric features"),
+    Case(
+        "spec.data.store",
+        CRITEO | LAKE,
+        CRITEO | LAKE | {"spec.data.uri": "/data/day"},
+        "is for files in s3://",
+    ),
+    Case(
+        "spec.data.store",
+        CRITEO | LAKE | {"spec.data.uri": "/data/day", "spec.evaluation.uri": "s3://clicks/test"},
+        LAKE,
+        "is for files in s3://",
+    ),
+    Case(
+        "spec.data.store",
+        PARQUET | LAKE,
+        PARQUET | LAKE | {"spec.data.format": "Custom", "spec.data.entrypoint": "clicks:Clicks"},
+        "is read by code of its own",
+    ),
     Case("spec.model.features", FEATURES, FEATURES | {"spec.model.features.1.name": "one"}),
     Case(
         "spec.model.features",

@@ -66,6 +66,8 @@ def edited(edits: Edits, base: Document | None = None) -> Document:
 CRITEO: Edits = {"spec.data": {"format": "Criteo", "uri": "s3://clicks/day", "epochs": 1}}
 COLUMNS = {"labels": ["click"], "counts": ["age"], "numbers": ["price"], "categories": ["user", "item"]}
 PARQUET: Edits = {"spec.data": {"format": "Parquet", "uri": "s3://clicks/day=*/", "columns": COLUMNS, "epochs": 1}}
+#: A store of its own for the data.
+LAKE: Edits = {"spec.data.store": {"endpoint": "https://lake.example"}}
 CSV: Edits = PARQUET | {"spec.data.format": "CSV"}
 #: Two features over one of the two tables; and data for them.
 LISTED: Edits = {

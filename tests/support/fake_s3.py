@@ -33,7 +33,7 @@ class FakeS3:
         self.listed = 0
 
     def uris(self, patch: pytest.MonkeyPatch) -> Uris:
-        patch.setattr(uris, "connect", lambda *_: SimpleNamespace(client=self))
+        patch.setattr(uris, "connect", lambda *_: SimpleNamespace(client=self, field="snapshots.store"))
         return Uris(StoreSpec("http://store:9000", None, BUCKET, ""))
 
     def stat_object(self, _: str, key: str) -> Any:

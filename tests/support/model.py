@@ -17,13 +17,14 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.export.folder import export_model
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
-from cpr_trainer.store import Uris, open_store
+from cpr_trainer.store import open_store
 from cpr_trainer.tables.segments import initial_rows
 from support.oracle import OracleResult, train
 
@@ -62,7 +63,7 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
 def train_alone(job: JobSpec) -> OracleResult:
     """What one process ends in that reads rows as late as the job's trainer does."""
     torch.set_num_threads(1)  # Two cores are shared with the processes under test.
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     order = BatchOrder.of(job.data, dataset.layout)
     seed = job.data.seed
     missed_steps = job.prefetch if job.prefetch > 1 else 0

@@ -8,10 +8,10 @@ import numpy as np
 
 from cpr_contract.reports import ShardReport
 from cpr_contract.spec import JobSpec
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.placement import Placement
-from cpr_trainer.store import Uris
 from support.plain_batches import single_ids
 
 
@@ -19,7 +19,7 @@ class Count:
     """Counts row updates of shard 1 from the data alone: the distinct rows of each slice that lie there."""
 
     def __init__(self, job: JobSpec) -> None:
-        self._dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+        self._dataset = open_dataset(job.data, job.model, files_of(job))
         self._placement = Placement.of(job.model, job.shards)
         self._trainers = job.trainers
         self.order = BatchOrder.of(job.data, self._dataset.layout)

@@ -14,7 +14,8 @@ from pathlib import Path
 import minio.error
 import pytest
 import urllib3
-from minio import Minio
+from minio import Minio, MinioAdmin
+from minio.credentials.providers import StaticProvider
 
 from cpr_contract.spec import StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
@@ -121,6 +122,23 @@ def write_credentials(folder: Path, access_key: str, secret_key: str) -> Path:
     (folder / "accessKey").write_text(access_key + "\n")
     (folder / "secretKey").write_text(secret_key + "\n")
     return folder
+
+
+@contextlib.contextmanager
+def user(server: S3Server, policy: str = "readwrite") -> Iterator[tuple[str, str]]:
+    """A user of MinIO's own, and its secret."""
+    name, secret = f"user-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+    admin = administrator(server)
+    admin.user_add(name, secret)
+    admin.attach_policy([policy], user=name)
+    yield name, secret
+
+
+def administrator(server: S3Server) -> MinioAdmin:
+    """Who makes and removes users of MinIO."""
+    return MinioAdmin(
+        endpoint=server.address, credentials=StaticProvider(ACCESS_KEY, SECRET_KEY), region=REGION, secure=False
+    )
 
 
 @contextlib.contextmanager

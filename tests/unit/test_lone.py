@@ -13,10 +13,10 @@ from cpr_contract.spec import Device, JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.calibration import InjectedLosses, SavedRows, StepLoss
 from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
-from cpr_trainer.store import Uris
 from support.devices import on_each_device
 from support.local_job import small_job
 from support.model import SavedModel, assert_close, train_alone
@@ -31,7 +31,7 @@ def job(tmp_path: Path) -> JobSpec:
 
 
 def samples_of(job: JobSpec) -> Dataset:
-    return open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    return open_dataset(job.data, job.model, files_of(job))
 
 
 def trained(job: JobSpec, losses: tuple[StepLoss, ...] = (), steps: int = STEPS) -> LoneTrainer:

@@ -13,6 +13,8 @@ CREDENTIALS_DIR = (
     "CPR_CREDENTIALS_DIR"  # files accessKey, secretKey, sessionToken (optional); absent = workload identity
 )
 CA_FILE = "CPR_CA_FILE"  # a CA bundle for the store, optional
+DATA_CREDENTIALS_DIR = "CPR_DATA_CREDENTIALS_DIR"  # the same for the data, if it has a store of its own
+DATA_CA_FILE = "CPR_DATA_CA_FILE"
 TRACKERS = "CPR_TRACKERS"  # where the leader's figures go, too; the operator leaves it to pod templates
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
 KEEPER = "CPR_KEEPER"  # not empty: a process that dies is followed by another one in the pod, which has its memory
@@ -28,6 +30,8 @@ KEY_DIR = "/etc/cprjob/key"
 KEY_NAME = "key"
 CREDENTIALS_MOUNT = "/etc/cprjob/credentials"
 CA_MOUNT = "/etc/cprjob/ca"
+DATA_CREDENTIALS_MOUNT = "/etc/cprjob/data-credentials"
+DATA_CA_MOUNT = "/etc/cprjob/data-ca"
 SCRATCH_MOUNT = "/tmp"  # noqa: S108 -- the mount point of the pod's own emptyDir
 TERMINATION_MOUNT = "/dev/termination-log"
 

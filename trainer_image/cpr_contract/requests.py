@@ -228,6 +228,14 @@ class DataFigures:
     advice: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The figures of some files, or of a job's data; and of the data of its own that the job is scored on, if any."""
+
+    data: DataFigures
+    scored: DataFigures | None = None
+
+
 # What `cprjob snapshots` asks `python -m cpr_trainer inventory`, and is told.
 #
 # A `Request` as JSON on one line comes in by the standard input; the answer, as JSON too, goes out by the standard

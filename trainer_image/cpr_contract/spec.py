@@ -209,6 +209,22 @@ class ColumnsSpec:
     targets: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """An S3-compatible endpoint: `http[s]://host[:port]`."""
+
+    endpoint: str
+    region: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec(EndpointSpec):
+    """A place for saves: a prefix in a bucket of an endpoint, or in a folder (`file:///folder`)."""
+
+    bucket: str
+    prefix: str
+
+
 DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic", "Custom"]
 
 
@@ -219,7 +235,8 @@ class DataSpec:
     Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `Custom` data comes
     from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of CSV, TSV, Parquet
     and Custom; `header` says whether text files begin with their names. Rows are shuffled in windows of
-    `shuffle_rows`; the last portion `hold_out` of them is never trained.
+    `shuffle_rows`; the last portion `hold_out` of them is never trained. Objects are read at `store`, or without one at
+    the endpoint of the job's store.
     """
 
     format: DataFormat
@@ -234,16 +251,7 @@ class DataSpec:
     shuffle_rows: int = 2**19
     hold_out: float = 0.0
     entrypoint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSpec:
-    """An S3-compatible store (`http[s]://host[:port]`) or a folder (`file:///folder`)."""
-
-    endpoint: str
-    region: str | None
-    bucket: str
-    prefix: str
+    store: EndpointSpec | None = None
 
 
 #: What a table does whose rows are not as many as its source has: row r takes row r mod the source's rows, or row r.

@@ -14,18 +14,17 @@ from typing import TextIO
 
 import numpy as np
 
-from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.requests import Experiment, Outcome, ShardLoss, TrialReport
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
-from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
-from cpr_trainer.store import Uris
+from cpr_trainer.runtime import BadSpecError, data_access, read_job, read_request, store_access
 from cpr_trainer.tables.arena import Arena
 
 # The rows as they were last saved: what a lost shard comes back with.
@@ -163,8 +162,7 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: Experiment, report: R
 
 def open_data(job: JobSpec, environ: Mapping[str, str]) -> Dataset:
     """Open a job's samples with the credentials of the environment. Raises DataError."""
-    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    return open_dataset(job.data, job.model, Uris(job.snapshots.store, credentials, authority))
+    return open_dataset(job.data, job.model, files_of(job, store_access(environ), data_access(environ)))
 
 
 def place(job: JobSpec, shards: int) -> Placement:

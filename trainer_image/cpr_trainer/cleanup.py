@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from cpr_contract import env
 from cpr_contract.reports import Deleted
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
-from cpr_trainer.runtime import optional_path, read_job
+from cpr_trainer.runtime import read_job, store_access
 from cpr_trainer.store import Store, open_store
 
 _LOG = logging.getLogger(__name__)
@@ -17,8 +16,7 @@ _LOG = logging.getLogger(__name__)
 def run(environ: Mapping[str, str], spared: Iterable[str]) -> Deleted:
     """Clean up after the job that the environment names; see `clean_up`."""
     job = read_job(environ)
-    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    return clean_up(open_store(job.snapshots.store, credentials, authority), job.job_uid, spared)
+    return clean_up(open_store(job.snapshots.store, *store_access(environ)), job.job_uid, spared)
 
 
 def clean_up(store: Store, job_uid: str, spared: Iterable[str]) -> Deleted:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import Evaluation, EvaluationRequest
@@ -23,6 +22,7 @@ from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.pinned import to_indices
 from cpr_trainer.data.source import Find
 from cpr_trainer.errors import DataError
@@ -32,8 +32,8 @@ from cpr_trainer.model.entrypoint import start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
-from cpr_trainer.store import Store, Uris, open_store
+from cpr_trainer.runtime import BadSpecError, data_access, read_job, read_request, store_access
+from cpr_trainer.store import Store, open_store
 from cpr_trainer.tables.arena import Home
 
 
@@ -41,8 +41,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read an `EvaluationRequest` from `source` and write the `Evaluation` to `sink`. Raises TrainerError."""
     job = read_job(environ)
     request = read_request(EvaluationRequest, source, "evaluate")
-    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    store = open_store(job.snapshots.store, credentials, authority)
+    store = open_store(job.snapshots.store, *store_access(environ))
 
     own = data_of_its_own(job)
     data = own or job.data
@@ -53,7 +52,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return to_indices(found) if found is not None and same else find()
 
-    files = Uris(job.snapshots.store, credentials, authority)
+    files = files_of(job, store_access(environ), data_access(environ))
     dataset = open_scored(job, files, pinned, lambda _: vocabularies_of(store, request.anchor, job.model))
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 

@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import TextIO, assert_never
 
-from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.requests import Listing, Pruning, Request, Verification
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, on_line
 from cpr_trainer.checkpoint.inventory import Holdings, points_of, read_holdings, verify
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import optional_path, read_request
+from cpr_trainer.runtime import read_request, store_access
 from cpr_trainer.store import Entry, Store, open_store
 
 
@@ -25,8 +24,7 @@ class AmbiguousError(TrainerError):
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Answer the `Request` in `source` by one line to `sink`. Raises TrainerError."""
     request = read_request(Request, source, "snapshots")
-    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    store = open_store(request.store, credentials, authority)
+    store = open_store(request.store, *store_access(environ))
     print(to_json(answer(request, store, time.time())), file=sink, flush=True)
 
 

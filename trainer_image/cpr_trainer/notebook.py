@@ -20,6 +20,7 @@ from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import FindVocabularies, open_dataset
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import ModelError
@@ -29,7 +30,6 @@ from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.entrypoint import Factory, build_network
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.store import Uris
 from cpr_trainer.tables.arena import Arena
 
 # A bar that grows as samples are trained.
@@ -161,7 +161,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         vocabularies.update(find(lambda: None))
         return vocabularies
 
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store), vocabularies=keep)
+    dataset = open_dataset(job.data, job.model, files_of(job), vocabularies=keep)
     trainer = LoneTrainer(job, dataset, job.data.seed, factory)
     tell = ProgressBar(trainer.order.total_samples).show if progress else _say_nothing
     began = perf_counter()
@@ -186,7 +186,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
 
 def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer, vocabularies: Vocabularies) -> Score | None:
     if data_of_its_own(job) is not None:
-        dataset = open_scored(job, Uris(job.snapshots.store), vocabularies=lambda _: vocabularies)
+        dataset = open_scored(job, files_of(job), vocabularies=lambda _: vocabularies)
     if not scored_rows(job, dataset.layout.rows):
         return None
 

@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     roles.add_parser("evaluate", help="score held-out rows: an EvaluationRequest comes in, an Evaluation goes out")
     roles.add_parser("import", help="write an anchor: an ImportRequest comes in by stdin, what was Imported goes out")
-    roles.add_parser("inspect", help="look through data: an InspectionRequest comes in by stdin, DataFigures go out")
+    roles.add_parser("inspect", help="look through data: an InspectionRequest comes in, an Inspection goes out")
     roles.add_parser(
         "inventory", help="list, verify or prune saves: a Request comes in by stdin, the answer goes out by stdout"
     )

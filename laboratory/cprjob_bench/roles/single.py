@@ -15,6 +15,7 @@ from torch import Tensor
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.access import the_only
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
@@ -22,7 +23,6 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.rates import rate_at
 from cpr_trainer.runtime import Trace, optional_path, read_job
-from cpr_trainer.store import Uris
 from cpr_trainer.tables.optimizers import Assignment, state_widths
 from cpr_trainer.tables.segments import Seeding
 from cpr_trainer.trainer.compute import compute
@@ -105,7 +105,7 @@ def run(environ: Mapping[str, str]) -> None:
 
 def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     """Train all steps; return what they end in. Raises DataError, DivergedError."""
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)
     tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, job.device, job.precision)

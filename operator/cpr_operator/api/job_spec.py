@@ -141,6 +141,7 @@ def _data(data: Data) -> contract.DataSpec:
         shuffle_rows=data.shuffle_rows,
         hold_out=data.hold_out,
         entrypoint=data.entrypoint,
+        store=None if data.store is None else contract.EndpointSpec(data.store.endpoint, data.store.region),
     )
 
 

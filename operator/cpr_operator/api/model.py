@@ -42,7 +42,9 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 _ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 Entrypoint = Annotated[str, Field(max_length=256, pattern=_ENTRYPOINT)]
 #: Where data lies: of a store, or on a disk.
-Uri = Annotated[str, Field(max_length=1024, pattern=r"^(s3://[^/]+/.+|file:///.+|/.+)$")]
+Uri = Annotated[
+    str, Field(max_length=1024, pattern=r"^((s3|gs|hdfs)://[^/]+/.+|abfss://[^/@]+@[^/@]+/.+|file:///.+|/.+)$")
+]
 
 #: Integers beyond this are not exact in every JSON reader.
 EXACT = 2**53 - 1

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cpr_contract.codec import from_json, to_dict
-from cpr_contract.requests import ColumnFigures, DataFigures, InspectionRequest
+from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.asking import ask_trainer_image
@@ -40,17 +40,22 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
         target = f"{Path.cwd()}/{target}"
     request = InspectionRequest(None if job is not None else target)
     with closing(ask_trainer_image("inspect", job, request, environment)) as lines:
-        (figures,) = (from_json(DataFigures, line) for line in lines)
+        (found,) = (from_json(Inspection, line) for line in lines)
+    scored = found.scored
     if as_json:
-        console.print_json(jsons.dumps(to_dict(figures)))
+        own = {} if scored is None else {"evaluation": to_dict(scored)}
+        console.print_json(jsons.dumps(to_dict(found.data) | own))
     else:
-        show(figures, console)
-    return _BAD_ROWS if figures.bad else 0
+        show(found.data, console)
+        if scored is not None:
+            console.print("\nevaluation.uri:")
+            show(scored, console)
+    return _BAD_ROWS if found.data.bad or (scored is not None and scored.bad) else 0
 
 
 def show(figures: DataFigures, console: Console) -> None:
     """Print a table of the columns, then the bad rows and what the job reads."""
-    read_by_job = figures.reading is not None
+    read_by_job = any(column.feeds for column in figures.columns)
     table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
     for heading in ("missing", "lowest", "highest", "distinct"):
         table.add_column(heading, justify="right")

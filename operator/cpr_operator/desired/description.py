@@ -1,4 +1,4 @@
-"""What a pod gets beside its template: the job's description, access to its store, and its contract version.
+"""What a pod gets beside its template: the job's description, and its contract version.
 
 The file shows an annotation of the pod, as the roster's does: no further object has to be created, kept and deleted. A
 short description stays where an image of any release finds it.
@@ -10,7 +10,6 @@ from typing import Any
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import is_packed
-from cpr_operator.api.snapshots import Store
 from cpr_operator.api.status import Status
 
 Manifest = dict[str, Any]
@@ -39,40 +38,6 @@ def spec_volumes(job_spec: str) -> list[Manifest]:
 def spec_mounts(job_spec: str) -> list[Manifest]:
     """Where the volume is mounted."""
     return [{"name": _VOLUME, "mountPath": env.SPEC_DIR, "readOnly": True}] if is_packed(job_spec) else []
-
-
-# A pod's access to the job's store: credentials and CA bundle as mounted files, and variables with their paths.
-
-
-def store_variables(store: Store) -> dict[str, str]:
-    """Environment variables by name."""
-    values = {}
-    if store.credentials_secret:
-        values[env.CREDENTIALS_DIR] = env.CREDENTIALS_MOUNT
-    if store.ca_bundle:
-        values[env.CA_FILE] = f"{env.CA_MOUNT}/{store.ca_bundle.key}"
-    return values
-
-
-def store_volumes(store: Store) -> list[Manifest]:
-    """The pod's volumes."""
-    volumes: list[Manifest] = []
-    if store.credentials_secret:
-        volumes.append({"name": "cprjob-credentials", "secret": {"secretName": store.credentials_secret}})
-    if store.ca_bundle:
-        ca_file = {"key": store.ca_bundle.key, "path": store.ca_bundle.key}
-        volumes.append({"name": "cprjob-ca", "secret": {"secretName": store.ca_bundle.name, "items": [ca_file]}})
-    return volumes
-
-
-def store_mounts(store: Store) -> list[Manifest]:
-    """The volume mounts of the main container."""
-    mounts: list[Manifest] = []
-    if store.credentials_secret:
-        mounts.append({"name": "cprjob-credentials", "mountPath": env.CREDENTIALS_MOUNT, "readOnly": True})
-    if store.ca_bundle:
-        mounts.append({"name": "cprjob-ca", "mountPath": env.CA_MOUNT, "readOnly": True})
-    return mounts
 
 
 # The contract version between the operator and a job's pods.

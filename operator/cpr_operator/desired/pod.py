@@ -21,12 +21,10 @@ from cpr_operator.desired.description import (
     spec_mounts,
     spec_variables,
     spec_volumes,
-    store_mounts,
-    store_variables,
-    store_volumes,
 )
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name, spare_labels
 from cpr_operator.desired.rosters import Document
+from cpr_operator.desired.store_access import StoreAccess, store_access
 from cpr_operator.desired.template import keeping_apart, keeping_off, merge, with_defaults
 
 #: The user and group of the image.
@@ -180,25 +178,26 @@ def _spread(job: JobId) -> Manifest:
 
 
 def _required_spec(plan: PodPlan, role: Role, name: str, resources: Manifest) -> Manifest:
+    access = store_access(plan.spec, reads_data=role == env.ROLE_TRAINER)
     return {
         **CONFINED,
         "terminationGracePeriodSeconds": plan.grace_s,
-        "containers": [_container(plan, role, name, resources)],
-        "volumes": _volumes(plan),
+        "containers": [_container(plan, role, name, resources, access)],
+        "volumes": _volumes(plan, access),
     }
 
 
-def _container(plan: PodPlan, role: Role, name: str, resources: Manifest) -> Manifest:
+def _container(plan: PodPlan, role: Role, name: str, resources: Manifest, access: StoreAccess) -> Manifest:
     return {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "args": [role],
-        "env": _environment(plan, name),
+        "env": _environment(plan, name, access),
         "ports": [
             {"name": name, "containerPort": env.DEFAULT_PORT_BASE + offset, "protocol": "TCP"}
             for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
         ],
-        "volumeMounts": _mounts(plan),
+        "volumeMounts": _mounts(plan, access),
         **CONFINED_CONTAINER,
         **_probes(),
         **({"resources": resources} if resources else {}),
@@ -222,7 +221,7 @@ def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
     return with_more(resources, "memory", -(-more >> _MIB_BITS) << _MIB_BITS)
 
 
-def _environment(plan: PodPlan, pod: str) -> list[Manifest]:
+def _environment(plan: PodPlan, pod: str, access: StoreAccess) -> list[Manifest]:
     values = {
         **spec_variables(plan.job_spec),
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
@@ -233,30 +232,30 @@ def _environment(plan: PodPlan, pod: str) -> list[Manifest]:
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
         env.KEEPER: "1",
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
-        **store_variables(plan.spec.snapshots.store),
+        **access.variables,
     }
     address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return [*({"name": name, "value": value} for name, value in values.items()), address]
 
 
-def _volumes(plan: PodPlan) -> list[Manifest]:
+def _volumes(plan: PodPlan, access: StoreAccess) -> list[Manifest]:
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
     return [
         {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
         {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}},
         {"name": "cprjob-scratch", "emptyDir": {}},
         *spec_volumes(plan.job_spec),
-        *store_volumes(plan.spec.snapshots.store),
+        *access.volumes,
     ]
 
 
-def _mounts(plan: PodPlan) -> list[Manifest]:
+def _mounts(plan: PodPlan, access: StoreAccess) -> list[Manifest]:
     return [
         {"name": "cprjob-roster", "mountPath": env.ROSTER_DIR, "readOnly": True},
         {"name": "cprjob-key", "mountPath": env.KEY_DIR, "readOnly": True},
         {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
         *spec_mounts(plan.job_spec),
-        *store_mounts(plan.spec.snapshots.store),
+        *access.mounts,
     ]
 
 

@@ -15,12 +15,10 @@ from cpr_operator.desired.description import (
     spec_mounts,
     spec_variables,
     spec_volumes,
-    store_mounts,
-    store_variables,
-    store_volumes,
 )
 from cpr_operator.desired.names import cleanup_labels, cleanup_name, metadata, tool_labels, tool_name
 from cpr_operator.desired.pod import CONFINED, CONFINED_CONTAINER, DEFAULT_RESOURCES, PodPlan
+from cpr_operator.desired.store_access import StoreAccess, store_access
 from cpr_operator.desired.template import merge
 
 Manifest = dict[str, Any]
@@ -31,18 +29,20 @@ TOOL_LIFE_S = 6 * 3600
 _WAIT = f"import time; time.sleep({TOOL_LIFE_S})"
 
 
-def store_pod(plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any]) -> Manifest:
+def store_pod(
+    plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any], *, reads_data: bool = False
+) -> Manifest:
     """A pod with the metadata `own` whose main container has also what `container` says."""
     template = plan.spec.trainers.template
-    store = plan.spec.snapshots.store
+    access = store_access(plan.spec, reads_data=reads_data)
     main = {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
-        "env": _environment(plan),
+        "env": _environment(plan, access),
         "volumeMounts": [
             {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
             *spec_mounts(plan.job_spec),
-            *store_mounts(store),
+            *access.mounts,
         ],
         **CONFINED_CONTAINER,
         **container,
@@ -54,7 +54,7 @@ def store_pod(plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any
         "volumes": [
             {"name": "cprjob-scratch", "emptyDir": {}},
             *spec_volumes(plan.job_spec),
-            *store_volumes(store),
+            *access.volumes,
         ],
     }
     return {
@@ -78,7 +78,8 @@ def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
     shard = main_container(plan.spec.shards.template)
     resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
     own = metadata(plan.job, tool_name(plan.job, suffix)) | {"labels": tool_labels(plan.job)}
-    pod = store_pod(plan, own, {"command": ["python3", "-c", _WAIT], "args": [], "resources": resources})
+    command = {"command": ["python3", "-c", _WAIT], "args": [], "resources": resources}
+    pod = store_pod(plan, own, command, reads_data=True)
     pod["spec"]["activeDeadlineSeconds"] = TOOL_LIFE_S
     labels = pod["metadata"]["labels"]
     pod["metadata"]["labels"] = {key: value for key, value in labels.items() if not key.startswith(f"{env.GROUP}/")}
@@ -94,11 +95,11 @@ def _unsized(spec: Mapping[str, Any]) -> Manifest:
     return {**spec, "containers": containers}
 
 
-def _environment(plan: PodPlan) -> list[Manifest]:
+def _environment(plan: PodPlan, access: StoreAccess) -> list[Manifest]:
     values = {
         **spec_variables(plan.job_spec),
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
-        **store_variables(plan.spec.snapshots.store),
+        **access.variables,
     }
     return [{"name": name, "value": value} for name, value in values.items()]
 

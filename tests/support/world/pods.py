@@ -12,7 +12,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.reports import SaveRef, ShardReport
 from cpr_contract.roster import Peer, ShardRoster
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import Environment, exit_code
+from cpr_trainer.runtime import Access, Environment, exit_code
 from cpr_trainer.runtime.keeper import Keeper
 from cpr_trainer.shard import main
 from cpr_trainer.shard.kept import Page
@@ -123,8 +123,8 @@ class ShardPod:
             key=KEY,
             address=self.host,
             port_base=env.DEFAULT_PORT_BASE,
-            credentials_dir=None,
-            ca_file=None,
+            store_access=Access(),
+            data_access=Access(),
             scratch_dir=NOWHERE,
             termination_file=NOWHERE,
             step_trace=None,

@@ -74,7 +74,7 @@ def test_an_unknown_field_comes_with_the_one_that_was_meant(path: str, meant: st
 
 def test_an_unknown_field_like_no_other_comes_with_the_list() -> None:
     (invalid,) = validate(edited({"spec.data.zzz": 1}))
-    assert "format, uri, entrypoint, columns, header" in invalid.remedy
+    assert "format, uri, store, entrypoint, columns, header" in invalid.remedy
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 3])

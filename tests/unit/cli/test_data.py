@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ import pytest
 from rich.console import Console
 
 from cpr_contract.codec import to_json
-from cpr_contract.requests import ColumnFigures, DataFigures, Evaluation, EvaluationRequest, InspectionRequest, Reading
+from cpr_contract.requests import (
+    ColumnFigures,
+    DataFigures,
+    Evaluation,
+    EvaluationRequest,
+    Inspection,
+    InspectionRequest,
+    Reading,
+)
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
@@ -36,6 +45,7 @@ FIGURES = DataFigures(
     reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
     advice=("Column [a] has integers.",),
 )
+FOUND = Inspection(FIGURES)
 
 
 class TrainerImage:
@@ -59,7 +69,7 @@ def run(target: str, image: TrainerImage, monkeypatch: pytest.MonkeyPatch, *, as
 
 
 def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, output = run("/data/*.csv", TrainerImage(FIGURES), monkeypatch)
+    code, output = run("/data/*.csv", TrainerImage(FOUND), monkeypatch)
     assert code == 1, "some rows are bad"
     for words in (
         "CSV, with a header: 2 files, 1,000 rows",
@@ -74,8 +84,23 @@ def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
         assert words in output.replace("\n", " ")
 
 
+def test_data_that_a_job_is_scored_on_has_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = replace(FIGURES, bad=0, faults=())
+    scored = replace(FIGURES, files=1, rows=77, faults=("test.csv, line 3: wrong",), reading=None, advice=())
+    code, output = run("/data/*.csv", TrainerImage(Inspection(trained, scored)), monkeypatch)
+    assert code == 1, "a row that is scored is bad"
+    first, _, second = output.partition("evaluation.uri:")
+    assert "2 files, 1,000 rows" in first
+    assert "The job trains" in first
+    for words in ("1 file, 77 rows", "table user, 10 rows", "test.csv, line 3: wrong"):
+        assert words in second
+    assert "The job trains" not in second
+    _, output = run("/data/*.csv", TrainerImage(Inspection(trained, scored)), monkeypatch, as_json=True)
+    assert json.loads(output) == json.loads(to_json(trained)) | {"evaluation": json.loads(to_json(scored))}
+
+
 def test_json_is_what_the_trainer_image_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, output = run("/data/*.csv", TrainerImage(FIGURES), monkeypatch, as_json=True)
+    _, output = run("/data/*.csv", TrainerImage(FOUND), monkeypatch, as_json=True)
     assert json.loads(output) == json.loads(to_json(FIGURES))
 
 
@@ -87,7 +112,7 @@ def test_files_are_named_as_the_trainer_image_finds_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str, uri: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    image = TrainerImage(FIGURES)
+    image = TrainerImage(FOUND)
     run(target, image, monkeypatch)
     assert image.asked == [("inspect", None, InspectionRequest(uri.format(here=tmp_path)))]
 
@@ -95,7 +120,7 @@ def test_files_are_named_as_the_trainer_image_finds_them(
 def test_a_manifest_names_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     manifest = tmp_path / "job.yaml"
     manifest.write_text(json.dumps(edited(PARQUET)))  # JSON is YAML
-    image = TrainerImage(FIGURES)
+    image = TrainerImage(FOUND)
     run(str(manifest), image, monkeypatch)
     ((role, job, request),) = image.asked
     assert (role, request) == ("inspect", InspectionRequest(None))
@@ -107,7 +132,7 @@ def test_a_wrong_manifest_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch,
     manifest = tmp_path / "job.yaml"
     manifest.write_text(json.dumps(edited({"spec.data.format": "ORC"})))
     with pytest.raises(InvalidDocumentError):
-        run(str(manifest), TrainerImage(FIGURES), monkeypatch)
+        run(str(manifest), TrainerImage(FOUND), monkeypatch)
 
 
 @pytest.mark.parametrize(

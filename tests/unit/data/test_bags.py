@@ -133,7 +133,7 @@ def test_a_job_is_told_how_many_ids_its_bags_have(tmp_path: Path, ending: str) -
     model = ModelSpec(4, (4,), (1,), TABLES, OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1))
     store = SnapshotSpec(StoreSpec("file:///nowhere", None, "b", ""), 2, 30.0, None)
     data = write_bags(rows, tmp_path / "bags", ending)
-    figures = inspect_job(JobSpec(1, "u", "n", model, data, 1, 1, store, 5.0), FILES)
+    figures = inspect_job(JobSpec(1, "u", "n", model, data, 1, 1, store, 5.0), FILES).data
     words = next(column for column in figures.columns if column.name == "words")
     assert words.feeds == "table words, 200 rows, sum of a bag"
     assert (words.bag_mean, words.bag_most, words.missing, words.distinct) == (5 / 4, 3, 1, 4)

@@ -14,6 +14,7 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.requests import ColumnFigures, DataFigures
 from cpr_contract.spec import (
     DataSpec,
+    EvaluationSpec,
     JobSpec,
     ModelSpec,
     OptimizerSpec,
@@ -112,7 +113,7 @@ def test_criteo_is_known_by_its_columns(tmp_path: Path) -> None:
 
 def test_a_job_is_told_what_it_would_read(tmp_path: Path) -> None:
     data = replace(write(clicks(1000), tmp_path, "tsv", files=3), epochs=2, hold_out=0.1, shuffle_rows=400)
-    figures = inspect_job(job(data), FILES)
+    figures = inspect_job(job(data), FILES).data
     feeds = {name: column.feeds for name, column in columns(figures).items()}
     assert feeds == {
         "click": "label",
@@ -128,9 +129,32 @@ def test_a_job_is_told_what_it_would_read(tmp_path: Path) -> None:
     assert reading.steps == 1800 / data.batch_size
 
 
+def test_the_data_that_a_job_is_scored_on_is_told_too(tmp_path: Path) -> None:
+    trained = job(write(clicks(300), tmp_path / "trained", "csv"))
+    own = write(clicks(40, seed=1), tmp_path / "scored", "csv", files=2)
+    assert inspect_job(trained, FILES).scored is None
+    last = tmp_path / "scored" / "part-001.csv"
+    last.write_bytes(last.read_bytes() + b"7,3,0,0.5,u,7\n")
+    scored = inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=own.uri)), FILES).scored
+    assert scored is not None
+    assert (scored.files, scored.rows, scored.bad, scored.reading, scored.advice) == (2, 41, 1, None, ())
+    assert scored.faults == (f"{own.uri}part-001.csv, line 22: column click is '7', not 0 or 1",)
+    assert columns(scored)["user"].feeds == "table user, 100 rows"
+
+
+def test_a_group_is_looked_for_where_a_job_is_scored(tmp_path: Path) -> None:
+    trained = job(write(clicks(30), tmp_path / "trained", "csv"))
+    own = write(clicks(30, seed=1), tmp_path / "scored", "csv")
+    grouped = inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=own.uri, group_by="user")), FILES)
+    assert grouped.scored is not None
+    assert columns(grouped.scored)["user"].feeds == "table user, 100 rows, group"
+    with pytest.raises(DataError, match=r"scored/part-000\.csv has no columns 'visitor'"):
+        inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=own.uri, group_by="visitor")), FILES)
+
+
 def test_columns_that_a_job_does_not_read_are_not_told(tmp_path: Path) -> None:
     data = replace(write(clicks(10), tmp_path, "parquet"), columns=replace(COLUMNS, counts=(), numbers=("age",)))
-    assert set(columns(inspect_job(job(data), FILES))) == {"click", "age", "user", "item"}
+    assert set(columns(inspect_job(job(data), FILES).data)) == {"click", "age", "user", "item"}
 
 
 def test_bad_rows_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
@@ -138,7 +162,7 @@ def test_bad_rows_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
     lines[5] = b"1,2"
     lines[9:29] = [b"7,3,0,0.5,u,7"] * 20
     (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
-    figures = inspect_job(job(spec("CSV", f"{tmp_path}/a.csv")), FILES)
+    figures = inspect_job(job(spec("CSV", f"{tmp_path}/a.csv")), FILES).data
     assert figures.bad == 21
     assert len(figures.faults) == 10
     assert figures.faults[0] == f"{tmp_path}/a.csv, line 6: it has 2 columns instead of 6"
@@ -165,12 +189,12 @@ def test_different_values_are_counted_within_the_error_that_is_stated(different:
 
 def test_integers_that_are_rows_are_told_to_be_no_hash(tmp_path: Path) -> None:
     rows = [Click(1, user=str(row), item=row) for row in range(50)]
-    (advice,) = inspect_job(job(write(rows, tmp_path / "a", "csv")), FILES).advice[1:]
+    (advice,) = inspect_job(job(write(rows, tmp_path / "a", "csv")), FILES).data.advice[1:]
     assert "Column item has integers from 0 to 49, which are rows of table item." in advice
     assert "its 50 different ids share about 32 rows" in advice
     assert advice.endswith("State ids: RowNumber in spec.model.tables.")
     parquet = write([*rows, Click(1, user="50", item=None)], tmp_path / "b", "parquet")
-    texts, numbers = inspect_job(job(parquet), FILES).advice
+    texts, numbers = inspect_job(job(parquet), FILES).data.advice
     assert "Column user" in texts, "of text, too"
     assert numbers.endswith("and outOfRange: DefaultRow, because some are missing.")
 
@@ -178,14 +202,14 @@ def test_integers_that_are_rows_are_told_to_be_no_hash(tmp_path: Path) -> None:
 @pytest.mark.parametrize("item", [-1, 50])
 def test_other_integers_are_to_be_hashed(tmp_path: Path, item: int) -> None:
     rows = [Click(1, user=f"u{row}", item=row) for row in (0, item)]
-    assert inspect_job(job(write(rows, tmp_path, "csv")), FILES).advice == ()
+    assert inspect_job(job(write(rows, tmp_path, "csv")), FILES).data.advice == ()
 
 
 def test_a_table_of_row_numbers_needs_no_advice(tmp_path: Path) -> None:
     rows = [Click(1, user="u", item=row) for row in (0, 50)]
     numbered = job(write(rows, tmp_path, "csv"))
     tables = TABLES[0], replace(TABLES[1], ids="RowNumber")
-    figures = inspect_job(replace(numbered, model=replace(numbered.model, tables=tables)), FILES)
+    figures = inspect_job(replace(numbered, model=replace(numbered.model, tables=tables)), FILES).data
     assert figures.advice == ()
     assert columns(figures)["item"].feeds == "table item, 50 rows by number"
     assert figures.faults == (f"{tmp_path}/part-000.csv, line 3: column item is '50', not an integer from 0 to 49",)

@@ -91,8 +91,8 @@ def test_it_is_called_with_the_uri_and_asked_for_blocks(installed: Installed) ->
 
 def test_inspect_shows_what_it_gives(installed: Installed) -> None:
     installed(Rows())
-    job = SimpleNamespace(data=OWN, model=model_of(TABLES))
-    figures = inspect_job(job, FILES)  # type: ignore[arg-type]  # all that it reads of a job
+    job = SimpleNamespace(data=OWN, model=model_of(TABLES), evaluation=None)
+    figures = inspect_job(job, FILES).data  # type: ignore[arg-type]  # all that it reads of a job
     assert (figures.rows, figures.bad) == (300, 0)
     assert {each.name for each in figures.columns} == set(ROWS.column_names)
 

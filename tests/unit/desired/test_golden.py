@@ -15,7 +15,7 @@ from cpr_operator.api.sizes import ReplayChoice
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
-from cpr_operator.desired.names import JobId, spare_name
+from cpr_operator.desired.names import JobId, key_secret_name, spare_name
 from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.store_pod import cleanup_pod, tool_pod
@@ -130,6 +130,17 @@ def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
     return [network_policy(JOB, peers, by_uid=by_uid), *disruption_budgets(JOB, status, by_uid=by_uid)]
 
 
+#: Data in a store of its own, beside that of the saves.
+LAKE: Mapping[str, Any] = {
+    "snapshots__store__credentialsSecret": "minio",
+    "data__store__endpoint": "https://lake.example",
+    "data__store__credentialsSecret": "lake",
+    "data__store__caBundle": {"name": "lake-ca"},
+    "data__format": "Criteo",
+    "data__uri": "s3://clicks/day",
+}
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "shard": lambda: pod_manifest(plan(), SHARD),
     "spare": lambda: spare_manifest(plan(shards__sparePriorityClassName="spares"), spare_name(JOB, 4)),
@@ -141,6 +152,7 @@ CASES: dict[str, Callable[[], Any]] = {
         plan(snapshots__store__credentialsSecret="minio", snapshots__store__caBundle={"name": "ca", "key": "ca.pem"}),
         SHARD,
     ),
+    "trainer-with-secrets": lambda: pod_manifest(plan(**LAKE), TRAINER),
     "cleanup": lambda: cleanup_pod(plan(), 1, ()),
     "cleanup-with-template": lambda: cleanup_pod(
         plan(trainers__template=TEMPLATE, snapshots__store__credentialsSecret="minio"), 3, ("uid/a", "uid/b")
@@ -173,6 +185,24 @@ def test_what_the_operator_relies_on_wins_over_the_template() -> None:
     assert (main["image"], values["CPR_SPEC"], pod["spec"]["restartPolicy"]) == ("trainer:1", '{"contract":1}', "Never")
     assert pod["metadata"]["labels"]["cprjob.io/job"] == "criteo"
     assert sidecar == {"name": "sidecar", "image": "log:1"}
+
+
+def test_only_pods_that_read_data_have_access_to_its_store() -> None:
+    with_lake = plan(**LAKE)
+    pods = {
+        "trainer": pod_manifest(with_lake, TRAINER),
+        "tool": tool_pod(with_lake, "abc123"),
+        "shard": pod_manifest(with_lake, SHARD),
+        "spare": spare_manifest(with_lake, "spare"),
+        "cleanup": cleanup_pod(with_lake, 1, ()),
+    }
+    secrets = {
+        name: {each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each}
+        - {key_secret_name(JOB, DIGEST)}
+        for name, pod in pods.items()
+    }
+    assert secrets["trainer"] == secrets["tool"] == {"minio", "lake", "lake-ca"}
+    assert secrets["shard"] == secrets["spare"] == secrets["cleanup"] == {"minio"}
 
 
 def memory_of(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from cpr_contract.spec import (
 )
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import (
+    Access,
     BadSpecError,
     ContractVersionError,
     Environment,
@@ -31,6 +32,7 @@ from cpr_trainer.runtime import (
     termination_file,
 )
 
+ACCESS = (env.CREDENTIALS_DIR, env.CA_FILE, env.DATA_CREDENTIALS_DIR, env.DATA_CA_FILE)
 JOB = JobSpec(
     contract=CONTRACT_VERSION,
     job_uid="uid",
@@ -57,6 +59,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
         env.PORT_BASE: "9000",
         env.CREDENTIALS_DIR: "/credentials",
         env.CA_FILE: "",
+        env.DATA_CREDENTIALS_DIR: "/data-credentials",
+        env.DATA_CA_FILE: "/data-ca/ca.crt",
         env.SCRATCH_DIR: "/scratch",
         env.TERMINATION_FILE: "/word",
     }
@@ -69,8 +73,8 @@ def test_a_complete_environment_is_read(environ: dict[str, str]) -> None:
         key=b"secret",
         address="10.0.0.7",
         port_base=9000,
-        credentials_dir=Path("/credentials"),
-        ca_file=None,
+        store_access=Access(Path("/credentials")),
+        data_access=Access(Path("/data-credentials"), Path("/data-ca/ca.crt")),
         scratch_dir=Path("/scratch"),
         termination_file=Path("/word"),
         step_trace=None,
@@ -78,10 +82,10 @@ def test_a_complete_environment_is_read(environ: dict[str, str]) -> None:
 
 
 def test_what_has_a_default_may_be_left_out(environ: dict[str, str]) -> None:
-    for name in (env.PORT_BASE, env.CREDENTIALS_DIR, env.CA_FILE, env.TERMINATION_FILE):
+    for name in (env.PORT_BASE, env.TERMINATION_FILE, *ACCESS):
         environ.pop(name)
     read = Environment.read(environ)
-    assert (read.port_base, read.credentials_dir, read.ca_file) == (7070, None, None)
+    assert (read.port_base, read.store_access, read.data_access) == (7070, Access(), Access())
     assert read.termination_file == Path("/dev/termination-log")
 
 

@@ -13,7 +13,7 @@ from cpr_contract.roster import Counters, TrainerRoster
 from cpr_contract.spec import ModelSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.dlrm import Dlrm
-from cpr_trainer.runtime import Environment
+from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.group.solo import Solo
 from cpr_trainer.trainer.interrupts import Attend, RosterChanged
@@ -66,7 +66,9 @@ def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp
     job = replace(job, model=replace(job.model, entrypoint=f"{__name__}:watched_network"))
     roster = replace(trainer_roster(()), leader=1)  # the duties of a leader need shards
     rosters = [replace(roster, counters=Counters(g, 1, g)) for g in (1, 2, 3)]
-    environment = Environment(job, tmp_path / "roster", KEY, HOST, 0, None, None, tmp_path, tmp_path / "word", None)
+    environment = Environment(
+        job, tmp_path / "roster", KEY, HOST, 0, Access(), Access(), tmp_path, tmp_path / "word", None
+    )
     pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
     setup = Setup.read(environment, rosters[0], pinning, pinning)
     board = Board(

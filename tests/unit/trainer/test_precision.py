@@ -15,7 +15,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.reports import Problem, TrainerReport
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import Device, Precision
-from cpr_trainer.runtime import Environment
+from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.trainer.interrupts import Terminated
 from cpr_trainer.trainer.main import _train
@@ -48,7 +48,9 @@ def problem_at_start(folder: Path, precision: Precision, device: Device) -> Prob
         one.bind((HOST, 0))
         port = one.getsockname()[1]
     base = port - env.HTTP_PORT
-    environment = Environment(job, folder / "roster", KEY, HOST, base, None, None, folder, folder / "word", None)
+    environment = Environment(
+        job, folder / "roster", KEY, HOST, base, Access(), Access(), folder, folder / "word", None
+    )
     watch = _Watch(f"http://{HOST}:{port}/status")
     with pytest.raises(Terminated):
         _train(environment, watch, None, RosterFile(environment.roster_file, TrainerRoster))  # type: ignore[arg-type]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TextIO
 
-from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.requests import ColumnFigures, DataFigures, InspectionRequest, Reading
+from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.data.advice import advise
 from cpr_trainer.data.blocks import Files, Format, Index
 from cpr_trainer.data.columns import CRITEO_NAMES, Columns, Input, columns_of
+from cpr_trainer.data.evaluated import data_of_its_own
 from cpr_trainer.data.figures import ColumnSummary
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.layout import Layout
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.rows import decode
@@ -21,22 +23,21 @@ from cpr_trainer.data.source import find_vocabularies, format_of, index_data, wi
 from cpr_trainer.data.tables import index_files, layout_of
 from cpr_trainer.data.unpacking import Text
 from cpr_trainer.errors import DataError
-from cpr_trainer.runtime import optional_path, read_job, read_request
+from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris
 
 _FAULTS_SHOWN = 10
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
-    """Read an `InspectionRequest` from `source` and write the `DataFigures` to `sink`. Raises TrainerError."""
+    """Read an `InspectionRequest` from `source` and write the `Inspection` to `sink`. Raises TrainerError."""
     request = read_request(InspectionRequest, source, "data inspect")
     if request.uri is not None:
-        figures = inspect_files(request.uri, Uris(StoreSpec("file:///", None, "", "")))
+        found = Inspection(inspect_files(request.uri, Uris(StoreSpec("file:///", None, "", ""))))
     else:
         job = read_job(environ)
-        credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-        figures = inspect_job(job, Uris(job.snapshots.store, credentials, authority))
-    print(to_json(figures), file=sink, flush=True)
+        found = inspect_job(job, files_of(job, store_access(environ), data_access(environ)))
+    print(to_json(found), file=sink, flush=True)
 
 
 def inspect_files(uri: str, files: Files) -> DataFigures:
@@ -47,15 +48,27 @@ def inspect_files(uri: str, files: Files) -> DataFigures:
     return _gather(data, form, index_files(found, form), None)
 
 
-def inspect_job(job: JobSpec, files: Files) -> DataFigures:
+def inspect_job(job: JobSpec, files: Files) -> Inspection:
     """Return the figures of the columns that a job reads, and what it makes of them. Raises DataError."""
     if job.data.format == "Synthetic":
         raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
     columns = columns_of(job.data, job.model)
     form = format_of(job.data, columns, files)
     indices = index_data(job.data, form, files)
-    found = find_vocabularies(job.data, job.model, columns, files, form, indices, lambda: None)
-    return _gather(job.data, form, indices, with_vocabularies(columns, found))
+    known = find_vocabularies(job.data, job.model, columns, files, form, indices, lambda: None)
+    columns = with_vocabularies(columns, known)
+    figures = _gather(job.data, form, indices, columns)
+    reading, advice = _reading(job.data, layout_of(indices)), _advice(columns, figures.columns)
+    figures = replace(figures, reading=reading, advice=advice)
+    own = data_of_its_own(job)
+    return Inspection(figures, None if own is None else _scored(job, own, columns, files))
+
+
+def _scored(job: JobSpec, data: DataSpec, columns: Columns, files: Files) -> DataFigures:
+    """Return the figures of the data of its own that a job is scored on."""
+    columns = replace(columns, group=None if job.evaluation is None else job.evaluation.group_by)
+    form = format_of(data, columns, files)
+    return _gather(data, form, index_data(data, form, files), columns)
 
 
 def guess(uri: str, files: Files) -> DataSpec:
@@ -89,19 +102,17 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Column
         bad += len(wrong)
         for row in sorted(wrong)[: _FAULTS_SHOWN - len(faults)]:
             faults.append(f"{form.place(block, row)}: {wrong[row]}")
-    layout = layout_of(indices)
     feeds = {} if used is None else _feeds(used)
     columns = tuple(summary.figures(", ".join(feeds.get(name, ()))) for name, summary in summaries.items())
     return DataFigures(
         format=data.format,
         header=data.header and data.format in {"CSV", "TSV"},
         files=len(indices),
-        rows=layout.rows,
+        rows=layout_of(indices).rows,
         bad=bad,
         faults=tuple(faults),
         columns=columns,
-        reading=None if used is None else _reading(data, layout),
-        advice=() if used is None else _advice(used, columns),
+        reading=None,
     )
 
 
@@ -118,6 +129,7 @@ def _feeds(columns: Columns) -> dict[str, list[str]]:
     uses += [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
     uses += [(each.column, _use_of(each)) for each in columns.inputs]
     uses += [(each.weights, f"weights of {each.column}") for each in columns.inputs if each.weights is not None]
+    uses += [] if columns.group is None else [(columns.group, "group")]
     for name, use in uses:
         feeds.setdefault(name, []).append(use)
     return feeds

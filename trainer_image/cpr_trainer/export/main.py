@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from cpr_contract import env
 from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import JobSpec, StoreSpec
 from cpr_trainer.export.folder import export_model
-from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.runtime import BadSpecError, read_job, store_access
 from cpr_trainer.store import Store, in_parallel, open_store
 from cpr_trainer.store.folder import FolderStore
 from cprjob_serving.model import ABOUT, CURRENT
@@ -29,7 +28,7 @@ STREAM = "-"
 def run(environ: Mapping[str, str], request: ExportRequest, to: str, stream: BinaryIO) -> None:
     """Export by the job and the store that the environment names; to `stream` if `to` is `-`. Raises TrainerError."""
     job = read_job(environ)
-    access = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+    access = store_access(environ)
     store = open_store(job.snapshots.store, *access)
     if is_uri(to):
         target = open_uri(to, job.snapshots.store, *access)

@@ -42,7 +42,7 @@ from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.dense_optimizer import memory_width, state_kind
 from cpr_trainer.model.replica import NETWORK, DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.runtime import optional_path, read_job, read_request
+from cpr_trainer.runtime import optional_path, read_job, read_request, store_access
 from cpr_trainer.store import Store, StoreError, Uris, open_store
 from cpr_trainer.tables.arena import Home
 
@@ -56,9 +56,9 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read an `ImportRequest` from `source` and write what was `Imported` to `sink`. Raises TrainerError."""
     request = read_request(ImportRequest, source, "import")
     job = read_job(environ)
-    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    store = open_store(job.snapshots.store, credentials, authority)
-    uris = Uris(job.snapshots.store, credentials, authority)
+    access = store_access(environ)
+    store = open_store(job.snapshots.store, *access)
+    uris = Uris(job.snapshots.store, *access)
     with opened(request.sources, uris, optional_path(environ, env.SCRATCH_DIR)) as found:
         imported = import_model(store, job, request, found)
     print(to_json(imported), file=sink, flush=True)

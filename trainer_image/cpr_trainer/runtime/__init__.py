@@ -2,14 +2,17 @@
 
 from cpr_trainer.runtime.ending import end_with, exit_code, problem_of, stop_on_sigterm
 from cpr_trainer.runtime.environment import (
+    Access,
     BadSpecError,
     ContractVersionError,
     Environment,
     KeyChangedError,
     check_contract,
+    data_access,
     optional_path,
     read_job,
     read_request,
+    store_access,
     termination_file,
 )
 from cpr_trainer.runtime.roster_file import RosterFile
@@ -17,6 +20,7 @@ from cpr_trainer.runtime.status_server import Gate, StatusServer
 from cpr_trainer.runtime.timing import Trace, backoff
 
 __all__ = [
+    "Access",
     "BadSpecError",
     "ContractVersionError",
     "Environment",
@@ -27,6 +31,7 @@ __all__ = [
     "Trace",
     "backoff",
     "check_contract",
+    "data_access",
     "end_with",
     "exit_code",
     "optional_path",
@@ -34,5 +39,6 @@ __all__ = [
     "read_job",
     "read_request",
     "stop_on_sigterm",
+    "store_access",
     "termination_file",
 ]

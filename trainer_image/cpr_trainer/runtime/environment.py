@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json, unpack
@@ -44,14 +44,35 @@ def check_contract(version: int, what: str) -> None:
         )
 
 
+class Access(NamedTuple):
+    """Who a process is to a store, and which authorities it believes there.
+
+    `credentials_dir` holds the files accessKey, secretKey and perhaps sessionToken, which may change; None takes the
+    environment's variables or the workload's identity. `ca_file` (PEM) replaces the public authorities.
+    """
+
+    credentials_dir: Path | None = None
+    ca_file: Path | None = None
+
+
+def store_access(environ: Mapping[str, str]) -> Access:
+    """Return the access to the job's store."""
+    return Access(optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE))
+
+
+def data_access(environ: Mapping[str, str]) -> Access:
+    """Return the access to the data's own store, for jobs that state one."""
+    return Access(optional_path(environ, env.DATA_CREDENTIALS_DIR), optional_path(environ, env.DATA_CA_FILE))
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What the operator tells a process through its environment.
 
-    `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
-    where nobody measures. `keeper`: a process that dies is followed by another one in the same pod. `trackers` are
-    named as in docs/trackers.md. `kept_file` is the descriptor of what a trainer's last process left, where its keeper
-    could not fork. `pod` is the pod's name, empty if it is not told.
+    `key` is the job's handshake key. `step_trace` is None where nobody measures. `keeper`: a process that dies is
+    followed by another one in the same pod. `trackers` are named as in docs/trackers.md. `kept_file` is the descriptor
+    of what a trainer's last process left, where its keeper could not fork. `pod` is the pod's name, empty if it is not
+    told.
     """
 
     job: JobSpec
@@ -59,8 +80,8 @@ class Environment:
     key: bytes
     address: str
     port_base: int
-    credentials_dir: Path | None
-    ca_file: Path | None
+    store_access: Access
+    data_access: Access
     scratch_dir: Path
     termination_file: Path
     step_trace: Path | None
@@ -91,8 +112,8 @@ class Environment:
             key=_read_key(Path(_required(environ, env.KEY_FILE)), environ.get(env.KEY_DIGEST, "")),
             address=_required(environ, env.ADDRESS),
             port_base=_port(environ),
-            credentials_dir=optional_path(environ, env.CREDENTIALS_DIR),
-            ca_file=optional_path(environ, env.CA_FILE),
+            store_access=store_access(environ),
+            data_access=data_access(environ),
             scratch_dir=Path(_required(environ, env.SCRATCH_DIR)),
             termination_file=termination_file(environ),
             step_trace=optional_path(environ, STEP_TRACE),

@@ -91,7 +91,7 @@ class _Shard:
     def live(self) -> Ending:
         """Wait for a roster, then be the shard that it names."""
         job, spare = self._environment.job, None
-        store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
+        store = open_store(job.snapshots.store, *self._environment.store_access)
         while (first := self._poll()) is None and not self._stop.is_set():
             spare = spare or Spare(job, store, Toucher(self._memory, rows_end(job)), self.board.report)
             if not spare.turn():

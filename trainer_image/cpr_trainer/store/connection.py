@@ -15,15 +15,13 @@ from minio import Minio
 from minio.credentials.credentials import Credentials
 from minio.credentials.providers import ChainedProvider, EnvAWSProvider, EnvMinioProvider, IamAwsProvider, Provider
 
-from cpr_contract.spec import StoreSpec
-from cpr_trainer.store.protocol import CredentialsRefusedError
+from cpr_contract.spec import EndpointSpec
+from cpr_trainer.store.protocol import JOBS_STORE, CredentialsRefusedError
 
 # Credentials for an S3-compatible store: mounted files, or what the workload's surroundings offer.
 
 
-_REMEDY = (
-    "Set snapshots.store.credentialsSecret to a Secret with accessKey and secretKey, or give the pods an identity."
-)
+_REMEDY = "Set {field}.credentialsSecret to a Secret with accessKey and secretKey, or give the pods an identity."
 
 
 class FileProvider(Provider):
@@ -32,8 +30,9 @@ class FileProvider(Provider):
     Three small reads, beside a request over the network: not worth a cache that could be stale.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, field: str = JOBS_STORE) -> None:
         self._folder = folder
+        self._remedy = _REMEDY.format(field=field)
 
     def retrieve(self) -> Credentials:
         """Return what the files say now, all of one version."""
@@ -45,13 +44,14 @@ class FileProvider(Provider):
                 if version == _version(self._folder):  # else it went away in between
                     return found or _read_all(version)  # which tells what is missing
         except (OSError, ValueError) as error:
-            raise CredentialsRefusedError(f"The store's credentials cannot be read: {error}.", _REMEDY) from error
+            raise CredentialsRefusedError(f"The store's credentials cannot be read: {error}.", self._remedy) from error
 
 
 class WorkloadProvider(Provider):
     """The environment's variables, else the identity that the cloud gives to the pod."""
 
-    def __init__(self, http: urllib3.PoolManager) -> None:
+    def __init__(self, http: urllib3.PoolManager, field: str) -> None:
+        self._remedy = _REMEDY.format(field=field)
         self._chain = ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), IamAwsProvider(http_client=http)])
 
     def retrieve(self) -> Credentials:
@@ -59,7 +59,7 @@ class WorkloadProvider(Provider):
         try:
             return self._chain.retrieve()
         except (ValueError, OSError, urllib3.exceptions.HTTPError) as error:
-            raise CredentialsRefusedError(f"No credentials for the store were found: {error}.", _REMEDY) from error
+            raise CredentialsRefusedError(f"No credentials for the store were found: {error}.", self._remedy) from error
 
 
 def _version(folder: Path) -> Path:
@@ -91,15 +91,21 @@ if sys.platform == "linux":
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An endpoint; may be used by several threads. `http` tries nothing twice: `persist` does, for whole operations."""
+    """An endpoint; may be used by several threads. `http` tries nothing twice: `persist` does, for whole operations.
+
+    `field` is where its spec stands, for remedies.
+    """
 
     client: Minio
     http: urllib3.PoolManager
     credentials: Provider
+    field: str
 
 
-def connect(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Connection:
-    """Return a connection to an endpoint; nothing is sent yet."""
+def connect(
+    spec: EndpointSpec, credentials_dir: Path | None, ca_file: Path | None, field: str = JOBS_STORE
+) -> Connection:
+    """Return a connection to an endpoint, whose spec stands in `field`; nothing is sent yet."""
     http = urllib3.PoolManager(
         timeout=urllib3.Timeout(connect=_SILENCE_S, read=_SILENCE_S),
         retries=False,
@@ -108,7 +114,7 @@ def connect(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None)
         ca_certs=str(ca_file) if ca_file else certifi.where(),
         socket_options=_SOCKET_OPTIONS,
     )
-    credentials = FileProvider(credentials_dir) if credentials_dir else WorkloadProvider(http)
+    credentials = FileProvider(credentials_dir, field) if credentials_dir else WorkloadProvider(http, field)
     endpoint = urlsplit(spec.endpoint)
     client = Minio(
         endpoint.netloc,
@@ -117,4 +123,4 @@ def connect(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None)
         credentials=credentials,
         http_client=http,
     )
-    return Connection(client, http, credentials)
+    return Connection(client, http, credentials, field)

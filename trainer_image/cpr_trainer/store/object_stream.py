@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import urllib3
-from minio import Minio
 
 from cpr_trainer.errors import DataError
+from cpr_trainer.store.connection import Connection
 from cpr_trainer.store.protocol import BucketMissingError, ExistsError, MissingError
 from cpr_trainer.store.s3_errors import persistent, translated
 
@@ -49,20 +49,20 @@ _BUFFER_BYTES = 1 << 20
 _RESUMES = 5  # breaks without a byte between them
 
 
-def open_object(client: Minio, bucket: str, key: str, version: Version) -> io.BufferedReader:
+def open_object(connection: Connection, bucket: str, key: str, version: Version) -> io.BufferedReader:
     """Open that version of an object to read: nothing is asked before.
 
     Reading raises DataError once the object is gone or has changed, and StoreError while the store fails.
     """
-    return io.BufferedReader(_ObjectStream(client, bucket, key, version), _BUFFER_BYTES)
+    return io.BufferedReader(_ObjectStream(connection, bucket, key, version), _BUFFER_BYTES)
 
 
 class _ObjectStream(io.RawIOBase):
     """Reads on with one request; begins another where the connection breaks, and after a seek."""
 
-    def __init__(self, client: Minio, bucket: str, key: str, version: Version) -> None:
+    def __init__(self, connection: Connection, bucket: str, key: str, version: Version) -> None:
         super().__init__()
-        self._client = client
+        self._connection = connection
         self._bucket = bucket
         self._key = key
         self._position = 0
@@ -92,7 +92,7 @@ class _ObjectStream(io.RawIOBase):
                 return self._read_some(memoryview(buffer).cast("B"))
             except (urllib3.exceptions.HTTPError, OSError):
                 self._drop()
-        with translated(self._bucket, self._key):
+        with translated(self._bucket, self._key, self._connection.field):
             return self._read_some(memoryview(buffer).cast("B"))
 
     def _read_some(self, buffer: memoryview) -> int:
@@ -118,8 +118,8 @@ class _ObjectStream(io.RawIOBase):
 
     @persistent
     def _get(self) -> Any:
-        with translated(self._bucket, self._key):
-            return self._client.get_object(
+        with translated(self._bucket, self._key, self._connection.field):
+            return self._connection.client.get_object(
                 self._bucket, self._key, offset=self._position, length=0, request_headers=dict(self._same)
             )
 

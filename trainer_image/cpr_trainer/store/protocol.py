@@ -9,6 +9,9 @@ from typing import Protocol
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store.transfers import Buffer, Throttle
 
+#: Where the spec of the job's store stands. Remedies name it, or where that of the data's own store stands.
+JOBS_STORE = "snapshots.store"
+
 # What can go wrong with a store, as one tree. Each is a condition of the job, with its remedy.
 #
 # TrainerError

@@ -16,6 +16,7 @@ from minio.error import MinioException, S3Error
 
 from cpr_trainer.runtime import backoff
 from cpr_trainer.store.protocol import (
+    JOBS_STORE,
     BucketMissingError,
     CredentialsRefusedError,
     ExistsError,
@@ -57,16 +58,16 @@ _LONGEST_PAUSE_S = 10.0
 
 
 @contextlib.contextmanager
-def translated(bucket: str, key: str) -> Iterator[None]:
-    """Turn the errors of minio's client and of urllib3 into those of `Store`."""
+def translated(bucket: str, key: str, field: str = JOBS_STORE) -> Iterator[None]:
+    """Turn the errors of minio's client and of urllib3 into those of `Store`. `field` has the store's spec."""
     try:
         yield
     except S3Error as error:
-        raise refusal(error.code, error.message, bucket, key, error.response) from error
+        raise refusal(error.code, error.message, bucket, key, error.response, field) from error
     except (MinioException, urllib3.exceptions.HTTPError, OSError, ET.ParseError) as error:
         raise StoreUnreachableError(
             f"The store does not answer as a store: {_first_words(error)}.",
-            "Check snapshots.store.endpoint, its certificate (caBundle), and whether a network policy is in the way.",
+            f"Check {field}.endpoint, its certificate (caBundle), and whether a network policy is in the way.",
         ) from error
 
 
@@ -77,12 +78,13 @@ def error_of(response: urllib3.BaseHTTPResponse) -> S3Error:
     return S3Error(response, None, f"HTTP status {response.status}", None, None, None)
 
 
-def refusal(
+def refusal(  # noqa: PLR0913, PLR0917 -- what was asked of whom, and what it said
     code: str | None,
     message: str | None,
     bucket: str,
     key: str | None,
     response: urllib3.BaseHTTPResponse | None = None,
+    field: str = JOBS_STORE,
 ) -> StoreError:
     """Return what an error means here: by its code, which S3 names, or where that is unknown by the answer's status."""
     said = f"{code or 'not as S3'}: {message}".rstrip(". ")
@@ -103,7 +105,8 @@ def refusal(
         case _ if code in _REFUSED or status in _REFUSED_STATUS:
             return CredentialsRefusedError(
                 f"The store refuses access to bucket {bucket} ({said}).",
-                "Check the Secret named by credentialsSecret, what its user may do in this bucket, and the region.",
+                f"Check the Secret named by {field}.credentialsSecret, what its user may do in this bucket, and the "
+                "region.",
             )
         case _:
             return _failure(said, response)

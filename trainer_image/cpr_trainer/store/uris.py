@@ -1,4 +1,4 @@
-"""Finds and opens the files that a job's data is in: `file://`, paths and `s3://`."""
+"""Finds and opens the files that a job's data is in: on a disk, in S3 and in other stores."""
 
 from __future__ import annotations
 
@@ -8,46 +8,73 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 from urllib.parse import quote, unquote
 
-from minio import Minio
-
-from cpr_contract.spec import StoreSpec
+from cpr_contract.spec import EndpointSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
-from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version, open_object, version_of
-from cpr_trainer.store.protocol import BucketMissingError, MissingError
-from cpr_trainer.store.s3_errors import persistent, translated
+from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version, version_of
+from cpr_trainer.store.protocol import JOBS_STORE, BucketMissingError, MissingError
+from cpr_trainer.store.s3_data import S3, S3Data
 
-_S3, _FILE, _FOLDER = "s3://", "file://", "/"
+_FILE, _FOLDER = "file://", "/"
+#: Read by pyarrow.fs.
+_ARROW = ("gs://", "abfss://", "hdfs://")
+_REMOTE = (S3, *_ARROW)
 _WILD = frozenset("*?[")
 _HIDDEN = (".", "_")
 
 
+class Places(Protocol):
+    """Where files lie by a key: `place` is all of a URI before it, as s3://bucket. Safe to use from several threads.
+
+    Every method raises StoreError for a store that fails: MissingError for a file, and BucketMissingError for a place
+    that is not there.
+    """
+
+    def keys(self, place: str, folder: str) -> list[str]:
+        """Return the keys of all files below a folder, which ends in a slash or is empty."""
+
+    def version(self, place: str, key: str) -> Version:
+        """Return the version that a file has now."""
+
+    def open(self, place: str, key: str, version: Version) -> BinaryIO:
+        """Open a file to read, with seek. Reading raises DataError if it is gone or is of another version."""
+
+
 class Uris:
-    """`s3://bucket/key` at the endpoint and with the credentials of a job's store, `file:///path`, and plain paths.
+    """`file:///path`, plain paths, `s3://bucket/key` at one endpoint, whose spec stands in `field`, and other stores.
 
     A URI that ends in / names all files below it. One with `*`, `?` or `[...]` names those whose whole path matches; a
     `*` stands for slashes too. Files are not found so if their name, or that of a folder on the way, begins with . or
     _: other tools leave marks of their own there.
     """
 
-    def __init__(self, spec: StoreSpec, credentials_dir: Path | None = None, ca_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        spec: EndpointSpec,
+        credentials_dir: Path | None = None,
+        ca_file: Path | None = None,
+        field: str = JOBS_STORE,
+    ) -> None:
         self._spec = spec
         self._credentials_dir = credentials_dir
         self._ca_file = ca_file
+        self._field = field
 
     def find(self, uri: str) -> tuple[str, ...]:
         """Return the URIs of the files that `uri` names, sorted; one that names a single file is not looked up.
 
         Raises DataError if there is none, StoreError for a store that fails.
         """
-        if uri.startswith(_S3):
-            bucket, key = _object(uri)
+        if _is_remote(uri):
+            place, key = _split(uri)
             if not _is_pattern(key):
                 return (uri,)
-            found = [f"{_S3}{bucket}/{quote(each)}" for each in _select(key, self._keys(uri, bucket, _root(key)))]
+            with _there(uri):
+                keys = self._places(uri).keys(place, _root(key))
+            found = [f"{place}/{quote(each)}" for each in _select(key, keys)]
         else:
             path = _path(uri)
             if not _is_pattern(path) or Path(path).is_file():
@@ -59,38 +86,44 @@ class Uris:
 
     def version(self, uri: str) -> Version:
         """Return the version that one file has now. Raises DataError, and StoreError for a store that fails."""
-        if not uri.startswith(_S3):
+        if not _is_remote(uri):
             with _open_file(uri) as file:
                 return version_of(file)
-        bucket, key = _object(uri)
         with _there(uri):
-            return _stat(self._client, bucket, key)
+            return self._places(uri).version(*_split(uri))
 
     def open(self, uri: str, version: Version) -> BinaryIO:
         """Open that version of a file to read, with seek.
 
         Raises DataError if it is gone or has changed, and StoreError for a store that fails; both also later.
         """
-        if uri.startswith(_S3):
-            return open_object(self._client, *_object(uri), version)
+        if _is_remote(uri):
+            with _there(uri):
+                return self._places(uri).open(*_split(uri), version)
         file = _open_file(uri)
         if version_of(file) != version:
             file.close()
             raise DataError(f"{uri} has changed.", CHANGED_REMEDY)
         return file
 
-    def _keys(self, uri: str, bucket: str, prefix: str) -> list[str]:
-        with _there(uri):
-            return _list(self._client, bucket, prefix)
+    def _places(self, uri: str) -> Places:
+        return self._s3 if uri.startswith(S3) else self._arrow
 
     @cached_property
-    def _client(self) -> Minio:
+    def _s3(self) -> Places:
         if self._spec.endpoint.startswith(_FILE):
             raise DataError(
                 "Data in S3 needs an S3 endpoint, and snapshots.store is a folder.",
-                "Give data.uri as file:///path, or snapshots.store.endpoint as http[s]://host.",
+                "Give data.uri as file:///path, or state the endpoint of the data in data.store.",
             )
-        return connect(self._spec, self._credentials_dir, self._ca_file).client
+        return S3Data(connect(self._spec, self._credentials_dir, self._ca_file, self._field))
+
+    @cached_property
+    def _arrow(self) -> Places:
+        # Shards do without pyarrow.
+        from cpr_trainer.store.arrow_data import ArrowData  # noqa: PLC0415
+
+        return ArrowData()
 
 
 @contextmanager
@@ -101,24 +134,17 @@ def _there(uri: str) -> Iterator[None]:
         raise DataError(f"{uri} is not there: {error.message}", "Check data.uri.") from error
 
 
-@persistent
-def _stat(client: Minio, bucket: str, key: str) -> Version:
-    with translated(bucket, key):
-        status = client.stat_object(bucket, key)
-        return Version(int(status.size or 0), str(status.etag))
+def _is_remote(uri: str) -> bool:
+    return uri.startswith(_REMOTE)
 
 
-@persistent
-def _list(client: Minio, bucket: str, prefix: str) -> list[str]:
-    with translated(bucket, prefix):
-        return [str(item.object_name) for item in client.list_objects(bucket, prefix, recursive=True)]
-
-
-def _object(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri.removeprefix(_S3).partition("/")
-    if not bucket or not key:
-        raise DataError(f"{uri} names no object.", "Give data.uri as s3://bucket/key.")
-    return bucket, unquote(key)
+def _split(uri: str) -> tuple[str, str]:
+    """Return the place of a URI, as s3://bucket, and the key there."""
+    scheme, _, rest = uri.partition("://")
+    name, _, key = rest.partition("/")
+    if not key or not name:
+        raise DataError(f"{uri} names no object.", f"Give data.uri as {scheme}://bucket/key.")
+    return f"{scheme}://{name}", unquote(key)
 
 
 def _path(uri: str) -> str:

@@ -12,12 +12,13 @@ from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.restore.vocabularies import with_vocabularies
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.evaluated import open_scored
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
-from cpr_trainer.store import Store, Uris, open_store
+from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.early_stop import next_evaluation
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
@@ -65,8 +66,8 @@ class Setup:
             raise BadSpecError(
                 f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
             ) from error
-        files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
-        store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
+        files = files_of(job, environment.store_access, environment.data_access)
+        store = open_store(job.snapshots.store, *environment.store_access)
         dataset = open_dataset(
             job.data,
             job.model,

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
-from cpr_trainer.runtime import optional_path, read_job, read_request
+from cpr_trainer.runtime import Access, read_job, read_request, store_access
 from cpr_trainer.store import Store, open_store
 from cprjob_bench.documents import BenchReport, Figures, SnapshotBench
 from cprjob_bench.roles.snapshot.saves import BenchShard, TrainedShard, delete_all
@@ -27,9 +27,9 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """
     job = read_job(environ)
     wanted = read_request(SnapshotBench, source, "bench snapshot")
-    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    store = open_store(job.snapshots.store, credentials, authority)
-    bench = _Bench(job, wanted, environ, store, credentials, authority)
+    access = store_access(environ)
+    store = open_store(job.snapshots.store, *access)
+    bench = _Bench(job, wanted, environ, store, access)
     try:
         for done, stage in enumerate(bench.stages()):
             print(to_json(BenchReport(stage, done, bench.total)), file=sink, flush=True)
@@ -46,8 +46,7 @@ class _Bench:
     wanted: SnapshotBench
     environ: Mapping[str, str]
     store: Store
-    credentials_dir: Path | None
-    ca_file: Path | None
+    access: Access
     figures: Figures = Figures(0, 0, (), (), (), None, (), ())  # noqa: RUF009 -- frozen
 
     @property
@@ -63,7 +62,7 @@ class _Bench:
     def _stages_within(self) -> Iterator[str]:
         """What needs no process of its own."""
         shard = BenchShard.of(self.job, self.store)
-        with raw_client(self.job.snapshots.store, self.credentials_dir, self.ca_file) as raw:
+        with raw_client(self.job.snapshots.store, *self.access) as raw:
             transfers = Transfers(shard, raw)
             for _ in range(self.wanted.repeats):
                 yield "save and restore"

@@ -86,6 +86,21 @@ SEPARATOR = Rule(
     "remove spec.data.columns.separator, because bags are lists in Parquet and Custom data",
     "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
 )
+CUSTOM_STORE = Rule(
+    "spec.data",
+    "spec.data.store",
+    "Custom data is read by code of its own",
+    "remove spec.data.store, and give that code access by spec.trainers.template",
+    "!has(self.store) || self.format != 'Custom'",
+)
+STORE = Rule(
+    "spec",
+    "spec.data.store",
+    "is for files in s3://, and neither spec.data.uri nor spec.evaluation.uri names any",
+    "remove it, or give spec.data.uri as s3://bucket/key",
+    "!has(self.data.store) || (has(self.data.uri) && self.data.uri.startsWith('s3://'))"
+    " || (has(self.evaluation.uri) && self.evaluation.uri.startsWith('s3://'))",
+)
 OF_DATA = (
     EPOCHS_OR_SAMPLES,
     SYNTHETIC,
@@ -98,6 +113,8 @@ OF_DATA = (
     PREDICTED_ONCE,
     *LABEL.values(),
     SEPARATOR,
+    CUSTOM_STORE,
+    STORE,
 )
 
 

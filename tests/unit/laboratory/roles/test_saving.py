@@ -12,11 +12,11 @@ import pytest
 
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec, Strategy
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
-from cpr_trainer.store import Uris
 from cprjob_bench.documents import Failure, Saving
 from cprjob_bench.roles.priority import SavingShards, Schedule, failing_shards
 from support.local_job import small_job
@@ -35,7 +35,7 @@ class Watched:
     """Runs a trial's saves and failures, and keeps the account of every row's updates by what the store would hold."""
 
     def __init__(self, job: JobSpec, saving: Saving) -> None:
-        dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+        dataset = open_dataset(job.data, job.model, files_of(job))
         self.trainer = LoneTrainer(job, dataset, 1)
         self.placement = Placement.of(job.model, SHARDS)
         self.schedule = Schedule.of(saving, self.trainer.order, dataset, self.placement)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.spec import JobSpec
+from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
-from cpr_trainer.store import Uris
 from cprjob_bench.documents import Saving
 from cprjob_bench.roles.priority import Schedule, changed_rows, is_priority_step, slots_of_steps
 from support.local_job import small_job
@@ -30,7 +30,7 @@ def job(tmp_path: Path) -> JobSpec:
 def schedule_of(job: JobSpec, **changes: Any) -> Schedule:
     usual: dict[str, Any] = {"strategy": "MFU", "interval": 0.25, "anchors": 2, "fraction": 0.2, "failures": ()}
     saving = Saving(**(usual | changes))
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     return Schedule.of(saving, BatchOrder.of(job.data, dataset.layout), dataset, Placement.of(job.model, job.shards))
 
 
@@ -53,7 +53,7 @@ def test_the_slots_of_steps_are_those_that_training_updates(job: JobSpec) -> Non
         def after_step(self, step: int, slots: Any) -> None:
             seen.append(slots.tolist())
 
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     trainer = LoneTrainer(job, dataset, 5)
     trainer.train(Watch(), lambda _: None)
     expected = slots_of_steps(dataset, trainer.order, Placement.of(job.model, 1))
@@ -67,7 +67,7 @@ def test_full_saves_everything_once_an_interval(job: JobSpec) -> None:
 def test_a_strategy_writes_between_anchors_what_full_would_write_more(job: JobSpec) -> None:
     found = schedule_of(job)
     assert (found.anchor_steps, found.priority_steps) == (20, 2)
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, files_of(job))
     updates = list(slots_of_steps(dataset, BatchOrder.of(job.data, dataset.layout), Placement.of(job.model, 1)))
     full, anchored = (
         sum(len(np.unique(np.concatenate(updates[i : i + n]))) for i in range(0, 40, n)) for n in (10, 20)

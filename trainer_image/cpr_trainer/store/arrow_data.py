@@ -1,0 +1,187 @@
+"""Data in Google Cloud Storage, Azure Data Lake Storage and HDFS, read by pyarrow.fs."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, BinaryIO
+
+from pyarrow import fs
+
+from cpr_trainer.errors import DataError
+from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version
+from cpr_trainer.store.protocol import CredentialsRefusedError, MissingError, StoreUnreachableError
+from cpr_trainer.store.s3_errors import persistent
+
+GOOGLE, AZURE, HADOOP = "gs://", "abfss://", "hdfs://"
+#: The client of Google tries again by itself for so long. Longer outages are for the caller to wait out.
+_RETRY = timedelta(seconds=10)
+_BUFFER_BYTES = 1 << 20
+_CONTAINER = re.compile(r"([^@]+)@([^.]+)\.dfs\.(.+)")
+#: What errors say that pyarrow has no type for. Status numbers alone would be found in names of files, too.
+_AZURE_SAYS = r"Azure Error: \[\w*\] "
+_REFUSED = re.compile(
+    _AZURE_SAYS + "40[13]|UNAUTHENTICATED|PERMISSION_DENIED|DefaultAzureCredential|AccessControlException"
+)
+_MISSING = re.compile(_AZURE_SAYS + "404|NOT_FOUND")
+_IDENTITY = "Check the identity of the trainers' pods, or the variables that name credentials, and what it may read."
+
+#: Returns the file system of a place, and where the place begins in it.
+Connect = Callable[[str], tuple[fs.FileSystem, str]]
+
+
+def connect(place: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of gs://bucket, abfss://container@account.dfs.core.windows.net or hdfs://host[:port].
+
+    Credentials are those of the pod's surroundings. Raises DataError for another place, and without Hadoop's client.
+    """
+    scheme, name = place[: place.find("://") + 3], place[place.find("://") + 3 :]
+    if scheme == GOOGLE and name:
+        return fs.GcsFileSystem(retry_time_limit=_RETRY), name
+    if scheme == AZURE and (found := _CONTAINER.fullmatch(name)):
+        container, account, domain = found.groups()
+        blob, dfs = f".blob.{domain}", f".dfs.{domain}"
+        return fs.AzureFileSystem(account, blob_storage_authority=blob, dfs_storage_authority=dfs), container
+    if scheme == HADOOP:
+        host, _, port = name.partition(":")
+        try:
+            return fs.HadoopFileSystem(host, int(port or 0)), ""
+        except (OSError, ValueError) as error:
+            if "libjvm" in str(error) or "libhdfs" in str(error):
+                raise DataError(
+                    f"{place} needs Hadoop's client, and this image has no libhdfs or no Java.",
+                    "Add both to the image, or copy the data into an object store.",
+                ) from error
+            raise StoreUnreachableError(
+                f"{place} cannot be reached: {_first_line(error)}.", "Check data.uri."
+            ) from error
+    raise DataError(
+        f"{place} names no place of data.",
+        "Give data.uri as gs://bucket/key, abfss://container@account.dfs.core.windows.net/key or hdfs://host:port/key.",
+    )
+
+
+class ArrowData:
+    """Files of the places that `connect` knows; see `Places`.
+
+    A version is told by the ETag where a file system has one, else by the time of the last change.
+    """
+
+    def __init__(self, connect: Connect = connect) -> None:
+        self._connect = connect
+        self._systems: dict[str, tuple[fs.FileSystem, str]] = {}
+
+    @persistent
+    def keys(self, place: str, folder: str) -> list[str]:
+        """See `Places.keys`."""
+        with self.asking(place, folder) as (system, path):
+            below = fs.FileSelector(path.rstrip("/") or "/", recursive=True, allow_not_found=True)
+            found = system.get_file_info(below)
+        within = len(path) - len(folder)
+        return [each.path[within:] for each in found if each.type == fs.FileType.File]
+
+    @persistent
+    def version(self, place: str, key: str) -> Version:
+        """See `Places.version`."""
+        with self.asking(place, key) as (system, path), system.open_input_file(path) as file:
+            tag = (file.metadata() or {}).get("ETag", b"").decode().strip('"')
+            return Version(file.size(), tag or str(system.get_file_info(path).mtime_ns))
+
+    @persistent
+    def open(self, place: str, key: str, version: Version) -> BinaryIO:
+        """See `Places.open`."""
+        with self.asking(place, key) as (system, path):
+            file = system.open_input_file(path)
+        return io.BufferedReader(_ArrowStream(self, file, place, key, version), _BUFFER_BYTES)
+
+    @contextmanager
+    def asking(self, place: str, key: str) -> Iterator[tuple[fs.FileSystem, str]]:
+        """Give the file system of a place, and the path of a key in it. Raises StoreError for its errors.
+
+        After a refusal it is made anew, with the credentials that there are then.
+        """
+        if place not in self._systems:
+            self._systems[place] = self._connect(place)
+        system, base = self._systems[place]
+        try:
+            with _translated(f"{place}/{key}"):
+                yield system, f"{base}/{key}"
+        except CredentialsRefusedError:
+            self._systems.pop(place, None)
+            raise
+
+
+class _ArrowStream(io.RawIOBase):
+    """Reads one version of a file.
+
+    pyarrow reads whatever is there, so the version is asked for after each stretch: if it is still the same one, so
+    were the bytes, because no version comes back.
+    """
+
+    def __init__(self, data: ArrowData, file: Any, place: str, key: str, version: Version) -> None:
+        super().__init__()
+        self._data = data
+        self._file = file
+        self._place = place
+        self._key = key
+        self._version = version
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._version.size_bytes}
+        self._position = offset + starts[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")[: max(0, self._version.size_bytes - self._position)]
+        data = self._read(len(view)) if view else b""
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    @persistent
+    def _read(self, size: int) -> bytes:
+        uri = f"{self._place}/{self._key}"
+        try:
+            with self._data.asking(self._place, self._key):
+                data = bytes(self._file.read_at(size, self._position))
+            if self._data.version(self._place, self._key) == self._version:
+                return data
+        except MissingError as error:
+            raise DataError(f"{uri} is not there any more: {error.message}", CHANGED_REMEDY) from error
+        raise DataError(f"{uri} has changed.", CHANGED_REMEDY)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+@contextmanager
+def _translated(uri: str) -> Iterator[None]:
+    """Turn pyarrow's errors into those of `Store`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or _MISSING.search(str(error)):
+            raise MissingError(uri) from error
+        said = _first_line(error)
+        if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
+            raise CredentialsRefusedError(f"{uri} may not be read: {said}.", _IDENTITY) from error
+        raise StoreUnreachableError(f"{uri} cannot be reached: {said}.", "Check data.uri and the network.") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300].rstrip(". ")
