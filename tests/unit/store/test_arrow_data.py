@@ -121,7 +121,7 @@ def test_what_is_not_there_is_an_error_of_the_data(lake: Uris, uri: str) -> None
 )
 def test_errors_are_those_of_a_store(disk: Disk, lake: Uris, error: OSError, kind: type[Exception]) -> None:
     (disk.root / "lake" / "clicks").touch()
-    disk.raises = 9 * [error]
+    disk.raises = [error for _ in range(9)]
     with pytest.raises(kind, match=f"{LAKE}/clicks"):
         lake._arrow.version(LAKE, "clicks")
 
