@@ -103,6 +103,8 @@ class Shard(Member):
     """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
     may_restore: bool = True
     """False while its previous pod may still commit a flush."""
+    restarts: Count = 0
+    """How often the container of its pod has begun again, as far as that is recorded."""
     predecessor: Predecessor | None = None
     """The previous pod, while it may still commit a flush."""
 

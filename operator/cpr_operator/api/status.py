@@ -160,6 +160,9 @@ class Runtime(Model):
     """The quota of a queue of Kueue that the pods run under; absent if the job stands in no queue."""
     replay: ReplayInForce = ReplayInForce()
     """Whether trainers push again what a replaced shard has lost, and why, or why not."""
+    restart_rules: bool = False
+    """Whether the container of a shard that is killed begins again in its pod, with all rows: the cluster had rules for
+    that when the job started (Kubernetes 1.35)."""
 
 
 class Counters(Model):

@@ -86,6 +86,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         key_digest=status.runtime.key_digest,
         placements=status.runtime.quota.placements if status.runtime.quota else (),
         replay=replay_in_force(spec, status),
+        restart_rules=status.runtime.restart_rules,
     )
 
 

@@ -147,6 +147,7 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
         job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay))),
         replay=ReplayInForce(memory_bytes=replay.memory_bytes, reason=replay.reason),
         quota=quota_of(observed.queue),
+        restart_rules=observed.restart_rules,
     )
 
 

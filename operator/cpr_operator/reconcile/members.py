@@ -45,6 +45,7 @@ def replacement(observed: PassInput, member: M) -> M:
         started_at=observed.now,
         lives=0,
         problem="",
+        **({"restarts": 0} if isinstance(member, Shard) else {}),
     )
 
 

@@ -85,6 +85,12 @@ SHARD_TEMPLATE: Mapping[str, Any] = {
 }
 
 
+#: Whose own rules give way to those that its memory is made for.
+RESTARTED: Mapping[str, Any] = {
+    "spec": {"containers": [{"name": "main", "restartPolicy": "Always", "restartPolicyRules": [{"action": "None"}]}]},
+}
+
+
 #: To whose memory a trainer's pod adds what pushes take.
 SIZED_TEMPLATE: Mapping[str, Any] = {
     "spec": {
@@ -143,6 +149,9 @@ LAKE: Mapping[str, Any] = {
 
 CASES: dict[str, Callable[[], Any]] = {
     "shard": lambda: pod_manifest(plan(), SHARD),
+    "shard-that-is-restarted": lambda: pod_manifest(
+        replace(plan(shards__template=RESTARTED), restart_rules=True), SHARD
+    ),
     "spare": lambda: spare_manifest(plan(shards__sparePriorityClassName="spares"), spare_name(JOB, 4)),
     "spare-with-template": lambda: spare_manifest(plan(shards__template=APART), spare_name(JOB, 4)),
     "trainer": lambda: pod_manifest(plan(), TRAINER),
@@ -219,6 +228,26 @@ def test_a_trainer_has_the_memory_of_its_template_and_that_of_the_pushes_it_keep
     nothing = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]}}
     assert memory_of(pod_manifest(replaying(trainers__template=nothing), TRAINER)) == {"main": (None, None)}
     assert memory_of(pod_manifest(replaying(), SHARD)) == {"main": ("2Gi", "2Gi")}, "shards keep no pushes"
+
+
+def test_trainers_and_pods_of_older_clusters_are_not_restarted() -> None:
+    for pod in (pod_manifest(replace(plan(), restart_rules=True), TRAINER), pod_manifest(plan(), SHARD)):
+        (main,) = pod["spec"]["containers"]
+        assert not {"restartPolicy", "restartPolicyRules"} & set(main)
+        assert "cprjob-memory" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_a_template_may_say_that_its_containers_are_not_restarted() -> None:
+    never = {"spec": {"containers": [{"name": "main", "restartPolicy": "Never"}]}}
+    pod = pod_manifest(replace(plan(shards__template=never), restart_rules=True), SHARD)
+    assert "restartPolicyRules" not in pod["spec"]["containers"][0]
+    assert "cprjob-memory" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_a_spare_is_restarted_as_the_shard_that_it_may_become() -> None:
+    pods = (spare_manifest(replace(plan(), restart_rules=True), "spare-1"), CASES["shard-that-is-restarted"]())
+    spare, shard = (pod["spec"]["containers"][0]["restartPolicyRules"] for pod in pods)
+    assert spare == shard
 
 
 def test_what_the_template_adds_stays() -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,12 +70,23 @@ class MappedMemory:
 class SharedMemory(MappedMemory):
     """Memory that a process shares with those that it forks: what one of them writes is there when it has ended.
 
+    In a file it is shared with those that come after this process, too.
+
     Each of them makes a `view` of its own, and asks for the arrays from the first one on.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        """Map `size_bytes`, all zero. Raises OSError."""
-        super().__init__(mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NORESERVE))
+    def __init__(self, size_bytes: int, file: Path | None = None) -> None:
+        """Map `size_bytes`. They are zero, unless an earlier process has left something in `file`.
+
+        file: it is made if it is not there, and of this size from here on. Raises OSError.
+        """
+        if file is None:
+            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NORESERVE
+            super().__init__(mmap.mmap(-1, max(size_bytes, 1), flags=flags))
+            return
+        with file.open("a+b") as opened:
+            os.ftruncate(opened.fileno(), max(size_bytes, 1))  # what is not touched takes no memory
+            super().__init__(mmap.mmap(opened.fileno(), max(size_bytes, 1)))
 
     def view(self) -> MappedMemory:
         """Return the same memory, to be given out from the start again."""
