@@ -60,9 +60,9 @@ def test_a_container_killed_at_any_moment_goes_on_with_all_rows(story: Story) ->
 
             kill = threading.Timer(rng.random() / 20, strike)
             kill.start()
-            for first in range(last + 1, last + 41, 4):
+            for first in range(last + 1, last + 25, 4):
                 push(story, *range(first, first + 4), cut=first + 1)
-            last += 40
+            last += 24
             kill.join()
             lives = story.shard.wait_until(lambda report, before=lives: report.lives > before).lives
         report = story.shard.wait_until(lambda report: report.applied == (last,))

@@ -54,6 +54,8 @@ class Member(Model):
     """When the previous incarnation was seen to be lost; absent once this one is at work."""
     lives: Count = 0
     """How many processes have served this incarnation in turn, as far as it is known; 0 before it is."""
+    restarts: Count = 0
+    """How often the container of its pod has begun again, as far as that is recorded."""
     problem: Word = ""
     """The reason of the problem that it reports."""
     avoid: Name = ""
@@ -103,8 +105,6 @@ class Shard(Member):
     """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
     may_restore: bool = True
     """False while its previous pod may still commit a flush."""
-    restarts: Count = 0
-    """How often the container of its pod has begun again, as far as that is recorded."""
     predecessor: Predecessor | None = None
     """The previous pod, while it may still commit a flush."""
 

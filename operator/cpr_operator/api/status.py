@@ -111,6 +111,7 @@ ConditionType = Literal[
     "SnapshotsDegraded",
     "DataOutdated",
     "PrecisionEmulated",
+    "SpillUnavailable",
     "CRDOutdated",
     "Complete",
     "Failed",
@@ -139,6 +140,8 @@ class ReplayInForce(Model):
 
     memory_bytes: Count = 0
     """The maximum memory for kept pushes per trainer, which the operator adds to the container's; 0: no replay."""
+    spill_bytes: Count = 0
+    """The room on each trainer's disk for pushes that the memory has none for."""
     reason: Sentence = "the job was started by a release whose trainers keep no pushes"
     """Why."""
 

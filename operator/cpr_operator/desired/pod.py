@@ -12,7 +12,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.placement import Placement
-from cpr_operator.api.quantities import main_container, with_more
+from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import ReplayChoice, redundancy_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
@@ -228,18 +228,20 @@ def _is_restarted(plan: PodPlan, role: Role) -> bool:
 def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
     """The resources of a container whose template states these; empty: as stated.
 
-    A trainer gets memory for the pushes that it keeps, so that no job which fits without replay is killed for it. What
-    is not stated is not limited, or is the operator's choice: there a shard gets the memory for redundancy, too.
+    A trainer gets memory for the pushes that it keeps, so that no job which fits without replay is killed for it, and
+    disk for those that it spills. What is not stated is not limited, or is the operator's choice: there a shard gets
+    the memory for redundancy, too.
     """
     if role == env.ROLE_SHARD:
-        more = 0 if stated else redundancy_bytes(plan.spec, plan.replay)
+        more, spill = 0 if stated else redundancy_bytes(plan.spec, plan.replay), 0
     else:
-        more = plan.replay.memory_bytes
+        more, spill = plan.replay.memory_bytes, plan.replay.spill_bytes
     own: Manifest = {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
     resources = stated or own
     if not more or not isinstance(resources, Mapping):
         return {} if stated else own
-    return with_more(resources, "memory", -(-more >> _MIB_BITS) << _MIB_BITS)
+    resources = with_more(resources, "memory", -(-more >> _MIB_BITS) << _MIB_BITS)
+    return with_disk(resources, spill) if spill else resources
 
 
 def _environment(plan: PodPlan, role: Role, pod: str, access: StoreAccess) -> list[Manifest]:

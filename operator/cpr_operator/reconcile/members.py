@@ -44,8 +44,8 @@ def replacement(observed: PassInput, member: M) -> M:
         state="Pending",
         started_at=observed.now,
         lives=0,
+        restarts=0,
         problem="",
-        **({"restarts": 0} if isinstance(member, Shard) else {}),
     )
 
 

@@ -46,6 +46,7 @@ class EventReason(enum.StrEnum):
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     DATA_OUTDATED = "DataOutdated"
     PRECISION_EMULATED = "PrecisionEmulated"
+    SPILL_UNAVAILABLE = "SpillUnavailable"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

@@ -129,6 +129,11 @@ def replaying(**changes: Any) -> PodPlan:
     return replace(made, replay=ReplayChoice(256 << 20, "asked for"))
 
 
+def spilling(**changes: Any) -> PodPlan:
+    """The same, and 4 GiB on disk."""
+    return replace(plan(**changes), replay=ReplayChoice(256 << 20, "asked for", 4 << 30))
+
+
 def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
     """The objects around two trainers and four shards, beside the key."""
     status = Status(trainers=tuple(Trainer(index=i) for i in range(2)), shards=tuple(Shard(index=i) for i in range(4)))
@@ -157,6 +162,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "trainer": lambda: pod_manifest(plan(), TRAINER),
     "trainer-with-template": lambda: pod_manifest(plan(trainers__template=TEMPLATE), TRAINER),
     "trainer-that-replays": lambda: pod_manifest(replaying(trainers__template=SIZED_TEMPLATE), TRAINER),
+    "trainer-that-spills": lambda: pod_manifest(spilling(trainers__template=SIZED_TEMPLATE), TRAINER),
     "shard-with-secrets": lambda: pod_manifest(
         plan(snapshots__store__credentialsSecret="minio", snapshots__store__caBundle={"name": "ca", "key": "ca.pem"}),
         SHARD,
@@ -228,6 +234,26 @@ def test_a_trainer_has_the_memory_of_its_template_and_that_of_the_pushes_it_keep
     nothing = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]}}
     assert memory_of(pod_manifest(replaying(trainers__template=nothing), TRAINER)) == {"main": (None, None)}
     assert memory_of(pod_manifest(replaying(), SHARD)) == {"main": ("2Gi", "2Gi")}, "shards keep no pushes"
+
+
+def disk_of(pod: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """The disk of the main container: what it requests, and its limit."""
+    (main,) = [each for each in pod["spec"]["containers"] if each["name"] == "main"]
+    return tuple(main["resources"].get(kind, {}).get("ephemeral-storage") for kind in ("requests", "limits"))
+
+
+def test_a_trainer_requests_the_disk_that_it_spills_pushes_to() -> None:
+    def stated(**resources: Any) -> Mapping[str, Any]:
+        return pod_manifest(
+            spilling(trainers__template={"spec": {"containers": [{"name": "main", "resources": resources}]}}), TRAINER
+        )
+
+    disk = "ephemeral-storage"
+    assert disk_of(CASES["trainer-that-spills"]()) == ("4Gi", None)
+    assert disk_of(pod_manifest(spilling(), TRAINER)) == ("4Gi", None)
+    assert disk_of(stated(requests={disk: "1Gi"}, limits={disk: "2Gi"})) == ("5Gi", "6Gi")
+    assert disk_of(stated(limits={disk: "2Gi", "memory": "1Gi"})) == (None, "6Gi"), "requests are as limits, then"
+    assert disk_of(pod_manifest(spilling(), SHARD)) == (None, None), "shards keep no pushes"
 
 
 def test_trainers_and_pods_of_older_clusters_are_not_restarted() -> None:

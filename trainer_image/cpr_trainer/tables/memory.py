@@ -146,15 +146,17 @@ class Kind(enum.IntEnum):
     FREE = 0
     DENSE = 1
     PUSHES = 2
+    SPILLED = 3  # in another file, on disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Area:
-    """A piece of the file. memory: uint8 [size], zero when it is new."""
+    """A piece of a file, from `offset` on. memory: uint8 [size], zero when it is new."""
 
     number: int
     memory: NDArray[np.uint8]
     mapping: mmap.mmap
+    offset: int
 
 
 class KeptFile:
@@ -181,27 +183,45 @@ class KeptFile:
 
     def areas(self, kind: Kind) -> Iterator[Area]:
         """Map those of a kind, in the order in which they were made."""
+        return (self._map(*each) for each in self.noted(kind))
+
+    def noted(self, kind: Kind) -> Iterator[tuple[int, int, int]]:
+        """The number, offset and size of each area of a kind, in that order."""
         for number in range(int(self._count[0])):
             found, offset, size = self._table[number].tolist()
             if found == kind:
-                yield self._map(number, offset, size)
+                yield number, offset, size
 
     def grow(self, kind: Kind, size_bytes: int) -> Area:
         """Make another area. Raises OSError."""
         with self._lock:
-            number, offset = int(self._count[0]), os.fstat(self.descriptor).st_size
-            if number == _MOST_AREAS:
-                raise OSError(f"there are {_MOST_AREAS} areas already")
+            offset = os.fstat(self.descriptor).st_size
             os.ftruncate(self.descriptor, offset + -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES)
-            self._table[number] = (kind, offset, size_bytes)
-            self._count[0] = number + 1
+            number = self._note(kind, offset, size_bytes)
         return self._map(number, offset, size_bytes)
+
+    def note(self, kind: Kind, offset: int, size_bytes: int) -> int:
+        """Note an area of another file for the next process; return its number. Raises OSError."""
+        with self._lock:
+            return self._note(kind, offset, size_bytes)
 
     def free(self, area: Area) -> None:
         """Give the memory of an area back to the machine; what is in it is lost."""
-        self._table[area.number, _KIND] = Kind.FREE
+        self.forget(area.number)
         area.mapping.madvise(mmap.MADV_REMOVE)
+
+    def forget(self, number: int) -> None:
+        """The area of this number is used no more."""
+        self._table[number, _KIND] = Kind.FREE
+
+    def _note(self, kind: Kind, offset: int, size_bytes: int) -> int:
+        number = int(self._count[0])
+        if number == _MOST_AREAS:
+            raise OSError(f"there are {_MOST_AREAS} areas already")
+        self._table[number] = (kind, offset, size_bytes)
+        self._count[0] = number + 1
+        return number
 
     def _map(self, number: int, offset: int, size_bytes: int) -> Area:
         mapping = mmap.mmap(self.descriptor, size_bytes, offset=offset)
-        return Area(number, np.frombuffer(mapping, np.uint8), mapping)
+        return Area(number, np.frombuffer(mapping, np.uint8), mapping, offset)
