@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 from cpr_contract import env
+from cpr_contract.spec import JobSpec
 from cpr_trainer.runtime import Environment
 from cpr_trainer.runtime.keeper import MISFIT, Keeper, give_up
 from cpr_trainer.shard.kept import Page
@@ -38,19 +39,29 @@ def _run_kept(environment: Environment, listener: socket.socket) -> int:
     job, folder = environment.job, environment.memory_dir
     size_bytes = largest_bytes(job, lambda sizes, memory: Arena.empty(job, *sizes, memory=memory))
     shared = SharedMemory(size_bytes, None if folder is None else folder / "rows")
-    if folder is None or _is_first(environment.scratch_dir):
-        page = Page.new(shared.view(), job)
-    else:
-        page = Page(shared.view(), job)
-        if not page.fits:
-            _LOG.error("%s: the pod is given up", MISFIT)
-            return give_up(environment.termination_file, MISFIT)
-        page.find(monotonic())
+    page = page_of(job, shared, None if folder is None else environment.scratch_dir)
+    if page is None:
+        _LOG.error("%s: the pod is given up", MISFIT)
+        return give_up(environment.termination_file, MISFIT)
     code = Keeper(page, environment.termination_file, job.silence_s).keep()
     if code is not None:
         return code
     memory = shared.view()
     return serve(environment, Page(memory, job), memory, listener)
+
+
+def page_of(job: JobSpec, shared: SharedMemory, scratch: Path | None) -> Page | None:
+    """Return the page of a keeper that begins, which may be that of an earlier keeper of the pod; None if it is unfit.
+
+    scratch: where keepers leave a mark; None where none ever comes after another.
+    """
+    if scratch is None or _is_first(scratch):
+        return Page.new(shared.view(), job)
+    page = Page(shared.view(), job)
+    if not page.fits:
+        return None
+    page.find(monotonic())
+    return page
 
 
 def _is_first(scratch: Path) -> bool:
