@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,10 @@ from support.shard_thread import ShardThread
 
 FILES = ("exchange/exchange.py", "exchange/ring.py", "exchange/segments.py", "exchange/outbox.py", "exchange/link.py")
 Shards = tuple[ShardThread, ShardThread]
+NUMBERS = count(1)
 
 
-@pytest.fixture(params=[(0, 0), (1 << 20, 0), (1 << 13, 1 << 20)], ids=["acknowledged", "protected", "spilled"])
+@pytest.fixture(params=[(0, 0), (1 << 20, 0), (1 << 13, 1 << 16)], ids=["acknowledged", "protected", "spilled"])
 def job(request: pytest.FixtureRequest) -> JobSpec:
     job = small_job(Path("unused"), shards=2)
     sgd = replace(job.model.sparse_optimizer, kind="SGD", learning_rate=1.0)
@@ -41,19 +41,26 @@ def shards(serve: Callable[..., ShardThread]) -> Shards:
     return serve(0), serve(1)
 
 
+@pytest.fixture(autouse=True)
+def disk(tmp_path: Path) -> None:
+    House.folder = tmp_path
+
+
 class House:
     """A trainer's file, and its exchanges, one after the other. `kept`: the last step that is complete."""
+
+    folder: Path
 
     def __init__(self, job: JobSpec, rows: UniqueRows) -> None:
         self.job, self.rows = job, rows
         self.file = KeptFile.new()
-        self.folder = TemporaryDirectory()
+        self.disk = self.folder / f"pushes-{next(NUMBERS)}"
         self.kept, self.standing = 0, np.full((2, 4), -1)
         self.exchange = self._exchange()
 
     def _exchange(self) -> Exchange:
         size_bytes = self.job.spill_bytes
-        spill = Spill(Path(self.folder.name, "pushes"), size_bytes, self.file) if size_bytes else None
+        spill = Spill(self.disk, size_bytes, self.file) if size_bytes else None
         return Exchange(self.job, 0, 1, KEY, 1000, file=self.file, spill=spill)
 
     def join(self, *shards: ShardThread, generation: int = 1, roster: int = 1) -> None:

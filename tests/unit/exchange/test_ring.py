@@ -91,7 +91,7 @@ def test_a_spill_takes_what_memory_does_not_and_memory_comes_first_again(tmp_pat
 
 def test_all_of_a_spill_is_allocated_at_once(tmp_path: Path) -> None:
     path = tmp_path / "pushes"
-    Spill(path, 1 << 20)
+    Spill(path, 1 << 20).close()
     assert path.stat().st_size == 1 << 20
     assert path.stat().st_blocks * 512 >= 1 << 20
 
@@ -184,6 +184,23 @@ def test_no_block_goes_for_the_next_ones_that_was_not_told_of(
     with TemporaryDirectory() as folder:
         spill = None if spilled is None else Spill(Path(folder, "pushes"), spilled)
         told_of(Ring(limit, spill=spill), sizes, more)
+
+
+@pytest.mark.parametrize("size", [100, 500, 900, 3000])
+@pytest.mark.parametrize("spilled", [None, 1 << 14])
+def test_at_no_step_more_goes_than_was_told_before(size: int, spilled: int | None, tmp_path: Path) -> None:
+    """As memory fills, then the disk, and then both are used over and over."""
+    ring = Ring(1 << 13, spill=None if spilled is None else Spill(tmp_path / "pushes", spilled))
+    blocks, told, gone = deque[tuple[int, Block]](), deque[int](maxlen=4), 0
+    for step in range(1, 300):
+        while (block := take(ring, size, step)) is None:
+            gone, oldest = blocks.popleft()
+            oldest.drop()
+        blocks.append((step, block))
+        told.append(max(gone, ring.last_to_go(3)))
+        assert gone <= told[0]
+    assert gone > 0
+    ring.close()
 
 
 def told_of(ring: Ring, sizes: list[int], more: int) -> None:

@@ -26,6 +26,8 @@ class Pod:
 def spill_of(folder: Path, memory_bytes: int, spill_bytes: int) -> tuple[bool, str]:
     """Whether there is room on the disk, and the reason that the report gives."""
     spill, problem = _spill(cast(Environment, Pod(folder, memory_bytes, spill_bytes)), None)
+    if spill is not None:
+        spill.close()
     return spill is not None, "" if problem is None else problem.reason
 
 

@@ -203,13 +203,13 @@ class Spill:
         self._kept = kept
         self._path = path
         self._pieces: list[_Piece] = []
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = path.open("a+b")
         try:
-            os.ftruncate(self._descriptor, self.limit)
+            os.ftruncate(self._file.fileno(), self.limit)
             if self.limit:
-                os.posix_fallocate(self._descriptor, 0, self.limit)
+                os.posix_fallocate(self._file.fileno(), 0, self.limit)
         except OSError:
-            os.close(self._descriptor)
+            self._file.close()
             path.unlink()
             raise
 
@@ -234,7 +234,7 @@ class Spill:
     def make(self, place: int, size_bytes: int) -> Segment:
         """See `Pool`."""
         size_bytes += ALIGNMENT
-        with mmap.mmap(self._descriptor, _PAGE_BYTES, offset=place) as first:
+        with mmap.mmap(self._file.fileno(), _PAGE_BYTES, offset=place) as first:
             first[:8] = bytes(8)  # what was there before is not cut, before anybody may find it
         number = -1 if self._kept is None else self._kept.note(Kind.SPILLED, place, size_bytes)
         return self._segment(number, place, size_bytes)
@@ -251,14 +251,14 @@ class Spill:
 
     def close(self) -> None:
         """See `Pool`: pieces that are mapped stay."""
-        os.close(self._descriptor)
+        self._file.close()
 
     def remove(self) -> None:
         """Leave nothing to another process."""
         self._path.unlink(missing_ok=True)
 
     def _segment(self, number: int, offset: int, size_bytes: int) -> Segment:
-        mapping = mmap.mmap(self._descriptor, size_bytes, offset=offset)
+        mapping = mmap.mmap(self._file.fileno(), size_bytes, offset=offset)
         self._pieces.append(_Piece(offset, _in_pages(size_bytes)))
         area = Area(number, np.frombuffer(mapping, np.uint8), mapping, offset)
         return Segment(area.memory, self, area)
