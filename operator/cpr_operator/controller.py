@@ -76,7 +76,8 @@ BUSY_S = 1.0
 class Controller:
     """Runs passes over jobs.
 
-    `hold` tells why no new job may start (None: they may); `gone` is told of a job that is not there any more;
+    `hold` tells why no new job may start (None: they may); `restart_rules` tells whether the cluster begins containers
+    again in their pods (None: it does not); `gone` is told of a job that is not there any more;
     `peers` may reach the pods' HTTP port, everybody if None; `restriction` is what pod templates may say, anything if
     None; `kueue` says whether jobs may stand in queues of Kueue, and None that there are none; `new_key` makes a job's
     handshake key; `rng` spreads over time what need not be done at once.
@@ -88,6 +89,7 @@ class Controller:
         clock: Callable[[], float],
         *,
         hold: Callable[[], Awaitable[Hold | None]] | None = None,
+        restart_rules: Callable[[], Awaitable[bool]] | None = None,
         gone: Callable[[str, str], None] = lambda *_: None,
         timing: Timing | None = None,
         peers: Peers | None = None,
@@ -99,6 +101,7 @@ class Controller:
         self._cluster = cluster
         self._clock = clock
         self._hold = hold
+        self._restart_rules = restart_rules
         self._gone = gone
         self._timing = timing or Timing()
         self._restriction = restriction
@@ -162,6 +165,7 @@ class Controller:
             restriction=self._restriction,
             ancestors=await ancestors_of(self._cluster, job),
             queue=await queue_of(self._cluster, view, job, enabled=self._kueue, refused=memory.workload_refused),
+            restart_rules=await self._begins_containers_again(job),
             unheard=memory.unheard,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
@@ -190,6 +194,12 @@ class Controller:
         until_s = wake_s(wanted_s, memory.urgency, len(self._regular))
         # The first passes come together, those after them are not to.
         return self._rng.uniform(wanted_s, until_s) if first else until_s
+
+    async def _begins_containers_again(self, job: Job) -> bool:
+        """Whether the cluster does, as far as it matters: the job may start, or resume."""
+        if self._restart_rules is None or job.status.phase not in {"Pending", "Suspended"}:
+            return False
+        return await self._restart_rules()
 
     def _count(self, view: JobView, memory: Memory) -> None:
         """Note whether the job trains on. What was read of such a job is not kept: its next pass is far off."""

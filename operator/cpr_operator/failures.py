@@ -170,6 +170,19 @@ def hung(reporters: tuple[str, ...], beside: str = "") -> Failure:
     return Failure(Kind.HUNG, "HeartbeatLost", message, ended=False)
 
 
+def restarted(pod: PodView) -> Failure:
+    """The failure of a container that has ended and begun again in its pod."""
+    end = _terminated(replace(pod, container=pod.last_end))
+    return end or Failure(Kind.CRASHED, "Restarted", "the container ended", ended=False)
+
+
+def forgetful(pod: PodView) -> Failure:
+    """The failure of a container that has begun again without the memory of the last one, as older images do."""
+    return replace(
+        restarted(pod), reason="MemoryLost", message="the container began again without its memory", ended=False
+    )
+
+
 def _vanished() -> Failure:
     return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and its end was not observed", ended=True)
 

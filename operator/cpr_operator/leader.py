@@ -107,6 +107,7 @@ class Leader:
             cluster,
             time.time,
             hold=crd.hold,
+            restart_rules=cluster.has_restart_rules,
             gone=gone,
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,

@@ -63,15 +63,20 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
     return {"apiVersion": "cprjob.io/v1alpha1", "kind": "CPRJob", "metadata": {"name": name}, "spec": spec}
 
 
-def pod_template(node: str | None = None, *, apart: str | None = None, unstable: bool = False) -> dict[str, Any]:
-    """Return a pod template with small requests.
+def pod_template(
+    node: str | None = None, *, apart: str | None = None, unstable: bool = False, restarted: bool = False
+) -> dict[str, Any]:
+    """Return a pod template with small requests, of pods that end with their containers, unless they are `restarted`.
 
     `node` pins the pods, `apart` spreads a job's pods of that role over nodes, `unstable` keeps them off the node that
     carries the operator and the store.
     """
     resources = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     threads = {"name": "OMP_NUM_THREADS", "value": "1"}  # six processes share the two cores of a small machine
-    spec: dict[str, Any] = {"containers": [{"name": "main", "resources": resources, "env": [threads]}]}
+    main: dict[str, Any] = {"name": "main", "resources": resources, "env": [threads]}
+    if not restarted:
+        main["restartPolicy"] = "Never"
+    spec: dict[str, Any] = {"containers": [main]}
     if node:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     affinity: dict[str, Any] = {}

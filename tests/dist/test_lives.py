@@ -6,7 +6,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,10 @@ import pytest
 from cpr_contract.env import KEEPER
 from cpr_contract.reports import ExitCode
 from cpr_trainer.checkpoint.format.records import read_anchor
-from cpr_trainer.exchange import ShardsAwayError
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
-from support.shard_job import PATIENCE_S
-from support.shard_story import BATCH, Story, gradients, touched
+from support.shard_story import BATCH, Story, push_through
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -31,24 +28,6 @@ def kept_job(folder: Path, interval_s: float = 0.5, **changes: int) -> LocalJob:
 
 def kept_story(folder: Path, **rules: str) -> Story:
     return Story(folder, {KEEPER: "1"}, **rules)
-
-
-def push_through(story: Story, *steps: int, cut: int = 0) -> None:
-    """Push some steps until all are acknowledged, however often the server is killed meanwhile."""
-    exchange = story.exchange
-    assert exchange is not None
-
-    def insist(act: Callable[[], None]) -> None:
-        while True:
-            try:
-                return act()
-            except ShardsAwayError:
-                exchange.wait_ready(PATIENCE_S)
-
-    for step in steps:
-        values = gradients(step)[touched(step)]
-        insist(lambda s=step, v=values: exchange.push(s, story.rows_of(s), v, cut, PATIENCE_S))
-    insist(lambda: exchange.settle(PATIENCE_S))
 
 
 @pytest.mark.parametrize("strategy", ["Full", "MFU"])
@@ -102,7 +81,10 @@ def test_the_third_crash_within_a_minute_ends_the_pod(tmp_path: Path) -> None:
             story.shard.signal_server()
             story.shard.wait_until(lambda report, life=life: report.lives == life)
         story.shard.signal_server()
-        assert story.shard.end() == 128 + signal.SIGKILL
+        assert story.shard.end() == ExitCode.INTERNAL
+        problem = story.shard.termination()
+        assert problem["reason"] == "GivenUp"
+        assert "3 processes ended within 60 s, the last one by SIGKILL" in problem["message"]
 
 
 def test_a_server_that_is_told_to_stop_ends_its_pod_with_a_flush(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.env import KEEPER, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
@@ -55,6 +55,23 @@ def test_a_killed_shard_is_as_if_it_had_never_died(tmp_path: Path, calm: SavedMo
     assert first.row_updates is not None
     assert (first.row_updates.lost, first.row_updates.exact) == (0, True)
     assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((), ())
+    assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
+
+
+def test_a_shard_gets_more_than_the_memory_of_a_trainer_takes(tmp_path: Path, calm: SavedModel) -> None:
+    """Most of it from the trainer's disk, where the trainer's next process finds it, too."""
+    job = replace(replaying(tmp_path), replay_bytes=256 << 10, spill_bytes=256 << 20)
+    with LocalJob(job, tmp_path, interval_s=600.0, environ={KEEPER: "1"}) as running:
+        running.start()
+        running.reach(SAMPLES // 4)
+        running.kill_server(running.trainers[0])
+        running.reach(SAMPLES // 3)
+        kill_at(running, SAMPLES // 2, 1)
+        report, spilled = running.shard(1), (running.trainers[0].folder / "pushes").stat()
+        anchor = running.result()
+    assert report.lost == ()
+    assert report.replayed_samples * 4 * 36 > 4 * job.replay_bytes, "a row takes 36 bytes, and a sample has four"
+    assert spilled.st_size == job.spill_bytes
     assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
 
 

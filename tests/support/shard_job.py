@@ -9,7 +9,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,7 @@ class ShardProcess:
     process: Process
     peer: Peer
     ports: PortBlocks
+    run: Callable[[Mapping[str, str]], Process]
 
     @classmethod
     def start(
@@ -124,8 +125,15 @@ class ShardProcess:
             "OMP_NUM_THREADS": "1",
             **environ,
         }
-        process = Process(["shard"], environment, folder / "log", main)
-        return cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base), ports)
+
+        def run(changes: Mapping[str, str]) -> Process:
+            return Process(["shard"], {**environment, **changes}, folder / "log", main)
+
+        return cls(folder, run({}), Peer(roster.index, roster.incarnation, HOST, base), ports, run)
+
+    def run_again(self, **changes: str) -> None:
+        """Begin its container once more, as a kubelet does: what was in its folders is there."""
+        self.process = self.run(changes)
 
     def give(self, roster: ShardRoster) -> None:
         """Publish a roster, as the kubelet does: whole or not at all."""

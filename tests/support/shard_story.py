@@ -127,6 +127,24 @@ class Story:
         assert np.array_equal(found, expected.rows[self.slots]), "the optimizer's state is that of the save, too"
 
 
+def push_through(story: Story, *steps: int, cut: int = 0) -> None:
+    """Push some steps until all are acknowledged, however often the server is killed meanwhile."""
+    exchange = story.exchange
+    assert exchange is not None
+
+    def insist(act: Callable[[], None]) -> None:
+        while True:
+            try:
+                return act()
+            except ShardsAwayError:
+                exchange.wait_ready(PATIENCE_S)
+
+    for step in steps:
+        values = gradients(step)[touched(step)]
+        insist(lambda s=step, v=values: exchange.push(s, story.rows_of(s), v, cut, PATIENCE_S))
+    insist(lambda: exchange.settle(PATIENCE_S))
+
+
 def touched(step: int) -> np.ndarray:
     """Which of the 65 rows a step changes: some, never the same."""
     return np.arange(sum(ROWS)) * step % 7 < 4

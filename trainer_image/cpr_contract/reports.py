@@ -50,6 +50,10 @@ class Problem:
     remedy: str
 
 
+#: The reason by which a trainer says that there is no room on its disk for the pushes that memory has none for.
+SPILL_UNAVAILABLE = "SpillUnavailable"
+
+
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """What a cleanup that ended well has deleted. `unreadable` are keys it should have spared and could not read."""

@@ -363,6 +363,7 @@ class JobSpec:
     miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
     threads side by side. The dense network is computed on `device`; everything else, saves among it, is on the CPU.
     Each trainer keeps pushes that no save holds yet in `replay_bytes` of memory, for shards that are replaced; 0: none.
+    Where that is full, they go to `spill_bytes` on its disk; 0: none.
     With an `evaluation` the network is scored on held-out samples while it trains. Each `parity_shards` shards have a
     common parity in the memory of another one; 0: there is none.
     """
@@ -382,6 +383,7 @@ class JobSpec:
     workers: int = 1
     device: Device = "cpu"
     replay_bytes: int = 0
+    spill_bytes: int = 0
     evaluation: EvaluationSpec | None = None
     parity_shards: int = 0
 

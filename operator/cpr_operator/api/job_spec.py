@@ -47,6 +47,7 @@ def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
         workers=spec.trainers.workers,
         device=spec.trainers.device,
         replay_bytes=kept.memory_bytes,
+        spill_bytes=kept.spill_bytes,
         evaluation=_evaluation(spec.evaluation),
         parity_shards=data_shards_of(spec, kept),
     )

@@ -54,6 +54,8 @@ class Member(Model):
     """When the previous incarnation was seen to be lost; absent once this one is at work."""
     lives: Count = 0
     """How many processes have served this incarnation in turn, as far as it is known; 0 before it is."""
+    restarts: Count = 0
+    """How often the container of its pod has begun again, as far as that is recorded."""
     problem: Word = ""
     """The reason of the problem that it reports."""
     avoid: Name = ""

@@ -22,6 +22,7 @@ _MOST = 2**53
 _MOST_CHARS = 32
 
 Resource = Literal["memory", "ephemeral-storage"]
+_DISK: Resource = "ephemeral-storage"
 
 
 def read_bytes(quantity: object) -> int | None:
@@ -68,4 +69,12 @@ def with_more(resources: Mapping[str, Any], resource: Resource, size: int) -> di
         stated = more.get(kind)
         if isinstance(stated, Mapping) and (amount := read_bytes(stated.get(resource))) is not None:
             more[kind] = {**stated, resource: write_bytes(amount + size)}
+    return more
+
+
+def with_disk(resources: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """The resources with so many more bytes of disk, which are requested where nothing is stated of it."""
+    more = with_more(resources, _DISK, size)
+    if limit_of(more, _DISK) is None:
+        more["requests"] = {**(more.get("requests") or {}), _DISK: write_bytes(size)}
     return more

@@ -22,10 +22,11 @@ _SHARE, _LEAST, _MOST = 8, 16 * _MIB, 1024 * _MIB
 
 @dataclass(frozen=True, slots=True)
 class ReplayChoice:
-    """Each trainer keeps pushes in so much memory; 0: none, and `reason` says why."""
+    """Each trainer keeps pushes in so much memory, and on so much disk; 0 memory: none, and `reason` says why."""
 
     memory_bytes: int
     reason: str
+    spill_bytes: int = 0
 
 
 def replay_of(spec: CPRJobSpec) -> ReplayChoice:
@@ -39,8 +40,9 @@ def replay_of(spec: CPRJobSpec) -> ReplayChoice:
         return ReplayChoice(0, "in a shadow mode trainers do not wait for what others push again")
     if spec.snapshots.strategy != "Full":
         return ReplayChoice(0, f"rows that {spec.snapshots.strategy} saves between cuts would get pushes twice")
-    size = _memory_bytes(spec)
-    return ReplayChoice(size, f"trainers keep up to {write_bytes(size)} of pushes for shards that are replaced")
+    size, spill = _memory_bytes(spec), read_bytes(replay.spill) or 0
+    room = f"{write_bytes(size)} of pushes" + (f", and {write_bytes(spill)} more on disk," if spill else "")
+    return ReplayChoice(size, f"trainers keep up to {room} for shards that are replaced", spill)
 
 
 def replay_in_force(spec: CPRJobSpec, status: Status) -> ReplayChoice:
@@ -51,7 +53,7 @@ def replay_in_force(spec: CPRJobSpec, status: Status) -> ReplayChoice:
     if status.runtime is None:
         return replay_of(spec)
     frozen = status.runtime.replay
-    return ReplayChoice(frozen.memory_bytes, frozen.reason)
+    return ReplayChoice(frozen.memory_bytes, frozen.reason, frozen.spill_bytes)
 
 
 def replay_again(spec: CPRJobSpec, before: ReplayInForce | None) -> ReplayChoice:

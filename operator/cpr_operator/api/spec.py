@@ -54,6 +54,11 @@ class Replay(SpecModel):
     trainers.template requests and is limited to. Default: an eighth of that limit (or else request, or else 2Gi), at
     least 16Mi and at most 1Gi. At three quarters of it, the next save is made early. When it is full, the oldest pushes
     are dropped."""
+    spill: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] | None = None
+    """The room on the disk of each trainer's node for pushes that the memory has none for. It counts like memory: at
+    three quarters of both together the next save is made early. All of it is allocated when a trainer starts; if the
+    disk has no room, the condition SpillUnavailable says so, and only the memory is used. The operator requests it as
+    ephemeral-storage of the container `main`. Default: none."""
 
 
 class Redundancy(SpecModel):

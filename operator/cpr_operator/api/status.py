@@ -111,6 +111,7 @@ ConditionType = Literal[
     "SnapshotsDegraded",
     "DataOutdated",
     "PrecisionEmulated",
+    "SpillUnavailable",
     "CRDOutdated",
     "Complete",
     "Failed",
@@ -139,6 +140,8 @@ class ReplayInForce(Model):
 
     memory_bytes: Count = 0
     """The maximum memory for kept pushes per trainer, which the operator adds to the container's; 0: no replay."""
+    spill_bytes: Count = 0
+    """The room on each trainer's disk for pushes that the memory has none for."""
     reason: Sentence = "the job was started by a release whose trainers keep no pushes"
     """Why."""
 
@@ -160,6 +163,9 @@ class Runtime(Model):
     """The quota of a queue of Kueue that the pods run under; absent if the job stands in no queue."""
     replay: ReplayInForce = ReplayInForce()
     """Whether trainers push again what a replaced shard has lost, and why, or why not."""
+    restart_rules: bool = False
+    """Whether the container of a shard that is killed begins again in its pod, with all rows: the cluster had rules for
+    that when the job started (Kubernetes 1.35)."""
 
 
 class Counters(Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,9 @@ MAX_EVENT_MESSAGE = 1024
 
 #: What the server answers if an admission webhook cannot take part in dry runs: it says nothing about the object.
 NO_DRY_RUN = "does not support dry run"
+
+#: The first version of Kubernetes, major and minor, whose restart rules of containers are on unless somebody says no.
+_RESTART_RULES = (1, 35)
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 #: Where the kinds live that the operator applies, reads or deletes.
@@ -94,6 +98,16 @@ class KubernetesCluster:
         crd = await self._server.get(CRD_PATH)
         annotations: dict[str, str] = crd["metadata"].get("annotations", {})
         return annotations
+
+    async def has_restart_rules(self) -> bool:
+        """Whether containers begin again in their pods by rules of their own. Raises UnavailableError.
+
+        A server of such a version whose feature is off drops the rules from pods without a word.
+        """
+        try:
+            return has_restart_rules(await self._server.get("/version"))
+        except (NotFoundError, RefusedError):
+            return False
 
     async def serves_workloads(self) -> bool:
         """Whether Kueue's kinds are installed. Raises RefusedError, UnavailableError."""
@@ -268,6 +282,12 @@ class KubernetesCluster:
     async def reaches(self, pod: PodView) -> bool:
         """See `Cluster`."""
         return await reaches(pod)
+
+
+def has_restart_rules(version: Mapping[str, Any]) -> bool:
+    """Whether a server of this version (`/version`) knows restart rules of containers, and has them on: from 1.35."""
+    numbers = tuple(int(re.sub(r"\D.*", "", str(version.get(part, ""))) or 0) for part in ("major", "minor"))
+    return numbers >= _RESTART_RULES
 
 
 def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.placement import Placement
-from cpr_operator.api.quantities import main_container, with_more
+from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import ReplayChoice, redundancy_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
@@ -35,6 +35,9 @@ NODE_LOSS_S = 15
 LEAST_GRACE_S = 30
 #: Requests and limits of a container whose template names none.
 DEFAULT_RESOURCES = {"cpu": "1", "memory": f"{DEFAULT_MIB // 1024}Gi"}
+
+#: The exit codes after which a kubelet begins a shard's container again: an abort, SIGKILL, as for memory, and a fault.
+RESTARTED = (134, 137, 139)
 
 _MIB_BITS = 20
 _NO_REPLAY = ReplayChoice(0, "")
@@ -79,7 +82,8 @@ CONFINED_CONTAINER: Mapping[str, Any] = {
 class PodPlan:
     """What a pod is made from: `image`, `job_spec` and `replay` are frozen at the job's start.
 
-    `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job.
+    `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job. With `restart_rules`
+    the container of a shard begins again in its pod, with the memory of the last one.
     """
 
     job: JobId
@@ -90,6 +94,7 @@ class PodPlan:
     key_digest: str = ""
     placements: tuple[Placement, ...] = ()
     replay: ReplayChoice = _NO_REPLAY
+    restart_rules: bool = False
 
 
 def role_spec(plan: PodPlan, role: Role) -> Manifest:
@@ -183,7 +188,7 @@ def _required_spec(plan: PodPlan, role: Role, name: str, resources: Manifest) ->
         **CONFINED,
         "terminationGracePeriodSeconds": plan.grace_s,
         "containers": [_container(plan, role, name, resources, access)],
-        "volumes": _volumes(plan, access),
+        "volumes": _volumes(plan, role, access),
     }
 
 
@@ -192,36 +197,54 @@ def _container(plan: PodPlan, role: Role, name: str, resources: Manifest, access
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "args": [role],
-        "env": _environment(plan, name, access),
+        "env": _environment(plan, role, name, access),
         "ports": [
             {"name": name, "containerPort": env.DEFAULT_PORT_BASE + offset, "protocol": "TCP"}
             for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
         ],
-        "volumeMounts": _mounts(plan, access),
+        "volumeMounts": _mounts(plan, role, access),
+        **(_RESTARTS if _is_restarted(plan, role) else {}),
         **CONFINED_CONTAINER,
         **_probes(),
         **({"resources": resources} if resources else {}),
     }
 
 
+_RESTARTS: Mapping[str, Any] = {
+    "restartPolicy": "Never",
+    "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [*RESTARTED]}}],
+}
+
+
+def _is_restarted(plan: PodPlan, role: Role) -> bool:
+    """Whether the container begins again in its pod. A trainer's memory is in no file that another one would find.
+
+    A template that says Never means it: a container that ends is followed by another pod, then.
+    """
+    stated = main_container(plan.spec.shards.template).get("restartPolicy")
+    return plan.restart_rules and role == env.ROLE_SHARD and stated != "Never"
+
+
 def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
     """The resources of a container whose template states these; empty: as stated.
 
-    A trainer gets memory for the pushes that it keeps, so that no job which fits without replay is killed for it. What
-    is not stated is not limited, or is the operator's choice: there a shard gets the memory for redundancy, too.
+    A trainer gets memory for the pushes that it keeps, so that no job which fits without replay is killed for it, and
+    disk for those that it spills. What is not stated is not limited, or is the operator's choice: there a shard gets
+    the memory for redundancy, too.
     """
     if role == env.ROLE_SHARD:
-        more = 0 if stated else redundancy_bytes(plan.spec, plan.replay)
+        more, spill = 0 if stated else redundancy_bytes(plan.spec, plan.replay), 0
     else:
-        more = plan.replay.memory_bytes
+        more, spill = plan.replay.memory_bytes, plan.replay.spill_bytes
     own: Manifest = {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
     resources = stated or own
     if not more or not isinstance(resources, Mapping):
         return {} if stated else own
-    return with_more(resources, "memory", -(-more >> _MIB_BITS) << _MIB_BITS)
+    resources = with_more(resources, "memory", -(-more >> _MIB_BITS) << _MIB_BITS)
+    return with_disk(resources, spill) if spill else resources
 
 
-def _environment(plan: PodPlan, pod: str, access: StoreAccess) -> list[Manifest]:
+def _environment(plan: PodPlan, role: Role, pod: str, access: StoreAccess) -> list[Manifest]:
     values = {
         **spec_variables(plan.job_spec),
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
@@ -231,6 +254,7 @@ def _environment(plan: PodPlan, pod: str, access: StoreAccess) -> list[Manifest]
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
         env.KEEPER: "1",
+        **({env.MEMORY_DIR: env.MEMORY_MOUNT} if _is_restarted(plan, role) else {}),
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
         **access.variables,
     }
@@ -238,22 +262,27 @@ def _environment(plan: PodPlan, pod: str, access: StoreAccess) -> list[Manifest]
     return [*({"name": name, "value": value} for name, value in values.items()), address]
 
 
-def _volumes(plan: PodPlan, access: StoreAccess) -> list[Manifest]:
+def _volumes(plan: PodPlan, role: Role, access: StoreAccess) -> list[Manifest]:
+    # Without a limit of its own the volume may be as large as the pod's memory, to which it counts.
+    memory = [{"name": "cprjob-memory", "emptyDir": {"medium": "Memory"}}] if _is_restarted(plan, role) else []
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
     return [
         {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
         {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}},
         {"name": "cprjob-scratch", "emptyDir": {}},
+        *memory,
         *spec_volumes(plan.job_spec),
         *access.volumes,
     ]
 
 
-def _mounts(plan: PodPlan, access: StoreAccess) -> list[Manifest]:
+def _mounts(plan: PodPlan, role: Role, access: StoreAccess) -> list[Manifest]:
+    memory = [{"name": "cprjob-memory", "mountPath": env.MEMORY_MOUNT}] if _is_restarted(plan, role) else []
     return [
         {"name": "cprjob-roster", "mountPath": env.ROSTER_DIR, "readOnly": True},
         {"name": "cprjob-key", "mountPath": env.KEY_DIR, "readOnly": True},
         {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
+        *memory,
         *spec_mounts(plan.job_spec),
         *access.mounts,
     ]

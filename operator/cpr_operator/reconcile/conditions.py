@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import Problem
+from cpr_contract.reports import SPILL_UNAVAILABLE, Problem
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
@@ -47,6 +47,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
     ("DataOutdated", "True", EventReason.DATA_OUTDATED),
     ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
+    ("SpillUnavailable", "True", EventReason.SPILL_UNAVAILABLE),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
 )
 
@@ -110,6 +111,7 @@ def update_conditions(draft: Draft) -> Draft:
         *snapshots(draft),
         *data(draft.observed),
         *precision(draft.status),
+        *spill(draft.status),
     )
 
 
@@ -302,6 +304,19 @@ def precision(status: Status) -> Iterator[ConditionUpdate]:
     elif reported and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
         message = "the CPUs of all trainers have bf16 instructions"
         yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
+
+
+def spill(status: Status) -> Iterator[ConditionUpdate]:
+    """Whether trainers have reported that their disk has no room for pushes. As with `precision`, it may come later."""
+    without = [t.name for t in status.trainers if t.problem == SPILL_UNAVAILABLE]
+    reported = any(condition.type == "SpillUnavailable" for condition in status.conditions)
+    if without:
+        message = f"{_listed(without)}: the disk has no room for spec.recovery.replay.spill"
+        remedy = "free the disks of the nodes, or ask for less in a new job"
+        text = f"{message}, so the oldest pushes are dropped as soon as the memory is full; {remedy}"
+        yield ConditionUpdate("SpillUnavailable", "True", "DiskFull", text)
+    elif reported and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
+        yield ConditionUpdate("SpillUnavailable", "False", "Allocated", "all trainers have the room on disk")
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
@@ -86,6 +86,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         key_digest=status.runtime.key_digest,
         placements=status.runtime.quota.placements if status.runtime.quota else (),
         replay=replay_in_force(spec, status),
+        restart_rules=status.runtime.restart_rules,
     )
 
 
@@ -183,7 +184,8 @@ def _waits_for_others(observed: PassInput) -> bool:
     """
     trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
     paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
-    return any(problem is None or problem.reason == PRECISION_EMULATED for problem in paused)
+    standing = {PRECISION_EMULATED, SPILL_UNAVAILABLE}
+    return any(problem is None or problem.reason in standing for problem in paused)
 
 
 def _is_missed(observed: PassInput, members: Sequence[Shard | Trainer]) -> bool:

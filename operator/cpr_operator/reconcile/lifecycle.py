@@ -145,8 +145,9 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
         job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay))),
-        replay=ReplayInForce(memory_bytes=replay.memory_bytes, reason=replay.reason),
+        replay=ReplayInForce(memory_bytes=replay.memory_bytes, spill_bytes=replay.spill_bytes, reason=replay.reason),
         quota=quota_of(observed.queue),
+        restart_rules=observed.restart_rules,
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import FailureRecord, Shard, Trainer
-from cpr_operator.failures import Failure, Kind
+from cpr_operator.cluster.views import PodView
+from cpr_operator.failures import Failure, Kind, restarted
 from cpr_operator.reconcile.members import record_restart, with_shards, with_trainer
 from cpr_operator.reconcile.observe import leader_report, report_of
-from cpr_operator.reconcile.pass_ import Draft
+from cpr_operator.reconcile.pass_ import Alive, Draft
 
 
 def tell_lives(draft: Draft) -> Draft:
@@ -20,10 +22,15 @@ def tell_lives(draft: Draft) -> Draft:
     """
     draft = _with_times(draft)
     for shard in draft.status.shards:
-        lives = _lives(draft, shard)
-        draft = _record(draft, shard, lives, "with all rows")
-        if lives > shard.lives:
-            draft = draft.to(with_shards(draft.status, {shard.index: shard.evolve(lives=lives)}))
+        pod, lives = _alive(draft, shard), _lives(draft, shard)
+        restarts = max(shard.restarts, pod.restarts if pod else 0)
+        # Each container has had a life at least, whether that could tell of it or not.
+        lives = max(lives, max(shard.lives, 1) + restarts - shard.restarts if restarts > shard.restarts else 0)
+        ends = [restarted(pod)] * (restarts - shard.restarts) if pod else []
+        draft = _record(draft, shard, lives, "with all rows", ends)
+        if lives > shard.lives or restarts > shard.restarts:
+            known = shard.evolve(lives=max(lives, shard.lives), restarts=restarts)
+            draft = draft.to(with_shards(draft.status, {shard.index: known}))
     for trainer in draft.status.trainers:
         report = report_of(draft.observed, trainer)
         lives = report.lives if isinstance(report, TrainerReport) else 0
@@ -33,15 +40,26 @@ def tell_lives(draft: Draft) -> Draft:
     return draft
 
 
-def _record(draft: Draft, member: Shard | Trainer, lives: int, where: str) -> Draft:
+def _record(draft: Draft, member: Shard | Trainer, lives: int, where: str, containers: Sequence[Failure] = ()) -> Draft:
+    """Record the lives that have ended; the last ones with their `containers`, the others by themselves."""
     told = _told(draft, member)
-    for life in range(max(member.lives, 1), lives):
+    ended = range(max(member.lives, 1), lives)
+    for life in ended:
         took_s = told.get(life)
         within = "" if took_s is None else f" within {took_s:.2f} s"
-        message = f"the process ended, and the next one went on {where}{within}: life {life + 1}"
-        failure = Failure(Kind.CRASHED, "RestartedInPlace", message, ended=False)
+        on = f"the next one went on {where}{within}: life {life + 1}"
+        failure = Failure(Kind.CRASHED, "RestartedInPlace", f"the process ended, and {on}", ended=False)
+        if lives - life <= len(containers):
+            end = containers[life - lives]
+            failure = replace(end, message=f"{end.message}; its container began again, and {on}", ended=False)
         draft = record_restart(draft, member, failure, life, took_s)
     return draft
+
+
+def _alive(draft: Draft, shard: Shard) -> PodView | None:
+    """The shard's pod, if nothing is wrong with it."""
+    fact = draft.facts.get(shard.name)
+    return fact.pod if isinstance(fact, Alive) else None
 
 
 def _with_times(draft: Draft) -> Draft:

@@ -44,6 +44,7 @@ def replacement(observed: PassInput, member: M) -> M:
         state="Pending",
         started_at=observed.now,
         lives=0,
+        restarts=0,
         problem="",
     )
 

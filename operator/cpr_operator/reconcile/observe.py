@@ -10,7 +10,7 @@ from cpr_contract.spec import steps_in
 from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
-from cpr_operator.failures import Failure, Trouble, classify, hung
+from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung
 from cpr_operator.reconcile.pass_ import (
     Alive,
     Done,
@@ -85,13 +85,17 @@ def _fact(observed: PassInput, member: Shard | Trainer, pods: Mapping[tuple[str,
             going = not failure.ended and until is not None and observed.now < until + GRACE_SLACK_S
             return Terminating(pod, failure, until) if going and pod and until else Lost(pod, failure)
         case trouble:
-            return _unharmed(pod, trouble) if pod else NoPod()
+            return _unharmed(observed, member, pod, trouble) if pod else NoPod()
 
 
-def _unharmed(pod: PodView, trouble: Trouble | None) -> Fact:
+def _unharmed(observed: PassInput, member: Shard | Trainer, pod: PodView, trouble: Trouble | None) -> Fact:
     container = pod.container
     if container is not None and container.kind == "Terminated" and container.exit_code == ExitCode.OK:
         return Done(container.message)
+    report = report_of(observed, member)
+    # Each container has had a life at least. One that counts fewer does not know of those before it.
+    if isinstance(report, ShardReport) and report.lives <= pod.restarts:
+        return Lost(pod, forgetful(pod))
     return Alive(pod, trouble)
 
 

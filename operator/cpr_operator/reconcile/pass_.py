@@ -46,6 +46,7 @@ class EventReason(enum.StrEnum):
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     DATA_OUTDATED = "DataOutdated"
     PRECISION_EMULATED = "PrecisionEmulated"
+    SPILL_UNAVAILABLE = "SpillUnavailable"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -103,7 +104,8 @@ class PassInput:
     what a new handshake key would be called, and `key_lost` says that the Secret of the present one
     is gone. `restriction` is what pod templates may say; None: anything. `ancestors` are the jobs
     among which a new one may choose the anchor that it starts from. `queue` is what Kueue says of
-    the job, None if it stands in no queue. `ending` has the uids of trainers whose
+    the job, None if it stands in no queue. `restart_rules` says whether the cluster begins containers
+    again in their pods; it is asked for a job that may start. `ending` has the uids of trainers whose
     kubelets are waited for to tell that they have ended.
     """
 
@@ -124,6 +126,7 @@ class PassInput:
     ancestors: tuple[JobView, ...] = ()
     queue: Queue | None = None
     ending: frozenset[str] = frozenset()
+    restart_rules: bool = False
     timing: Timing = Timing()
 
     @property

@@ -129,6 +129,7 @@ def _promote(draft: Draft, shard: Shard) -> Draft:
         port_base=pod.port_base,
         state="Starting",
         lives=choice.lives,
+        restarts=pod.restarts,
     )
     status = with_shards(status, {shard.index: promoted})
     status = status.evolve(spares=tuple(spare for spare in status.spares if spare.pod != pod.name))

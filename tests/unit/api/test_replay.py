@@ -88,6 +88,25 @@ def test_where_it_does_not_work_it_is_off_and_says_why(changes: dict[str, Any], 
     assert reason in choice.reason
 
 
+def test_trainers_spill_as_much_as_the_spec_says_and_nothing_by_default() -> None:
+    asked = spec({"mode": "Auto", "memory": "256Mi", "spill": "20Gi"})
+    job = to_job_spec(asked, "uid", "name")
+    assert (job.replay_bytes, job.spill_bytes) == (256 * MIB, 20 * GIB)
+    assert replay_of(asked).reason == (
+        "trainers keep up to 256Mi of pushes, and 20Gi more on disk, for shards that are replaced"
+    )
+    assert to_job_spec(spec({"mode": "Auto"}), "uid", "name").spill_bytes == 0
+    assert to_job_spec(spec({"mode": "Off", "spill": "20Gi"}), "uid", "name").spill_bytes == 0
+    chosen = ReplayInForce(memory_bytes=64 * MIB, spill_bytes=GIB)
+    assert replay_in_force(asked, started(chosen)).spill_bytes == GIB, "as it was when the job started"
+
+
+@pytest.mark.parametrize("spill", ["0Gi", "1", "1G", "1.5Gi", "-1Gi", "1Ti", ""])
+def test_a_spill_is_a_whole_number_of_kibi_mebi_or_gibibytes(spill: str) -> None:
+    assert validate(small_job(recovery={"replay": {"mode": "Auto", "spill": spill}}))
+    assert not validate(small_job(recovery={"replay": {"mode": "Auto", "spill": "64Mi"}}))
+
+
 @pytest.mark.parametrize("memory", ["0Gi", "1", "1G", "1.5Gi", "-1Gi", "1Ti", ""])
 def test_memory_is_a_whole_number_of_kibi_mebi_or_gibibytes(memory: str) -> None:
     assert validate(small_job(recovery={"replay": {"mode": "Auto", "memory": memory}}))

@@ -85,6 +85,12 @@ SHARD_TEMPLATE: Mapping[str, Any] = {
 }
 
 
+#: Whose own rules give way to those that its memory is made for.
+RESTARTED: Mapping[str, Any] = {
+    "spec": {"containers": [{"name": "main", "restartPolicy": "Always", "restartPolicyRules": [{"action": "None"}]}]},
+}
+
+
 #: To whose memory a trainer's pod adds what pushes take.
 SIZED_TEMPLATE: Mapping[str, Any] = {
     "spec": {
@@ -123,6 +129,11 @@ def replaying(**changes: Any) -> PodPlan:
     return replace(made, replay=ReplayChoice(256 << 20, "asked for"))
 
 
+def spilling(**changes: Any) -> PodPlan:
+    """The same, and 4 GiB on disk."""
+    return replace(plan(**changes), replay=ReplayChoice(256 << 20, "asked for", 4 << 30))
+
+
 def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
     """The objects around two trainers and four shards, beside the key."""
     status = Status(trainers=tuple(Trainer(index=i) for i in range(2)), shards=tuple(Shard(index=i) for i in range(4)))
@@ -143,11 +154,15 @@ LAKE: Mapping[str, Any] = {
 
 CASES: dict[str, Callable[[], Any]] = {
     "shard": lambda: pod_manifest(plan(), SHARD),
+    "shard-that-is-restarted": lambda: pod_manifest(
+        replace(plan(shards__template=RESTARTED), restart_rules=True), SHARD
+    ),
     "spare": lambda: spare_manifest(plan(shards__sparePriorityClassName="spares"), spare_name(JOB, 4)),
     "spare-with-template": lambda: spare_manifest(plan(shards__template=APART), spare_name(JOB, 4)),
     "trainer": lambda: pod_manifest(plan(), TRAINER),
     "trainer-with-template": lambda: pod_manifest(plan(trainers__template=TEMPLATE), TRAINER),
     "trainer-that-replays": lambda: pod_manifest(replaying(trainers__template=SIZED_TEMPLATE), TRAINER),
+    "trainer-that-spills": lambda: pod_manifest(spilling(trainers__template=SIZED_TEMPLATE), TRAINER),
     "shard-with-secrets": lambda: pod_manifest(
         plan(snapshots__store__credentialsSecret="minio", snapshots__store__caBundle={"name": "ca", "key": "ca.pem"}),
         SHARD,
@@ -219,6 +234,46 @@ def test_a_trainer_has_the_memory_of_its_template_and_that_of_the_pushes_it_keep
     nothing = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]}}
     assert memory_of(pod_manifest(replaying(trainers__template=nothing), TRAINER)) == {"main": (None, None)}
     assert memory_of(pod_manifest(replaying(), SHARD)) == {"main": ("2Gi", "2Gi")}, "shards keep no pushes"
+
+
+def disk_of(pod: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """The disk of the main container: what it requests, and its limit."""
+    (main,) = [each for each in pod["spec"]["containers"] if each["name"] == "main"]
+    return tuple(main["resources"].get(kind, {}).get("ephemeral-storage") for kind in ("requests", "limits"))
+
+
+def test_a_trainer_requests_the_disk_that_it_spills_pushes_to() -> None:
+    def stated(**resources: Any) -> Mapping[str, Any]:
+        return pod_manifest(
+            spilling(trainers__template={"spec": {"containers": [{"name": "main", "resources": resources}]}}), TRAINER
+        )
+
+    disk = "ephemeral-storage"
+    assert disk_of(CASES["trainer-that-spills"]()) == ("4Gi", None)
+    assert disk_of(pod_manifest(spilling(), TRAINER)) == ("4Gi", None)
+    assert disk_of(stated(requests={disk: "1Gi"}, limits={disk: "2Gi"})) == ("5Gi", "6Gi")
+    assert disk_of(stated(limits={disk: "2Gi", "memory": "1Gi"})) == (None, "6Gi"), "requests are as limits, then"
+    assert disk_of(pod_manifest(spilling(), SHARD)) == (None, None), "shards keep no pushes"
+
+
+def test_trainers_and_pods_of_older_clusters_are_not_restarted() -> None:
+    for pod in (pod_manifest(replace(plan(), restart_rules=True), TRAINER), pod_manifest(plan(), SHARD)):
+        (main,) = pod["spec"]["containers"]
+        assert not {"restartPolicy", "restartPolicyRules"} & set(main)
+        assert "cprjob-memory" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_a_template_may_say_that_its_containers_are_not_restarted() -> None:
+    never = {"spec": {"containers": [{"name": "main", "restartPolicy": "Never"}]}}
+    pod = pod_manifest(replace(plan(shards__template=never), restart_rules=True), SHARD)
+    assert "restartPolicyRules" not in pod["spec"]["containers"][0]
+    assert "cprjob-memory" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_a_spare_is_restarted_as_the_shard_that_it_may_become() -> None:
+    pods = (spare_manifest(replace(plan(), restart_rules=True), "spare-1"), CASES["shard-that-is-restarted"]())
+    spare, shard = (pod["spec"]["containers"][0]["restartPolicyRules"] for pod in pods)
+    assert spare == shard
 
 
 def test_what_the_template_adds_stays() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
+from cpr_trainer.exchange.segments import Spill
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.tables.memory import KeptFile, Kind
 from support.exchanges import WAIT_S, follow
@@ -21,15 +22,18 @@ from support.killed_lines import killed_at
 from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
 
-FILES = ("exchange/exchange.py", "exchange/ring.py", "exchange/outbox.py", "exchange/link.py", "exchange/outbox.py")
+FILES = ("exchange/exchange.py", "exchange/ring.py", "exchange/segments.py", "exchange/outbox.py", "exchange/link.py")
 Shards = tuple[ShardThread, ShardThread]
+NUMBERS = count(1)
 
 
-@pytest.fixture(params=[0, 1 << 20], ids=["acknowledged", "protected"])
+@pytest.fixture(params=[(0, 0), (1 << 20, 0), (1 << 13, 1 << 16)], ids=["acknowledged", "protected", "spilled"])
 def job(request: pytest.FixtureRequest) -> JobSpec:
     job = small_job(Path("unused"), shards=2)
     sgd = replace(job.model.sparse_optimizer, kind="SGD", learning_rate=1.0)
-    return replace(job, model=replace(job.model, sparse_optimizer=sgd), replay_bytes=request.param)
+    return replace(
+        job, model=replace(job.model, sparse_optimizer=sgd), replay_bytes=request.param[0], spill_bytes=request.param[1]
+    )
 
 
 @pytest.fixture
@@ -37,17 +41,27 @@ def shards(serve: Callable[..., ShardThread]) -> Shards:
     return serve(0), serve(1)
 
 
+@pytest.fixture(autouse=True)
+def disk(tmp_path: Path) -> None:
+    House.folder = tmp_path
+
+
 class House:
     """A trainer's file, and its exchanges, one after the other. `kept`: the last step that is complete."""
+
+    folder: Path
 
     def __init__(self, job: JobSpec, rows: UniqueRows) -> None:
         self.job, self.rows = job, rows
         self.file = KeptFile.new()
+        self.disk = self.folder / f"pushes-{next(NUMBERS)}"
         self.kept, self.standing = 0, np.full((2, 4), -1)
         self.exchange = self._exchange()
 
     def _exchange(self) -> Exchange:
-        return Exchange(self.job, 0, 1, KEY, 1000, file=self.file)
+        size_bytes = self.job.spill_bytes
+        spill = Spill(self.disk, size_bytes, self.file) if size_bytes else None
+        return Exchange(self.job, 0, 1, KEY, 1000, file=self.file, spill=spill)
 
     def join(self, *shards: ShardThread, generation: int = 1, roster: int = 1) -> None:
         follow(self.exchange, *shards, generation=generation, roster=roster)

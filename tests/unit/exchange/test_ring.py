@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -10,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpr_trainer.exchange.ring import Block, Ring, padded
+from cpr_trainer.exchange.segments import Memory, Spill
+from cpr_trainer.tables.memory import KeptFile
 
 
 def take(ring: Ring, size_bytes: int, step: int = 1) -> Block | None:
@@ -38,6 +44,92 @@ def test_what_is_kept_stays_as_it_is_until_it_is_dropped(limit: int, steps: list
         for _, copy, original in kept:
             assert np.array_equal(copy, original)
     ring.close()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 3)), max_size=60),
+    st.sampled_from((0, 5000, 1 << 14, 1 << 16)),
+)
+def test_what_is_on_disk_stays_as_it_is_and_within_its_bound(steps: list[tuple[int, int]], size_bytes: int) -> None:
+    with TemporaryDirectory() as folder:
+        path, limit = Path(folder, "pushes"), 1 << 13
+        spill = Spill(path, size_bytes)
+        ring = Ring(limit, spill=spill)
+        kept: deque[tuple[Block, np.ndarray, np.ndarray]] = deque()
+        rng = np.random.default_rng(0)
+        for size, drops in steps:
+            values = rng.integers(0, 2**31, size, dtype=np.int32)
+            block = take(ring, padded(values.nbytes))
+            if block is not None:
+                kept.append((block, block.keep(values), values))
+            assert sum(padded(copy.nbytes) for _, copy, _ in kept) <= limit + size_bytes
+            assert path.stat().st_size <= size_bytes
+            assert 0 <= ring.fill <= 1
+            for _ in range(min(drops, len(kept))):
+                kept.popleft()[0].drop()
+            for _, copy, original in kept:
+                assert np.array_equal(copy, original)
+        ring.close()
+
+
+def test_a_spill_takes_what_memory_does_not_and_memory_comes_first_again(tmp_path: Path) -> None:
+    ring, blocks = Ring(1 << 14, spill=Spill(tmp_path / "pushes", 1 << 16)), deque[Block]()
+    while (block := take(ring, 1000)) is not None:
+        blocks.append(block)
+    in_memory = [isinstance(block.segment.pool, Memory) for block in blocks]
+    assert in_memory == sorted(in_memory, reverse=True), "the disk is used once memory is full"
+    assert 12 <= in_memory.count(True) <= 16
+    assert 45 <= in_memory.count(False) <= 65
+    assert ring.fill > 0.85
+    for _ in range(20):
+        blocks.popleft().drop()
+    block = take(ring, 1000)
+    assert block is not None
+    assert isinstance(block.segment.pool, Memory)
+    ring.close()
+
+
+def test_all_of_a_spill_is_allocated_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "pushes"
+    Spill(path, 1 << 20).close()
+    assert path.stat().st_size == 1 << 20
+    assert path.stat().st_blocks * 512 >= 1 << 20
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        Spill(tmp_path / "pushes", 1 << 20)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) -> None:
+    file, path = KeptFile.new(), tmp_path / "pushes"
+    ring, made = Ring(1 << 13, file, spill=Spill(path, 1 << 16, file)), []
+    for step in range(1, 41):
+        block = take(ring, 1024, step)
+        assert block is not None
+        block.keep(np.array([0, 0, 0, step]))
+        block.seal(step)
+        made.append(block)
+    for block in made[:4]:
+        block.drop()
+    ring.close()
+    ring._thread.shutdown()
+    again = KeptFile(file.descriptor)
+    heir = Ring(1 << 13, again, spill=Spill(path, 1 << 16, again))
+    steps = [int(block.read((4,), np.int64)[3]) for block in heir.left]
+    assert steps == sorted(steps)
+    assert steps[-36:] == list(range(5, 41))
+    assert {type(block.segment.pool) for block in heir.left} == {Memory, Spill}
+    while (block := take(heir, 1024, 41)) is not None:
+        block.keep(np.arange(128))
+    old = [block.segment.memory[block._start :][:32].view(np.int64)[3] for block in heir.left[-36:]]
+    assert old == list(range(5, 41)), "new blocks lie in no old one"
+    heir.close()
 
 
 def test_dropping_the_oldest_makes_room() -> None:
@@ -83,10 +175,36 @@ def test_a_block_takes_no_more_than_was_asked_for() -> None:
     limit=st.sampled_from((1 << 12, 1 << 14, 1 << 16)),
     sizes=st.lists(st.integers(1, 1 << 9), min_size=1, max_size=300),
     more=st.integers(1, 5),
+    spilled=st.sampled_from((None, 1 << 14, 50_000)),
 )
-def test_no_block_goes_for_the_next_ones_that_was_not_told_of(limit: int, sizes: list[int], more: int) -> None:
+def test_no_block_goes_for_the_next_ones_that_was_not_told_of(
+    limit: int, sizes: list[int], more: int, spilled: int | None
+) -> None:
     """Segments hold one block or dozens; the oldest blocks go until there is room, and never more than was told."""
-    ring, blocks = Ring(limit), deque[tuple[int, Block]]()
+    with TemporaryDirectory() as folder:
+        spill = None if spilled is None else Spill(Path(folder, "pushes"), spilled)
+        told_of(Ring(limit, spill=spill), sizes, more)
+
+
+@pytest.mark.parametrize("size", [100, 500, 900, 3000])
+@pytest.mark.parametrize("spilled", [None, 1 << 14])
+def test_at_no_step_more_goes_than_was_told_before(size: int, spilled: int | None, tmp_path: Path) -> None:
+    """As memory fills, then the disk, and then both are used over and over."""
+    ring = Ring(1 << 13, spill=None if spilled is None else Spill(tmp_path / "pushes", spilled))
+    blocks, told, gone = deque[tuple[int, Block]](), deque[int](maxlen=4), 0
+    for step in range(1, 300):
+        while (block := take(ring, size, step)) is None:
+            gone, oldest = blocks.popleft()
+            oldest.drop()
+        blocks.append((step, block))
+        told.append(max(gone, ring.last_to_go(3)))
+        assert gone <= told[0]
+    assert gone > 0
+    ring.close()
+
+
+def told_of(ring: Ring, sizes: list[int], more: int) -> None:
+    blocks = deque[tuple[int, Block]]()
     ring.prepare(max(sizes))
     gone = 0
 

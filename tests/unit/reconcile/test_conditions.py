@@ -1,5 +1,6 @@
-from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status
-from cpr_operator.reconcile.conditions import ConditionUpdate, budget, recovering, with_conditions
+from cpr_contract.reports import SPILL_UNAVAILABLE
+from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status, Trainer
+from cpr_operator.reconcile.conditions import ConditionUpdate, budget, recovering, spill, with_conditions
 from cpr_operator.reconcile.members import account_of, with_account
 
 
@@ -24,6 +25,22 @@ def test_there_is_one_condition_of_a_type() -> None:
         "Failed",
         "Complete",
     ]
+
+
+def test_a_disk_without_room_for_pushes_is_a_condition_until_all_trainers_have_it() -> None:
+    def found(status: Status) -> list[tuple[str, str]]:
+        return [(finding.status, finding.reason) for finding in spill(status)]
+
+    well = Status(trainers=tuple(Trainer(index=i, state="Training") for i in range(2)))
+    assert found(well) == []
+    without = well.evolve(trainers=(well.trainers[0], well.trainers[1].evolve(problem=SPILL_UNAVAILABLE)))
+    (finding,) = spill(without)
+    assert (finding.status, finding.reason) == ("True", "DiskFull")
+    assert finding.message.startswith("trainer/1: the disk has no room for spec.recovery.replay.spill")
+    before = with_conditions(without, 1, 1.0, finding)
+    starting = before.evolve(trainers=(well.trainers[0], well.trainers[1].evolve(state="Starting")))
+    assert found(starting) == [], "it may tell it later"
+    assert found(before.evolve(trainers=well.trainers)) == [("False", "Allocated")]
 
 
 def told(

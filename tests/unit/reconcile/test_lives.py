@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Recovery, Status
+from cpr_operator.cluster.views import ContainerView
 from cpr_operator.reconcile import second_round
 from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
@@ -161,3 +163,75 @@ async def test_members_that_went_on_in_place_are_asked_until_they_have_told_how_
     later = reconcile(timed(again(world, first, 1, 2, 1), shard_1=((1, 0.125),))).status
     assert later is not None
     assert {pod.name for pod in second_round(again(world, later, 1, 2, 1))} == asked
+
+
+def with_restarts(world: PassInput, index: int, restarts: int, **changes: Any) -> PassInput:
+    """The same, in which a shard's container has begun again so often, the last time after it ran out of memory."""
+    uid = world.job.status.shards[index].uid
+    end = ContainerView("Terminated", "OOMKilled", "", 137)
+    pods = tuple(
+        replace(pod, restarts=restarts, last_end=end, **changes) if pod.uid == uid else pod for pod in world.pods
+    )
+    return replace(world, pods=pods)
+
+
+@pytest.mark.parametrize("told_lives", [(), (1, 2, 1)])
+async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or_not(
+    told_lives: tuple[int, ...],
+) -> None:
+    world = await told(*told_lives, by="shards" if told_lives else "leader")
+    if not told_lives:  # it does not answer yet
+        uid = world.job.status.shards[1].uid
+        world = replace(world, reports={each: report for each, report in world.reports.items() if each != uid})
+    outcome = reconcile(with_restarts(world, 1, 1))
+    status = outcome.status
+    assert status is not None
+    assert in_place(outcome) == [("InPlace", 1, 1, 1, True)]
+    (failure,) = status.failures
+    assert (failure.kind, failure.exit_code, failure.reason) == ("OOMKilled", 137, "OOMKilled")
+    assert "life 2" in failure.message
+    assert (status.shards[1].lives, status.shards[1].restarts) == (2, 1)
+    assert status.restart_times == (world.now,)
+    assert (outcome.creates, outcome.deletes, status.recovery) == ((), (), None)
+    assert [event.reason for event in outcome.events if event.reason == "RestartedInPlace"] == ["RestartedInPlace"]
+    again_told = reconcile(with_restarts(again(world, status, 1, 2, 1, by="shards"), 1, 1)).status
+    assert again_told is None or again_told.failures == status.failures, "it is recorded once"
+
+
+async def test_a_container_that_began_again_and_its_servers_are_told_apart() -> None:
+    world = await told(1, 4, 1, by="shards")
+    outcome = reconcile(with_restarts(world, 1, 1))
+    status = outcome.status
+    assert status is not None
+    assert [(f.life, f.kind) for f in status.failures] == [(1, "Crashed"), (2, "Crashed"), (3, "OOMKilled")]
+
+
+async def test_a_container_that_is_about_to_begin_again_is_waited_for() -> None:
+    world = await told()
+    ended = ContainerView("Restarting", "OOMKilled", "", 137)
+    outcome = reconcile(with_restarts(world, 1, 0, container=ended))
+    assert in_place(outcome) == []
+    assert (outcome.creates, outcome.deletes) == ((), ())
+
+
+async def test_one_that_ends_again_is_replaced_and_both_ends_are_counted() -> None:
+    world = await told(1, 2, 1, by="shards")
+    status = reconcile(with_restarts(world, 1, 1)).status
+    assert status is not None
+    ended = ContainerView("Terminated", "OOMKilled", "", 137)
+    later = replace(again(world, status, 1, 2, 1, by="shards"), now=world.now + 60)
+    outcome = reconcile(with_restarts(later, 1, 1, container=ended))
+    assert outcome.status is not None
+    assert [(f.tier, f.life, f.counted) for f in outcome.status.failures] == [("InPlace", 1, True), ("NewPod", 0, True)]
+    assert outcome.status.shards[1].incarnation == 2
+    assert (outcome.status.shards[1].restarts, outcome.status.shards[1].lives) == (0, 0)
+    assert len(outcome.status.restart_times) == 2
+
+
+async def test_a_container_without_the_memory_of_the_last_one_is_replaced() -> None:
+    """An image of an older release begins with nothing, as if it were the first process of its incarnation."""
+    world = await told(1, 1, 1, by="shards")
+    outcome = reconcile(with_restarts(world, 1, 1))
+    assert outcome.status is not None
+    assert outcome.status.shards[1].incarnation == 2
+    assert outcome.status.failures[-1].reason == "MemoryLost"

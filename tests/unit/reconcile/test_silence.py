@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import Problem, ShardReport, TrainerReport, TrainerState
+from cpr_contract.reports import SPILL_UNAVAILABLE, Problem, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
 from cpr_operator.api.held_out_spec import EarlyStop
 from cpr_operator.cluster.views import PodView
@@ -259,7 +259,8 @@ async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
     _, usual_s, stalled = await wakes(world, {uid: report})
     assert (usual_s > world.timing.changing_s, stalled) == (True, False)
     slow = Problem(PRECISION_EMULATED, "bf16 is emulated.", "Train in fp32.")
-    for names, problem in ((("shard/1",), None), ((), None), ((), slow)):
+    full = Problem(SPILL_UNAVAILABLE, "The disk is full.", "Free it.")
+    for names, problem in ((("shard/1",), None), ((), None), ((), slow), ((), full)):
         waiting = replace(report, state=TrainerState.PAUSED, waiting_for=names, problem=problem)
         assert await wakes(world, {uid: waiting}) == ("Running", world.timing.changing_s / 2, True)
     store = replace(report, state=TrainerState.PAUSED, problem=Problem("StoreUnreachable", "It is away.", "Wait."))

@@ -25,6 +25,7 @@ from cpr_trainer.exchange.lookup import LinkState, PendingLookup, SaveState, Sha
 from cpr_trainer.exchange.loop import LinkLoop
 from cpr_trainer.exchange.outbox import STANDING, Form, Push, last_run
 from cpr_trainer.exchange.ring import Block, Ring, room_bytes
+from cpr_trainer.exchange.segments import Spill
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.tables.memory import KeptFile
@@ -43,7 +44,8 @@ class Exchange:
 
     `total_samples` is of the whole job. `window` is how many steps may be unacknowledged. Nothing is connected before
     the first `follow`. One thread makes the calls that send or wait; any thread may look. In a `file` pushes are kept
-    for the next process until shards have them, whether the job replays or not.
+    for the next process until shards have them, whether the job replays or not. `spill` is where they go if the memory
+    for them is full.
     """
 
     def __init__(  # noqa: PLR0913 -- who, of what, and four choices
@@ -55,6 +57,7 @@ class Exchange:
         total_samples: int,
         *,
         file: KeptFile | None = None,
+        spill: Spill | None = None,
         window: int = WINDOW,
         clock: Callable[[], float] = monotonic,
         rng: random.Random | None = None,
@@ -75,7 +78,7 @@ class Exchange:
         self._window = window
         self._clock = clock
         self._replays = bool(job.replay_bytes)
-        self._ring = Ring(job.replay_bytes, file) if self._replays else None
+        self._ring = Ring(job.replay_bytes, file, spill=spill) if self._replays else None
         if file is not None and not self._replays:
             self._ring = Ring(_NO_LIMIT, file, _SMALL_SEGMENT)
         self._form = None if file is None else Form(job.shards, self._dims, self._session.encoding)

@@ -1,7 +1,7 @@
 """Memory for pushes that may have to be sent again: bounded, used over and over, and touched before it is used.
 
 Memory that is new to the machine costs about 2 ms a MiB at its first touch. A thread aside pays that for the next
-segment while the present one fills, so that a step pays for a copy alone.
+segment while the present one fills, so that a step pays for a copy alone. Where memory is full, segments are on disk.
 
 In a file that outlives the process the next one finds the blocks that were in use. A block counts once it is sealed.
 """
@@ -18,23 +18,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpr_trainer.arrays import Ints
-from cpr_trainer.tables.memory import Area, KeptFile, Kind
+from cpr_trainer.exchange.segments import ALIGNMENT, NUMBER, SIZE, STEP, Memory, Pool, Segment, Spill
+from cpr_trainer.tables.memory import KeptFile
 
 _Array = TypeVar("_Array", bound=NDArray[Any])
 
 #: The usual size of a segment, and the least number of them in a ring.
 _SEGMENT_BYTES, _SEGMENTS = 16 << 20, 16
-_ALIGNMENT = 64
-_PAGE_BYTES = 4096
-#: The first numbers of a block that is sealed; the size is 0 in one that is not.
-_SIZE, _NUMBER, _STEP = range(3)
-_HEAD_BYTES = 24
 
 
 def padded(size_bytes: int) -> int:
     """Return the room that an array of this size takes in a block."""
-    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def room_bytes(arrays: Sequence[NDArray[Any]]) -> int:
@@ -42,69 +37,10 @@ def room_bytes(arrays: Sequence[NDArray[Any]]) -> int:
     return sum(padded(array.nbytes) for array in arrays)
 
 
-class _Segment:
-    """Consecutive memory that blocks are cut from, one after the other.
-
-    `live` blocks are still in use; `last_step` is that of the last block. `used` bytes are cut; that number lies before
-    the memory itself, so that it is kept as long as this is.
-    """
-
-    def __init__(self, memory: NDArray[np.uint8], area: Area | None = None) -> None:
-        self.memory = memory[_ALIGNMENT:]
-        self.area = area
-        self.live = 0
-        self.last_step = 0
-        self._used: Ints = memory[:8].view(np.int64)
-
-    @classmethod
-    def new(cls, size_bytes: int, file: KeptFile | None) -> _Segment:
-        """Make one in the file, or in memory of this process, and touch it."""
-        area = file.grow(Kind.PUSHES, _ALIGNMENT + size_bytes) if file is not None else None
-        segment = cls(np.zeros(_ALIGNMENT + size_bytes, np.uint8) if area is None else area.memory, area)
-        segment.memory[::_PAGE_BYTES] = 0
-        return segment
-
-    @property
-    def used(self) -> int:
-        return int(self._used[0])
-
-    @used.setter
-    def used(self, size_bytes: int) -> None:
-        self._used[0] = size_bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.memory)
-
-    @property
-    def left(self) -> int:
-        return self.size - self.used
-
-    def cut(self, size_bytes: int) -> int:
-        """Return where the next block begins, which is not sealed."""
-        start = self.used
-        self.memory[start : start + 8] = 0
-        self.used = start + size_bytes
-        return start
-
-    def head(self, start: int) -> Ints:
-        """The first numbers of the block that begins there, see `Block.seal`."""
-        return self.memory[start : start + _HEAD_BYTES].view(np.int64)
-
-    def sealed(self) -> list[tuple[int, Ints]]:
-        """Where the sealed blocks begin, and their first numbers; nothing after them counts as cut."""
-        found, start = list[tuple[int, Ints]](), 0
-        while start < self.used and (head := self.head(start))[_SIZE]:
-            found.append((start, head))
-            start += int(head[_SIZE])
-        self.used = start
-        return found
-
-
 class Block:
     """A piece of a ring, for the arrays of one step. Whoever holds it says `hold`, and `drop` once done."""
 
-    def __init__(self, ring: Ring, segment: _Segment, start: int, size_bytes: int) -> None:
+    def __init__(self, ring: Ring, segment: Segment, start: int, size_bytes: int) -> None:
         self._ring = ring
         self.segment = segment
         self._start = self._next = start
@@ -132,8 +68,8 @@ class Block:
         """All is in the block that belongs there. Its first array is of int64, and begins with three zeros."""
         self._ring.sealed += 1
         head = self.segment.head(self._start)
-        head[_NUMBER], head[_STEP] = self._ring.sealed, step
-        head[_SIZE] = self._end - self._start
+        head[NUMBER], head[STEP] = self._ring.sealed, step
+        head[SIZE] = self._end - self._start
 
     def hold(self) -> None:
         """One more needs what the block has."""
@@ -150,7 +86,7 @@ class Block:
 class _Room:
     """How many blocks of at most `block_bytes` find room, however small each is.
 
-    New segments will be of `segment_bytes`, out of `loose_bytes` that have none yet.
+    New segments will be of `segment_bytes`, out of `loose_bytes` of memory that have none yet.
     """
 
     block_bytes: int
@@ -158,40 +94,52 @@ class _Room:
     loose_bytes: int
     whole: int = 0
 
-    def add(self, size_bytes: int) -> None:
+    def add(self, segment: Segment) -> None:
         """Count an empty segment. One that is too small for a block makes place for others."""
-        self.whole += size_bytes // self.block_bytes
-        self.loose_bytes += size_bytes if size_bytes < self.block_bytes else 0
+        self.whole += segment.size // self.block_bytes
+        if segment.size < self.block_bytes and isinstance(segment.pool, Memory):
+            self.loose_bytes += segment.size
+
+    def in_new(self, loose_bytes: int, overhead: int = 0) -> int:
+        """How many find room in new segments of so many bytes together, the last of which may be smaller."""
+        new, rest = divmod(loose_bytes, self.segment_bytes + overhead)
+        return new * (self.segment_bytes // self.block_bytes) + rest // (self.block_bytes + overhead)
 
     @property
     def blocks(self) -> int:
-        """As many as were counted, and as fit into new segments, the last of which may be smaller."""
-        new, rest = divmod(self.loose_bytes, self.segment_bytes)
-        return self.whole + new * (self.segment_bytes // self.block_bytes) + rest // self.block_bytes
+        """As many as were counted, and as fit into new segments."""
+        return self.whole + self.in_new(self.loose_bytes)
 
 
 class Ring:
-    """Blocks of at most `limit_bytes` together. Not for several threads at once.
+    """Blocks of at most `limit_bytes` together in memory, and more in a `spill`. Not for several threads at once.
 
     In a `file` they are kept with it; `left` are those that the last process left, in the order in which they were
     sealed: whoever does not need one says `hold` and `drop`. `sealed` counts.
     """
 
-    def __init__(self, limit_bytes: int, file: KeptFile | None = None, segment_bytes: int = _SEGMENT_BYTES) -> None:
-        self._limit = limit_bytes
-        self._file = file
-        self._segment_bytes = max(min(segment_bytes, limit_bytes // _SEGMENTS), _ALIGNMENT)
-        self._made = 0  # bytes of all segments, the one ahead included
-        self._unused: list[_Segment] = []
-        self._in_use: deque[_Segment] = deque()  # in the order of their steps; the last one is the present one
-        self._ahead: Future[_Segment] | None = None
+    def __init__(
+        self,
+        limit_bytes: int,
+        file: KeptFile | None = None,
+        segment_bytes: int = _SEGMENT_BYTES,
+        spill: Spill | None = None,
+    ) -> None:
+        self._memory = Memory(limit_bytes, file)
+        self._pools: tuple[Pool, ...] = (self._memory,) if spill is None else (self._memory, spill)
+        self._limit = sum(pool.limit for pool in self._pools)
+        self._segment_bytes = max(min(segment_bytes, limit_bytes // _SEGMENTS), ALIGNMENT)
+        self._unused: list[Segment] = []
+        self._in_use: deque[Segment] = deque()  # in the order of their steps; the last one is the present one
+        self._ahead: Future[Segment] | None = None
         self._ahead_bytes = 0
+        self._ahead_pool: Pool = self._memory
         self._largest = 0
         self._last_step = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ring")
         self.sealed = 0
-        self.left = [] if file is None else self._find(file)
-        if not self._made and self._segment_bytes <= limit_bytes:
+        self.left = self._find()
+        if not self._unused and not self._in_use:
             self._look_ahead(self._segment_bytes)
 
     @property
@@ -211,16 +159,20 @@ class Ring:
         They may be an eighth larger than the largest so far. Memory comes back by segments, which may hold many steps.
         """
         size, last_step = self._largest + self._largest // 8 or 1, 0
-        room = _Room(size, max(self._segment_bytes, size), self._limit - self._made)
+        room = _Room(size, max(self._segment_bytes, size), *self._memory.gaps)
+        others = [pool for pool in self._pools if pool is not self._memory]
+        room.whole = sum(room.in_new(gap, pool.overhead) for pool in others for gap in pool.gaps)
         for segment in self._unused:
-            room.add(segment.size)
+            room.add(segment)
         if self._ahead is not None:
-            room.add(self._ahead_bytes)
+            room.whole += self._ahead_bytes // size
+            if self._ahead_bytes < size and self._ahead_pool is self._memory:
+                room.loose_bytes += self._ahead_bytes
         left = self._present.left // size if self._present is not None else 0
         for segment in self._in_use:
             if left + room.blocks >= blocks:
                 return last_step
-            room.add(segment.size)
+            room.add(segment)
             last_step = segment.last_step
         if not self._in_use and room.blocks >= blocks:
             return 0
@@ -248,8 +200,7 @@ class Ring:
                 return None
             if coming is not None:
                 self._ahead = None
-                if self._made + self._segment_bytes <= self._limit:
-                    self._look_ahead(self._segment_bytes)
+                self._look_ahead(self._segment_bytes)
             before = self._present
             self._in_use.append(fresh)
             if before is not None:
@@ -258,7 +209,7 @@ class Ring:
         segment.last_step = self._last_step = step
         return Block(self, segment, segment.cut(size_bytes), size_bytes)
 
-    def free(self, segment: _Segment) -> None:
+    def free(self, segment: Segment) -> None:
         """A block of this segment is done with."""
         segment.live -= 1
         if segment is not self._present:
@@ -267,15 +218,15 @@ class Ring:
             segment.used = 0
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and close the spill."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            pool.close()
 
-    def _find(self, file: KeptFile) -> list[Block]:
+    def _find(self) -> list[Block]:
         """Use the segments of the last process, and return their blocks, in the order in which they were sealed."""
         found: list[tuple[int, Block]] = []
-        segments = [_Segment(area.memory, area) for area in file.areas(Kind.PUSHES)]
-        for segment in segments:
-            self._made += segment.size
+        for segment in (each for pool in self._pools for each in pool.left_behind()):
             blocks = segment.sealed()
             for start, head in blocks:
                 size_bytes, number, segment.last_step = head.tolist()
@@ -293,7 +244,7 @@ class Ring:
         return [block for _, block in found]
 
     @property
-    def _present(self) -> _Segment | None:
+    def _present(self) -> Segment | None:
         """The one that blocks are cut from now."""
         return self._in_use[-1] if self._in_use else None
 
@@ -301,47 +252,51 @@ class Ring:
     def _open(self) -> int:
         """Bytes that no block has: those of segments that are not in use, or not made yet, and what is left."""
         ahead = self._ahead_bytes if self._ahead is not None else 0
-        idle = self._limit - self._made + ahead + sum(segment.size for segment in self._unused)
+        loose = sum(gap for pool in self._pools for gap in pool.gaps)
+        idle = loose + ahead + sum(segment.size for segment in self._unused)
         return idle + (self._present.left if self._present is not None else 0)
 
     def _fits_present(self, size_bytes: int) -> bool:
         return self._present is not None and self._present.left >= size_bytes
 
-    def _unused_for(self, size_bytes: int) -> _Segment | None:
-        """Return an empty segment for a block of this size, the one used last first."""
+    def _unused_for(self, size_bytes: int) -> Segment | None:
+        """Return an empty segment for a block of this size: in memory, if there is one, the one used last first."""
         fitting = [segment for segment in self._unused if segment.size >= size_bytes]
         if not fitting:
             return None
-        self._unused.remove(fitting[-1])
-        return fitting[-1]
+        chosen = next((each for each in reversed(fitting) if each.pool is self._memory), fitting[-1])
+        self._unused.remove(chosen)
+        return chosen
 
     def _grow(self, size_bytes: int) -> None:
         """Begin to make a segment for steps that are larger than all idle ones: what is too small makes place."""
         if self._ahead is not None:
+            pool = self._ahead_pool
             if not self._ahead.cancel():
-                self._ahead.add_done_callback(lambda made: self._give_back(made.result()))
-            self._ahead, self._made = None, self._made - self._ahead_bytes
+                self._ahead.add_done_callback(lambda made: pool.be_rid_of(made.result()))
+            pool.release(self._ahead_bytes)
+            self._ahead = None
         for segment in self._unused:
-            self._made -= segment.size
-            self._give_back(segment)
+            segment.pool.release(segment.size)
+            segment.pool.be_rid_of(segment)
         self._unused.clear()
         if size_bytes > self._segment_bytes:
             self._segment_bytes = size_bytes + size_bytes // 4
-        for size in (self._segment_bytes, size_bytes):
-            if self._made + size <= self._limit:
-                self._look_ahead(size)
-                return
+        self._look_ahead(self._segment_bytes, size_bytes)
 
-    def _look_ahead(self, size_bytes: int) -> None:
-        self._made, self._ahead_bytes = self._made + size_bytes, size_bytes
-        self._ahead = self._thread.submit(_Segment.new, size_bytes, self._file)
+    def _look_ahead(self, *sizes: int) -> None:
+        """Begin to make a segment of the first of these sizes for which there is room, in memory if there is some."""
+        wanted = ((pool, size) for pool in self._pools for size in sizes if max(pool.gaps, default=0) >= size)
+        for pool, size in wanted:
+            size_bytes = pool.whole(size)
+            place = pool.reserve(size_bytes)
+            self._ahead_pool, self._ahead_bytes = pool, size_bytes
+            self._ahead = self._thread.submit(pool.make, place, size_bytes) if pool.slow else Future()
+            if not pool.slow:
+                self._ahead.set_result(pool.make(place, size_bytes))
+            return
 
-    def _give_back(self, segment: _Segment) -> None:
-        """Let the file be rid of a segment that is not used any more."""
-        if self._file is not None and segment.area is not None:
-            self._file.free(segment.area)
-
-    def _retire(self, segment: _Segment) -> None:
+    def _retire(self, segment: Segment) -> None:
         """Use a segment again once nothing in it is."""
         if not segment.live:
             segment.used = 0

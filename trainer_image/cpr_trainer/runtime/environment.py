@@ -72,7 +72,8 @@ class Environment:
     `key` is the job's handshake key. `step_trace` is None where nobody measures. `keeper`: a process that dies is
     followed by another one in the same pod. `trackers` are named as in docs/trackers.md. `kept_file` is the descriptor
     of what a trainer's last process left, where its keeper could not fork. `pod` is the pod's name, empty if it is not
-    told.
+    told. `memory_dir` is a folder in memory that outlives the container of a shard; None where no container begins
+    again in its pod.
     """
 
     job: JobSpec
@@ -89,6 +90,7 @@ class Environment:
     trackers: str = ""
     kept_file: int | None = None
     pod: str = ""
+    memory_dir: Path | None = None
 
     def receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
         """Return what takes rosters that are sent to this pod, and gives on those that are signed; None: nothing."""
@@ -121,6 +123,7 @@ class Environment:
             trackers=environ.get(env.TRACKERS, ""),
             kept_file=int(environ[env.KEPT_FILE]) if environ.get(env.KEPT_FILE) else None,
             pod=environ.get(env.POD, ""),
+            memory_dir=optional_path(environ, env.MEMORY_DIR),
         )
 
 

@@ -19,15 +19,16 @@ from pathlib import Path
 from time import monotonic
 
 from cpr_contract.limits import MAX_LIVES
-from cpr_contract.reports import ExitCode
+from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.arrays import Ints
+from cpr_trainer.runtime.ending import end_with
 
 # The first words of memory that outlives a process: whose it is, and which process lives.
 
 
 #: So many lives are remembered.
 _KEPT = MAX_LIVES
-_OWNER, _LIFE, _TURNS, _AWAY, _LOST = range(5)
+_OWNER, _LIFE, _TURNS, _AWAY, _TURNED, _LOST = range(6)
 _BACK = _LOST + _KEPT
 #: The first word that is free for others.
 FREE = _BACK + _KEPT
@@ -97,6 +98,12 @@ class Lives:
     def turn(self) -> None:
         """Show that the present process is alive."""
         self._words[_TURNS] += 1
+        self._words[_TURNED] = int(monotonic() * 1e6)
+
+    def find(self, now_s: float) -> None:
+        """Another keeper takes the memory over: the life in it has ended with the last one, after its last turn."""
+        turned_us = int(self._words[_TURNED])
+        self.lose(turned_us / 1e6 if turned_us else now_s)
 
 
 _LOG = logging.getLogger(__name__)
@@ -108,7 +115,8 @@ MOST_CRASHES, WITHIN_S = 3, 60.0
 _LOOKS = 5
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGCHLD})
 _PDEATHSIG = 1
-_SIGNAL_BASE = 128
+#: Why a pod is given up whose memory cannot be used.
+MISFIT = "what is kept in memory does not fit this job, or is damaged"
 
 
 class Keeper:
@@ -140,8 +148,10 @@ class Keeper:
             _LOG.info("life %d begins as process %d", self._page.life, child)
             code, lost_at_s = self._watch(child)
             self._page.lose(lost_at_s)
-            if not _is_crash(code) or not self._may_begin_again(code):
-                return _SIGNAL_BASE - code if code < 0 else code
+            if not _is_crash(code):
+                return code
+            if why_not := self._gives_up(code):
+                return self._give_up(code, why_not)
             with contextlib.suppress(OSError):
                 self._termination_file.write_bytes(b"")  # a problem that is over
 
@@ -165,16 +175,26 @@ class Keeper:
             elif (code := _ended(child)) is not None:
                 return code, turned_s if still >= _LOOKS else monotonic()
 
-    def _may_begin_again(self, code: int) -> bool:
+    def _gives_up(self, code: int) -> str:
+        """Why no other process may begin after this one; empty if one may."""
         _LOG.error("life %d ended with %d", self._page.life, code)
         self._crashes.append(monotonic())
         if len(self._crashes) == MOST_CRASHES and self._crashes[-1] - self._crashes[0] < WITHIN_S:
-            _LOG.error("%d crashes within %g s: the pod is given up", MOST_CRASHES, WITHIN_S)
-            return False
-        if not self._page.fits:
-            _LOG.error("what is kept does not fit: the pod is given up")
-            return False
-        return True
+            return f"{MOST_CRASHES} processes ended within {WITHIN_S:g} s"
+        return "" if self._page.fits else MISFIT
+
+    def _give_up(self, code: int, why: str) -> ExitCode:
+        """End the pod, by a code after which no container is begun again. What the process itself has told stays."""
+        _LOG.error("%s: the pod is given up", why)
+        if code > 0:
+            return ExitCode.INTERNAL
+        return give_up(self._termination_file, f"{why}, the last one by {signal.Signals(-code).name}")
+
+
+def give_up(termination_file: Path, why: str) -> ExitCode:
+    """Tell why the pod is given up; return its exit code."""
+    problem = Problem("GivenUp", f"{why}.", "The pod's log has more; another pod takes its place.")
+    return end_with(termination_file, problem, ExitCode.INTERNAL)
 
 
 def die_with(parent: int) -> None:

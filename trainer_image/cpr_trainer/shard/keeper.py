@@ -1,20 +1,27 @@
 """The first process of a shard's pod: it holds the memory of the tables and the socket, and forks the server.
 
-So a server that is killed, crashes or hangs is followed by another one that has all rows.
+So a server that is killed, crashes or hangs is followed by another one that has all rows. Where the cluster begins a
+container again in its pod, the memory is a file that outlives the container, and the next keeper takes it over.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
+from pathlib import Path
+from time import monotonic
 
 from cpr_contract import env
+from cpr_contract.spec import JobSpec
 from cpr_trainer.runtime import Environment
-from cpr_trainer.runtime.keeper import Keeper
+from cpr_trainer.runtime.keeper import MISFIT, Keeper, give_up
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.main import largest_bytes, serve
 from cpr_trainer.shard.server import listen
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.memory import OwnMemory, SharedMemory
+
+_LOG = logging.getLogger(__name__)
 
 
 def run(environment: Environment) -> int:
@@ -29,10 +36,38 @@ def run(environment: Environment) -> int:
 
 
 def _run_kept(environment: Environment, listener: socket.socket) -> int:
-    job = environment.job
-    shared = SharedMemory(largest_bytes(job, lambda sizes, memory: Arena.empty(job, *sizes, memory=memory)))
-    code = Keeper(Page.new(shared.view(), job), environment.termination_file, job.silence_s).keep()
+    job, folder = environment.job, environment.memory_dir
+    size_bytes = largest_bytes(job, lambda sizes, memory: Arena.empty(job, *sizes, memory=memory))
+    shared = SharedMemory(size_bytes, None if folder is None else folder / "rows")
+    page = page_of(job, shared, None if folder is None else environment.scratch_dir)
+    if page is None:
+        _LOG.error("%s: the pod is given up", MISFIT)
+        return give_up(environment.termination_file, MISFIT)
+    code = Keeper(page, environment.termination_file, job.silence_s).keep()
     if code is not None:
         return code
     memory = shared.view()
     return serve(environment, Page(memory, job), memory, listener)
+
+
+def page_of(job: JobSpec, shared: SharedMemory, scratch: Path | None) -> Page | None:
+    """Return the page of a keeper that begins, which may be that of an earlier keeper of the pod; None if it is unfit.
+
+    scratch: where keepers leave a mark; None where none ever comes after another.
+    """
+    if scratch is None or _is_first(scratch):
+        return Page.new(shared.view(), job)
+    page = Page(shared.view(), job)
+    if not page.fits:
+        return None
+    page.find(monotonic())
+    return page
+
+
+def _is_first(scratch: Path) -> bool:
+    """Whether no keeper of this pod came before. A machine that begins anew has lost the memory, but not its disk."""
+    try:
+        (scratch / "keeper").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -28,6 +28,8 @@ from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.tables.memory import Memory
 
+#: Rises with any change of what lies where in the memory: a container that begins again may be of another image.
+_FORM = 1
 #: Room for one copy, far more than any account takes; memory that is not touched does not count.
 _COPY_BYTES = 16 << 20
 _VALID, _FIRST = range(FREE, FREE + 2)
@@ -86,7 +88,8 @@ class Page(Lives):
 
     def __init__(self, memory: Memory, job: JobSpec) -> None:
         """Take the page from the beginning of `memory`."""
-        super().__init__(memory.array((_FIRST + 4,), np.int64), f"{job.job_uid} {layout_hash(job.model)} {job.shards}")
+        owner = f"{_FORM} {job.job_uid} {layout_hash(job.model)} {job.shards}"
+        super().__init__(memory.array((_FIRST + 4,), np.int64), owner)
         self.newest_trainers: Ints = memory.array((MAX_TRAINERS,), np.int64)
         self._copies = [memory.array((_COPY_BYTES,), np.uint8) for _ in range(2)]
         self._written: Account | None = None

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,12 +70,23 @@ class MappedMemory:
 class SharedMemory(MappedMemory):
     """Memory that a process shares with those that it forks: what one of them writes is there when it has ended.
 
+    In a file it is shared with those that come after this process, too.
+
     Each of them makes a `view` of its own, and asks for the arrays from the first one on.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        """Map `size_bytes`, all zero. Raises OSError."""
-        super().__init__(mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NORESERVE))
+    def __init__(self, size_bytes: int, file: Path | None = None) -> None:
+        """Map `size_bytes`. They are zero, unless an earlier process has left something in `file`.
+
+        file: it is made if it is not there, and of this size from here on. Raises OSError.
+        """
+        if file is None:
+            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NORESERVE
+            super().__init__(mmap.mmap(-1, max(size_bytes, 1), flags=flags))
+            return
+        with file.open("a+b") as opened:
+            os.ftruncate(opened.fileno(), max(size_bytes, 1))  # what is not touched takes no memory
+            super().__init__(mmap.mmap(opened.fileno(), max(size_bytes, 1)))
 
     def view(self) -> MappedMemory:
         """Return the same memory, to be given out from the start again."""
@@ -134,15 +146,17 @@ class Kind(enum.IntEnum):
     FREE = 0
     DENSE = 1
     PUSHES = 2
+    SPILLED = 3  # in another file, on disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Area:
-    """A piece of the file. memory: uint8 [size], zero when it is new."""
+    """A piece of a file, from `offset` on. memory: uint8 [size], zero when it is new."""
 
     number: int
     memory: NDArray[np.uint8]
     mapping: mmap.mmap
+    offset: int
 
 
 class KeptFile:
@@ -169,27 +183,45 @@ class KeptFile:
 
     def areas(self, kind: Kind) -> Iterator[Area]:
         """Map those of a kind, in the order in which they were made."""
+        return (self._map(*each) for each in self.noted(kind))
+
+    def noted(self, kind: Kind) -> Iterator[tuple[int, int, int]]:
+        """The number, offset and size of each area of a kind, in that order."""
         for number in range(int(self._count[0])):
             found, offset, size = self._table[number].tolist()
             if found == kind:
-                yield self._map(number, offset, size)
+                yield number, offset, size
 
     def grow(self, kind: Kind, size_bytes: int) -> Area:
         """Make another area. Raises OSError."""
         with self._lock:
-            number, offset = int(self._count[0]), os.fstat(self.descriptor).st_size
-            if number == _MOST_AREAS:
-                raise OSError(f"there are {_MOST_AREAS} areas already")
+            offset = os.fstat(self.descriptor).st_size
             os.ftruncate(self.descriptor, offset + -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES)
-            self._table[number] = (kind, offset, size_bytes)
-            self._count[0] = number + 1
+            number = self._note(kind, offset, size_bytes)
         return self._map(number, offset, size_bytes)
+
+    def note(self, kind: Kind, offset: int, size_bytes: int) -> int:
+        """Note an area of another file for the next process; return its number. Raises OSError."""
+        with self._lock:
+            return self._note(kind, offset, size_bytes)
 
     def free(self, area: Area) -> None:
         """Give the memory of an area back to the machine; what is in it is lost."""
-        self._table[area.number, _KIND] = Kind.FREE
+        self.forget(area.number)
         area.mapping.madvise(mmap.MADV_REMOVE)
+
+    def forget(self, number: int) -> None:
+        """The area of this number is used no more."""
+        self._table[number, _KIND] = Kind.FREE
+
+    def _note(self, kind: Kind, offset: int, size_bytes: int) -> int:
+        number = int(self._count[0])
+        if number == _MOST_AREAS:
+            raise OSError(f"there are {_MOST_AREAS} areas already")
+        self._table[number] = (kind, offset, size_bytes)
+        self._count[0] = number + 1
+        return number
 
     def _map(self, number: int, offset: int, size_bytes: int) -> Area:
         mapping = mmap.mmap(self.descriptor, size_bytes, offset=offset)
-        return Area(number, np.frombuffer(mapping, np.uint8), mapping)
+        return Area(number, np.frombuffer(mapping, np.uint8), mapping, offset)

@@ -14,12 +14,14 @@ from prometheus_client import CollectorRegistry
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
 from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
-from cpr_contract.reports import ExitCode, Problem, TrainerReport, TrainerState
+from cpr_contract.reports import SPILL_UNAVAILABLE, ExitCode, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.exchange.segments import Spill
 from cpr_trainer.runtime import Environment, RosterFile, StatusServer, backoff, end_with, stop_on_sigterm
+from cpr_trainer.tables.memory import KeptFile
 from cpr_trainer.trainer.board import Board, ReportCollector
 from cpr_trainer.trainer.group.follower import Follower
 from cpr_trainer.trainer.group.leader import Leader
@@ -63,7 +65,10 @@ def run(environment: Environment, page: Page | None = None) -> ExitCode:
 
 def _train(environment: Environment, watch: Watch, page: Page | None, rosters: RosterFile[TrainerRoster]) -> ExitCode:
     trackers = read_trackers(environment.trackers, environment.job)
-    board = Board(_first_report(environment, 1 if page is None else page.life), _slowness(environment.job))
+    file = None if page is None else page.file
+    spill, problem = _spill(environment, file)
+    standing = problem or _slowness(environment.job)
+    board = Board(_first_report(environment, 1 if page is None else page.life), standing)
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     with StatusServer(
@@ -83,8 +88,8 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         pinnings = _pinnings(environment, watch, board)
         setup = insist(lambda: Setup.read(environment, roster, *pinnings), board, lambda: _follow(watch))
         board.set(total_samples=setup.order.total_samples)
-        file = None if page is None else page.file
-        exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples, file=file)
+        total_samples = setup.order.total_samples
+        exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, total_samples, file=file, spill=spill)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch), page)
         if goes_on:
             board.set(**_who(roster))
@@ -92,7 +97,10 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
             watch.standstill.on_turn = page.turn
         board.look = lambda report: look(_timed(report, page), exchange, loop.group, loop.leading, setup.job)
         with closing(setup.trace), tracking(trackers, board.report, lambda: loop.leading is not None):
-            return _run(loop, environment)
+            code = _run(loop, environment)
+        if spill is not None:
+            spill.remove()  # no other process begins after this end
+        return code
 
 
 def _timed(report: TrainerReport, page: Page | None) -> TrainerReport:
@@ -166,6 +174,24 @@ def _slowness(job: JobSpec) -> Problem | None:
     )
     _LOG.warning("%s %s", problem.message, problem.remedy)
     return problem
+
+
+def _spill(environment: Environment, file: KeptFile | None) -> tuple[Spill | None, Problem | None]:
+    """Return the room for pushes on disk, if the job has some; or why there is none: then less is kept."""
+    size_bytes = environment.job.spill_bytes
+    if not size_bytes or not environment.job.replay_bytes:
+        return None, None
+    try:
+        return Spill(environment.scratch_dir / "pushes", size_bytes, file), None
+    except OSError as error:
+        problem = Problem(
+            SPILL_UNAVAILABLE,
+            f"spec.recovery.replay.spill asks for {size_bytes} bytes on the scratch volume, and has none: "
+            f"{error.strerror}. The oldest pushes go as soon as the memory for them is full.",
+            "Free the disk of the node, or ask for less in a new job.",
+        )
+        _LOG.warning("%s %s", problem.message, problem.remedy)
+        return None, problem
 
 
 def _first_report(environment: Environment, life: int) -> TrainerReport:

@@ -13,6 +13,7 @@ import pytest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.exchange import Exchange
+from cpr_trainer.exchange.segments import Spill
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from support.replays import Ranks, Start, restore
@@ -27,11 +28,13 @@ def job() -> JobSpec:
 
 
 @pytest.fixture
-def exchanges(job: JobSpec) -> Iterator[Callable[..., Exchange]]:
+def exchanges(job: JobSpec, tmp_path: Path) -> Iterator[Callable[..., Exchange]]:
     made: list[Exchange] = []
 
     def make(rank: int = 0, incarnation: int = 1, **changes: Any) -> Exchange:
-        made.append(Exchange(replace(job, **changes), rank, incarnation, KEY, 1000))
+        mine = replace(job, **changes)
+        spill = Spill(tmp_path / f"pushes-{len(made)}", mine.spill_bytes) if mine.spill_bytes else None
+        made.append(Exchange(mine, rank, incarnation, KEY, 1000, spill=spill))
         return made[-1]
 
     yield make

@@ -13,7 +13,7 @@ from cpr_contract.manifests import RowUpdates
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.exchange import Exchange, ShardsAwayError
-from cpr_trainer.exchange.ring import _Segment
+from cpr_trainer.exchange.segments import Segment
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from support.exchanges import WAIT_S, follow, wait_for
@@ -97,6 +97,53 @@ def test_when_there_is_no_room_the_oldest_go_and_that_is_told_before(
     assert np.array_equal(exchange.lookup(61, rows).result(WAIT_S), sums(rows, *rest))
 
 
+def test_what_memory_has_no_room_for_is_on_disk_and_comes_back_in_its_order(
+    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
+) -> None:
+    """A shard drops a push that comes after a later one, so the sums tell."""
+    exchange, shard = exchanges(replay_bytes=24 << 10, spill_bytes=1 << 20), begin()
+    join(exchange, shard)
+    push(exchange, rows, *range(1, 31))
+    exchange.settle(WAIT_S)
+    saved = save(shard)
+    push(exchange, rows, *range(31, 101))
+    exchange.settle(WAIT_S)
+    assert exchange.forgotten() == (30 * BATCH,)
+    shard.close()
+    join(exchange, again := begin(2, saved), roster=2)
+    assert np.array_equal(exchange.lookup(101, rows).result(WAIT_S), sums(rows, *of_one(100)))
+    again.close()
+    join(exchange, successor := begin(3, saved), roster=3)
+    assert np.array_equal(exchange.lookup(101, rows).result(WAIT_S), sums(rows, *of_one(100)))
+    progress = successor.service.progress
+    assert progress is not None
+    assert (progress.losses.lost, progress.replayed) == ((), 70 * BATCH)
+
+
+def test_when_the_disk_is_full_too_the_oldest_go_and_that_is_told_before(
+    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
+) -> None:
+    exchange, shard = exchanges(replay_bytes=24 << 10, spill_bytes=48 << 10), begin()
+    join(exchange, shard)
+    told = 0
+    for step in range(1, 96):
+        push(exchange, rows, step)
+        told = exchange.forgotten()[0] // BATCH
+    exchange.settle(WAIT_S)
+    assert 0 < told < 94
+    shard.close()
+    join(exchange, successor := begin(2), roster=2)
+    push(exchange, rows, 96)
+    exchange.settle(WAIT_S)
+    progress = successor.service.progress
+    assert progress is not None
+    (lost,) = progress.losses.lost
+    assert lost[0] == 0
+    assert lost[1] // BATCH <= told, "no more than what was told"
+    rest = [(0, step) for step in range(lost[1] // BATCH + 1, 97)]
+    assert np.array_equal(exchange.lookup(97, rows).result(WAIT_S), sums(rows, *rest))
+
+
 def test_nothing_is_forgotten_while_a_shard_is_away_that_may_need_it(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
@@ -148,7 +195,7 @@ def test_memory_is_touched_while_nobody_waits_for_the_lock(
     """However large steps become: the thread that reads the sockets needs the lock."""
     free: list[bool] = []
 
-    class Watched(_Segment):
+    class Watched(Segment):
         def __init__(self, *arguments: Any) -> None:
             lock = exchange._loop.changed if made else threading.Condition()
             aside = threading.current_thread().name.startswith("ring")
@@ -157,7 +204,7 @@ def test_memory_is_touched_while_nobody_waits_for_the_lock(
                 lock.release()
             super().__init__(*arguments)
 
-    monkeypatch.setattr("cpr_trainer.exchange.ring._Segment", Watched)
+    monkeypatch.setattr("cpr_trainer.exchange.segments.Segment", Watched)
     made: list[Exchange] = []
     exchange = exchanges(replay_bytes=8 << 10)
     made.append(exchange)

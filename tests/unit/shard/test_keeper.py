@@ -1,0 +1,106 @@
+"""Keepers of one pod, one after the other: what the next one takes over, and when it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.spec import JobSpec
+from cpr_trainer.shard.keeper import page_of
+from cpr_trainer.shard.kept import Page
+from cpr_trainer.tables.memory import SharedMemory, SizeOf
+from support.shard_job import small_job
+
+
+class Pod:
+    """A pod's memory and its scratch folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.job = small_job(folder)
+        self.rows, self.scratch = folder / "rows", folder / "scratch"
+        self.scratch.mkdir()
+
+    def begin(self, job: JobSpec | None = None) -> Page | None:
+        """The page that the next keeper begins with."""
+        size = SizeOf()
+        Page(size, job or self.job)
+        return page_of(job or self.job, SharedMemory(size.bytes, self.rows), self.scratch)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    return Pod(tmp_path)
+
+
+def test_the_first_keeper_begins_with_nothing(pod: Pod) -> None:
+    page = pod.begin()
+    assert page is not None
+    assert (page.life, page.read(), page.fits) == (0, None, True)
+
+
+def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(pod: Pod) -> None:
+    first = pod.begin()
+    assert first is not None
+    first.begin_life()
+    first.turn()
+    turned = first._words[4] / 1e6
+    second = pod.begin()
+    assert second is not None
+    assert second.life == 1
+    second.begin_life()
+    assert second.turns == 0
+    second.work(turned + 1.5)
+    assert second.in_place_s == ((1, 1.5),)
+
+
+def test_a_life_that_never_turned_has_ended_when_it_is_found(pod: Pod) -> None:
+    first = pod.begin()
+    assert first is not None
+    first.begin_life()
+    second = pod.begin()
+    assert second is not None
+    second.begin_life()
+    second.work(1e9)
+    ((life, took_s),) = second.in_place_s
+    assert (life, took_s > 0) == (1, True)
+
+
+def other_layout(job: JobSpec) -> JobSpec:
+    """As many rows, and as many bytes."""
+    tables = job.model.tables
+    changed = (replace(tables[0], rows=tables[0].rows - 1), replace(tables[1], rows=tables[1].rows + 1))
+    return replace(job, model=replace(job.model, tables=changed))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(other_layout, id="layout"),
+        pytest.param(lambda job: replace(job, job_uid="another"), id="job"),
+        pytest.param(lambda job: replace(job, shards=2), id="shards"),
+    ],
+)
+def test_memory_of_another_kind_is_not_taken_over(change: Callable[[JobSpec], JobSpec], pod: Pod) -> None:
+    assert pod.begin() is not None
+    assert pod.begin(change(pod.job)) is None
+    assert pod.begin() is not None
+
+
+def test_memory_that_is_gone_is_no_first_start(pod: Pod) -> None:
+    """As when the machine has begun anew: whoever served before has not left what was learnt."""
+    assert pod.begin() is not None
+    pod.rows.unlink()
+    assert pod.begin() is None
+
+
+def test_without_a_mark_every_keeper_is_the_first(pod: Pod) -> None:
+    """Where no container begins again, memory is in no file."""
+    size = SizeOf()
+    Page(size, pod.job)
+    for _ in range(2):
+        page = page_of(pod.job, SharedMemory(size.bytes), None)
+        assert page is not None
+        assert page.life == 0
