@@ -12,10 +12,10 @@ from cpr_contract.trace import TracedStep
 from cpr_operator.api.status import Status
 from cpr_operator.cli.kills import Role
 from cpr_operator.cli.watch import running
-from cpr_operator.client import Client, ClientError, CommandError, NoObjectError
+from cpr_operator.client import Client, ClientError, CommandError, NoObjectError, UnavailableError
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
-from cprjob_bench.commands.killed_job import TRACE, Tier
+from cprjob_bench.commands.killed_job import TRACE, Tier, patience
 
 
 class LocalMembers:
@@ -53,6 +53,9 @@ class LocalMembers:
         return self._ends_s
 
 
+_AGAIN_S = 1.0
+
+
 class PodMembers:
     """Pods of a cluster, with the user's own rights: to delete pods, and to run commands in them."""
 
@@ -63,8 +66,13 @@ class PodMembers:
         self._ends_s: list[float] = []
 
     async def status(self) -> Status:
-        """The job's status."""
-        return (await asyncio.to_thread(self._client.get, self._job)).status
+        """The job's status, once the API server can answer. Raises TrialError if it cannot for long."""
+        async with patience("the API server did not answer"):
+            while True:
+                try:
+                    return (await asyncio.to_thread(self._client.get, self._job)).status
+                except UnavailableError:
+                    await asyncio.sleep(_AGAIN_S)
 
     async def runs(self, role: Role, index: int) -> bool:
         """Whether a command can be run in a member's pod."""
@@ -85,7 +93,7 @@ class PodMembers:
         """When each step of the trainer's pod ended. What was read once is not read again."""
         try:
             found = await self._run("trainer", 0, f"tail -c +{self._read + 1} {env.SCRATCH_MOUNT}/{TRACE}")
-        except (CommandError, NoObjectError):  # it has not begun to write
+        except (CommandError, NoObjectError, UnavailableError):  # it has not begun to write, or cannot be asked now
             return self._ends_s
         whole = _whole_lines(found)
         self._read += len(whole)

@@ -93,6 +93,8 @@ def recoverable(shard: int, lost: Collection[int], shards: int, data_shards: int
 
 
 _VALUE_BYTES = 4
+#: A shard's code and buffers.
+_PROCESS_BYTES = 300 << 20
 #: What a shard logs of changes, twice, and sends of them: 8 MiB begin a flush, and arrays grow by doubling.
 _LOG_BYTES = 48 << 20
 #: The last flush to the parity that it keeps of all members together, and what arrives, as it came and as arrays.
@@ -103,6 +105,11 @@ def rows_bytes(spec: CPRJobSpec) -> int:
     """The rows of a shard, with the state of their optimizers."""
     shards = spec.shards.replicas
     return sum(_ceil(rows, shards) * row_bytes for rows, row_bytes in _bands(spec.model))
+
+
+def shard_bytes(spec: CPRJobSpec) -> int:
+    """The memory of a shard without redundancy: its rows, a quarter of them for saves under way, and its process."""
+    return _ceil(5 * rows_bytes(spec), 4) + _PROCESS_BYTES
 
 
 def redundancy_bytes(spec: CPRJobSpec, replay: ReplayChoice) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
-from cpr_operator.api.sizes import ReplayChoice, redundancy_bytes
+from cpr_operator.api.sizes import ReplayChoice, redundancy_bytes, shard_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
 from cpr_operator.desired.description import (
@@ -230,10 +230,11 @@ def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
 
     A trainer gets memory for the pushes that it keeps, so that no job which fits without replay is killed for it, and
     disk for those that it spills. What is not stated is not limited, or is the operator's choice: there a shard gets
-    the memory for redundancy, too.
+    the memory that its rows and redundancy take.
     """
     if role == env.ROLE_SHARD:
-        more, spill = 0 if stated else redundancy_bytes(plan.spec, plan.replay), 0
+        rows = max(0, shard_bytes(plan.spec) - (DEFAULT_MIB << _MIB_BITS))
+        more, spill = 0 if stated else rows + redundancy_bytes(plan.spec, plan.replay), 0
     else:
         more, spill = plan.replay.memory_bytes, plan.replay.spill_bytes
     own: Manifest = {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}

@@ -67,6 +67,10 @@ def test_a_shard_whose_template_names_nothing_gets_the_memory_for_it() -> None:
         return found
 
     assert memory(edited({})["spec"]) == "2Gi"
+    large = edited({"spec.model.tables": [{"name": "a", "rows": 256 << 20}], "spec.shards": {"replicas": 2}})["spec"]
+    rows_mib = rows_bytes(parse_spec(large)) >> 20
+    assert rows_mib > 2048
+    assert memory(large) == f"{5 * rows_mib // 4 + 300}Mi", "a quarter more for saves, and the process"
     assert memory(job(3, 2, {})) == f"{2048 + 72 + 1}Mi", "parity of few rows, logs and flushes"
     own = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"memory": "64Mi"}}}]}}
     named = job(3, 2, {})
