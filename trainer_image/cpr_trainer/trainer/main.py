@@ -82,7 +82,11 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
             board.set(**_who(roster))
         pinnings = _pinnings(environment, watch, board)
         setup = insist(lambda: Setup.read(environment, roster, *pinnings), board, lambda: _follow(watch))
-        board.set(total_samples=setup.order.total_samples)
+        board.set(
+            total_samples=setup.order.total_samples,
+            workers=setup.workers.count,
+            workers_reason=setup.workers.reason,
+        )
         file = None if page is None else page.file
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples, file=file)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch), page)
