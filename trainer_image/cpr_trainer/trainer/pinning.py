@@ -72,14 +72,17 @@ class Pinning:
 
         Raises DataError, DamagedError, StoreError, and what `attend` raises.
         """
-        pinned = read_data(store, self._job_uid, evaluates=self._evaluates)
-        if pinned is not None and self._counts and self._leads():
+
+        def read() -> DataManifest | None:
+            return read_data(store, self._job_uid, evaluates=self._evaluates)
+
+        def find_and_pin() -> DataManifest:
+            return pin(store, to_manifest(self._job_uid, self._uri, find(), evaluates=self._evaluates))
+
+        if (pinned := read()) is None:
+            pinned = self._agree(read, find_and_pin)
+        elif self._counts and self._leads():
             self._count(files, pinned)
-        if pinned is None:
-            pinned = self._agree(
-                lambda: read_data(store, self._job_uid, evaluates=self._evaluates),
-                lambda: pin(store, to_manifest(self._job_uid, self._uri, find(), evaluates=self._evaluates)),
-            )
         if self._evaluates:
             _LOG.info("is scored on %d files", len(pinned.uris))
         else:
