@@ -86,6 +86,8 @@ def _values(field: Schema) -> str:
         return f"map to {_values(field['additionalProperties'])}"
     if "enum" in field:
         return ", ".join(f"`{each}`" for each in field["enum"])
+    if "x-kubernetes-int-or-string" in field:
+        return f"integer{_bounds(field)}, or `{field['pattern'].strip('^$')}`"
     return f"{field['type']}{_bounds(field)}{_count(field, 'Length')}"
 
 

@@ -61,7 +61,9 @@ def train(  # noqa: PLR0913 -- one parameter per option
     rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 100_000,
     trainers: Annotated[int, typer.Option(min=1, help="Number of trainers of the CPRJob.")] = 1,
     shards: Annotated[int, typer.Option(min=1, help="Number of shards of the CPRJob.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, help="Compute threads per trainer.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Compute threads per trainer. Default: measured before, as a job does.")
+    ] = None,
     precision: Annotated[Precision, typer.Option(help="Precision of the dense network.")] = "fp32",
     repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per contender.")] = 3,
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,

@@ -40,6 +40,11 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cprjob_bench.roles.single import run as train_alone
 
             train_alone(environ)
+        case "workers":
+            with loading_torch(environ):
+                from cprjob_bench.roles.workers import run as find_workers
+
+            find_workers(environ, options.to)
         case "samples":
             from cprjob_bench.roles.samples import run as write_samples
 
@@ -66,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         "priority", help="try what strategies lose: a SavingExperiment comes in by stdin, reports go out by stdout"
     )
     roles.add_parser("single", help="train the job in this one process, without saves: what others are compared with")
+    workers = roles.add_parser("workers", help="measure how many workers the job's trainers would have")
+    workers.add_argument("--to", required=True, type=Path, help="the file for their number")
     samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
     samples.add_argument("--rows", required=True, type=int, help="how many")
     samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")

@@ -50,6 +50,7 @@ def names() -> dict[str, Any]:
             manifests.ORIGIN,
             manifests.data_key(UID),
             manifests.data_key(UID, evaluates=True),
+            manifests.workers_key(UID),
             manifests.vocabulary_key(UID),
             manifests.vocabulary_key(UID, "5e" * 32),
         ],

@@ -48,7 +48,7 @@ def test_the_options_reach_every_contender_and_all_are_measured(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert {name: told[name] for name in numbers} == numbers
-    assert told["contenders"].keys() == {"single", "cprjob", "peer"}
+    assert told["contenders"].keys() == {"single", "single-2", "cprjob", "peer"}
     assert all(found["samples_per_s"] > 0 for found in told["contenders"].values())
     job = from_json(JobSpec, (tmp_path / "job.json").read_text())
     assert {name: getattr(job, name) for name in numbers} == numbers

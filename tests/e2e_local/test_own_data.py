@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data"
 EXACT = (
     *("--set", "trainers.replicas=1"),  # sums of several trainers are added in the order in which they come
+    *("--set", "trainers.workers=1"),  # each run would measure for itself
     *("--set", "recovery.replay.mode=Auto"),
 )
 

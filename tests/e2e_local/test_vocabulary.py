@@ -32,7 +32,7 @@ def model(folder: Path, data: Path, vocabulary: dict[str, Any], *kills: str) -> 
             "epochs": 2,
             "batchSize": 64,
         },
-        trainers={"replicas": 1},
+        trainers={"replicas": 1, "workers": 1},
         recovery={"replay": {"mode": "Required"}},
     )
     (folder / "job.yaml").write_text(yaml.safe_dump(job), "utf-8")

@@ -18,6 +18,7 @@ from cpr_contract.manifests import (
     SavedTensor,
     ShardManifest,
     VocabularyManifest,
+    WorkersManifest,
 )
 from cpr_contract.reports import (
     BestEvaluation,
@@ -229,6 +230,8 @@ EXAMPLES: dict[str, Any] = {
         lives=2,
         in_place_s=((1, 0.125),),
         best=BestEvaluation(ANCHOR, 0.79, 2),
+        workers=2,
+        workers_reason="measured for the first batch: 25 ms with 1, 21 ms with 2",
     ),
     "shard_manifest": ShardManifest(
         contract=1,
@@ -290,6 +293,7 @@ EXAMPLES: dict[str, Any] = {
         replayed=(ManifestRef(f"{PRIORITY}/manifest.json", "ab" * 32),),
     ),
     "vocabulary_manifest": VocabularyManifest(1, UID, (KeptVocabulary("shop", "5e" * 32, 650),)),
+    "workers_manifest": WorkersManifest(1, UID, 2, "measured for the first batch: 25 ms with 1, 21 ms with 2"),
     "data_manifest": DataManifest(
         contract=1,
         job_uid=UID,

@@ -63,15 +63,15 @@ RULES = (
     ),
     Case(
         "spec.trainers.workers",
-        {"spec.trainers": {"device": "cpu", "workers": 2}},
+        {"spec.trainers": {"device": "cuda", "workers": 1}},
         {"spec.trainers": {"device": "cuda", "workers": 2}},
-        "must be 1 on a GPU",
+        "must be Auto or 1 on a GPU",
     ),
     Case(
         "spec.trainers.workers",
-        {"spec.trainers": {"device": "cuda", "workers": 1}},
+        {"spec.trainers": {"device": "cuda", "workers": "Auto"}},
         {"spec.trainers": {"workers": 64, "device": "cuda"}},
-        "must be 1 on a GPU",
+        "must be Auto or 1 on a GPU",
     ),
     Case(
         "spec.snapshots.interval.seconds",

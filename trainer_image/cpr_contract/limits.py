@@ -8,6 +8,8 @@ MAX_SHARDS = 1024
 MAX_SPARES = 64
 MAX_TRAINERS = 256
 MAX_MEMBERS = MAX_SHARDS + MAX_TRAINERS
+#: Threads of a trainer that compute parts of its slice side by side.
+MAX_WORKERS = 64
 #: Anchors that a job keeps restorable.
 MAX_ANCHORS = 128
 #: Ranges of lost samples: of one member in its report, and of all shards together in the status.

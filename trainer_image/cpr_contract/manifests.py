@@ -2,6 +2,7 @@
 
     <prefix>/<job uid>/data.json                                                     what data the job trains
     <prefix>/<job uid>/evaluation-data.json                                          what data of its own scores it
+    <prefix>/<job uid>/workers.json                                                  how many workers its trainers have
     <prefix>/<job uid>/vocabularies/{DIGEST.txt, manifest.json}                      the values of tables
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      what this incarnation restored
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
@@ -24,6 +25,7 @@ MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
 DATA = "data.json"
 EVALUATION_DATA = "evaluation-data.json"
+WORKERS = "workers.json"
 
 #: Half-open ranges of global samples, sorted and merged.
 Ranges = tuple[tuple[int, int], ...]
@@ -227,6 +229,19 @@ class DataManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersManifest:
+    """How many workers each trainer of a job computes with, as its first leader measured it, and why so many.
+
+    It stands as long as the job lives: gradients are summed by worker, so another number changes their last bits.
+    """
+
+    contract: int
+    job_uid: str
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class KeptVocabulary:
     """The vocabulary of a table: the SHA-256, in hex, of its `values` values, a line each."""
 
@@ -252,6 +267,11 @@ def vocabulary_key(job_uid: str, digest: str | None = None) -> str:
 def data_key(job_uid: str, *, evaluates: bool = False) -> str:
     """The key of a job's `DataManifest`."""
     return f"{job_uid}/{EVALUATION_DATA if evaluates else DATA}"
+
+
+def workers_key(job_uid: str) -> str:
+    """The key of a job's `WorkersManifest`."""
+    return f"{job_uid}/{WORKERS}"
 
 
 def generation_prefix(job_uid: str, generation: int) -> str:

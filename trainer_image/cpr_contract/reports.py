@@ -237,7 +237,9 @@ class TrainerReport:
     "calibration" of a single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each
     where there are several, then the network's own. `evaluation` is the last one on held-out
     samples. With `early_stop` `best` is the best one, whose model is the job's. `lives` and
-    `in_place_s` are as a shard's, and a trainer works again when it has completed a step.
+    `in_place_s` are as a shard's, and a trainer works again when it has completed a step. `workers`
+    is how many workers this process computes with, known once the data is read, and
+    `workers_reason` why.
     """
 
     contract: int
@@ -280,6 +282,8 @@ class TrainerReport:
     lives: int = 1
     in_place_s: ByLife = ()
     best: BestEvaluation | None = None
+    workers: int | None = None
+    workers_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

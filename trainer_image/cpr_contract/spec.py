@@ -352,6 +352,8 @@ OVERDUE_S = 3.0
 
 #: Where trainers compute the dense network.
 Device = Literal["cpu", "cuda"]
+#: `JobSpec.workers` of a job whose first leader measures how many are fastest. Images of 0.1.0 read it as one.
+MEASURED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +363,11 @@ class JobSpec:
     `silence_s` is how long a member may owe its peers a heartbeat before they call it silent. Whatever the
     `precision`, parameters, rows and optimizers are float32. Vectors are asked for `prefetch` steps ahead: with 1 they
     miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
-    threads side by side. The dense network is computed on `device`; everything else, saves among it, is on the CPU.
-    Each trainer keeps pushes that no save holds yet in `replay_bytes` of memory, for shards that are replaced; 0: none.
-    Where that is full, they go to `spill_bytes` on its disk; 0: none.
-    With an `evaluation` the network is scored on held-out samples while it trains. Each `parity_shards` shards have a
-    common parity in the memory of another one; 0: there is none.
+    threads side by side, or with as many as the first leader found fastest (MEASURED, `WorkersManifest`). The dense
+    network is computed on `device`; everything else, saves among it, is on the CPU. Each trainer keeps pushes that no
+    save holds yet in `replay_bytes` of memory, for shards that are replaced; 0: none. Where that is full, they go to
+    `spill_bytes` on its disk; 0: none. With an `evaluation` the network is scored on held-out samples while it trains.
+    Each `parity_shards` shards have a common parity in the memory of another one; 0: there is none.
     """
 
     contract: int

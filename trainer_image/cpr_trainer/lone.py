@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from cpr_contract.spec import JobSpec, samples_at
+from cpr_contract.spec import MEASURED, JobSpec, samples_at
 from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
@@ -53,7 +53,8 @@ class LoneTrainer:
         self.arena = Arena.empty(job, *self.placement.sizes(0))
         self.arena.seed(self.placement, 0, Seeding.of(job.model, seed))
         self._dataset = dataset
-        self._crew = Crew(job.workers)
+        # Where a job would measure: one, so that each run has the same bits.
+        self._crew = Crew(1 if job.workers == MEASURED else job.workers)
 
     def train(self, injection: Injection | None, tell: Tell) -> None:
         """Train and score all steps. Raises DataError, DivergedError."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Problem
 from cpr_contract.requests import ExportFormat, ExportRequest
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of
+from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of, processors
 from cpr_trainer.runtime.environment import termination_file
 
 _LOG = logging.getLogger("cpr_trainer")
@@ -64,7 +63,7 @@ def supervised(role: str, work: Callable[[], int], environ: Mapping[str, str]) -
 def threads(environ: Mapping[str, str]) -> int:
     """Return how many threads torch computes with: OMP_NUM_THREADS, else one for each processor of this process."""
     stated = environ.get("OMP_NUM_THREADS", "")
-    return int(stated) if stated.isdecimal() and int(stated) else len(os.sched_getaffinity(0))
+    return int(stated) if stated.isdecimal() and int(stated) else processors()
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:

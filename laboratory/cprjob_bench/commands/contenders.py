@@ -11,8 +11,9 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,8 @@ from cpr_operator.reconcile import Timing
 
 _REPORT_DEADLINE_S = 1.0
 _TRACE = "steps.jsonl"
+#: The contender that all others are compared with.
+SINGLE = "single"
 
 
 class Run(Protocol):
@@ -197,9 +200,12 @@ def let_all(document: dict[str, Any], container: Mapping[str, Any]) -> None:
         document["spec"][members]["template"] = {"spec": {"containers": [named]}}
 
 
-def single(job: JobSpec, environment: Mapping[str, str]) -> Program:
-    """Plain torch in one process, the reference that all others are compared with."""
-    return Program("single", (sys.executable, "-m", "cprjob_bench", "single"), job, environment)
+def singles(job: JobSpec, environment: Mapping[str, str]) -> Iterator[Program]:
+    """Plain torch in one process: as one would start it, which is the reference, then with as many workers as `job`."""
+    command = (sys.executable, "-m", "cprjob_bench", SINGLE)
+    yield Program(SINGLE, command, replace(job, workers=1), environment)
+    if job.workers > 1:
+        yield Program(f"{SINGLE}-{job.workers}", command, job, environment)
 
 
 def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -216,7 +222,7 @@ def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise OptionError(f"--peer {peer}: {error}") from error
         if not (name and words):
             raise OptionError(f"--peer {peer}: must be NAME=COMMAND")
-        if name in {"single", CprJob.name, *commands}:
+        if name in {CprJob.name, *commands} or name.partition("-")[0] == SINGLE:
             raise OptionError(f"--peer {peer}: the name {name} is already in use")
         if (program := shutil.which(words[0])) is None:
             raise OptionError(f"--peer {peer}: the program {words[0]} was not found")

@@ -123,7 +123,7 @@ def killed_job(size_mib: int, mode: Mode, samples: Path, store: Path) -> dict[st
             "samples": _ENDLESS,
             "batchSize": BATCH_SIZE,
         },
-        trainers={"replicas": 1},
+        trainers={"replicas": 1, "workers": 1},
         shards={"replicas": shards, "spares": 1},
         failurePolicy={"restartLimit": {"count": 1000}},
         snapshots={

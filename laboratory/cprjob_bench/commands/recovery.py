@@ -88,7 +88,7 @@ def document(name: str, size_mib: int, spares: int, base: Base) -> dict[str, Any
             "tables": [{"name": "rows", "rows": size_mib * _MIB * SHARDS // _ROW_BYTES}],
         },
         data={"format": "Synthetic", "samples": _ENDLESS, "batchSize": _BATCH},
-        trainers={"replicas": TRAINERS, "template": base.template(env.ROLE_TRAINER)},
+        trainers={"replicas": TRAINERS, "workers": 1, "template": base.template(env.ROLE_TRAINER)},
         shards={"replicas": SHARDS, "spares": spares, "template": base.template(env.ROLE_SHARD)},
         recovery={"replay": {"mode": "Required", "memory": "1Gi"}},
         failurePolicy={"restartLimit": {"count": 1000}},

@@ -24,7 +24,7 @@ from cpr_operator.cli.asking import TrialError, why
 from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.document import InvalidDocumentError
 from cprjob_bench.commands.bench import Result, bench_job, table
-from cprjob_bench.commands.contenders import Contender, CprJob, Program, peer_commands, single
+from cprjob_bench.commands.contenders import SINGLE, Contender, CprJob, Program, peer_commands, singles
 from cprjob_bench.commands.measuring import Summary, Window, in_turn, open_gauge, summarise
 from cprjob_bench.options import TrainPreset
 
@@ -103,7 +103,6 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
 # The result of the bench, for people and for programs.
 
 
-SINGLE = "single"
 _MIB = 2**20
 _TITLES = ("contender", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
 
@@ -172,14 +171,14 @@ class TrainOptions:
     """What the command line asks for.
 
     rows: the maximum number per table. seconds: the length of a window. peers: other programs
-    that take part, as NAME=COMMAND.
+    that take part, as NAME=COMMAND. workers: None, if they are to be measured.
     """
 
     preset: TrainPreset
     rows: int
     trainers: int
     shards: int
-    workers: int
+    workers: int | None
     precision: Precision
     repeats: int
     seconds: int
@@ -197,7 +196,7 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
             f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX) and "
             "would emulate it, far slower than fp32; use --precision fp32, or another machine"
         )
-    windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
+    workers, windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
     setting = {
         "precision": options.precision,
         "preset": options.preset.value,
@@ -205,47 +204,73 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
         "batch_size": BATCH_SIZE,
         "trainers": options.trainers,
         "shards": options.shards,
-        "workers": options.workers,
+        "workers": workers,
     }
     result(setting, windows).show(out, as_json=options.json)
 
 
-async def _measure(options: TrainOptions, err: Console, environment: Mapping[str, str]) -> dict[str, list[Window]]:
+async def _measure(
+    options: TrainOptions, err: Console, environment: Mapping[str, str]
+) -> tuple[int, dict[str, list[Window]]]:
+    """How many workers trainers have, and the windows of each contender."""
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
         folder = Path(name)
-        contenders = _contenders(options, folder, environment)
+        workers, contenders = _contenders(options, folder, environment)
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            return await in_turn(contenders, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+            windows = await in_turn(contenders, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+    return workers, windows
 
 
-def _contenders(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[Contender, ...]:
-    """All contenders, single first. Also writes the samples that they train on."""
+def _contenders(
+    options: TrainOptions, folder: Path, environment: Mapping[str, str]
+) -> tuple[int, tuple[Contender, ...]]:
+    """How many workers trainers have, and all contenders, single first. Also writes the samples that they train on.
+
+    Workers are measured once, because each window is a new job.
+    """
     commands = peer_commands(options.peers)
     samples = folder / "samples.tsv"
-    job = document(
-        options.preset,
-        rows=options.rows,
-        trainers=options.trainers,
-        shards=options.shards,
-        workers=options.workers,
-        precision=options.precision,
-        samples=samples,
-        store=folder / "store",
-        interval_s=max(int(options.seconds / _INTERVALS_IN_WINDOW), 1),
-    )
-    if invalid := validate(job):
-        raise InvalidDocumentError(invalid)
-    spec = to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
+
+    def job_with(workers: int) -> tuple[dict[str, Any], JobSpec]:
+        job = document(
+            options.preset,
+            rows=options.rows,
+            trainers=options.trainers,
+            shards=options.shards,
+            workers=workers,
+            precision=options.precision,
+            samples=samples,
+            store=folder / "store",
+            interval_s=max(int(options.seconds / _INTERVALS_IN_WINDOW), 1),
+        )
+        if invalid := validate(job):
+            raise InvalidDocumentError(invalid)
+        return job, to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
+
+    job, spec = job_with(options.workers or 1)
     write_samples(spec, samples, environment)
+    if options.workers is None:
+        job, spec = job_with(_measure_workers(spec, folder, environment))
     peers = (Program(name, command, spec, environment) for name, command in commands.items())
-    return single(spec, environment), CprJob(job, environment), *peers
+    return spec.workers, (*singles(spec, environment), CprJob(job, environment), *peers)
 
 
 def write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:
     """Write the file that a job trains on. Raises TrialError."""
-    last_word, log = samples.with_name("termination"), samples.with_name("samples.txt")
+    _write(job, samples, environment, "samples", "--rows", str(_SAMPLES))
+
+
+def _measure_workers(job: JobSpec, folder: Path, environment: Mapping[str, str]) -> int:
+    found = folder / "workers.txt"
+    _write(job, found, environment, "workers")
+    return int(found.read_text())
+
+
+def _write(job: JobSpec, file: Path, environment: Mapping[str, str], *role: str) -> None:
+    """Let a role of the laboratory write a file for a job. Raises TrialError."""
+    last_word, log = file.with_name("termination"), file.with_suffix(".log")
     variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)}
-    command = (sys.executable, "-m", "cprjob_bench", "samples", "--rows", str(_SAMPLES), "--to", str(samples))
+    command = (sys.executable, "-m", "cprjob_bench", *role, "--to", str(file))
     with log.open("wb") as output:
         code = subprocess.call(command, env=variables, stderr=output)  # noqa: S603 -- our own program
     if code:

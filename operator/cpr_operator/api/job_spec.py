@@ -14,6 +14,8 @@ from cpr_operator.api.model_spec import DenseOptimizer, Feature, ModelSpec, Tabl
 from cpr_operator.api.sizes import ReplayChoice, data_shards_of, replay_of
 from cpr_operator.api.snapshots import Snapshots
 from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import WorkersInForce
+from cpr_operator.api.workers import to_contract, workers_of
 
 
 def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
@@ -24,11 +26,12 @@ def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
     *,
     found: str | None = None,
     replay: ReplayChoice | None = None,
+    workers: WorkersInForce | None = None,
 ) -> contract.JobSpec:
     """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start.
 
-    `found` is the key of the anchor that was chosen of another job. `replay`: what was chosen before, if anything
-    was.
+    `found` is the key of the anchor that was chosen of another job. `replay`, `workers`: what was chosen before, if
+    anything was.
     """
     kept = replay_of(spec) if replay is None else replay
     return contract.JobSpec(
@@ -44,7 +47,7 @@ def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
         precision=spec.trainers.precision,
         dense_sync=spec.trainers.dense_sync,
         prefetch=spec.trainers.prefetch,
-        workers=spec.trainers.workers,
+        workers=to_contract(workers or workers_of(spec)),
         device=spec.trainers.device,
         replay_bytes=kept.memory_bytes,
         spill_bytes=kept.spill_bytes,

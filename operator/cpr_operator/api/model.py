@@ -23,7 +23,7 @@ MAX_SPARES = limits.MAX_SPARES
 MAX_TRAINERS = limits.MAX_TRAINERS
 #: Bounded because each prefetched step holds the vectors of a batch in memory.
 MAX_PREFETCH = 16
-MAX_WORKERS = 64
+MAX_WORKERS = limits.MAX_WORKERS
 MAX_FAILURES = 20
 MAX_FORKS = 64
 MAX_ANCHORS = limits.MAX_ANCHORS

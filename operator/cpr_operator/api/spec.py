@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from cpr_contract.spec import DenseSync, Device
 from cpr_operator.api.data_spec import Data, RestoreFrom
@@ -26,6 +26,7 @@ from cpr_operator.api.model import (
     SpecModel,
 )
 from cpr_operator.api.model_spec import ModelSpec
+from cpr_operator.api.rules.rule import fail
 from cpr_operator.api.snapshots import AccuracyBudget, Snapshots
 from cpr_operator.api.templates import misshapen
 
@@ -37,6 +38,23 @@ PLURAL = "cprjobs"
 
 #: A PodTemplateSpec. `templates` checks the parts that are merged, and the API server the whole pod, by a dry run.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+
+
+def _check_workers(value: object) -> object:
+    if value != "Auto" and (type(value) is not int or not 1 <= value <= MAX_WORKERS):
+        message = f"{value!r} is neither Auto nor a number from 1 to {MAX_WORKERS}"
+        fail("spec.trainers.workers", message, "state one of them, or remove it: the default is Auto")
+    return value
+
+
+#: The API server's IntOrString, within bounds.
+Workers = Annotated[
+    int | Literal["Auto"],
+    BeforeValidator(_check_workers),
+    WithJsonSchema(
+        {"x-kubernetes-int-or-string": True, "minimum": 1, "maximum": MAX_WORKERS, "maxLength": 4, "pattern": "^Auto$"}
+    ),
+]
 
 
 class Replay(SpecModel):
@@ -107,10 +125,12 @@ class Trainers(SpecModel):
     device: Device = "cpu"
     """The device of the dense network. cuda: a GPU. Request it in trainers.template, with nvidia.com/gpu in the
     resources of the container `main`, and use an image with a CUDA build of torch. Tables stay on the shards' CPUs."""
-    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
+    workers: Workers | None = None
     """Number of threads of a trainer that compute parts of its slice in parallel, on one copy of the dense network,
     each on its share of the trainer's CPUs. Results are the same up to rounding. More than one pays off if the network
-    is too small to keep all CPUs busy. With device cuda it must be 1."""
+    is too small to keep all CPUs busy. Auto: before the first step, the first leader measures how many are fastest, and
+    all trainers keep to that as long as the job lives (status.runtime.workers). State a number in jobs whose results
+    are compared bit for bit. With device cuda it is 1. Default: Auto."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""

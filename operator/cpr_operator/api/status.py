@@ -26,6 +26,7 @@ from cpr_operator.api.model import (
     MAX_SHARDS,
     MAX_SPARES,
     MAX_TRAINERS,
+    MAX_WORKERS,
     Count,
     Key,
     Model,
@@ -146,6 +147,15 @@ class ReplayInForce(Model):
     """Why."""
 
 
+class WorkersInForce(Model):
+    """How many workers each trainer has. It stays as long as the job lives."""
+
+    count: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
+    """The number; absent until the first leader has measured it."""
+    reason: Sentence
+    """Why so many."""
+
+
 class Runtime(Model):
     """The settings that the job was started with. Replaced pods use them until the job is suspended and resumed."""
 
@@ -166,6 +176,8 @@ class Runtime(Model):
     restart_rules: bool = False
     """Whether the container of a shard that is killed begins again in its pod, with all rows: the cluster had rules for
     that when the job started (Kubernetes 1.35)."""
+    workers: WorkersInForce | None = None
+    """How many workers each trainer has, and why. Absent in jobs started by version 0.1.0."""
 
 
 class Counters(Model):

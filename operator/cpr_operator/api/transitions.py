@@ -50,6 +50,15 @@ RESTORE_FROM = Rule(
     f"!({_STARTED}) || (has(self.spec.restoreFrom) ? has(oldSelf.spec.restoreFrom)"
     " && self.spec.restoreFrom == oldSelf.spec.restoreFrom : !has(oldSelf.spec.restoreFrom))",
 )
+#: An absent field is Auto.
+_WORKERS = "(has({0}.workers) ? {0}.workers : dyn('Auto'))"
+WORKERS = Rule(
+    "",
+    "spec.trainers.workers",
+    "cannot be changed once the job has started",
+    "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
+    f"!({_STARTED}) || {_WORKERS.format('self.spec.trainers')} == {_WORKERS.format('oldSelf.spec.trainers')}",
+)
 SHARDS_LOCKSTEP = Rule(
     "",
     "spec.shards.replicas",
@@ -78,7 +87,6 @@ FROZEN = (
             "trainers.precision",
             "trainers.prefetch",
             "trainers.device",
-            "trainers.workers",
             "snapshots",
             "failurePolicy.expectedJobMtbfSeconds",
             "failurePolicy.restartLimit",
@@ -86,6 +94,7 @@ FROZEN = (
         ),
     ),
     RESTORE_FROM,
+    WORKERS,
 )
 #: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas. The rules sit at the root,
 #: because a rule on an optional field is skipped when the field comes or goes.

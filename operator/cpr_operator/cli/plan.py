@@ -15,8 +15,9 @@ from rich.table import Table
 from cpr_operator import policy
 from cpr_operator.api.sizes import redundancy_bytes, replay_in_force, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Status
+from cpr_operator.api.status import Status, WorkersInForce
 from cpr_operator.api.validate import Invalid, parse_spec, parse_status, validate
+from cpr_operator.api.workers import workers_in_force
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
 from cpr_operator.policy import alternatives
 from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, turns
@@ -85,20 +86,31 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     """
     spec, status, inputs = _read(job)
     replay = replay_in_force(spec, status)
-    more = redundancy_bytes(spec, replay)
+    more, workers = redundancy_bytes(spec, replay), workers_in_force(spec, status)
     if as_json:
         memory = {"rows_bytes": rows_bytes(spec), "redundancy_bytes": more}
-        out.print_json(json.dumps({**_document(inputs), "replay": asdict(replay), "shard_memory": memory}))
+        out.print_json(
+            json.dumps(
+                {**_document(inputs), "replay": asdict(replay), "workers": workers.to_dict(), "shard_memory": memory}
+            )
+        )
         return
     chosen = policy.plan(inputs)
     out.print(chosen.reason, highlight=False, soft_wrap=True)
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = alternatives.break_even(inputs)
     out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
+    out.print(_workers(workers), highlight=False)
     if more:
         rows = f"{_mib(rows_bytes(spec))} of rows and their optimizer state"
         out.print(f"A shard holds {rows}, and redundancy takes {_mib(more)} more.", highlight=False)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
+
+
+def _workers(workers: WorkersInForce) -> str:
+    if workers.count is None:
+        return f"How many workers a trainer has is not known yet: {workers.reason}."
+    return f"A trainer has {workers.count} worker{'s' if workers.count > 1 else ''}: {workers.reason}."
 
 
 def _read(job: Any) -> tuple[CPRJobSpec, Status, policy.Inputs]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import BestModel, Condition, FailureRecord, HeldOut, Member, Status
+from cpr_operator.api.status import BestModel, Condition, FailureRecord, HeldOut, Member, Status, WorkersInForce
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.console import OptionError, Where
 from cpr_operator.cluster.local.objects import EventLine
@@ -31,6 +31,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
     `samples_per_s` is the rate over the whole run, recoveries included.
     """
     plan, budget, progress, overhead = status.plan, status.budget, status.progress, status.overhead
+    workers = workers_of(status)
     return {
         "job": job,
         "phase": status.phase,
@@ -52,6 +53,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
             "running_sum": budget.running_sum,
             "rollbacks": budget.rollbacks,
         },
+        "workers": None if workers is None else {"count": workers.count, "reason": workers.reason},
         "replayed_samples": status.progress.replayed_samples,
         "protected_samples": status.progress.protected_samples,
         "lost_row_updates": status.lost_row_updates,
@@ -130,6 +132,12 @@ def headline(job: str, status: Status) -> str:
     )
 
 
+def workers_of(status: Status) -> WorkersInForce | None:
+    """How many workers each trainer has, once that is known."""
+    workers = None if status.runtime is None else status.runtime.workers
+    return None if workers is None or workers.count is None else workers
+
+
 def _words(condition: Condition) -> str:
     return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
 
@@ -149,6 +157,8 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
         table.add_row("best", _best(status.best))
     if plan is not None:
         table.add_row("plan", escape(plan.reason))
+    if (workers := workers_of(status)) is not None:
+        table.add_row("workers", escape(f"{workers.count} in each trainer: {workers.reason}"))
     if budget is not None:
         lost = f"{budget.spent:.3%} of all samples lost, {budget.limit:.3%} allowed"
         table.add_row("budget", f"{lost}; {budget.rollbacks} rollbacks")

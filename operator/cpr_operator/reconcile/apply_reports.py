@@ -45,6 +45,7 @@ from cpr_operator.reconcile.observe import (
 )
 from cpr_operator.reconcile.pass_ import Alive, Done, Draft, EventReason, Fact, Lost, Terminating
 from cpr_operator.reconcile.plan import after_replay, after_report, replay_as_told
+from cpr_operator.reconcile.workers import workers_as_told
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
@@ -59,7 +60,7 @@ def apply_reports(draft: Draft) -> Draft:
     leader, status = leader_report(draft.observed), draft.status
     if leader is None or not is_current(status, leader) or is_premature(draft, leader):
         return draft
-    status = replay_as_told(_apply_figures(draft, leader), leader)
+    status = workers_as_told(replay_as_told(_apply_figures(draft, leader), leader), leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
         status = _all_at_work(status, draft.facts)
     return draft.to(_settle_dense(status, leader))

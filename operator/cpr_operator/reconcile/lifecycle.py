@@ -28,6 +28,7 @@ from cpr_operator.api.status import (
     Status,
     Trainer,
 )
+from cpr_operator.api.workers import workers_again
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.description import next_version, not_spoken, version_of
 from cpr_operator.failures import Failure, Kind
@@ -139,15 +140,18 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
     replay = replay_again(spec, None if before is None else before.replay)
+    workers = workers_again(spec, before)
+    described = to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay, workers=workers)
     return Runtime(
         image=spec.image,
         contract_version=version,
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
-        job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay))),
+        job_spec=pack(to_json(described)),
         replay=ReplayInForce(memory_bytes=replay.memory_bytes, spill_bytes=replay.spill_bytes, reason=replay.reason),
         quota=quota_of(observed.queue),
         restart_rules=observed.restart_rules,
+        workers=workers,
     )
 
 

@@ -9,13 +9,21 @@ from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import EvaluationSpec, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import (
+    MEASURED,
+    EvaluationSpec,
+    JobSpec,
+    OptimizerSpec,
+    PhaseSpec,
+    SparseOptimizerSpec,
+    TableSpec,
+)
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, FailureRecord, Shard, Status
-from cpr_operator.api.validate import parse_spec
-from support.documents import BUILT, CRITEO, edited
+from cpr_operator.api.validate import parse_spec, validate
+from support.documents import BUILT, CRITEO, Edits, edited
 
 
 def test_a_table_whose_vocabulary_is_built_takes_other_ids_as_its_default_row() -> None:
@@ -146,11 +154,34 @@ def test_pods_learn_the_schedules() -> None:
     ("field", "value"), [("precision", "bf16"), ("prefetch", 3), ("workers", 2), ("device", "cuda")]
 )
 def test_pods_learn_how_trainers_compute(field: str, value: Any) -> None:
+    stated: Edits = {"spec.trainers.workers": 1}
     usual, other = (
-        to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n") for edits in ({}, {f"spec.trainers.{field}": value})
+        to_job_spec(parse_spec(edited(stated | edits)["spec"]), "u", "n")
+        for edits in ({}, {f"spec.trainers.{field}": value})
     )
     assert getattr(usual, field) != value
     assert other == replace(usual, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("edits", "workers"),
+    [
+        ({}, MEASURED),
+        ({"spec.trainers.workers": "Auto"}, MEASURED),
+        ({"spec.trainers.workers": "Auto", "spec.trainers.device": "cuda"}, 1),
+        ({"spec.trainers.workers": 3}, 3),
+    ],
+)
+def test_workers_are_measured_unless_there_is_a_reason_not_to(edits: Edits, workers: int) -> None:
+    assert to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n").workers == workers
+
+
+@pytest.mark.parametrize("value", ["auto", 0, 65, 1.5, True, [1]])
+def test_other_workers_are_refused_by_name(value: Any) -> None:
+    (invalid,) = validate(edited({"spec.trainers.workers": value}))
+    assert invalid.field == "spec.trainers.workers"
+    assert invalid.message == f"{value!r} is neither Auto nor a number from 1 to 64"
+    assert "the default is Auto" in invalid.remedy
 
 
 def test_models_take_python_names_where_python_makes_them() -> None:

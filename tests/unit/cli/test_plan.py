@@ -79,6 +79,20 @@ def test_a_plan_says_whether_the_job_replays_and_why_not(tmp_path: Path, loss: s
     assert f"Replay is {'on' if on else 'off'}: {replay['reason']}." in words
 
 
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ("Auto", "How many workers a trainer has is not known yet: the first leader measures"),
+        (1, "A trainer has 1 worker: spec.trainers.workers says so."),
+        (3, "A trainer has 3 workers: spec.trainers.workers says so."),
+    ],
+)
+def test_a_plan_says_how_many_workers_a_trainer_has(tmp_path: Path, workers: object, words: str) -> None:
+    file = write(tmp_path / "job.yaml", trainers={"replicas": 1, "workers": workers})
+    assert plan(file)["workers"].get("count") == (None if workers == "Auto" else workers)
+    assert words in " ".join(runner.invoke(app, ["plan", file]).output.split())
+
+
 @pytest.mark.parametrize(("k", "share"), [(1, 1.0), (4, 0.25)])
 def test_a_plan_says_how_much_memory_redundancy_takes(tmp_path: Path, k: int, share: float) -> None:
     """34 million rows of 16 values and one of state, over 8 shards."""

@@ -20,9 +20,11 @@ from cpr_operator.api.status import (
     Overhead,
     Plan,
     Progress,
+    Runtime,
     Shard,
     Status,
     Trainer,
+    WorkersInForce,
 )
 from cpr_operator.cli.progress import Pace, PlainProgress, Snapshot, frame, line, states
 from cpr_operator.cli.report import next_step_here, print_summary, report
@@ -57,6 +59,13 @@ STATUS = Status(
     overhead=Overhead(save_seconds=1, load_seconds=2, lost_seconds=3, reschedule_seconds=4),
     result=ANCHOR,
     best=BestModel(anchor=ANCHOR, value=0.75, since=2),
+    runtime=Runtime(
+        image="i",
+        contract_version=1,
+        template_hash="h",
+        job_spec="{}",
+        workers=WorkersInForce(count=2, reason="measured for the first batch"),
+    ),
 )
 
 
@@ -88,7 +97,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
             "pods",
             "overhead",
         ),
-        *("replayed_samples", "protected_samples", "lost_row_updates", "lost_row_updates_exact", "result"),
+        *("workers", "replayed_samples", "protected_samples", "lost_row_updates", "lost_row_updates_exact", "result"),
     }
     assert {key: found[key] for key in ("job", "phase", "samples", "samples_per_s", "auc", "logloss")} == {
         "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
@@ -112,11 +121,13 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
     assert (failure["lost_row_updates"], failure["lost_row_updates_exact"]) == (1470, False)
     assert (failure["incarnation"], failure["message"]) == (1, "by SIGKILL")
     assert found["result"] == "uid/anchor"
+    assert found["workers"] == {"count": 2, "reason": "measured for the first batch"}
 
 
 def test_a_job_that_never_started_has_a_report_too() -> None:
     found = report("job", Status(), None)
     assert (found["phase"], found["plan"], found["budget"], found["pods"]) == ("Pending", None, None, [])
+    assert found["workers"] is None
 
 
 def summary(status: Status) -> str:
@@ -131,6 +142,7 @@ def test_the_summary_says_what_failed_what_it_cost_and_where_the_model_lies() ->
     for words in ("job: Succeeded", "500 samples/s", "AUC 0.7500", "1.000% of all samples lost, 10.000% allowed"):
         assert words in text
     assert "at most 1,500 row updates lost" in text
+    assert "2 in each trainer: measured for the first batch" in text
     assert "at most 1,470" in text
     for words in ("shard/1", "Killed: by SIGKILL", "20", "2.5 s", "uid/anchor", "cprjob export --workdir /work/dir"):
         assert words in text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,11 @@ def batch() -> tuple[Batch, Access, Tensor]:
     return Batch(rng.normal(size=(SAMPLES, 13)).astype(np.float32), ids, labels), access, vectors
 
 
-def computed(precision: Precision, workers: int = 1, device: Device = "cpu") -> tuple[Computed, DenseReplica]:
+def computed(precision: Precision, workers: int | Crew = 1, device: Device = "cpu") -> tuple[Computed, DenseReplica]:
     samples, access, vectors = batch()
     replica = DenseReplica(SPEC, 1, device, precision)
-    return compute(replica, samples, access, lambda: vectors, SAMPLES, Crew(workers)), replica
+    crew = Crew(workers) if isinstance(workers, int) else workers
+    return compute(replica, samples, access, lambda: vectors, SAMPLES, crew), replica
 
 
 @on_each_device
@@ -119,10 +121,26 @@ def test_workers_change_a_step_by_its_rounding_alone(workers: int) -> None:
     assert together.loss_share == pytest.approx(alone.loss_share)
 
 
-def test_two_workers_compute_the_same_bits_in_whatever_order_they_come() -> None:
-    (first, before), (second, after) = computed("fp32", 2), computed("fp32", 2)
-    assert torch.equal(the_only(first.row_gradients), the_only(second.row_gradients))
-    assert torch.equal(before.gradients, after.gradients)
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_workers_compute_the_same_bits_in_whatever_order_they_come(workers: int) -> None:
+    """Sums of three floats depend on their order."""
+    first, before = computed("fp32", workers)
+    for order in ([*range(workers)], [*reversed(range(workers))], [*range(1, workers), 0]):
+        second, after = computed("fp32", InOrder(order))
+        assert torch.equal(the_only(first.row_gradients), the_only(second.row_gradients))
+        assert torch.equal(before.gradients, after.gradients)
+
+
+class InOrder(Crew):
+    """Workers that come one after the other, in this order."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__(len(order))
+        self._order = order
+
+    def each(self, do: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        done = {place: do(items[place]) for place in self._order}
+        return [done[place] for place in range(len(items))]
 
 
 @pytest.fixture

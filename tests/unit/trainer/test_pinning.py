@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import DataManifest, data_key
+from cpr_contract.manifests import DataManifest, data_key, workers_key
 from cpr_contract.spec import DataSpec
-from cpr_trainer.checkpoint.format.records import keep_data, read_data, read_vocabularies
+from cpr_trainer.checkpoint.format.records import keep, read_data, read_vocabularies, read_workers
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Block, Index, SourceFile
@@ -28,6 +28,7 @@ from cpr_trainer.store import Uris, Version
 from cpr_trainer.trainer import pinning as pinning_module
 from cpr_trainer.trainer.interrupts import Terminated
 from cpr_trainer.trainer.pinning import Pinning
+from cpr_trainer.trainer.workers import Workers
 from support.fake_s3 import BUCKET, FakeS3
 from support.memory_store import MemoryStore
 from support.table_data import TABLES, WRITERS, as_text, assert_same, clicks, everything, model_of, read, spec, write
@@ -308,8 +309,69 @@ def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
     before = world.store.get(data_key("uid"))
     world.store.delete([data_key("uid")])
     for _ in range(2):
-        keep_data(world.store, pinning.pinned)
+        keep(world.store, pinning.pinned)
     assert world.store.get(data_key("uid")) == before
+
+
+class Measures:
+    """Measures as a trainer does, and counts how often it had to."""
+
+    def __init__(self, *counts: int) -> None:
+        self.left = [*counts]
+
+    def __call__(self, attend: Callable[[], None]) -> Workers:
+        attend()
+        return Workers(self.left.pop(0), "faster")
+
+
+def test_workers_are_measured_once_and_all_who_come_later_have_as_many() -> None:
+    store, measures, leads = MemoryStore(), Measures(2, 4, 8), True
+
+    def start() -> Workers:
+        return Pinning("uid", None, lambda: leads, lambda: None).find_workers(store, measures)
+
+    first, successor = start(), start()
+    leads = False
+    follower = start()
+    assert first == successor == follower == Workers(2, "faster")
+    assert measures.left == [4, 8]
+
+
+def test_a_follower_waits_for_the_measurement_and_makes_it_where_the_leader_dies() -> None:
+    store, turns = MemoryStore(), 0
+
+    def attend() -> None:
+        nonlocal turns
+        assert read_workers(store, "uid") is None
+        turns += 1
+
+    pinning = Pinning("uid", None, lambda: turns > 25, attend)
+    assert pinning.find_workers(store, Measures(3)) == Workers(3, "faster")
+    assert turns > 25
+
+
+def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
+    store = MemoryStore()
+    with pytest.raises(Terminated):
+        Pinning("uid", None, lambda: True, _die).find_workers(store, Measures(2))
+    assert read_workers(store, "uid") is None
+
+
+def test_of_two_leaders_the_faster_one_decides() -> None:
+    store = MemoryStore()
+
+    def slow(_: object) -> Workers:
+        Pinning("uid", None, lambda: True, lambda: None).find_workers(store, Measures(4))
+        return Workers(2, "slower")
+
+    pinning = Pinning("uid", None, lambda: True, lambda: None)
+    assert pinning.find_workers(store, slow) == Workers(4, "faster")
+    store.delete([workers_key("uid")])
+    for _ in range(2):
+        keep(store, pinning.workers)
+    found = read_workers(store, "uid")
+    assert found is not None
+    assert found.workers == 4, "what was lost with its bucket comes again"
 
 
 def test_the_document_of_many_files_stays_small() -> None:

@@ -90,9 +90,21 @@ class DenseReplica:
         """Return the context to compute the forward pass in."""
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32)
 
+    @property
+    def trained(self) -> tuple[nn.Parameter, ...]:
+        """The parameters that have gradients."""
+        return tuple(parameter for parameter in self.model.parameters() if parameter.requires_grad)
+
     def zero_gradients(self) -> None:
-        """Set all gradients to zero in place: backward adds to them."""
+        """Set all gradients to zero in place."""
         self.gradients.zero_()
+
+    @torch.no_grad()
+    def add_gradients(self, found: Sequence[Tensor | None]) -> None:
+        """Add to the gradients of `trained`, one by one; None is of a parameter that was not used."""
+        for parameter, gradient in zip(self.trained, found, strict=True):
+            if gradient is not None and parameter.grad is not None:
+                parameter.grad.add_(gradient)
 
     def step(self, step: int) -> None:
         """Apply the optimizer to `gradients` in the job's `step` (from 1)."""

@@ -15,6 +15,7 @@ from cpr_trainer.runtime.environment import (
     store_access,
     termination_file,
 )
+from cpr_trainer.runtime.processors import processors
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.status_server import Gate, StatusServer
 from cpr_trainer.runtime.timing import Trace, backoff
@@ -36,6 +37,7 @@ __all__ = [
     "exit_code",
     "optional_path",
     "problem_of",
+    "processors",
     "read_job",
     "read_request",
     "stop_on_sigterm",

@@ -58,18 +58,18 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
     crew.each(lambda part: part.begin(dense), parts)
     embeddings = there.embeddings(each(lambda values: values.to(device, replica.dtype), fetch()))
     shares = crew.each(lambda part: part.finish(embeddings), parts)
+    for part in parts:  # In this order: sums in another one differ in their last bits.
+        replica.add_gradients(part.dense_gradients)
     gradients = there.sum_gradients(_joined([part.gradients for part in parts]))
     logits = torch.cat([part.logits for part in parts])
     return Computed(each(Tensor.cpu, gradients), logits.cpu(), labels, sum(shares))
 
 
 class _Part:
-    """A worker's part of a slice: its own samples and its own pass, on the network of all.
-
-    Workers add to the gradients of the parameters side by side: torch's autograd takes turns at each of them.
-    """
+    """A worker's part of a slice: its own samples and its own pass, on the network of all."""
 
     gradients: Embeddings
+    dense_gradients: Sequence[Tensor | None]
     logits: Tensor
 
     def __init__(self, replica: DenseReplica, labels: Tensor, samples: slice, batch_size: int) -> None:
@@ -92,8 +92,10 @@ class _Part:
         share = float(loss.detach())
         if not isfinite(share):
             raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.gradients, self.logits = _gradients(mine), logits.detach()
+        leaves, parameters = _leaves(mine), self._replica.trained
+        found = torch.autograd.grad(loss, (*leaves, *parameters), allow_unused=True)
+        self.gradients, self.dense_gradients = _gradients(mine, found[: len(leaves)]), found[len(leaves) :]
+        self.logits = logits.detach()
         return share
 
 
@@ -116,16 +118,21 @@ def _joined(parts: Sequence[Embeddings]) -> Embeddings:
     return torch.cat([*map(the_only, parts)])
 
 
-def _gradients(embeddings: Embeddings) -> Embeddings:
-    """Return the gradients of embeddings; of those that the model did not use they are 0."""
+def _leaves(embeddings: Embeddings) -> tuple[Tensor, ...]:
+    """Return the tensors that embeddings consist of."""
     if isinstance(embeddings, Features):
-        return embeddings.with_tensors(_gradients_of(embeddings.tensors))
-    if isinstance(embeddings, tuple):
-        return _gradients_of(embeddings)
-    return _gradients_of((embeddings,))[0]
+        return embeddings.tensors
+    return embeddings if isinstance(embeddings, tuple) else (embeddings,)
 
 
-def _gradients_of(leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    if all(leaf.grad is None for leaf in leaves):
+def _gradients(embeddings: Embeddings, found: Sequence[Tensor | None]) -> Embeddings:
+    """Return the gradients of embeddings from those of their leaves; of those that the model did not use they are 0."""
+    leaves = _leaves(embeddings)
+    if all(gradient is None for gradient in found):
         raise ValueError("the model did not use its embeddings")
-    return tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
+    filled = tuple(
+        torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found, strict=True)
+    )
+    if isinstance(embeddings, Features):
+        return embeddings.with_tensors(filled)
+    return filled if isinstance(embeddings, tuple) else filled[0]

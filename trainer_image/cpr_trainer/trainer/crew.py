@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 #: Of fewer samples a network has no statistics to normalise by, as BatchNorm does in training.
-_LEAST_SAMPLES = 2
+LEAST_SAMPLES = 2
 
 
 class Crew:
@@ -27,8 +27,13 @@ class Crew:
 
     def parts(self, samples: int) -> list[slice]:
         """Divide a slice of `samples`: a part for each worker, of about the same size, unless samples are few."""
-        count = max(1, min(self._workers, samples // _LEAST_SAMPLES))
+        count = max(1, min(self._workers, samples // LEAST_SAMPLES))
         return [slice(part * samples // count, (part + 1) * samples // count) for part in range(count)]
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown()
 
     def each(self, do: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
         """Return what `do` makes of each item, one for each worker at most. Raises what `do` raises."""

@@ -51,7 +51,7 @@ class Leading:
             told=told,
             anchors=anchors,
             rng=random.Random(),
-            pinned=(setup.pinning.pinned, setup.evaluation_pinning.pinned),
+            pinned=(setup.pinning.pinned, setup.evaluation_pinning.pinned, setup.pinning.workers),
             vocabularies=setup.vocabularies,
             committed=setup.pinning.count_new_files,
         )

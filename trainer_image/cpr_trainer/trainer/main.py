@@ -87,8 +87,9 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
             board.set(**_who(roster))
         pinnings = _pinnings(environment, watch, board)
         setup = insist(lambda: Setup.read(environment, roster, *pinnings), board, lambda: _follow(watch))
-        board.set(total_samples=setup.order.total_samples)
         total_samples = setup.order.total_samples
+        workers = setup.workers
+        board.set(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, total_samples, file=file, spill=spill)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch), page)
         if goes_on:

@@ -1,14 +1,19 @@
-"""What data the job trains: found by its first leader, and the same for every trainer as long as the job lives."""
+"""What the first leader finds, and what is the same for every trainer as long as the job lives.
+
+That is the data that the job trains, vocabularies of its tables, and how many workers trainers have.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import TypeVar
 
-from cpr_contract.manifests import DataManifest
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DataManifest, WorkersManifest
 from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
-from cpr_trainer.checkpoint.format.records import keep_vocabularies, pin_data, read_data, read_vocabularies
+from cpr_trainer.checkpoint.format.records import keep_vocabularies, pin, read_data, read_vocabularies, read_workers
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.pinned import to_indices, to_manifest
 from cpr_trainer.data.source import Find, FindVocabularies
@@ -17,8 +22,11 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
 from cpr_trainer.trainer.interrupts import Attend
 from cpr_trainer.trainer.patience import attend_for_a_slice
+from cpr_trainer.trainer.workers import Workers
 
 _LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: A follower asks the store so often whether the leader has pinned the data.
 _ASK_SLICES = 20
@@ -27,11 +35,12 @@ _LIST_EVERY_S = 600.0
 
 
 class Pinning:
-    """One trainer's view of its job's data. `leads` tells whether it is the leader by the newest roster.
+    """One trainer's view of what its job keeps. `leads` tells whether it is the leader by the newest roster.
 
     `pinned` is what all train, None for data without files. `new_files` counts those that `uri` names and which came
     later, as the leader finds them when it starts and by `count_new_files`; `tell` is told of them. With `evaluates` it
-    is the data that the job is scored on, and nobody counts. `known` are the vocabularies of tables.
+    is the data that the job is scored on, and nobody counts. `known` are the vocabularies of tables. `workers` is what
+    was measured, None where nothing is.
     """
 
     def __init__(  # noqa: PLR0913 -- whose data, of what kind, and with whom
@@ -46,6 +55,7 @@ class Pinning:
     ) -> None:
         self.pinned: DataManifest | None = None
         self.known: Vocabularies = {}
+        self.workers: WorkersManifest | None = None
         self.new_files = 0
         self._job_uid = job_uid
         self._uri = uri or ""
@@ -62,16 +72,17 @@ class Pinning:
 
         Raises DataError, DamagedError, StoreError, and what `attend` raises.
         """
-        while (pinned := read_data(store, self._job_uid, evaluates=self._evaluates)) is None:
-            if self._leads():
-                found = to_manifest(self._job_uid, self._uri, find(), evaluates=self._evaluates)
-                pinned = pin_data(store, found)
-                break
-            for _ in range(_ASK_SLICES):
-                attend_for_a_slice(self._attend)
-        else:
-            if self._counts and self._leads():
-                self._count(files, pinned)
+
+        def read() -> DataManifest | None:
+            return read_data(store, self._job_uid, evaluates=self._evaluates)
+
+        def find_and_pin() -> DataManifest:
+            return pin(store, to_manifest(self._job_uid, self._uri, find(), evaluates=self._evaluates))
+
+        if (pinned := read()) is None:
+            pinned = self._agree(read, find_and_pin)
+        elif self._counts and self._leads():
+            self._count(files, pinned)
         if self._evaluates:
             _LOG.info("is scored on %d files", len(pinned.uris))
         else:
@@ -84,16 +95,42 @@ class Pinning:
 
         Raises as `indices` does.
         """
-        while (kept := read_vocabularies(store, self._job_uid)) is None:
-            if self._leads():
-                keep_vocabularies(store, self._job_uid, find(self._attend))
-                continue
-            for _ in range(_ASK_SLICES):
-                attend_for_a_slice(self._attend)
+
+        def find_and_keep() -> Vocabularies | None:
+            keep_vocabularies(store, self._job_uid, find(self._attend))
+            return read_vocabularies(store, self._job_uid)
+
+        kept = self._agree(lambda: read_vocabularies(store, self._job_uid), find_and_keep)
         for table, each in kept.items():
             _LOG.info("table %s has a vocabulary of %d values", table, len(each))
         self.known = kept
         return kept
+
+    def find_workers(self, store: Store, measure: Callable[[Attend], Workers]) -> Workers:
+        """Return how many workers trainers have; the first leader measures and pins it, all others wait for it.
+
+        So a process that is to compute a step again has the number that the step was computed with. Raises as `indices`
+        does.
+        """
+
+        def measure_and_pin() -> WorkersManifest:
+            found = measure(self._attend)
+            _LOG.info("measured: %d workers, %s", found.count, found.reason)
+            return pin(store, WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason))
+
+        self.workers = self._agree(lambda: read_workers(store, self._job_uid), measure_and_pin)
+        return Workers(self.workers.workers, self.workers.reason)
+
+    def _agree(self, read: Callable[[], T | None], find: Callable[[], T | None]) -> T:
+        """Return what `read` returns once it is there. The leader makes it with `find`, all others wait for it."""
+        while (known := read()) is None:
+            if self._leads():
+                if (found := find()) is not None:
+                    return found
+                continue
+            for _ in range(_ASK_SLICES):
+                attend_for_a_slice(self._attend)
+        return known
 
     def count_new_files(self) -> None:
         """Count the new files again, unless they were listed a short time ago.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cpr_contract.roster import TrainerRoster
-from cpr_contract.spec import EarlyStopSpec, JobSpec, samples_at
+from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.restore.vocabularies import with_vocabularies
@@ -20,8 +20,10 @@ from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.early_stop import next_evaluation
+from cpr_trainer.trainer.measuring import find_workers
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
+from cpr_trainer.trainer.workers import Workers
 from cprjob_serving.vocabulary import Vocabulary
 
 
@@ -30,6 +32,7 @@ class Setup:
     """One trainer process. `layout` is the hash that says which saves fit; `pinning` has the files of the data.
 
     `scored` has the samples that the model is scored on, and `evaluation_pinning` its files, if they are others.
+    `workers` is how many this trainer computes with, as all of its job do.
     """
 
     job: JobSpec
@@ -48,6 +51,7 @@ class Setup:
     scored: Dataset
     evaluation_pinning: Pinning
     vocabularies: Mapping[str, Vocabulary]
+    workers: Workers
 
     @classmethod
     def read(
@@ -75,6 +79,10 @@ class Setup:
             lambda find: pinning.indices(store, files, find),
             vocabularies=lambda find: pinning.vocabularies(store, find),
         )
+        order = BatchOrder.of(job.data, dataset.layout)
+        workers = Workers(job.workers, "stated")
+        if job.workers == MEASURED:
+            workers = pinning.find_workers(store, lambda attend: find_workers(job, dataset, order, placement, attend))
         scored, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = pinning if spec.uri is None else evaluation_pinning
@@ -88,7 +96,7 @@ class Setup:
             port_base=environment.port_base,
             store=store,
             dataset=dataset,
-            order=BatchOrder.of(job.data, dataset.layout),
+            order=order,
             placement=placement,
             layout=layout_hash(job.model),
             trace=Trace(environment.step_trace),
@@ -96,6 +104,7 @@ class Setup:
             scored=scored,
             evaluation_pinning=evaluation_pinning,
             vocabularies=pinning.known,
+            workers=workers,
         )
 
     @property

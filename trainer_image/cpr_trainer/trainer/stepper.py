@@ -50,7 +50,7 @@ class Stepper:
         self.pace = Pace()
         self.held_out = HeldOut(setup, exchange, self.shards, self.reading)
         self._minute = Minute(monotonic())
-        self._crew = Crew(setup.job.workers)
+        self._crew = Crew(setup.workers.count)
         self._setup = setup
         self._watch = watch
         self._board = board

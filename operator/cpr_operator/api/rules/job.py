@@ -31,9 +31,9 @@ DENSE_SYNC = Rule(
 WORKERS = Rule(
     "spec.trainers",
     "spec.trainers.workers",
-    "must be 1 on a GPU",
+    "must be Auto or 1 on a GPU",
     "remove it, or set spec.trainers.device to cpu",
-    "self.workers == 1 || self.device != 'cuda'",
+    "!has(self.workers) || self.workers == 1 || self.workers == 'Auto' || self.device != 'cuda'",
 )
 PRIORITY_LOCKSTEP = Rule(
     "spec",

@@ -50,7 +50,7 @@ class Rule:
 
         def check(value: tuple[T, ...]) -> tuple[T, ...]:
             if len({getattr(each, key) for each in value}) < len(value):
-                _fail(self.field, self.message, self.remedy)
+                fail(self.field, self.message, self.remedy)
             return value
 
         return AfterValidator(check)
@@ -66,10 +66,11 @@ class BadPart:
 
     def fail(self, field: str) -> NoReturn:
         """Raise pydantic's error about the part of `field`. Call it from a validator of `field`."""
-        _fail(f"{field}.{self.path}", self.message, self.remedy)
+        fail(f"{field}.{self.path}", self.message, self.remedy)
 
 
-def _fail(field: str, message: str, remedy: str) -> NoReturn:
+def fail(field: str, message: str, remedy: str) -> NoReturn:
+    """Raise pydantic's error about an invalid field. Call it from a validator."""
     raise PydanticCustomError(BROKEN_RULE, "{message}", {"field": field, "message": message, "remedy": remedy})
 
 

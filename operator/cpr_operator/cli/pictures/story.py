@@ -11,7 +11,7 @@ from typing import Any, Literal
 from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed, took
+from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed, took, workers_of
 from cpr_operator.cluster.local.objects import EventLine
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.history import point
@@ -132,6 +132,7 @@ def facts(story: Story) -> tuple[tuple[str, str], ...]:
     progress, budget = status.progress, status.budget
     speed = overall_speed(status) or progress.samples_per_second
     lost = "" if status.lost_row_updates_exact else "at most "
+    workers = workers_of(status)
     return (
         ("trained", f"{progress.samples:,} of {progress.total_samples:,} samples"),
         ("speed", UNKNOWN if speed is None else f"{speed:,.0f} samples/s"),
@@ -144,6 +145,7 @@ def facts(story: Story) -> tuple[tuple[str, str], ...]:
         ("row updates lost", UNKNOWN if status.lost_row_updates is None else f"{lost}{status.lost_row_updates:,}"),
         ("samples replayed", f"{progress.replayed_samples:,}"),
         ("pods replaced", str(status.restarts)),
+        ("workers in each trainer", UNKNOWN if workers is None else str(workers.count)),
     )
 
 

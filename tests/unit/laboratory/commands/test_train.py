@@ -155,6 +155,7 @@ def test_peers_are_commands_by_name() -> None:
         (("a= ",), "NAME=COMMAND"),
         (("a=sh 'x",), "No closing quotation"),
         (("single=sh",), "the name single is already in use"),
+        (("single-2=sh",), "the name single-2 is already in use"),
         (("a=sh", "a=sh"), "the name a is already in use"),
         (("a=no-such-program -x",), "the program no-such-program was not found"),
     ],

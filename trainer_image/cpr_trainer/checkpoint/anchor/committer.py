@@ -16,13 +16,13 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest
+from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest, WorkersManifest
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, keep_data, keep_vocabularies, read_anchor
+from cpr_trainer.checkpoint.format.records import find_anchor, keep, keep_vocabularies, read_anchor
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
@@ -130,8 +130,8 @@ class AnchorCommitter:
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
     names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
-    those that exist, oldest first. `pinned` is the data that the saves are of, and that on which they are scored,
-    `vocabularies` those of tables, by their name; what was lost of them is written again before each anchor.
+    those that exist, oldest first. `pinned` is what the first leader found for as long as the job lives, `vocabularies`
+    those of tables, by their name; what was lost of them is written again before each anchor.
     `committed` is called after each anchor. `failing`: the store did not take the last thing that was to be saved.
     """
 
@@ -146,7 +146,7 @@ class AnchorCommitter:
         told: Callable[[], tuple[AnchorRef, ...]],
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
-        pinned: Sequence[DataManifest | None] = (),
+        pinned: Sequence[DataManifest | WorkersManifest | None] = (),
         vocabularies: Mapping[str, Vocabulary] = MappingProxyType({}),
         committed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -280,7 +280,7 @@ class AnchorCommitter:
         found = [cut.found[index] for index in range(len(cut.shards))]
         refs, lost = tuple(ref for _, ref in found), tuple(manifest.lost for manifest, _ in found)
         for pinned in self._pinned:
-            keep_data(self._store, pinned)
+            keep(self._store, pinned)
         if self._vocabularies:
             keep_vocabularies(self._store, meta.job_uid, self._vocabularies)
         try:

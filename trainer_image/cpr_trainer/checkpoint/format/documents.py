@@ -18,6 +18,7 @@ from cpr_contract.manifests import (
     Part,
     ShardManifest,
     VocabularyManifest,
+    WorkersManifest,
 )
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.names import cut_of_shard, place_of
@@ -65,12 +66,14 @@ class LayoutError(SnapshotError):
     reason = "LayoutMismatch"
 
 
-Document = TypeVar("Document", ShardManifest, DenseManifest, Origin, DataManifest, VocabularyManifest)
+Document = TypeVar("Document", ShardManifest, DenseManifest, Origin, DataManifest, VocabularyManifest, WorkersManifest)
 Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
 
 
 def write_once(
-    store: Store, key: str, document: ShardManifest | DenseManifest | Origin | DataManifest | VocabularyManifest
+    store: Store,
+    key: str,
+    document: ShardManifest | DenseManifest | Origin | DataManifest | VocabularyManifest | WorkersManifest,
 ) -> ManifestRef:
     """Commit a document: from now on it is there, once and for all.
 

@@ -1,10 +1,11 @@
-"""What is recorded beside saves: who begins to restore, what it restored, the data of the job, and anchors."""
+"""What is recorded beside saves: who begins to restore, what it restored, what a job keeps to, and anchors."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import to_json
@@ -17,10 +18,12 @@ from cpr_contract.manifests import (
     ShardManifest,
     TableIds,
     VocabularyManifest,
+    WorkersManifest,
     data_key,
     dense_prefix,
     step_folder,
     vocabulary_key,
+    workers_key,
 )
 from cpr_contract.roster import AnchorRef, ShardRoster
 from cpr_contract.spec import ModelSpec
@@ -93,7 +96,10 @@ def _key_of(origin: Origin) -> str:
     return origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation)
 
 
-# The data that a job trains, as its first leader found it: written once, read by all.
+# What the first leader found for as long as the job lives, written once and read by all: its data, and its workers.
+
+
+Pinned = TypeVar("Pinned", DataManifest, WorkersManifest)
 
 
 def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
@@ -101,34 +107,49 @@ def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataMan
 
     evaluates: see `DataManifest`.
     """
-    try:
-        return read_document(store, DataManifest, data_key(job_uid, evaluates=evaluates))[0]
-    except MissingError:
-        return None
+    return _read(store, DataManifest, data_key(job_uid, evaluates=evaluates))
 
 
-def pin_data(store: Store, found: DataManifest) -> DataManifest:
+def read_workers(store: Store, job_uid: str) -> WorkersManifest | None:
+    """Return how many workers a job's trainers have, None if nobody has measured it yet. Raises as `read_data`."""
+    return _read(store, WorkersManifest, workers_key(job_uid))
+
+
+def pin(store: Store, found: Pinned) -> Pinned:
     """Pin what was found, and return what counts: another leader may have been faster. Raises as `read_data` does."""
-    key = data_key(found.job_uid, evaluates=found.evaluates)
+    key = _pinned_key(found)
     try:
         write_once(store, key, found)
     except ExistsError:
-        return read_document(store, DataManifest, key)[0]
+        return read_document(store, type(found), key)[0]
     return found
 
 
-def keep_data(store: Store, pinned: DataManifest | None) -> None:
-    """Write the document again if it was lost, with its bucket perhaps; None is of data without files.
+def keep(store: Store, pinned: DataManifest | WorkersManifest | None) -> None:
+    """Write the document again if it was lost, with its bucket perhaps; None is of what is not pinned.
 
     Raises StoreError.
     """
     if pinned is None:
         return
-    key = data_key(pinned.job_uid, evaluates=pinned.evaluates)
+    key = _pinned_key(pinned)
     try:
         store.get_into(key, ())
     except MissingError:
         write_once(store, key, pinned)
+
+
+def _read(store: Store, kind: type[Pinned], key: str) -> Pinned | None:
+    try:
+        return read_document(store, kind, key)[0]
+    except MissingError:
+        return None
+
+
+def _pinned_key(pinned: DataManifest | WorkersManifest) -> str:
+    if isinstance(pinned, WorkersManifest):
+        return workers_key(pinned.job_uid)
+    return data_key(pinned.job_uid, evaluates=pinned.evaluates)
 
 
 # The vocabularies of a job's tables: found once, so that a file which changes later changes no row.

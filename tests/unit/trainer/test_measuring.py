@@ -1,0 +1,183 @@
+"""Workers are measured on a network of its own: what is trained later does not know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.placement import Placement
+from cpr_trainer.store import Uris
+from cpr_trainer.trainer import measuring
+from cpr_trainer.trainer.interrupts import Terminated
+from cpr_trainer.trainer.measuring import Trial, find_workers, measure
+from cpr_trainer.trainer.workers import Workers
+from support.local_job import small_job
+
+
+class Own(nn.Module):
+    """A small network with one more layer of a kind to be tried."""
+
+    def __init__(self, spec: ModelSpec, layer: nn.Module) -> None:
+        super().__init__()
+        width = spec.dense_width + len(spec.tables) * spec.embedding_dim
+        self.layers = nn.Sequential(nn.Linear(width, 8), layer, nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        """Return logits, [n]."""
+        return self.layers(torch.cat((dense, embeddings.flatten(1)), dim=1)).squeeze(1)  # type: ignore[no-any-return]
+
+
+def plain(spec: ModelSpec, _seed: int) -> nn.Module:
+    return Own(spec, nn.Identity())
+
+
+def normalises(spec: ModelSpec, _seed: int) -> nn.Module:
+    return Own(spec, nn.BatchNorm1d(8))
+
+
+def drops(spec: ModelSpec, _seed: int) -> nn.Module:
+    return Own(spec, nn.Dropout(0.5))
+
+
+class Contrasts(Own):
+    """Scores each sample beside the others of the batch, as losses with in-batch negatives do."""
+
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each sample, [n]."""
+        return -labels * logits.log_softmax(dim=0)
+
+
+def contrasts(spec: ModelSpec, _seed: int) -> nn.Module:
+    return Contrasts(spec, nn.Identity())
+
+
+class Diverges(Own):
+    """Whose loss is no number."""
+
+    def sample_losses(self, logits: Tensor, _labels: Tensor) -> Tensor:
+        """Return the loss of each sample, [n]."""
+        return logits * torch.nan
+
+
+def diverges(spec: ModelSpec, _seed: int) -> nn.Module:
+    return Diverges(spec, nn.Identity())
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Let torch compute with two threads, as on two processors."""
+    yield from _with_threads(2)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread, as on one processor."""
+    yield from _with_threads(1)
+
+
+def _with_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobSpec:
+    """A small job."""
+    return small_job(tmp_path, samples=1000)
+
+
+def of(job: JobSpec, factory: str) -> JobSpec:
+    return replace(job, model=replace(job.model, entrypoint=f"{__name__}:{factory}", bottom_mlp=(), top_mlp=()))
+
+
+def found_for(job: JobSpec) -> Workers:
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    return find_workers(job, dataset, BatchOrder.of(job.data, dataset.layout), placement(job), lambda: None)
+
+
+def trial(job: JobSpec, samples: int = 16) -> Trial:
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    order = BatchOrder.of(job.data, dataset.layout)
+    return Trial(job, dataset.take(order.indices_of(range(samples))), placement(job), job.precision)
+
+
+def placement(job: JobSpec) -> Placement:
+    return Placement.of(job.model, job.shards)
+
+
+def test_each_number_of_workers_is_measured_equally_often(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_ENOUGH_S", 0.0)
+    times_s = measure(trial(job), (1, 2, 4), lambda: None)
+    assert {count: len(times) for count, times in times_s.items()} == {1: 3, 2: 3, 4: 3}
+    assert all(time_s > 0 for times in times_s.values() for time_s in times)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_was_measured_is_chosen_by_its_times(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(_trial: Trial, counts: Sequence[int], _attend: object) -> dict[int, list[float]]:
+        return {count: [0.1 / count] for count in counts}
+
+    monkeypatch.setattr(measuring, "measure", measured)
+    assert found_for(job) == Workers(2, "measured for the first batch: 100.00 ms with 1, 50.00 ms with 2")
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_with_one_processor_nothing_is_measured(job: JobSpec) -> None:
+    assert found_for(job) == Workers(1, "a trainer has one processor")
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_slice_that_cannot_be_divided_has_one_worker(job: JobSpec) -> None:
+    small = replace(job, data=replace(job.data, batch_size=6), trainers=2)
+    assert found_for(small) == Workers(1, "a slice has 3 samples")
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("factory", ["normalises", "contrasts", "drops"])
+def test_a_network_whose_samples_depend_on_each_other_keeps_one_worker(job: JobSpec, factory: str) -> None:
+    found = found_for(of(job, factory))
+    assert found.count == 1
+    assert "depend on each other" in found.reason
+
+
+@pytest.mark.parametrize("factory", ["plain", None])
+def test_a_network_that_computes_each_sample_by_itself_may_be_divided(job: JobSpec, factory: str | None) -> None:
+    assert trial(job if factory is None else of(job, factory)).is_divisible()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_loss_that_is_no_number_ends_nothing_yet(job: JobSpec) -> None:
+    assert found_for(of(job, "diverges")) == Workers(1, "the loss of the first batch is not finite")
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_random_numbers_go_on_as_if_nothing_had_been_measured(job: JobSpec) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    found_for(of(job, "drops"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_trainer_that_is_told_to_stop_measures_no_further(job: JobSpec) -> None:
+    turns = 0
+
+    def attend() -> None:
+        nonlocal turns
+        turns += 1
+        if turns > 4:
+            raise Terminated
+
+    with pytest.raises(Terminated):
+        measure(trial(job), (1, 2), attend)
+    assert turns == 5
