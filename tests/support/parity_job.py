@@ -66,6 +66,22 @@ class ParityJob:
         samples = self.step * self.spec.data.batch_size
         wait_for(lambda: self.told() == (samples,) * SHARDS)
 
+    def rest(self) -> None:
+        """Wait until all that had to begin anew is done, and everybody knows.
+
+        The first flush of a new process has its holders begin anew from zeros. The other members, who learn of it a
+        moment later, still tell what they had there: `protected` is of the last time that all of it was there.
+        """
+        wait_for(self._at_rest)
+
+    def _at_rest(self) -> bool:
+        for holder, shard in enumerate(self.shards):
+            for part, member in enumerate(self.ring.members(holder)):
+                stream = parity_of(self.shards[member])._journal._streams[part]
+                if not stream.complete or stream.settled != parity_of(shard)._store.standing(part).point:
+                    return False
+        return True
+
     def told(self) -> tuple[int, ...]:
         """What the shards told last of what parity holds; they are asked again."""
         self.exchange.heartbeat(0)

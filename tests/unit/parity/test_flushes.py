@@ -66,6 +66,7 @@ def test_a_new_process_gets_and_gives_everything_anew(running: ParityJob) -> Non
     running.follow()
     running.push()
     running.protect()
+    running.rest()
     running.check()
 
 
@@ -79,6 +80,7 @@ def test_nothing_is_protected_while_a_holder_is_away(running: ParityJob) -> None
     running.follow()
     running.push()
     running.protect()
+    running.rest()
     running.check()
 
 
@@ -117,6 +119,7 @@ def test_small_flushes_bring_all_rows_in_the_end(job: JobSpec, monkeypatch: pyte
         for _ in range(20):
             running.push()
         running.protect()
+        running.rest()
         running.check()
     finally:
         running.close()
