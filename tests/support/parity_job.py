@@ -82,7 +82,7 @@ class ParityJob:
                     view.read(np.arange(len(view)), image)
                     expected[: len(view)].add(image)
                 store = parity_of(self.shards[holder])._store
-                assert same(store.read(segment, 0, self.parts.sizes[segment]), expected)
+                assert same(store.read(segment, range(self.parts.sizes[segment])), expected)
 
     def replace(self, index: int) -> None:
         """Another process, with the rows that the last one had."""

@@ -14,7 +14,7 @@ from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import FlushAccount, Point, Rebuilt
 from cpr_trainer.parity.messages import Standing
 from cpr_trainer.parity.rebuild import common_moment
-from cpr_trainer.parity.store import GoneError, rows_of
+from cpr_trainer.parity.store import GoneError, Since, rows_of
 from cpr_trainer.shard import redundancy
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
@@ -78,6 +78,7 @@ def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: py
         assert account.samples == protected * JOB.data.batch_size
         serve(running, new, account, rebuilt)
         running.exchange.settle(WAIT_S)
+        wait_for(lambda new=new: new.service.missing is None)
         assert same_rows(new.arena, lost.arena)
         monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
         running.protect()
@@ -172,7 +173,7 @@ class Moving:
 
 def test_rows_are_asked_for_again_where_a_member_has_moved_on() -> None:
     stripe = Moving(moves=3)
-    image = rows_of(stripe, 0, Point(1, 5, 9), 0, range(3))
+    image = rows_of(stripe, 0, Since(Point(1, 5, 9), 7), 0, range(3))
     assert stripe.asked == 4
     assert np.array_equal(image.rows, np.full((3, 2), 0b1100))
     assert image.touched.all()
@@ -180,9 +181,9 @@ def test_rows_are_asked_for_again_where_a_member_has_moved_on() -> None:
 
 def test_a_stripe_that_never_holds_still_is_given_up() -> None:
     with pytest.raises(GoneError, match="do not have the rows"):
-        rows_of(Moving(moves=10_000), 0, Point(1, 5, 9), 0, range(3))
+        rows_of(Moving(moves=10_000), 0, Since(Point(1, 5, 9), 7), 0, range(3))
 
 
 def test_a_parity_that_was_built_anew_is_noticed() -> None:
     with pytest.raises(GoneError, match="built anew"):
-        rows_of(Moving(moves=0, mine=Point(2)), 0, Point(1, 5, 9), 0, range(3))
+        rows_of(Moving(moves=0, mine=Point(2)), 0, Since(Point(1, 5, 9), 7), 0, range(3))
