@@ -71,7 +71,9 @@ class World:
             return Rows(known=True, points=self.points), parity
         known = {self.number: self.other, self.number - 1: self.former}
         held = known.get(asked.point.number)
-        return (Rows(known=False), None) if held is None else (Rows(known=True), held.copy_of(range(asked.first, asked.end)))
+        if held is None:
+            return Rows(known=False), None
+        return Rows(known=True), held.copy_of(range(asked.first, asked.end))
 
     def connect(self, shard: int) -> Dialogue:
         self.neighbours[shard] = Neighbour(self)

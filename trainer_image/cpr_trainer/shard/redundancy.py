@@ -43,8 +43,8 @@ PATIENCE_S = 3.0
 class Redundancy:
     """Flushes what `service` changes to the shards that `roster` names. `rng` names this process and its parity.
 
-    `desk` answers the other shards. `gone` says why rows that are still to come while the shard serves cannot be had any
-    more; empty while they can. The process must end then: trainers push again to its successor, and to nobody else.
+    `desk` answers the other shards. `gone` says why rows that were still to come while the shard serves cannot be had
+    any more; empty while they can. The process must end then: trainers push again to its successor, and to nobody else.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- who flushes what to whom, and as whom

@@ -6,8 +6,8 @@ Frames of trainers are for the service, those of other shards for the desk.
 from __future__ import annotations
 
 import contextlib
-import math
 import logging
+import math
 import os
 import selectors
 import socket
