@@ -9,21 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.roster import Counters
 from cpr_trainer.parity.coding import Image
-from cpr_trainer.parity.flush import FlushAccount, Point, Rebuilt
+from cpr_trainer.parity.flush import Point
 from cpr_trainer.parity.messages import Standing
 from cpr_trainer.parity.rebuild import common_moment
 from cpr_trainer.parity.store import GoneError, Since, rows_of
 from cpr_trainer.shard import redundancy
-from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.progress import Progress
 from support.exchanges import WAIT_S, wait_for
 from support.parity_job import SHARDS, K, ParityJob, parity_of
 from support.parity_ring import same_rows
-from support.shard_job import shard_roster, small_job
-from support.shard_thread import ShardThread
+from support.shard_job import small_job
 
 JOB = replace(
     small_job(Path("unused"), shards=SHARDS, rows=(90, 37)), replay_bytes=1 << 20, parity_shards=K, silence_s=2.0
@@ -38,28 +33,6 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParityJob]:
     running.close()
 
 
-def rebuild(running: ParityJob, index: int, floor: int = 0) -> tuple[ShardThread, tuple[FlushAccount, Rebuilt] | None]:
-    """Replace a shard that is closed; its successor does not serve yet."""
-    number = running.shards[index].incarnation + 1
-    new = ShardThread(running.spec, index, number, ready=False)
-    peers = tuple(shard.peer for shard in running.shards)
-    roster = shard_roster(index=index, incarnation=number, newest_incarnation=number, shards=peers, floor_samples=floor)
-    return new, parity_of(new).rebuild(roster, lambda: False)
-
-
-def serve(running: ParityJob, new: ShardThread, account: FlushAccount, rebuilt: Rebuilt) -> None:
-    def start() -> None:
-        new.service.counters = Counters(1, 1, 1)
-        parity_of(new).adopt(rebuilt)
-        progress = Progress(1, account.applied, Losses.restored(account.lost, 1), account.row_updates)
-        progress.catch_up = CatchUp.begun(1)
-        new.service.start(progress)
-
-    new.do(start)
-    running.shards[new.index] = new
-    running.follow()
-
-
 def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no flush holds comes from the trainer; and once more, from the parity that its successor has flushed to."""
     for _ in range(2):
@@ -71,12 +44,14 @@ def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: py
             running.push()
         lost = running.shards[1]
         lost.close()
-        new, found = rebuild(running, 1)
+        new, found = running.rebuild(1)
         assert found is not None
         account, rebuilt = found
+        for segment in new.arena.segments:
+            segment.rows[...], segment.state[...] = np.nan, np.nan  # whatever was there
         assert account.applied == (protected,)
         assert account.samples == protected * JOB.data.batch_size
-        serve(running, new, account, rebuilt)
+        running.serve(new, account, rebuilt)
         running.exchange.settle(WAIT_S)
         wait_for(lambda new=new: new.service.missing is None)
         assert same_rows(new.arena, lost.arena)
@@ -96,7 +71,7 @@ def test_a_holder_with_one_flush_more_takes_it_back(running: ParityJob) -> None:
     running.shards[0].close()
     behind.do(behind.break_connections)  # and with them the flush that it has not read
     behind.thaw()
-    new, found = rebuild(running, 0)
+    new, found = running.rebuild(0)
     new.close()
     assert found is not None
     assert found[0].applied == (protected,)
@@ -108,7 +83,7 @@ def test_two_that_are_too_close_are_not_in_the_parity(running: ParityJob) -> Non
     running.protect()
     running.shards[0].close()
     running.shards[1].close()
-    new, found = rebuild(running, 0)
+    new, found = running.rebuild(0)
     new.close()
     assert found is None
 
@@ -117,7 +92,7 @@ def test_rows_below_the_floor_are_not_taken(running: ParityJob) -> None:
     running.push()
     running.protect()
     running.shards[3].close()
-    new, found = rebuild(running, 3, floor=running.step * JOB.data.batch_size + 1)
+    new, found = running.rebuild(3, floor=running.step * JOB.data.batch_size + 1)
     new.close()
     assert found is None
 

@@ -84,9 +84,9 @@ class Redundancy:
         self._roster = roster
         self._follow()
         if self._service.missing is not None:
-            replaced = [peer.index for peer in roster.shards if peer.incarnation != self._asked.get(peer.index)]
-            if not self._ring.needed(roster.index).isdisjoint(replaced):
-                self._give_up(f"of the shards that have them, {replaced} were replaced")
+            replaced = {peer.index for peer in roster.shards if peer.incarnation != self._asked.get(peer.index)}
+            if gone := sorted(self._ring.needed(roster.index) & replaced):
+                self._give_up(f"of the shards that have them, {gone} were replaced")
 
     def rebuild(self, roster: ShardRoster, cancelled: Callable[[], bool]) -> tuple[FlushAccount, Rebuilt] | None:
         """Find out what parity has of this shard, see `find`; `adopt` lets the rows come.
@@ -143,7 +143,8 @@ class Redundancy:
 
     def close(self) -> None:
         """End the threads."""
-        self._end_fetch()
+        if self._fetch is not None:
+            self._fetch.close()
         for link in self._links:
             link.close()
 
