@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.parity.store import ParityStore
+from cpr_trainer.parity.fetch import Missing
+from cpr_trainer.parity.store import ParityStore, Since
+from cpr_trainer.parity.stream import Stream
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Page
+from cpr_trainer.shard.life import Life
 from cpr_trainer.shard.pushes import Fate
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena
@@ -39,6 +43,11 @@ class Bug:
 
 def rarely_saved(alter: Callable[[Plan], Plan]) -> Callable[[Plan], Plan]:
     return lambda plan: replace(alter(plan), interval_s=4.0)
+
+
+def in_stripes(*faults: str) -> Callable[[Plan], Plan]:
+    """Four shards, of which each has some rows from parity of two others, and rarely saves."""
+    return rarely_saved(narrowed(*faults, shards=4, parity_shards=2))
 
 
 def with_priority_saves(plan: Plan) -> Plan:
@@ -119,6 +128,55 @@ def apply_whatever_comes(patch: Patch) -> None:
     wrap(patch, service, "fate_of", fate)
 
 
+def serve_rows_that_have_not_come(patch: Patch) -> None:
+    patch.setattr(Missing, "lacks", lambda *_: False)
+
+
+def push_to_rows_that_have_not_come(patch: Patch) -> None:
+    """What it flushes then is the change of a row that it does not have."""
+
+    def apply(before: Callable[..., bool], service: Service, *arguments: Any) -> bool:
+        missing, service.missing = service.missing, None
+        try:
+            return before(service, *arguments)
+        finally:
+            service.missing = missing
+
+    wrap(patch, Service, "_apply", apply)
+
+
+def take_any_parity_for_that_of_before(patch: Patch) -> None:
+    patch.setattr(Since, "holds", lambda *_: True)
+
+
+def tell_rows_of_another_flush(patch: Patch) -> None:
+    def as_of(before: Callable[..., Any], stream: Stream, point: Any, *rows: Any) -> Any:
+        return before(stream, point if stream.settled is None else stream.settled, *rows)
+
+    wrap(patch, Stream, "as_of", as_of)
+
+
+def write_rows_that_are_there_again(patch: Patch) -> None:
+    def write(before: Callable[..., None], missing: Missing, *arguments: Any) -> None:
+        there, missing._there = missing._there, np.zeros_like(missing._there)
+        left = missing._left
+        before(missing, *arguments)
+        there |= missing._there
+        missing._there, missing._left = there, min(left, int(np.count_nonzero(~there)))
+
+    wrap(patch, Missing, "write", write)
+
+
+def go_on_without_rows(patch: Patch) -> None:
+    life = sys.modules[Life.__module__]
+
+    def kept(before: Callable[..., Any], *arguments: Any) -> Any:
+        found = before(*arguments)
+        return replace(found, account=replace(found.account, whole=True))
+
+    wrap(patch, life, "kept_of", kept)
+
+
 KILLS = ("kill_shard", "kill_again")
 BUGS = {
     "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, narrowed(*KILLS)),
@@ -132,6 +190,14 @@ BUGS = {
     "what only parity holds is forgotten": Bug(
         forget_what_parity_alone_holds, 10, rarely_saved(narrowed("kill_two", shards=3, parity_shards=1))
     ),
+    "rows are served before they have come": Bug(serve_rows_that_have_not_come, 5, in_stripes(*KILLS)),
+    "rows change before they have come": Bug(push_to_rows_that_have_not_come, 5, in_stripes(*KILLS)),
+    "any parity is taken for that of before": Bug(
+        take_any_parity_for_that_of_before, 20, in_stripes("kill_shard", "kill_server", "kill_server")
+    ),
+    "rows are told as of another flush": Bug(tell_rows_of_another_flush, 10, in_stripes(*KILLS, "clog")),
+    "rows that are there come again": Bug(write_rows_that_are_there_again, 10, in_stripes(*KILLS)),
+    "a next life goes on without rows": Bug(go_on_without_rows, 20, in_stripes("kill_shard", "kill_server")),
     "a push is applied each time that it comes": Bug(
         apply_whatever_comes, 20, narrowed("kill_trainer", "clog", "clog", trainers=2, shards=3)
     ),
