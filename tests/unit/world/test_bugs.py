@@ -16,7 +16,6 @@ from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.fetch import Missing
 from cpr_trainer.parity.store import ParityStore, Since
-from cpr_trainer.parity.stream import Stream
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import Life
@@ -149,13 +148,6 @@ def take_any_parity_for_that_of_before(patch: Patch) -> None:
     patch.setattr(Since, "holds", lambda *_: True)
 
 
-def tell_rows_of_another_flush(patch: Patch) -> None:
-    def as_of(before: Callable[..., Any], stream: Stream, point: Any, *rows: Any) -> Any:
-        return before(stream, point if stream.settled is None else stream.settled, *rows)
-
-    wrap(patch, Stream, "as_of", as_of)
-
-
 def write_rows_that_are_there_again(patch: Patch) -> None:
     def write(before: Callable[..., None], missing: Missing, *arguments: Any) -> None:
         there, missing._there = missing._there, np.zeros_like(missing._there)
@@ -195,7 +187,6 @@ BUGS = {
     "any parity is taken for that of before": Bug(
         take_any_parity_for_that_of_before, 20, in_stripes("kill_shard", "kill_server", "kill_server")
     ),
-    "rows are told as of another flush": Bug(tell_rows_of_another_flush, 10, in_stripes(*KILLS, "clog")),
     "rows that are there come again": Bug(write_rows_that_are_there_again, 10, in_stripes(*KILLS)),
     "a next life goes on without rows": Bug(go_on_without_rows, 20, in_stripes("kill_shard", "kill_server")),
     "a push is applied each time that it comes": Bug(
