@@ -179,11 +179,12 @@ class Fetch:
     def _run(self) -> None:
         """Talk to the neighbours until all is there, and connect again after something broke."""
         broken_s, left = None, self.missing.left
-        while self.missing.left and not self.missing.closed:
+        while not self.missing.closed:
             try:
                 with self._neighbours as neighbours:
                     neighbours.meet()
                     self._bring(neighbours)
+                return
             except GoneError as error:
                 self.failed = str(error)
                 return
