@@ -184,7 +184,6 @@ class Fetch:
                 with self._neighbours as neighbours:
                     neighbours.meet()
                     self._bring(neighbours)
-                return
             except GoneError as error:
                 self.failed = str(error)
                 return
@@ -200,6 +199,8 @@ class Fetch:
             except BaseException as error:
                 self.failed = f"{type(error).__name__}: {error}"  # the thread that serves ends the process by it
                 raise
+            else:
+                return
 
     def _bring(self, neighbours: Neighbours) -> None:
         stripes = [neighbours.stripe(part) for part in range(len(self._since))]
