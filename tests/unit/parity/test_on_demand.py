@@ -124,6 +124,26 @@ def test_it_tells_no_other_shard_its_rows_before_it_has_all(running: ParityJob, 
     go_on()
 
 
+def test_neighbours_that_serve_no_trainer_any_more_still_tell_their_rows(
+    running: ParityJob, go_on: Callable[[], None]
+) -> None:
+    """They wait for who reads their rows, and no longer."""
+    _, new = lose(running)
+    others = [shard for shard in running.shards if shard is not new]
+    for shard in others:
+        shard.do(shard.server.stop)
+    assert all(is_read(shard) for shard in others)
+    go_on()
+    wait_for(lambda: left(new) == 0)
+    wait_for(lambda: not any(is_read(shard) for shard in others))
+
+
+def is_read(shard: ShardThread) -> bool:
+    found = list[bool]()
+    shard.do(lambda: found.append(shard.server.is_read(time.monotonic(), JOB.silence_s)))
+    return found[0]
+
+
 def apply(running: ParityJob, shard: ShardThread, step: int) -> None:
     """Let the rows of a shard that is closed have a push, too."""
     rows, values = running.pushed(step)
