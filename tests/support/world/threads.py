@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any
 
 from support.world.scheduler import Scheduler, Task
 
@@ -151,18 +151,9 @@ class Pool:
     def __init__(self, *_arguments: object, **_options: object) -> None:
         pass
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        try:
-            future.set_result(work(*arguments))
-        except Exception as error:  # noqa: BLE001 -- whoever asks for the result gets it
-            future.set_exception(error)
+        future.set_result(work(*arguments))
         return future
 
     def shutdown(self, **_options: object) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.parity.coding import Image, Ring, Selected
@@ -26,7 +25,6 @@ from cpr_trainer.parity.messages import (
     unpack_image,
 )
 
-Answer = TypeVar("Answer")
 #: An answer to a question for rows, and the rows, unless they are not known.
 Found = tuple[Rows, Image | None]
 
@@ -96,18 +94,12 @@ class Neighbours:
             with self._connect(holder) as dialogue:
                 return document_of(Standing, dialogue.ask(*question, Operation.STANDING))
 
-        holders = self._ring.holders(self._index)
-        return tuple(answer.result() for answer in _at_once(ask, holders))
+        return tuple(map(ask, self._ring.holders(self._index)))
 
     def meet(self) -> None:
         """Connect to all shards that are asked for something."""
-        needed = sorted(self._ring.needed(self._index) - set(self._open))
-        connected = _at_once(self._connect, needed)
-        for shard, dialogue in zip(needed, connected, strict=True):
-            if dialogue.exception() is None:  # those that answer are closed even if another one does not
-                self._open[shard] = self._stack.enter_context(dialogue.result())
-        for dialogue in connected:
-            dialogue.result()
+        for shard in sorted(self._ring.needed(self._index)):
+            self._dialogue(shard)
 
     def stripe(self, part: int) -> StripeOf:
         """Return the stripe in which a part of the shard is."""
@@ -150,12 +142,6 @@ class Neighbours:
         if shard not in self._open:
             self._open[shard] = self._stack.enter_context(self._connect(shard))
         return self._open[shard]
-
-
-def _at_once(ask: Callable[[int], Answer], shards: Sequence[int]) -> list[Future[Answer]]:
-    """Ask shards, all at the same time; return what has become of it."""
-    with ThreadPoolExecutor(max(len(shards), 1)) as threads:
-        return [threads.submit(ask, shard) for shard in shards]
 
 
 class StripeOf:
