@@ -15,10 +15,9 @@ from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.fetch import Missing
-from cpr_trainer.parity.store import ParityStore, Since
+from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Page
-from cpr_trainer.shard.life import Life
 from cpr_trainer.shard.pushes import Fate
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena
@@ -144,10 +143,6 @@ def push_to_rows_that_have_not_come(patch: Patch) -> None:
     wrap(patch, Service, "_apply", apply)
 
 
-def take_any_parity_for_that_of_before(patch: Patch) -> None:
-    patch.setattr(Since, "holds", lambda *_: True)
-
-
 def write_rows_that_are_there_again(patch: Patch) -> None:
     def write(before: Callable[..., None], missing: Missing, *arguments: Any) -> None:
         there, missing._there = missing._there, np.zeros_like(missing._there)
@@ -157,16 +152,6 @@ def write_rows_that_are_there_again(patch: Patch) -> None:
         missing._there, missing._left = there, min(left, int(np.count_nonzero(~there)))
 
     wrap(patch, Missing, "write", write)
-
-
-def go_on_without_rows(patch: Patch) -> None:
-    life = sys.modules[Life.__module__]
-
-    def kept(before: Callable[..., Any], *arguments: Any) -> Any:
-        found = before(*arguments)
-        return replace(found, account=replace(found.account, whole=True))
-
-    wrap(patch, life, "kept_of", kept)
 
 
 KILLS = ("kill_shard", "kill_again")
@@ -184,11 +169,7 @@ BUGS = {
     ),
     "rows are served before they have come": Bug(serve_rows_that_have_not_come, 5, in_stripes(*KILLS)),
     "rows change before they have come": Bug(push_to_rows_that_have_not_come, 5, in_stripes(*KILLS)),
-    "any parity is taken for that of before": Bug(
-        take_any_parity_for_that_of_before, 20, in_stripes("kill_shard", "kill_server", "kill_server")
-    ),
     "rows that are there come again": Bug(write_rows_that_are_there_again, 10, in_stripes(*KILLS)),
-    "a next life goes on without rows": Bug(go_on_without_rows, 20, in_stripes("kill_shard", "kill_server")),
     "a push is applied each time that it comes": Bug(
         apply_whatever_comes, 20, narrowed("kill_trainer", "clog", "clog", trainers=2, shards=3)
     ),
