@@ -49,6 +49,12 @@ def go_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     gate.set()
 
 
+def blank(shard: ShardThread) -> None:
+    """Make rows that have not come show."""
+    for segment in shard.arena.segments:
+        segment.rows.fill(np.nan)
+
+
 def lose(running: ParityJob) -> tuple[ShardThread, ShardThread]:
     """Replace a shard; return the one that is lost, and its successor, which serves."""
     for _ in range(5):
@@ -58,7 +64,7 @@ def lose(running: ParityJob) -> tuple[ShardThread, ShardThread]:
     lost.close()
     new, found = running.rebuild(LOST)
     assert found is not None
-    new.do(lambda: [segment.rows.fill(np.nan) for segment in new.arena.segments])
+    new.do(lambda: blank(new))
     running.serve(new, *found)
     return lost, new
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_trainer.parity.coding import Image
+from cpr_trainer.parity.coding import Image, Selected
 from cpr_trainer.parity.flush import Point
 from cpr_trainer.parity.messages import Standing
 from cpr_trainer.parity.rebuild import common_moment
@@ -135,13 +135,13 @@ class Moving:
         image.rows[...], image.state[...], image.touched[...] = value, value, 1
         return image
 
-    def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
+    def parity(self, segment: int, rows: Selected) -> tuple[Image, Sequence[Point]]:
         self.asked += 1
         parity = self.image(0b1100 ^ self.asked)
         parity.touched[...] = 0
         return parity, (self.mine, Point(1, 6, self.asked))
 
-    def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
+    def member(self, part: int, point: Point, segment: int, rows: Selected) -> Image | None:
         assert part == 1
         return None if self.asked <= self.moves else self.image(point.number)
 

@@ -231,4 +231,5 @@ class View:
             raise ValueError(f"{int(at[-1]) + 1} rows do not fit into {len(self)}")
         self.rows[at], self.state[at] = image.rows[changed], image.state[changed]
         self.epochs.note(at + self.first)
-        return places[(image.touched == 0) & (places < len(self))]
+        unchanged: Ints = places[(image.touched == 0) & (places < len(self))]
+        return unchanged

@@ -126,10 +126,11 @@ class Stream:
         settled = point == self.settled
         view, frontier = self._views[segment], (self._frontier if settled else self._next_frontier)[segment]
         image = Image.zeros(len(rows), view.rows.shape[1], view.state.shape[1])
+        there: Selected
         if isinstance(rows, Listed):
-            count = int(np.searchsorted(rows.at, frontier))
-            there: Selected = Listed(rows.at[:count])
-            view.read(there.at.astype(np.int64), image[:count])
+            listed = rows.at[: int(np.searchsorted(rows.at, frontier))]
+            view.read(listed.astype(np.int64), image[: len(listed)])
+            there = Listed(listed)
         else:
             there = range(rows.start, max(min(rows.stop, frontier), rows.start))
             view.read_run(there.start, there.stop, image[: len(there)])
