@@ -188,6 +188,8 @@ EXAMPLES: dict[str, Any] = {
         overdue=("trainer/0", "trainer/1"),
         lives=2,
         in_place_s=((1, 0.125),),
+        whole_s=1.5,
+        missing_rows=7,
     ),
     "trainer_report": TrainerReport(
         contract=1,
