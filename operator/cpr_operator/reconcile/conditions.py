@@ -290,33 +290,38 @@ def data(observed: PassInput) -> Iterator[ConditionUpdate]:
 
 
 def precision(status: Status) -> Iterator[ConditionUpdate]:
-    """Whether trainers have reported that their CPU lacks the instructions of the job's precision.
-
-    A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
-    """
-    slow = [t.name for t in status.trainers if t.problem == PRECISION_EMULATED]
-    reported = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
+    """Whether trainers have reported that their CPU lacks the instructions of the job's precision."""
+    slow, none = _with_problem(status, "PrecisionEmulated", PRECISION_EMULATED)
     if slow:
         message = f"{_listed(slow)}: spec.trainers.precision is bf16, but the CPU has no bf16 instructions"
         remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
         text = f"{message}, so training is far slower than in fp32; {remedy}"
         yield ConditionUpdate("PrecisionEmulated", "True", "NoInstructions", text)
-    elif reported and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
+    elif none:
         message = "the CPUs of all trainers have bf16 instructions"
         yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
 
 
 def spill(status: Status) -> Iterator[ConditionUpdate]:
-    """Whether trainers have reported that their disk has no room for pushes. As with `precision`, it may come later."""
-    without = [t.name for t in status.trainers if t.problem == SPILL_UNAVAILABLE]
-    reported = any(condition.type == "SpillUnavailable" for condition in status.conditions)
+    """Whether trainers have reported that their disk has no room for pushes."""
+    without, none = _with_problem(status, "SpillUnavailable", SPILL_UNAVAILABLE)
     if without:
         message = f"{_listed(without)}: the disk has no room for spec.recovery.replay.spill"
         remedy = "free the disks of the nodes, or ask for less in a new job"
         text = f"{message}, so the oldest pushes are dropped as soon as the memory is full; {remedy}"
         yield ConditionUpdate("SpillUnavailable", "True", "DiskFull", text)
-    elif reported and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
+    elif none:
         yield ConditionUpdate("SpillUnavailable", "False", "Allocated", "all trainers have the room on disk")
+
+
+def _with_problem(status: Status, condition: ConditionType, problem: str) -> tuple[list[str], bool]:
+    """The trainers that report a problem, and whether it is certain that none of them has it any more.
+
+    A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
+    """
+    having = [trainer.name for trainer in status.trainers if trainer.problem == problem]
+    reported = any(each.type == condition for each in status.conditions)
+    return having, reported and all(is_settled(each) and not each.problem for each in status.trainers)
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion

@@ -6,35 +6,27 @@ Pending may go to Suspended, any later phase to Suspending -> Suspended -> Start
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cpr_contract.codec import pack, to_json
 from cpr_contract.reports import ShardReport, ShardState
-from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import replay_again
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import (
     Anchor,
     Counters,
     Fork,
     Member,
     Phase,
-    ReplayInForce,
-    Runtime,
     Shard,
     Status,
     Trainer,
 )
-from cpr_operator.api.workers import workers_again
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.description import next_version, not_spoken, version_of
+from cpr_operator.desired.description import not_spoken, version_of
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import live_pods, outcome
+from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, report_of
 from cpr_operator.reconcile.origin import AWAITED, Chosen
@@ -52,7 +44,6 @@ from cpr_operator.reconcile.pass_ import (
     PodDelete,
 )
 from cpr_operator.reconcile.plan import planned
-from cpr_operator.reconcile.queue import quota_of
 
 #: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0
@@ -133,32 +124,6 @@ def starting(draft: Draft) -> Draft:
         ConditionUpdate("CRDOutdated", "False", "SchemaMatches"),
         ConditionUpdate("PodsReady", "False", "Starting", "the first pods are being created"),
     )
-
-
-def runtime(observed: PassInput, origin: str | None) -> Runtime:
-    """The settings of all pods until the job is suspended and resumed. `origin`: the anchor that it begins with."""
-    spec, job = observed.job.spec, observed.job.id
-    before, version = observed.before.runtime, next_version(observed.before, spec.image)
-    replay = replay_again(spec, None if before is None else before.replay)
-    workers = workers_again(spec, before)
-    described = to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay, workers=workers)
-    return Runtime(
-        image=spec.image,
-        contract_version=version,
-        template_hash=template_hash(spec),
-        key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
-        job_spec=pack(to_json(described)),
-        replay=ReplayInForce(memory_bytes=replay.memory_bytes, spill_bytes=replay.spill_bytes, reason=replay.reason),
-        quota=quota_of(observed.queue),
-        restart_rules=observed.restart_rules,
-        workers=workers,
-    )
-
-
-def template_hash(spec: CPRJobSpec) -> str:
-    """A hash of the pod templates."""
-    templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
-    return hashlib.sha256(templates.encode()).hexdigest()[:16]
 
 
 def succeed(draft: Draft, result: Anchor) -> Draft:

@@ -19,7 +19,8 @@ from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.apply_reports import result_of, with_anchor, with_termination_message
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
-from cpr_operator.reconcile.lifecycle import EXCEEDED, runtime, starting, succeed
+from cpr_operator.reconcile.frozen import runtime
+from cpr_operator.reconcile.lifecycle import EXCEEDED, starting, succeed
 from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.origin import frozen_origin

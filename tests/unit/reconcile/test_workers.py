@@ -13,7 +13,7 @@ from cpr_operator.api.status import Runtime, WorkersInForce
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.api.workers import workers_again
 from cpr_operator.reconcile.apply_reports import apply_reports
-from cpr_operator.reconcile.lifecycle import runtime
+from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import PassInput
 from support.documents import edited
