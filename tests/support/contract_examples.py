@@ -187,6 +187,7 @@ EXAMPLES: dict[str, Any] = {
         rebuilt=True,
         overdue=("trainer/0", "trainer/1"),
         lives=2,
+        restarts=1,
         in_place_s=((1, 0.125),),
     ),
     "trainer_report": TrainerReport(

@@ -11,7 +11,7 @@ from cpr_operator.api.status import FailureRecord, Shard, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Kind, restarted
 from cpr_operator.reconcile.members import record_restart, with_shards, with_trainer
-from cpr_operator.reconcile.observe import leader_report, report_of
+from cpr_operator.reconcile.observe import report_of
 from cpr_operator.reconcile.pass_ import Alive, Draft
 
 
@@ -22,14 +22,18 @@ def tell_lives(draft: Draft) -> Draft:
     """
     draft = _with_times(draft)
     for shard in draft.status.shards:
-        pod, lives = _alive(draft, shard), _lives(draft, shard)
+        pod, report = _alive(draft, shard), report_of(draft.observed, shard)
+        # Containers are counted as the kubelet tells, and processes within them as the shard does. The shard may tell
+        # of a container's end before the kubelet does: that end is recorded when its exit code and reason are known.
         restarts = max(shard.restarts, pod.restarts if pod else 0)
-        # Each container has had a life at least, whether that could tell of it or not.
-        lives = max(lives, max(shard.lives, 1) + restarts - shard.restarts if restarts > shard.restarts else 0)
+        within = max(shard.lives - 1, 0) - shard.restarts
+        if isinstance(report, ShardReport):
+            within = max(within, report.lives - 1 - report.restarts)
+        lives = 1 + within + restarts
         ends = [restarted(pod)] * (restarts - shard.restarts) if pod else []
         draft = _record(draft, shard, lives, "with all rows", ends)
-        if lives > shard.lives or restarts > shard.restarts:
-            known = shard.evolve(lives=max(lives, shard.lives), restarts=restarts)
+        if lives > max(shard.lives, 1):
+            known = shard.evolve(lives=lives, restarts=restarts)
             draft = draft.to(with_shards(draft.status, {shard.index: known}))
     for trainer in draft.status.trainers:
         report = report_of(draft.observed, trainer)
@@ -82,15 +86,3 @@ def _told(draft: Draft, member: Shard | Trainer) -> Mapping[int, float]:
     """How long after the end of a life its successor worked, by lives, as the member's own pod tells."""
     report = report_of(draft.observed, member)
     return {} if report is None else {life: took_s for life, took_s in report.in_place_s if 0 <= took_s < inf}
-
-
-def _lives(draft: Draft, shard: Shard) -> int:
-    """How many lives the shard's incarnation has had, by its own word or that of the leader, which is connected to it.
-
-    A leader that follows another roster may mean another incarnation.
-    """
-    report, leader = report_of(draft.observed, shard), leader_report(draft.observed)
-    mine = report.lives if isinstance(report, ShardReport) else 0
-    if leader is None or leader.counters.roster != draft.status.counters.roster:
-        return mine
-    return max(mine, leader.shard_lives[shard.index] if shard.index < len(leader.shard_lives) else 0)

@@ -16,20 +16,20 @@ from cpr_operator.reconcile.pipeline import reconcile
 from support.driver import world_in_mid_training
 
 
-async def told(*lives: int, by: str = "leader", **changes: int) -> PassInput:
-    """A job whose leader, or whose shards, tell these lives. changes: of the counters that the leader reports."""
+async def told(*lives: int, by: str = "shards") -> PassInput:
+    """A job whose shards, or its trainers, tell these lives; the leader tells those of the shards, too."""
     world = await world_in_mid_training(1)
-    return again(world, world.job.status, *lives, by=by, **changes)
+    return again(world, world.job.status, *lives, by=by)
 
 
-def again(world: PassInput, status: Status, *lives: int, by: str = "leader", **changes: int) -> PassInput:
+def again(world: PassInput, status: Status, *lives: int, by: str = "shards") -> PassInput:
     """The next pass, five seconds later."""
     reports = dict(world.reports)
     for uid, report in world.reports.items():
-        if isinstance(report, TrainerReport) and by == "leader":
-            counters = replace(report.counters, roster=status.counters.roster, **changes)
+        if isinstance(report, TrainerReport) and by in ("leader", "shards"):
+            counters = replace(report.counters, roster=status.counters.roster)
             reports[uid] = replace(report, counters=counters, shard_lives=lives)
-        if isinstance(report, ShardReport) and by == "shards":
+        if isinstance(report, ShardReport) and by == "shards" and lives:
             reports[uid] = replace(report, lives=lives[report.index])
         if isinstance(report, TrainerReport) and by == "trainers":
             reports[uid] = replace(report, lives=lives[report.index])
@@ -42,9 +42,8 @@ def in_place(outcome: Outcome) -> list[tuple[str, int, int, int, bool]]:
     return [(f.tier, f.index, f.incarnation, f.life, f.counted) for f in status.failures]
 
 
-@pytest.mark.parametrize("by", ["leader", "shards"])
-async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else(by: str) -> None:
-    world = await told(1, 2, 1, by=by)
+async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else() -> None:
+    world = await told(1, 2, 1)
     outcome = reconcile(world)
     assert in_place(outcome) == [("InPlace", 1, 1, 1, True)]
     (event,) = [each for each in outcome.events if each.reason == "RestartedInPlace"]
@@ -85,12 +84,10 @@ async def test_a_life_is_recorded_once_and_each_one_is() -> None:
     assert [(life, counted) for _, _, _, life, counted in later] == [(1, True), (2, True), (3, True)]
 
 
-async def test_a_leader_that_follows_another_roster_is_not_believed() -> None:
-    world = await told(1, 2, 1)
-    (uid,) = [uid for uid, report in world.reports.items() if isinstance(report, TrainerReport)]
-    report = world.reports[uid]
-    stale = replace(report, counters=replace(report.counters, roster=report.counters.roster - 1))
-    assert in_place(reconcile(replace(world, reports={**world.reports, uid: stale}))) == []
+async def test_the_word_of_the_leader_is_a_reason_to_ask_the_shard_and_no_more() -> None:
+    world = await told(1, 2, 1, by="leader")
+    assert world.job.status.shards[1].pod in {pod.name for pod in second_round(world)}
+    assert in_place(reconcile(world)) == []
 
 
 async def test_a_shard_that_goes_on_too_often_ends_the_job() -> None:
@@ -175,12 +172,22 @@ def with_restarts(world: PassInput, index: int, restarts: int, **changes: Any) -
     return replace(world, pods=pods)
 
 
+def with_container_ends(world: PassInput, index: int) -> PassInput:
+    """The same, in which a shard tells that one of its lives ended with its container."""
+    uid = world.job.status.shards[index].uid
+    report = world.reports[uid]
+    assert isinstance(report, ShardReport)
+    return replace(world, reports={**world.reports, uid: replace(report, restarts=1)})
+
+
 @pytest.mark.parametrize("told_lives", [(), (1, 2, 1)])
 async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or_not(
     told_lives: tuple[int, ...],
 ) -> None:
-    world = await told(*told_lives, by="shards" if told_lives else "leader")
-    if not told_lives:  # it does not answer yet
+    world = await told(*told_lives)
+    if told_lives:
+        world = with_container_ends(world, 1)
+    else:  # it does not answer yet
         uid = world.job.status.shards[1].uid
         world = replace(world, reports={each: report for each, report in world.reports.items() if each != uid})
     outcome = reconcile(with_restarts(world, 1, 1))
@@ -194,12 +201,37 @@ async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or
     assert status.restart_times == (world.now,)
     assert (outcome.creates, outcome.deletes, status.recovery) == ((), (), None)
     assert [event.reason for event in outcome.events if event.reason == "RestartedInPlace"] == ["RestartedInPlace"]
-    again_told = reconcile(with_restarts(again(world, status, 1, 2, 1, by="shards"), 1, 1)).status
+    later = with_container_ends(again(await told(), status, 1, 2, 1), 1)
+    again_told = reconcile(with_restarts(later, 1, 1)).status
     assert again_told is None or again_told.failures == status.failures, "it is recorded once"
 
 
+async def test_a_shard_that_tells_of_the_end_of_its_container_first_is_not_counted_twice() -> None:
+    """The kubelet alone knows the exit code and the reason."""
+    world = with_container_ends(await told(1, 2, 1), 1)
+    assert in_place(reconcile(with_restarts(world, 1, 0))) == []
+    outcome = reconcile(with_restarts(world, 1, 1))
+    assert outcome.status is not None
+    assert [(f.life, f.kind) for f in outcome.status.failures] == [(1, "OOMKilled")]
+    later = with_container_ends(again(world, outcome.status, 1, 3, 1), 1)
+    last = reconcile(with_restarts(later, 1, 1)).status
+    assert last is not None
+    assert [(f.life, f.kind) for f in last.failures] == [(1, "OOMKilled"), (2, "Crashed")]
+
+
+async def test_a_server_that_ended_before_its_container_is_recorded_at_once() -> None:
+    world = with_container_ends(await told(1, 3, 1), 1)
+    outcome = reconcile(with_restarts(world, 1, 0))
+    assert outcome.status is not None
+    assert [(f.life, f.kind) for f in outcome.status.failures] == [(1, "Crashed")]
+    later = with_container_ends(again(world, outcome.status, 1, 3, 1), 1)
+    last = reconcile(with_restarts(later, 1, 1)).status
+    assert last is not None
+    assert [(f.life, f.kind) for f in last.failures] == [(1, "Crashed"), (2, "OOMKilled")]
+
+
 async def test_a_container_that_began_again_and_its_servers_are_told_apart() -> None:
-    world = await told(1, 4, 1, by="shards")
+    world = with_container_ends(await told(1, 4, 1), 1)
     outcome = reconcile(with_restarts(world, 1, 1))
     status = outcome.status
     assert status is not None
@@ -215,11 +247,11 @@ async def test_a_container_that_is_about_to_begin_again_is_waited_for() -> None:
 
 
 async def test_one_that_ends_again_is_replaced_and_both_ends_are_counted() -> None:
-    world = await told(1, 2, 1, by="shards")
+    world = with_container_ends(await told(1, 2, 1), 1)
     status = reconcile(with_restarts(world, 1, 1)).status
     assert status is not None
     ended = ContainerView("Terminated", "OOMKilled", "", 137)
-    later = replace(again(world, status, 1, 2, 1, by="shards"), now=world.now + 60)
+    later = with_container_ends(replace(again(world, status, 1, 2, 1), now=world.now + 60), 1)
     outcome = reconcile(with_restarts(later, 1, 1, container=ended))
     assert outcome.status is not None
     assert [(f.tier, f.life, f.counted) for f in outcome.status.failures] == [("InPlace", 1, True), ("NewPod", 0, True)]
@@ -230,7 +262,7 @@ async def test_one_that_ends_again_is_replaced_and_both_ends_are_counted() -> No
 
 async def test_a_container_without_the_memory_of_the_last_one_is_replaced() -> None:
     """An image of an older release begins with nothing, as if it were the first process of its incarnation."""
-    world = await told(1, 1, 1, by="shards")
+    world = await told(1, 1, 1)
     outcome = reconcile(with_restarts(world, 1, 1))
     assert outcome.status is not None
     assert outcome.status.shards[1].incarnation == 2

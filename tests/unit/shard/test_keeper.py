@@ -41,18 +41,20 @@ def test_the_first_keeper_begins_with_nothing(pod: Pod) -> None:
     assert (page.life, page.read(), page.fits) == (0, None, True)
 
 
-def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(pod: Pod) -> None:
+def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cpr_trainer.runtime.keeper.monotonic", lambda: 20.0)
     first = pod.begin()
     assert first is not None
     first.begin_life()
     first.turn()
-    turned = first._words[4] / 1e6
     second = pod.begin()
     assert second is not None
-    assert second.life == 1
+    assert (second.life, second.restarts) == (1, 1)
     second.begin_life()
     assert second.turns == 0
-    second.work(turned + 1.5)
+    second.work(21.5)
     assert second.in_place_s == ((1, 1.5),)
 
 

@@ -28,7 +28,7 @@ from cpr_trainer.runtime.ending import end_with
 
 #: So many lives are remembered.
 _KEPT = MAX_LIVES
-_OWNER, _LIFE, _TURNS, _AWAY, _TURNED, _LOST = range(6)
+_OWNER, _LIFE, _RESTARTS, _TURNS, _AWAY, _TURNED, _LOST = range(7)
 _BACK = _LOST + _KEPT
 #: The first word that is free for others.
 FREE = _BACK + _KEPT
@@ -58,6 +58,11 @@ class Lives:
     def life(self) -> int:
         """Counts the processes, from 1; 0 before the first."""
         return int(self._words[_LIFE])
+
+    @property
+    def restarts(self) -> int:
+        """How many of the lives ended with their container, and another container took the memory over."""
+        return int(self._words[_RESTARTS])
 
     def begin_life(self) -> None:
         """A process begins."""
@@ -102,6 +107,7 @@ class Lives:
 
     def find(self, now_s: float) -> None:
         """Another keeper takes the memory over: the life in it has ended with the last one, after its last turn."""
+        self._words[_RESTARTS] += 1
         turned_us = int(self._words[_TURNED])
         self.lose(turned_us / 1e6 if turned_us else now_s)
 

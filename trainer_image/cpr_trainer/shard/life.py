@@ -213,6 +213,7 @@ class Life:
             replayed_in_order=progress is None or progress.in_order,
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
             lives=self._page.life,
+            restarts=self._page.restarts,
             in_place_s=self._page.in_place_s,
             replay_s=None if progress is None else progress.replay_s,
             protected_samples=self._service.protected_samples,
