@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cpr_contract.requests import ImportRequest
 from cpr_contract.spec import ByNameSpec, JobSpec, SparseOptimizerSpec, TableSpec
+from cpr_trainer.checkpoint.anchor.pruning import needed_by
 from cpr_trainer.checkpoint.restore.by_name import ByName
 from cpr_trainer.checkpoint.restore.dense import load_dense
 from cpr_trainer.checkpoint.restore.lineage import dense_start, shard_start
@@ -118,13 +119,9 @@ def test_the_dense_network_comes_along_and_what_lacks_has_first_values(source: d
         assert torch.equal(value, torch.full(value.shape, 0.5) if "bias" in name else first[name])
 
 
-@pytest.mark.parametrize("last", ["shard-0001/inc-0001/step-000000000/part-00000", "dense/"])
+@pytest.mark.parametrize("last", ["shard-0001/", "dense/"])
 def test_what_fails_on_the_way_leaves_nothing(source: dict[str, Tensor], last: str) -> None:
-    def full(key: str) -> None:
-        if last in key:
-            raise StoreFullError("The store is full.", "Make room.")
-
-    store = MemoryStore(before_put=full)
+    store = MemoryStore(before_put=lambda key: full(key) if last in key else None)
     with pytest.raises(StoreFullError):
         import_model(store, job(), REQUEST, stored(source))
     assert store.objects == {}
@@ -145,6 +142,50 @@ def test_remains_of_one_that_was_killed_are_no_anchor_and_go(source: dict[str, T
     import_model(store, spec, REQUEST, stored(source))
     assert not any("shard-0007" in key for key in store.objects)
     assert any(key.startswith("other/") for key in store.objects)
+
+
+def test_of_two_at_once_the_first_to_commit_is_the_import_of_that_name(source: dict[str, Tensor]) -> None:
+    store, spec = MemoryStore(), job()
+    doubled = {name: tensor * 2 for name, tensor in source.items()}
+
+    def overtake(key: str) -> None:
+        """Another import begins and ends when the first one is about to write the dense network."""
+        if "/dense/" in key:
+            store.before_put = anything
+            import_model(store, spec, REQUEST, stored(doubled))
+
+    store.before_put = overtake
+    with pytest.raises(SourceError, match="There is an import of the name ranker"):
+        import_model(store, spec, REQUEST, stored(source))
+    key = "import-ranker/gen-0001/dense/group-0001/step-000000000/manifest.json"
+    found = restored(store, spec, key)
+    assert np.array_equal(found["user"], doubled["user"].numpy())
+    assert set(store.objects) == set(needed_by(store, key)), "the other one left nothing"
+
+
+def test_one_that_fails_leaves_what_another_one_writes(source: dict[str, Tensor]) -> None:
+    store = MemoryStore()
+
+    def fail_the_other(key: str) -> None:
+        """Another import fails when the first one is about to write the dense network."""
+        if "/dense/" in key:
+            store.before_put = lambda other: full(other) if "/dense/" in other else None
+            with pytest.raises(StoreFullError):
+                import_model(store, job(), REQUEST, stored(source))
+            store.before_put = anything
+
+    store.before_put = fail_the_other
+    found = restored(store, job(), import_model(store, job(), REQUEST, stored(source)).key)
+    assert np.array_equal(found["user"], source["user"].numpy())
+
+
+def anything(_key: str) -> None:
+    """Have room for all objects."""
+
+
+def full(key: str) -> None:
+    """Have no room for an object."""
+    raise StoreFullError(f"The store is full: {key}.", "Make room.")
 
 
 def test_the_anchor_is_the_last_that_is_written(source: dict[str, Tensor]) -> None:

@@ -1,11 +1,13 @@
 """`python -m cpr_trainer import`: writes a model that was trained elsewhere as an anchor, which any job may start from.
 
 Each shard of the anchor is filled and written by itself, so memory for one of them is enough; the source is read once
-for each. The anchor is committed last.
+for each. The anchor is committed last. Imports of one name write under numbers of their own, so that they may run side
+by side: the first to commit is the import of that name.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +37,7 @@ from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
 from cpr_trainer.checkpoint.format.documents import is_there
+from cpr_trainer.checkpoint.format.names import part_name
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.importing.files import opened
 from cpr_trainer.importing.names import Found, Matches, match
@@ -43,7 +46,7 @@ from cpr_trainer.model.dense_optimizer import memory_width, state_kind
 from cpr_trainer.model.replica import NETWORK, DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import optional_path, read_job, read_request, store_access
-from cpr_trainer.store import Store, StoreError, Uris, open_store
+from cpr_trainer.store import ExistsError, Store, StoreError, Uris, open_store
 from cpr_trainer.tables.arena import Home
 
 #: So many bytes of a table are read at a time.
@@ -69,6 +72,8 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
 
     It is of no job, but of the imported model `request.name`. Raises SourceError for what does not fit, ModelError if
     the job's network cannot be built, StoreError. After any error nothing of it stays in the store.
+
+    Once it is committed, what others of that name left goes: they were killed, or can no longer commit.
     """
     replica = DenseReplica(job.model, job.data.seed) if request.dense == "ByName" else None
     layers = () if replica is None else (*replica.parameter_shapes(), *replica.buffer_shapes())
@@ -79,8 +84,11 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
     if replica is not None:
         _take(replica, matches.dense)
     owner = _owner(job, request, matches)
-    with _nothing_half_done(store, owner, request.name):
-        key = _write(store, owner, matches, replica)
+    attempt = 2 + secrets.randbelow(10**9)
+    with _alone_in_its_name(store, owner, request.name, attempt):
+        key = _write(store, owner, matches, replica, attempt)
+    with suppress(StoreError):  # It only takes room, until the import is deleted.
+        delete_saves(store, everything(store, owner.job_uid, (key,))[0])
     tables = (
         ImportedTable(
             table.name,
@@ -117,32 +125,35 @@ def _take(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
 
 
 @contextmanager
-def _nothing_half_done(store: Store, owner: JobSpec, name: str) -> Iterator[None]:
-    """Have the place of an import for oneself: remains of one that was killed go, and those of one that fails.
-
-    Raises SourceError if there is a whole one.
-    """
+def _alone_in_its_name(store: Store, owner: JobSpec, name: str, attempt: int) -> Iterator[None]:
+    """Delete what an attempt has written if it fails. Raises SourceError if there is an import of that name."""
     key = _key(owner)
+    taken = SourceError(
+        f"There is an import of the name {name}: {key}.",
+        f"Start from that one, give this one another --name, or delete all saves of the job {owner.job_uid} by "
+        "`cprjob snapshots prune URI --job UID --all --delete`.",
+    )
     if is_there(store, key):
-        raise SourceError(
-            f"There is an import of the name {name}: {key}.",
-            f"Start from that one, give this one another --name, or delete all saves of the job {owner.job_uid} by "
-            "`cprjob snapshots prune URI --job UID --all --delete`.",
-        )
-    delete_saves(store, everything(store, owner.job_uid)[0])
+        raise taken
     try:
         yield
-    except BaseException:
-        with suppress(StoreError):
-            if not is_there(store, key):
-                delete_saves(store, everything(store, owner.job_uid)[0])
+    except BaseException as error:
+        with suppress(StoreError):  # An answer may have been lost, so what is committed stays.
+            others = everything(store, owner.job_uid, (key,))[0]
+            delete_saves(store, [entry for entry in others if _is_of(attempt, entry.key)])
+        if isinstance(error, ExistsError):
+            raise taken from error
         raise
 
 
-def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica | None) -> str:
+def _is_of(attempt: int, key: str) -> bool:
+    """Whether an attempt wrote that object."""
+    return f"/inc-{attempt:04d}/" in key or key.endswith(f"/{part_name(0, attempt)}")
+
+
+def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica | None, attempt: int) -> str:
     """Write all shards, then commit the anchor; return its key. Raises SourceError, StoreError."""
-    placement = Placement.of(owner.model, owner.shards)
-    shards = tuple(_write_shard(store, owner, matches, placement, index) for index in range(owner.shards))
+    shards = tuple(_write_shard(store, owner, matches, attempt, index) for index in range(owner.shards))
     model = owner.model
     tables = (
         SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
@@ -150,7 +161,9 @@ def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica
     )
     parameters, tensors = _dense_state(model, replica)
     saved = SavedModel(owner.data.seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
-    meta = DenseMeta(owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved)
+    meta = DenseMeta(
+        owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved, life=attempt
+    )
     return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards).key
 
 
@@ -161,8 +174,8 @@ def _dense_state(model: ModelSpec, replica: DenseReplica | None) -> tuple[tuple[
     return replica.parameter_shapes(), replica.tensors()
 
 
-def _write_shard(store: Store, owner: JobSpec, matches: Matches, placement: Placement, index: int) -> ManifestRef:
-    home = Home.of(owner, placement, index)
+def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, index: int) -> ManifestRef:
+    home = Home.of(owner, Placement.of(owner.model, owner.shards), index)
     for table, each in enumerate(matches.tables):
         _fill(home, table, each.weight, each.sums)
     (first_place, end), *further = home.spans
@@ -171,7 +184,7 @@ def _write_shard(store: Store, owner: JobSpec, matches: Matches, placement: Plac
         job_uid=owner.job_uid,
         generation=1,
         index=index,
-        incarnation=1,
+        incarnation=attempt,
         kind="Anchor",
         step=0,
         samples=0,

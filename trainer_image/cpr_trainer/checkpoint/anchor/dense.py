@@ -19,7 +19,10 @@ from cpr_trainer.store import Store, checksum
 
 @dataclass(frozen=True, slots=True)
 class DenseMeta:
-    """What the leader says of a dense save, but for its parts: the fields of `DenseManifest`."""
+    """What the leader says of a dense save, but for its parts: the fields of `DenseManifest`.
+
+    `life` tells the parts of several writers apart, of whom one can commit the save.
+    """
 
     job_uid: str
     generation: int
@@ -32,6 +35,7 @@ class DenseMeta:
     ids: TableIds = ()
     model: SavedModel | None = None
     best_step: int = 0
+    life: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def commit_anchor(
 ) -> AnchorRef:
     """Write the dense state of a cut and commit its anchor: `shards[i]` is shard i's save, `lost[i]` its lost ranges.
 
-    Raises StoreError; ExistsError if this group committed another anchor at this step.
+    Raises StoreError; ExistsError if another anchor of this group and step is committed.
     """
     if not shards:
         raise ValueError("an anchor names the saves of all shards")
@@ -93,7 +97,7 @@ def _save(
     )
     name = dense_save(manifest)
     data = safetensors.torch.save(dict(tensors))
-    part = Part(name.folder + part_name(0), len(data), checksum(data))
+    part = Part(name.folder + part_name(0, meta.life), len(data), checksum(data))
     manifest = dataclasses.replace(manifest, parts=(part,))
     if not is_there(store, name.manifest):  # What is committed is never written over.
         store.put(part.key, data)
