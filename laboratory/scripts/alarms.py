@@ -31,8 +31,8 @@ from support.realdata import click_log
 #: Seconds of a stop: heartbeats are overdue after 3 s, and silent after 10 s by default.
 SHORTEST_S, LONGEST_S = 3.5, 8.0
 TRAINERS, SHARDS = 2, 4
-#: More than is trained meanwhile.
-EPOCHS = 10_000
+#: More than is trained meanwhile: the most that a job may ask for.
+EPOCHS = 1_000
 
 
 @contextlib.contextmanager
