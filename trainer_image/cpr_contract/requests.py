@@ -9,6 +9,7 @@ from typing import Literal
 #
 # Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
 # `CPR_SPEC`, an `Experiment` as JSON on the standard input; the answer is one `TrialReport` a line.
+from cpr_contract.choices import Dense, ExportFormat, Missing
 from cpr_contract.reports import Groups, GroupScores
 from cpr_contract.spec import Bits, ModelSpec, StoreSpec, Strategy
 
@@ -101,9 +102,7 @@ class Evaluation:
 # What `cprjob export` asks of the trainer image.
 
 
-#: How the dense network is written beside the tables.
-ExportFormat = Literal["safetensors", "torch-export", "onnx"]
-#: The file that the formats have which write it as a program.
+#: The file that the formats have which write the dense network as a program.
 PROGRAMS: dict[ExportFormat, str] = {"torch-export": "network.pt2", "onnx": "network.onnx"}
 
 
@@ -117,11 +116,6 @@ class ExportRequest:
 
 
 # What `cprjob import` asks of the trainer image, and what it learns.
-
-
-#: What becomes of what a source lacks, and of the dense network: the words of `spec.restoreFrom`.
-Missing = Literal["Fail", "Initialise"]
-Dense = Literal["ByName", "Initialise"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from functools import partial
 from importlib import import_module
 from typing import get_args
 
+from cpr_contract.choices import ExportFormat
 from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Problem
-from cpr_contract.requests import ExportFormat, ExportRequest
+from cpr_contract.requests import ExportRequest
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of, processors
 from cpr_trainer.runtime.environment import termination_file

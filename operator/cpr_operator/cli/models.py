@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cpr_contract.requests import Dense, ExportFormat, ExportRequest, ImportRequest, Missing
+from cpr_contract.choices import Dense, ExportFormat, Missing
 from cpr_operator.cli.console import OptionError, Source, Where, Workdir, on_cluster, out, usage_errors
 
 models = typer.Typer(rich_markup_mode=None)
@@ -39,6 +39,7 @@ def export(  # noqa: PLR0913 -- one parameter per option
     where: Where,
 ) -> None:
     """Write a job's model as files, for those who serve it."""
+    from cpr_contract.requests import ExportRequest
     from cpr_operator.cli.asking import trainer_pod
     from cpr_operator.cli.document import find_job, is_on_cluster
     from cpr_operator.cli.export import export as export_model
@@ -100,6 +101,7 @@ def import_(  # noqa: PLR0913 -- one parameter per option
     where: Where,
 ) -> None:
     """Import a model that was trained elsewhere, as an anchor that jobs can start from."""
+    from cpr_contract.requests import ImportRequest
     from cpr_operator.cli.asking import ask_trainer_image, trainer_pod
     from cpr_operator.cli.document import is_on_cluster, job_name
     from cpr_operator.cli.importing import checked, import_model, job_in, parse_map

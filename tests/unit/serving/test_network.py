@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.requests import PROGRAMS, ExportFormat
+from cpr_contract.choices import ExportFormat
+from cpr_contract.requests import PROGRAMS
 from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, JobSpec, TableSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from cpr_contract.requests import PROGRAMS, ExportFormat
+from cpr_contract.choices import ExportFormat
+from cpr_contract.requests import PROGRAMS
 from cpr_contract.spec import ModelSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cpr_contract.choices import Missing
 from cpr_contract.manifests import SavedTensor
-from cpr_contract.requests import Missing
 from cpr_contract.spec import ModelSpec, TableSpec
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor
 
