@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from pyarrow import fs
 
 from cpr_trainer.errors import DataError
-from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version
+from cpr_trainer.store.object_stream import CHANGED_REMEDY, SeekableStream, Version
 from cpr_trainer.store.protocol import CredentialsRefusedError, MissingError, StoreUnreachableError
 from cpr_trainer.store.s3_errors import persistent
 
@@ -114,7 +114,7 @@ class ArrowData:
             raise
 
 
-class _ArrowStream(io.RawIOBase):
+class _ArrowStream(SeekableStream):
     """Reads one version of a file.
 
     pyarrow reads whatever is there, so the version is asked for after each stretch: if it is still the same one, so
@@ -122,30 +122,15 @@ class _ArrowStream(io.RawIOBase):
     """
 
     def __init__(self, data: ArrowData, file: Any, place: str, key: str, version: Version) -> None:
-        super().__init__()
+        super().__init__(version.size_bytes)
         self._data = data
         self._file = file
         self._place = place
         self._key = key
         self._version = version
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._version.size_bytes}
-        self._position = offset + starts[whence]
-        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")[: max(0, self._version.size_bytes - self._position)]
+        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
         data = self._read(len(view)) if view else b""
         view[: len(data)] = data
         self._position += len(data)

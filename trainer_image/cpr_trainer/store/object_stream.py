@@ -57,33 +57,48 @@ def open_object(connection: Connection, bucket: str, key: str, version: Version)
     return io.BufferedReader(_ObjectStream(connection, bucket, key, version), _BUFFER_BYTES)
 
 
-class _ObjectStream(io.RawIOBase):
-    """Reads on with one request; begins another where the connection breaks, and after a seek."""
+class SeekableStream(io.RawIOBase):
+    """A file of `size` bytes that keeps its position; a subclass reads there."""
 
-    def __init__(self, connection: Connection, bucket: str, key: str, version: Version) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self._connection = connection
-        self._bucket = bucket
-        self._key = key
+        self._size = size
         self._position = 0
-        self._size = version.size_bytes
-        self._same = {"If-Match": f'"{version.tag}"'}
-        self._response: Any = None
 
     def readable(self) -> bool:
+        """See `io.IOBase`."""
         return True
 
     def seekable(self) -> bool:
+        """See `io.IOBase`."""
         return True
 
     def tell(self) -> int:
+        """See `io.IOBase`."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if position != self._position:
+        """See `io.IOBase`."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+
+class _ObjectStream(SeekableStream):
+    """Reads on with one request; begins another where the connection breaks, and after a seek."""
+
+    def __init__(self, connection: Connection, bucket: str, key: str, version: Version) -> None:
+        super().__init__(version.size_bytes)
+        self._connection = connection
+        self._bucket = bucket
+        self._key = key
+        self._same = {"If-Match": f'"{version.tag}"'}
+        self._response: Any = None
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        before = self._position
+        position = super().seek(offset, whence)
+        if position != before:
             self._drop()
-            self._position = position
         return position
 
     def readinto(self, buffer: Any) -> int:
