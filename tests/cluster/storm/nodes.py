@@ -9,6 +9,9 @@ from cluster.storm.fault import FREE, Cost, Fault, Strike, Struck, World, fault,
 
 STABLE, OTHERS = 1, (2, 3)
 HELD_S = (12.0, 30.0)
+#: A node without its kubelet, or whose kubelet has no runtime, is not ready after 10 s. Kubernetes deletes its pods
+#: after another 15 s, which would be a fault of another cost.
+UNNOTICED_S = (6.0, 18.0)
 LOST = Cost(kills=True, hinders=True, touches=True)
 
 
@@ -108,9 +111,9 @@ NODES: tuple[Fault, ...] = (
     _node("the link of a node loses packets", _fault("lossy", "lossless"), _both, LOST),
     _node("a node is drained", _drained, _here, Cost(ends=True, touches=True), bare=False),
     _node("a node's memory is short", _fault("squeeze", "relax"), _here, LOST),
-    _node("a node's kubelet is dead", _halted("kubelet"), _none, FREE),
-    _node("a node's runtime is dead", _halted("containerd"), _none, FREE),
-    _node("kubelet and runtime of a node are dead", _halted("kubelet", "containerd"), _none, FREE),
+    _node("a node's kubelet is dead", _halted("kubelet"), _none, FREE, UNNOTICED_S),
+    _node("a node's runtime is dead", _halted("containerd"), _none, FREE, UNNOTICED_S),
+    _node("kubelet and runtime of a node are dead", _halted("kubelet", "containerd"), _none, FREE, UNNOTICED_S),
     _node("a node resolves no names", _halted("dns"), _none, Cost(hinders=True)),
     _node("a node's proxy is dead", _halted("proxy"), _none, FREE),
 )

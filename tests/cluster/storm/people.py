@@ -154,10 +154,11 @@ def _reshard(world: World, random: Random) -> Iterator[Struck]:
 
 
 def _scale(world: World, random: Random) -> Struck:
+    """All members stop for it, and go on from an anchor."""
     run = _any_run(world, random)
-    now = len(surely(run.status)["trainers"])
+    struck, now = world.all_of(run.name), len(surely(run.status)["trainers"])
     _patch(run, {"trainers": {"replicas": random.choice([n for n in (1, 2, 3) if n != now])}})
-    return frozenset(who for who in world.all_of(run.name) if who[1] == "trainer")
+    return struck
 
 
 @contextmanager
