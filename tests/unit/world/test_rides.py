@@ -38,7 +38,7 @@ RARE = {
     "the last push was put into the rows again": narrowed("kill_between_lines"),
     "a push waited for a save": narrowed("store_slow", "store_slow", "kill_server", shards=1),
     "memory for pushes was full": narrowed("store_down", "store_slow", replay_bytes=30_000),
-    "rows that were still to come were gone": narrowed("kill_shard", "kill_two", shards=4, parity_shards=2),
+    "rows that were still to come were gone": narrowed("kill_while_rows_come", shards=4, parity_shards=2),
     "a shard was below its floor": narrowed("kill_two", "kill_again", shards=4, parity_shards=2),
 }
 

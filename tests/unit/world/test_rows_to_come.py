@@ -11,7 +11,6 @@ import pytest
 from cpr_contract.reports import ExitCode
 from cpr_trainer.parity.fetch import Missing, Piece
 from cpr_trainer.shard.life import TERMINATED
-from cpr_trainer.shard.service import Service
 from support.world.plan import Plan, narrowed
 from support.world.pods import ShardPod
 from support.world.ride import _world, at_the_end
@@ -58,22 +57,13 @@ def rebuilding(seed: int, shards: int, k: int) -> Iterator[tuple[World, ShardPod
         lost.kill()
         until(world, lambda: world.newest[LOST] is not lost and resumed(world.newest[LOST]))
         pod = world.newest[LOST]
-        assert rows_to_come(pod) > 0
+        assert pod.missing_rows > 0
         yield world, pod
 
 
-def service_of(pod: ShardPod) -> Service | None:
-    return pod.world.services.get(pod.server) if pod.serving else None
-
-
-def rows_to_come(pod: ShardPod) -> int:
-    service = service_of(pod)
-    return 0 if service is None or service.missing is None else service.missing.left
-
-
 def resumed(pod: ShardPod) -> bool:
-    service = service_of(pod)
-    return service is not None and service.progress is not None and service.progress.resumed
+    progress = None if pod.service is None else pod.service.progress
+    return progress is not None and progress.resumed
 
 
 def until(world: World, condition: Callable[[], bool]) -> None:
@@ -92,7 +82,7 @@ def test_where_all_shards_are_told_to_end_they_wait_for_its_rows(gate: Gate, sha
         for each in pods:
             each.drain()
         world.scheduler.run(lambda: False, world.scheduler.now + 1.0)
-        assert rows_to_come(pod) > 0
+        assert pod.missing_rows > 0
         assert pod.code is None
         gate.is_open = True
         until(world, lambda: all(each.code is not None for each in pods))
@@ -129,7 +119,7 @@ def test_where_its_neighbour_is_stopped_for_a_while_it_waits(gate: Gate) -> None
         assert server is not None
         world.scheduler.freeze(server, 1.0)
         gate.is_open = True
-        until(world, lambda: rows_to_come(pod) == 0)
+        until(world, lambda: pod.missing_rows == 0)
         assert pod.code is None
         end_well(world)
 
@@ -137,7 +127,7 @@ def test_where_its_neighbour_is_stopped_for_a_while_it_waits(gate: Gate) -> None
 def test_where_the_job_is_rolled_back_its_rows_are_forgotten(gate: Gate) -> None:
     with rebuilding(1, 4, 2) as (world, pod):
         world.chief.roll_back()
-        until(world, lambda: rows_to_come(pod) == 0)
+        until(world, lambda: pod.missing_rows == 0)
         assert pod.code is None
         until(world, lambda: at_the_end(world))
         world.oracle.check_end()
