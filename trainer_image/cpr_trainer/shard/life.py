@@ -153,7 +153,7 @@ class Life:
                 case GivenUp():
                     self._on_given_up(mail)
                 case Chosen():
-                    self._saving.on_chosen(mail, self._mark() if self._service.missing is None else None)
+                    self._saving.on_chosen(mail, self._mark() if self._may_save else None)
                 case Problem():
                     self._problem = mail
                 case BaseException():
@@ -169,7 +169,7 @@ class Life:
     def turn(self) -> None:
         """Act on what was told, and do what is due. Raises what ended a restore, or a save, for good."""
         self._read_mail()
-        if self.state is ShardState.READY and self._service.missing is None:
+        if self._may_save:
             self._saving.turn(monotonic(), self.roster.priority_interval_s, self._service.progress)
 
     def terminate(self, *, is_read: bool = False) -> Ending | None:
@@ -256,6 +256,11 @@ class Life:
         go_on(kept, self._service, self._saving)
         self.keep()
         _LOG.info("life %d goes on from step %d", self._page.life, max(kept.applied))
+
+    @property
+    def _may_save(self) -> bool:
+        """Whether there is something to save between cuts: all rows, which have not been saved for good."""
+        return self.state is ShardState.READY and self._service.missing is None
 
     def _mark(self) -> Mark | None:
         progress = self._service.progress
