@@ -91,7 +91,7 @@ def test_a_lookup_answers_with_its_ticket_and_the_rows() -> None:
 
 def test_a_frame_waits_for_the_rows_that_it_needs_and_asks_for_them() -> None:
     service, (one, two), _ = serving(trainers=2)
-    slots = slots_of(0, 3)
+    slots = service._placement.slots_on(0, np.array([0, 3]))
     missing = lacking(service, slots)
     assert one.reads(row=3) == []
     assert one.pushes(1, row=0) == [], "it waits behind the other, and has asked nevertheless"
@@ -106,10 +106,6 @@ def test_a_frame_waits_for_the_rows_that_it_needs_and_asks_for_them() -> None:
     service.retry()
     assert (one.heard()[-1], two.heard()[-1]) == ("ACK", "ACK")
     assert changes(service) == 2
-
-
-def slots_of(*rows: int) -> Ints:
-    return Placement([50, 30], 1).slots_on(0, np.array(rows))
 
 
 def lacking(service: Service, slots: Ints) -> Missing:
