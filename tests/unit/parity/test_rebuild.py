@@ -159,6 +159,14 @@ def test_a_stripe_that_never_holds_still_is_given_up() -> None:
         rows_of(Moving(moves=10_000), 0, Since(Point(1, 5, 9), 7), 0, range(3))
 
 
-def test_a_parity_that_was_built_anew_is_noticed() -> None:
+@pytest.mark.parametrize("mine", [Point(2), Point(2, 7, 10), Point(1, 5, 10), Point(1, 8, 10)])
+def test_a_parity_that_others_have_changed_is_noticed(mine: Point) -> None:
+    """It was built anew, or another process of this shard has flushed into it: also what this one did not."""
     with pytest.raises(GoneError, match="built anew"):
-        rows_of(Moving(moves=0, mine=Point(2)), 0, Since(Point(1, 5, 9), 7), 0, range(3))
+        rows_of(Moving(moves=0, mine=mine), 0, Since(Point(1, 5, 9), 7), 0, range(3))
+
+
+def test_a_parity_that_only_this_process_has_changed_has_the_rows_still() -> None:
+    """It changes no row that is to come."""
+    image = rows_of(Moving(moves=0, mine=Point(1, 7, 12)), 0, Since(Point(1, 5, 9), 7), 0, range(3))
+    assert np.array_equal(image.rows, np.full((3, 2), 0b1100))
