@@ -50,17 +50,23 @@ def count(path: Path, role: str, log_bytes: int) -> None:
 
 
 def _time_rebuild(counts: NDArray[np.int64]) -> None:
-    from cpr_trainer.shard.redundancy import Redundancy  # noqa: PLC0415 -- trainers do not load it
+    from cpr_trainer.parity.fetch import Fetch  # noqa: PLC0415 -- trainers do not load it
+    from cpr_trainer.shard.redundancy import Redundancy  # noqa: PLC0415
 
-    rebuild = Redundancy.rebuild
+    def timed(owner: Any, name: str) -> None:
+        call = getattr(owner, name)
 
-    def timed_rebuild(redundancy: Redundancy, *arguments: Any) -> Any:
-        began_s = thread_time()
-        found = rebuild(redundancy, *arguments)
-        counts[2] = int(1e6 * (thread_time() - began_s))
-        return found
+        def method(*arguments: Any) -> Any:
+            began_s = thread_time()
+            try:
+                return call(*arguments)
+            finally:
+                counts[2] += int(1e6 * (thread_time() - began_s))
 
-    Redundancy.rebuild = timed_rebuild  # type: ignore[assignment,method-assign]
+        setattr(owner, name, method)
+
+    timed(Redundancy, "rebuild")  # asks for the flush numbers
+    timed(Fetch, "_run")  # brings the rows, on a thread of its own
 
 
 # A member of a job, with what the bench counts; with ECRec's way of keeping parity if the environment says so.

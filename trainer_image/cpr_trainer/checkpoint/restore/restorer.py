@@ -40,7 +40,7 @@ class Restored:
 
     `save` is None for first values. `chain` is what the next save may stand on, oldest first; `top` is the key of the
     last save that was put on top, empty for none. `origin` is that record. With `rebuilt` the rows are from parity, and
-    newer than `save`.
+    newer than `save`. They come while they are served then: `whole_s` is how long it took until all were there.
     """
 
     save: SaveRef | None
@@ -54,6 +54,7 @@ class Restored:
     chain: tuple[Link, ...] = ()
     origin: Origin | None = None
     rebuilt: Rebuilt | None = None
+    whole_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def aim_of(roster: ShardRoster) -> Aim:
     return roster.counters.generation, roster.floor_samples, roster.may_restore
 
 
-#: Fills the home with what parity has of a shard, if it is fit for this roster; see `rebuild`.
+#: Finds out what parity has of a shard, if it is fit for this roster; the rows come later. See `Redundancy`.
 FromParity = Callable[[ShardRoster, Callable[[], bool]], tuple[FlushAccount, Rebuilt] | None]
 
 
@@ -193,7 +194,7 @@ class Restorer:
             replayed=restored.replayed,
         )
         write_origin(self.store, origin)
-        none = (0,) * roster.trainers
+        none, loaded_s = (0,) * roster.trainers, monotonic() - started
         applied, updates = restored.applied or none, restored.row_updates
         if len(applied) != roster.trainers:  # an anchor of other trainers: all had completed its step
             applied = (restored.step,) * roster.trainers
@@ -206,10 +207,11 @@ class Restorer:
             applied,
             restored.lost,
             updates,
-            load_s=monotonic() - started,
+            load_s=loaded_s,
             top=restored.top,
             chain=restored.chain,
             origin=origin,
+            whole_s=loaded_s,
         )
 
 
