@@ -10,7 +10,7 @@ class Din(nn.Module):
     """Looks through a history for what resembles an item; `topMlp` has the widths of the layers after that.
 
     The job's features are `item` and `history`, which share a table of `embeddingDim`, and any other features that are
-    one vector. `spec` is the job's `cpr_contract.spec.ModelSpec`.
+    one vector. `spec` is the job's `cpr_contract.model.ModelSpec`.
     """
 
     def __init__(self, spec, seed):

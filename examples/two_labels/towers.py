@@ -21,7 +21,7 @@ def mlp(*widths: int) -> nn.Sequential:
 class Towers(nn.Module):
     """Features to a vector, dot products of all pairs of vectors, and over both a tower for each of `spec.labels`.
 
-    `spec` is the job's `cpr_contract.spec.ModelSpec`: `bottomMlp` has the widths of the bottom, `topMlp` of a tower.
+    `spec` is the job's `cpr_contract.model.ModelSpec`: `bottomMlp` has the widths of the bottom, `topMlp` of a tower.
     """
 
     def __init__(self, spec, seed):

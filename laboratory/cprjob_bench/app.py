@@ -12,7 +12,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from cpr_contract.spec import Bits, Precision, Strategy
+from cpr_contract.choices import Bits, Precision, Strategy
 from cpr_operator.cli.console import Where, err, on_cluster, out, usage_errors
 from cprjob_bench.options import RecoveryTier, RedundancyMode, SimulatePreset, TrainPreset
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cpr_contract.choices import Bits, Strategy
 from cpr_contract.requests import TrialReport
-from cpr_contract.spec import Bits, Strategy
 
 # What `cprjob bench priority` asks `python -m cprjob_bench priority` to try, and is told.
 #

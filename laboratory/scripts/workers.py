@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import ModelSpec, Precision
+from cpr_contract.choices import Precision
+from cpr_contract.model import ModelSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_trainer.access import AnyAccess, find_access

@@ -15,20 +15,15 @@ from typing import Any
 import pytest
 
 import cpr_contract
-from cpr_contract import CONTRACT_VERSION, env, manifests, reports, roster, spec
+from cpr_contract import CONTRACT_VERSION, env, manifests, model, reports, roster, spec
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.manifests import (
     DenseManifest,
     ShardManifest,
 )
+from cpr_contract.model import OptimizerSpec, SparseOptimizerSpec
 from cpr_contract.reports import PERMANENT, ExitCode, ShardState, TrainerState
-from cpr_contract.spec import (
-    JobSpec,
-    OptimizerSpec,
-    SparseOptimizerSpec,
-    samples_at,
-    steps_in,
-)
+from cpr_contract.spec import JobSpec, samples_at, steps_in
 from support.contract_examples import EXAMPLES, UID
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -152,7 +147,7 @@ def test_what_is_from_before_jobs_started_by_name_is_read() -> None:
 def test_every_document_has_an_example_with_all_that_may_be_in_it() -> None:
     kinds = {
         kind
-        for module in (manifests, reports, roster, spec)
+        for module in (manifests, model, reports, roster, spec)
         for kind in vars(module).values()
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
     }

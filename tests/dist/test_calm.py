@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.choices import Device
 from cpr_contract.reports import ExitCode
-from cpr_contract.spec import Device
 from support.devices import NO_GPU
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import assert_close, saved_model, train_alone

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.choices import DenseSync
 from cpr_contract.codec import from_json
 from cpr_contract.manifests import RowUpdates, ShardManifest
 from cpr_contract.reports import ShardReport, TrainerState
 from cpr_contract.roster import Allowance, AnchorRef
-from cpr_contract.spec import DenseSync, JobSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job

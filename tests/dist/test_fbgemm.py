@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cpr_contract.spec import SparseOptimizerSpec
-from cpr_trainer.tables.optimizers import changes_of, state_width
+from cpr_contract.model import SparseOptimizerSpec, state_width
+from cpr_trainer.tables.optimizers import changes_of
 
 REPOSITORY = Path(__file__).parents[2]
 PEERS_PYTHON = REPOSITORY / "laboratory" / "contenders" / ".venv" / "bin" / "python"

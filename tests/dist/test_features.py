@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.spec import JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.choices import DenseSync
 from cpr_contract.reports import TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import DenseSync, JobSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import is_even
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.spec import DenseSync, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.choices import DenseSync
+from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.store import open_store

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.choices import DenseSync
 from cpr_contract.reports import TrainerState
-from cpr_contract.spec import DenseSync, JobSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from cpr_trainer.trainer.shadow.desk import GAP_STEPS
 from support.local_job import LocalJob, small_job

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.choices import DenseSync
 from cpr_contract.reports import TrainerState
-from cpr_contract.spec import DenseSync
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cpr_contract import env
-from cpr_contract.spec import Bits
+from cpr_contract.choices import Bits
 from cpr_trainer.checkpoint.format.quantise import record_bytes
 from support.s3_servers import running_minio
 

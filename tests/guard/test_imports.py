@@ -41,7 +41,7 @@ print(*sys.modules)
 #: Builds a network as a trainer does that begins, and tells what that has loaded.
 NETWORK = """
 import sys
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.trainer import keeper
 from cpr_trainer.model.replica import DenseReplica
 dense, sparse = OptimizerSpec("Adagrad", 0.05), SparseOptimizerSpec("RowWiseAdagrad", 0.02)

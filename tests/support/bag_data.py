@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cpr_contract.spec import ColumnsSpec, DataSpec, TableSpec
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec
 from support.table_data import spec
 
 COLUMNS = ColumnsSpec(("click",), (), ("price",), ("tags", "page", "words"))

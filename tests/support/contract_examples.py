@@ -20,6 +20,7 @@ from cpr_contract.manifests import (
     VocabularyManifest,
     WorkersManifest,
 )
+from cpr_contract.model import FeatureSpec, ModelSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import (
     BestEvaluation,
     Deleted,
@@ -41,16 +42,10 @@ from cpr_contract.spec import (
     EarlyStopSpec,
     EndpointSpec,
     EvaluationSpec,
-    FeatureSpec,
     JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    PhaseSpec,
     SnapshotSpec,
-    SparseOptimizerSpec,
     StoreSpec,
     TableSourceSpec,
-    TableSpec,
 )
 
 UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"

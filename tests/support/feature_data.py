@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, ModelSpec, TableSpec
+from cpr_contract.model import FeatureSpec, ModelSpec, TableSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.bags import Bags, Column, FeatureLayout
 from support.table_data import model_of, spec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import string
 
-from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES
+from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES
 from support.documents import Document, edited
 
 

@@ -17,18 +17,10 @@ from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import ExitCode, Problem, Result, SaveRef, ShardReport, TrainerReport
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
-from cpr_contract.spec import (
-    DataSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.warm_start import Main, Process, run
 

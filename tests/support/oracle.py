@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.model.entrypoint import OwnLoss, OwnMetrics, build_network

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.model import SparseOptimizerSpec
+from cpr_contract.spec import JobSpec
 
 Kind = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 KINDS: tuple[Kind, ...] = ("SGD", "RowWiseAdagrad", "Adagrad", "Adam")

@@ -11,8 +11,9 @@ import numpy as np
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import Origin, ShardManifest
+from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.roster import AnchorRef, Counters
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.spec import (
-    DataSpec,
-    FeatureSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.model import FeatureSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 
 STORE = StoreSpec("file:///nowhere", None, "bucket", "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 
 
 class Network(nn.Module):

@@ -16,18 +16,10 @@ from typing import Any
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_contract.roster import Counters, Peer, ShardRoster, TrainerRoster
-from cpr_contract.spec import (
-    DataSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support import warm_start
 from support.warm_start import Main, Process

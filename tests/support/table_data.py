@@ -15,15 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from cpr_contract.spec import (
-    ColumnsSpec,
-    DataSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.data import tables as data_tables
 from cpr_trainer.data import unpacking

@@ -8,7 +8,7 @@ import torch
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from cpr_contract.spec import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 
 
 def torch_rates(optimizer: OptimizerSpec | SparseOptimizerSpec, steps: int) -> list[float]:

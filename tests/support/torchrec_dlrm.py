@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 
-from cpr_contract.spec import DENSE_FEATURES, ModelSpec
+from cpr_contract.model import DENSE_FEATURES, ModelSpec
 
 
 class Network(nn.Module):

@@ -7,7 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec
 from support.local_job import small_job
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_labels"

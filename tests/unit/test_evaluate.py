@@ -14,18 +14,10 @@ from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import EvaluationRequest
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import (
-    DataSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import LayoutError

@@ -16,18 +16,10 @@ from safetensors.torch import load_file
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import ManifestRef, SavedModel
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import ExportRequest
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import (
-    DataSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.write.writer import Writer

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.spec import Device, JobSpec
+from cpr_contract.choices import Device
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.calibration import InjectedLosses, SavedRows, StepLoss
 from cpr_trainer.data.batch import Dataset

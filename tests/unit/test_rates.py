@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, PolynomialLR, SequentialLR
 
-from cpr_contract.spec import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 from cpr_trainer.rates import rate_at
 from support.torch_rates import torch_rates
 

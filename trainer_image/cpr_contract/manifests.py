@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from cpr_contract.spec import Bits, RowOptimizer, Strategy
+from cpr_contract.choices import Bits, Strategy
+from cpr_contract.model import RowOptimizer
 
 MANIFEST = "manifest.json"
 ORIGIN = "origin.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cpr_contract.spec import Device, Precision
+from cpr_contract.choices import Device, Precision
 
 #: The reason by which a trainer says that its processor emulates the job's precision.
 PRECISION_EMULATED = "PrecisionEmulated"

@@ -9,9 +9,10 @@ from typing import Literal
 #
 # Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
 # `CPR_SPEC`, an `Experiment` as JSON on the standard input; the answer is one `TrialReport` a line.
-from cpr_contract.choices import Dense, ExportFormat, Missing
+from cpr_contract.choices import Bits, Dense, ExportFormat, Missing, Strategy
+from cpr_contract.model import ModelSpec
 from cpr_contract.reports import Groups, GroupScores
-from cpr_contract.spec import Bits, ModelSpec, StoreSpec, Strategy
+from cpr_contract.spec import StoreSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-from cpr_contract.spec import Bits
+from cpr_contract.choices import Bits
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.entrypoint import OwnMetrics, own_sums
 

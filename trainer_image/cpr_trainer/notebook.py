@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_contract.model import ModelSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset

@@ -18,7 +18,7 @@ from typing import Self
 
 import numpy as np
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 from cpr_trainer.arrays import Ints
 
 _ALGORITHM = "affine-1"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import cos, pi
 from typing import assert_never
 
-from cpr_contract.spec import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 
 
 def rate_at(optimizer: OptimizerSpec | SparseOptimizerSpec, step: int) -> float:

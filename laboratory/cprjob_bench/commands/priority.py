@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_contract.codec import from_json
+from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES
 from cpr_contract.requests import Outcome, TrialReport
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, JobSpec
+from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.asking import TrialError, ask_trainer_image, progress, teller

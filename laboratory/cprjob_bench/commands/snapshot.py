@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_contract import env
+from cpr_contract.choices import Bits, Strategy
 from cpr_contract.codec import from_json
-from cpr_contract.spec import Bits, JobSpec, Strategy
+from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.asking import ask_trainer_image, progress

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_contract import env
+from cpr_contract.choices import Precision
 from cpr_contract.codec import to_json
 from cpr_contract.processor import is_emulated, read_cpuinfo
-from cpr_contract.spec import JobSpec, Precision
+from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.asking import TrialError, why

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import correlation, fmean, stdev
 from typing import Literal, get_args
 
-from cpr_contract.spec import Strategy
+from cpr_contract.choices import Strategy
 from cprjob_bench.documents import Failure, Saving, SavingExperiment, SavingTrial
 
 # Which runs the bench makes: for each seed one without failures, and one for each contender with the same failures.

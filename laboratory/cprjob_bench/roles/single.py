@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.model import SparseOptimizerSpec
+from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.access import the_only
 from cpr_trainer.data.files import files_of

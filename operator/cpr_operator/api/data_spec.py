@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_contract.spec import MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES, DataFormat, Resized
+from cpr_contract.model import MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES
+from cpr_contract.spec import DataFormat, Resized
 from cpr_operator.api.model import ColumnName, Entrypoint, ObjectName, SpecModel, Uri
 from cpr_operator.api.model_spec import Name
 from cpr_operator.api.rules import job as rules

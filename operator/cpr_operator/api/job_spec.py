@@ -7,6 +7,8 @@ from typing import Any
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_contract.codec import LONGEST, pack, to_json
+from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.data_spec import Columns, Data, RestoreFrom
 from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import SpecModel
@@ -56,9 +58,9 @@ def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
     )
 
 
-def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
+def _model(model: ModelSpec, columns: Columns | None) -> ContractModel:
     predicted = {} if columns is None else {"labels": columns.labels, "targets": columns.targets}
-    return contract.ModelSpec(
+    return ContractModel(
         embedding_dim=model.embedding_dim,
         bottom_mlp=model.bottom_mlp or (),
         top_mlp=model.top_mlp or (),
@@ -72,9 +74,9 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
     )
 
 
-def _table(table: Table) -> contract.TableSpec:
+def _table(table: Table) -> TableSpec:
     built = None if table.vocabulary is None else table.vocabulary.build
-    return contract.TableSpec(
+    return TableSpec(
         name=table.name,
         rows=table.rows,
         pooling=table.pooling,
@@ -88,8 +90,8 @@ def _table(table: Table) -> contract.TableSpec:
     )
 
 
-def _feature(feature: Feature) -> contract.FeatureSpec:
-    return contract.FeatureSpec(
+def _feature(feature: Feature) -> FeatureSpec:
+    return FeatureSpec(
         name=feature.name,
         column=feature.column,
         table=feature.table,
@@ -99,10 +101,10 @@ def _feature(feature: Feature) -> contract.FeatureSpec:
     )
 
 
-def _dense(optimizer: DenseOptimizer) -> contract.OptimizerSpec:
+def _dense(optimizer: DenseOptimizer) -> OptimizerSpec:
     stated = _stated(optimizer, "momentum", "nesterov", "epsilon", "beta1", "beta2", "weight_decay", "clip_norm")
     fields = _DENSE_DEFAULTS[optimizer.kind] | stated | _schedule(optimizer)
-    return contract.OptimizerSpec(optimizer.kind, optimizer.learning_rate, **fields)
+    return OptimizerSpec(optimizer.kind, optimizer.learning_rate, **fields)
 
 
 #: What torch.optim takes where nothing is stated, and the contract has another default.
@@ -114,14 +116,14 @@ _DENSE_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _sparse(optimizer: TableOptimizer) -> contract.SparseOptimizerSpec:
+def _sparse(optimizer: TableOptimizer) -> SparseOptimizerSpec:
     stated = _stated(optimizer, "epsilon", "beta1", "beta2")
-    return contract.SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated, **_schedule(optimizer))
+    return SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated, **_schedule(optimizer))
 
 
 def _schedule(optimizer: DenseOptimizer | TableOptimizer) -> dict[str, Any]:
     names = ("start", "end", "power", "every", "factor")
-    phases = (contract.PhaseSpec(each.kind, each.steps, **_stated(each, *names)) for each in optimizer.schedule)
+    phases = (PhaseSpec(each.kind, each.steps, **_stated(each, *names)) for each in optimizer.schedule)
     return {"schedule": tuple(phases)}
 
 

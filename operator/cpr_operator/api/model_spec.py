@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
+from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
 from cpr_operator.api.model import ColumnName, Entrypoint, SpecModel, Uri
 from cpr_operator.api.rules import model as rules
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import assert_never
 
-from cpr_operator.api.model_spec import ModelSpec, SparseKind
+from cpr_contract.model import state_width
+from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import ReplayInForce, Status
@@ -128,22 +128,8 @@ def _bands(model: ModelSpec) -> list[tuple[int, int]]:
     for table in model.tables:
         dim = table.dim or model.embedding_dim
         rows[dim] = rows.get(dim, 0) + table.rows
-        widths[dim] = max(widths.get(dim, 0), _state_width((table.optimizer or model.sparse_optimizer).kind, dim))
+        widths[dim] = max(widths.get(dim, 0), state_width((table.optimizer or model.sparse_optimizer).kind, dim))
     return [(rows[dim], _VALUE_BYTES * (dim + widths[dim])) for dim in rows]
-
-
-def _state_width(kind: SparseKind, dim: int) -> int:
-    match kind:
-        case "SGD":
-            return 0
-        case "RowWiseAdagrad":
-            return 1
-        case "Adagrad":
-            return dim
-        case "Adam":
-            return 2 * dim
-        case _:
-            assert_never(kind)
 
 
 def _ceil(value: int, by: int) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-from cpr_contract.spec import DenseSync, Device
+from cpr_contract.choices import DenseSync, Device
 from cpr_operator.api.data_spec import Data, RestoreFrom
 from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import (

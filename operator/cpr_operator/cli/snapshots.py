@@ -18,8 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cpr_contract.codec import from_json, to_dict
+from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Listing, Point, Pruning, Request, Verification
-from cpr_contract.spec import ModelSpec, StoreSpec
+from cpr_contract.spec import StoreSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import TERMINAL_PHASES, Phase
 from cpr_operator.api.validate import parse_spec, parse_status, validate

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 from cpr_trainer.access import FeatureAccess, find_access, of_bands
 from cpr_trainer.bags import Column
 from cpr_trainer.features import Features, Jagged

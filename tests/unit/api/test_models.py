@@ -8,16 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
+from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import (
-    MEASURED,
-    EvaluationSpec,
-    JobSpec,
-    OptimizerSpec,
-    PhaseSpec,
-    SparseOptimizerSpec,
-    TableSpec,
-)
+from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpr_contract.spec import SparseOptimizerSpec
+from cpr_contract.model import SparseOptimizerSpec
 from cpr_trainer.calibration import SavedRows, Slots
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.optimizers import Assignment

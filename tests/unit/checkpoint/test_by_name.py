@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cpr_contract.manifests import SavedModel, SavedTable, SavedTensor
-from cpr_contract.spec import ByNameSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSourceSpec, TableSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.checkpoint.restore.by_name import (
     ByName,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpr_contract.choices import Rebase
 from cpr_contract.manifests import RowUpdates
-from cpr_contract.spec import Rebase
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.parts import basis
 from cpr_trainer.checkpoint.format.records import write_origin

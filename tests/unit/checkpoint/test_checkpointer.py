@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from cpr_contract.choices import Bits
 from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import Problem
-from cpr_contract.spec import Bits
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write import checkpointer

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from cpr_contract.choices import Bits
 from cpr_contract.manifests import ShardManifest
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import Bits, JobSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cpr_contract.codec import to_json
+from cpr_contract.model import ModelSpec, SparseOptimizerSpec
 from cpr_contract.requests import Damage, Point, Verification
-from cpr_contract.spec import ModelSpec, SparseOptimizerSpec
 from cpr_trainer.checkpoint.inventory import points_of, read_holdings, verify
 from support.job_saves import JobBench
 from support.memory_store import MemoryStore

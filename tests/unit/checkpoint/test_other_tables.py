@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from cpr_contract.manifests import ManifestRef, SavedModel, SavedTable
-from cpr_contract.spec import ByNameSpec, JobSpec, SparseOptimizerSpec, TableSourceSpec, TableSpec
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import ByNameSpec, JobSpec, TableSourceSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError

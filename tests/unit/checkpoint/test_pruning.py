@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import pytest
 import torch
 
+from cpr_contract.choices import Rebase
 from cpr_contract.manifests import ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import Rebase
 from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_line, stale

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from cpr_contract.spec import Bits
+from cpr_contract.choices import Bits
 from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows, pack, packed_bytes, record_bytes, unpack
 from cpr_trainer.errors import DivergedError
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpr_contract.choices import Rebase
 from cpr_contract.manifests import ManifestRef
-from cpr_contract.spec import Rebase
 from cpr_trainer.checkpoint.format.parts import Link, basis, pays
 
 

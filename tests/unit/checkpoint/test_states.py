@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.spec import Bits, JobSpec
+from cpr_contract.choices import Bits
+from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.checkpoint.format.records import write_origin

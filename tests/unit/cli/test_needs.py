@@ -98,6 +98,7 @@ def test_help_loads_nothing_that_only_a_command_needs() -> None:
     assert loaded & {"plotly", "jinja2", "starlette", "uvicorn"} == set()
     assert "typer" in loaded
     assert "cpr_operator.api.spec" not in done.stdout
+    assert "cpr_contract.spec" not in done.stdout
 
 
 def test_the_extra_local_is_the_command_line_the_trainer_and_the_pages() -> None:

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import DataSpec, TableSpec
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.bad_rows import BadRows
 from cpr_trainer.data.batch import Batch

@@ -10,16 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cpr_contract.spec import (
-    DataSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.inspect import inspect_job

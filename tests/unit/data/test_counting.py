@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cpr_contract.spec import FeatureSpec, ModelSpec, TableSpec
+from cpr_contract.model import FeatureSpec, ModelSpec, TableSpec
 from cpr_trainer.data import counting, unpacking
 from cpr_trainer.data.counting import ValueCounts, count_values
 from cpr_trainer.data.source import FindVocabularies, open_dataset

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import ColumnsSpec, TableSpec
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import ColumnsSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.order import BatchOrder

@@ -11,18 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract import CONTRACT_VERSION
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import ColumnFigures, DataFigures
-from cpr_contract.spec import (
-    DataSpec,
-    EvaluationSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.spec import DataSpec, EvaluationSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.figures import Distinct
 from cpr_trainer.data.inspect import inspect_files, inspect_job

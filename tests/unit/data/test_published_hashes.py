@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cpr_contract.spec import TableSpec
+from cpr_contract.model import TableSpec
 from cprjob_serving.hashes import Cells, murmur3, xxh64
 from support.plain_batches import single_ids
 from support.table_data import Click, everything, read, write

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.spec import DataSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from support.oracle import random_rows, train

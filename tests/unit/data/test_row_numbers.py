@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import DataSpec, TableSpec
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.features import NO_ROW

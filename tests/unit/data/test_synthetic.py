@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.spec import DataSpec, TableSpec
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.synthetic import SyntheticDataset

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.manifests import SavedModel, SavedTable, vocabulary_key
-from cpr_contract.spec import ByNameSpec, TableSourceSpec, TableSpec
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.format.records import keep_vocabularies, read_vocabularies, vocabularies_of
 from cpr_trainer.checkpoint.restore.vocabularies import check_vocabularies, with_vocabularies

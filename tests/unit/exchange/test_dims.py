@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from cpr_contract.choices import Precision
 from cpr_contract.roster import Allowance, Peer
-from cpr_contract.spec import JobSpec, Precision
+from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.exchange import Exchange

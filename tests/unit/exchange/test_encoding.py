@@ -9,7 +9,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cpr_contract.spec import JobSpec, Precision, TableSpec
+from cpr_contract.choices import Precision
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Operation
 from support.shard_job import small_job

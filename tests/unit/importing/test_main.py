@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import ImportRequest
-from cpr_contract.spec import ByNameSpec, JobSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import ByNameSpec, JobSpec
 from cpr_trainer.checkpoint.anchor.pruning import needed_by
 from cpr_trainer.checkpoint.restore.by_name import ByName
 from cpr_trainer.checkpoint.restore.dense import load_dense

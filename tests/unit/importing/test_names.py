@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cpr_contract.manifests import SavedTensor
-from cpr_contract.spec import SparseOptimizerSpec, TableSpec
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_trainer.importing.names import Matches, match
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from support.shard_job import small_job

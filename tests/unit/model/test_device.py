@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cpr_contract.spec import Device
+from cpr_contract.choices import Device
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import open_device
 from support.devices import on_each_device

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, Precision, SparseOptimizerSpec, TableSpec
+from cpr_contract.choices import Precision
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear, relu
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.model.dlrm import Dlrm, pair_numbers, pairwise_dots
 from cpr_trainer.model.entrypoint import loss_share
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.access import Access, the_only
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.evaluation import ProgressiveValidation

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cpr_contract.spec import Device, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.choices import Device
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, memory_width
 from cpr_trainer.model.dlrm import Dlrm

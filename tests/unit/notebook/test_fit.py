@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 from cpr_operator.api.validate import InvalidSpecError
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError

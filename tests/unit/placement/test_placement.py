@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.placement import Placement, layout_hash
 from support.row_optimizers import Kind
 

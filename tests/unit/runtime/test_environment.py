@@ -10,17 +10,9 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import LONGEST_PLAIN, is_packed, pack, to_json
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.roster import KEY_CHANGED, key_digest
-from cpr_contract.spec import (
-    DataSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import (
     Access,

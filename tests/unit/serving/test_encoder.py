@@ -16,7 +16,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, TableSpec
+from cpr_contract.model import FeatureSpec, TableSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.export.folder import transform_of

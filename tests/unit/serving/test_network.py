@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.choices import ExportFormat
+from cpr_contract.model import FeatureSpec, TableSpec
 from cpr_contract.requests import PROGRAMS
-from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, JobSpec, TableSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError
 from cpr_trainer.export.folder import transform_of

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.model import SparseOptimizerSpec, state_width
+from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.optimizers import state_width
 from cpr_trainer.tables.segments import Seeding, initial_rows
 from support.oracle import update_rows
 from support.row_optimizers import KINDS, Kind, mixed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import SparseOptimizerSpec
+from cpr_contract.model import SparseOptimizerSpec
 from cpr_trainer.tables import arena as arena_module
 from cpr_trainer.tables import capture as capture_module
 from cpr_trainer.tables.arena import Arena

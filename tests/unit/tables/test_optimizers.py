@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import SparseOptimizerSpec
-from cpr_trainer.tables.optimizers import changes_of, state_width
+from cpr_contract.model import SparseOptimizerSpec, state_width
+from cpr_trainer.tables.optimizers import changes_of
 
 ROWS, DIM, STEPS = 40, 6, 12
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.memory import SharedMemory, SizeOf

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import DenseSync
+from cpr_contract.choices import DenseSync
 from cpr_trainer.trainer.shadow.averaging import blend, combiner_of, mean
 
 SIZE, TRAINERS, ROUNDS = 7, 3, 40

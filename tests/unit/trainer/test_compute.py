@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import Device, ModelSpec, OptimizerSpec, Precision, SparseOptimizerSpec, TableSpec
+from cpr_contract.choices import Device, Precision
+from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.access import Access, the_only
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import DivergedError

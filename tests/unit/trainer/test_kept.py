@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from cpr_contract.model import ModelSpec
 from cpr_contract.reports import HeldOutScores
-from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.tables.memory import KeptFile, Kind
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.kept import Kept, Left, Told

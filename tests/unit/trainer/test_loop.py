@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from cpr_contract.model import ModelSpec
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
-from cpr_contract.spec import ModelSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_contract.model import ModelSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.placement import Placement

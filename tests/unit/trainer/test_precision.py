@@ -11,10 +11,10 @@ from urllib.request import urlopen
 import pytest
 
 from cpr_contract import env, processor
+from cpr_contract.choices import Device, Precision
 from cpr_contract.codec import from_json
 from cpr_contract.reports import Problem, TrainerReport
 from cpr_contract.roster import TrainerRoster
-from cpr_contract.spec import Device, Precision
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.trainer.interrupts import Terminated

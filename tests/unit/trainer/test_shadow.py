@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from cpr_contract.choices import DenseSync, Device
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
-from cpr_contract.spec import DenseSync, Device
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.meeting import NO_STATE

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpr_contract.spec import ByNameSpec, JobSpec, OptimizerSpec
+from cpr_contract.model import OptimizerSpec
+from cpr_contract.spec import ByNameSpec, JobSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.replica import NETWORK

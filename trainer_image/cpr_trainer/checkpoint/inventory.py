@@ -10,8 +10,8 @@ from itertools import pairwise, zip_longest
 from typing import Generic, TypeVar
 
 from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Point, PointKind, Verification
-from cpr_contract.spec import ModelSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import SaveName, committed_in, is_origin, parse_save, place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape

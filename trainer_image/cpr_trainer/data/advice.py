@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from cpr_contract.model import TableSpec
 from cpr_contract.requests import ColumnFigures
-from cpr_contract.spec import TableSpec
 
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.
 _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")

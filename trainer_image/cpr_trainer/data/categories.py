@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cpr_contract.spec import DEFAULT_ROW
+from cpr_contract.model import DEFAULT_ROW
 from cpr_trainer.arrays import Ints
 from cpr_trainer.bags import Bags, Column, FeatureLayout, Int32s
 from cpr_trainer.data.arrow_types import as_texts

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataSpec, FeaturePooling, ModelSpec, TableSpec
+from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES, FeaturePooling, ModelSpec, TableSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.errors import DataError
 from cprjob_serving.vocabulary import Vocabulary
 

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cpr_contract.spec import DataSpec, ModelSpec, TableSpec
+from cpr_contract.model import ModelSpec, TableSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.data.arrow_types import as_texts
 from cpr_trainer.data.blocks import Block, Format, Index
 from cpr_trainer.data.categories import cells_of

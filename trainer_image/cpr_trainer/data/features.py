@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.spec import TableSpec
+from cpr_contract.model import TableSpec
 from cpr_trainer.errors import DataError
 from cprjob_serving.hashes import U64
 

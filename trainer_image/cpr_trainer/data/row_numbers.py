@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cpr_contract.spec import DEFAULT_ROW, TableSpec
+from cpr_contract.model import DEFAULT_ROW, TableSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.features import NO_ROW
 

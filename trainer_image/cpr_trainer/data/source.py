@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cpr_contract.spec import DataSpec, ModelSpec
+from cpr_contract.model import ModelSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Files, Format, Index
 from cpr_trainer.data.columns import Columns, check_bags, check_fixed_layout, columns_of, dialect_of

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
+from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.features import check_tables, count_features, table_rows
 from cpr_trainer.data.layout import Ints, Layout

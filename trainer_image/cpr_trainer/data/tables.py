@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cpr_contract.spec import DataSpec, ModelSpec
+from cpr_contract.model import ModelSpec
+from cpr_contract.spec import DataSpec
 from cpr_trainer.bags import Bags, FeatureLayout
 from cpr_trainer.data.ahead import Ahead
 from cpr_trainer.data.arrow_types import is_category

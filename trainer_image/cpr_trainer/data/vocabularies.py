@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.arrow_types import as_texts, is_category
 from cpr_trainer.data.blocks import Files, is_outage

@@ -8,7 +8,8 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.spec import JobSpec, Precision
+from cpr_contract.choices import Precision
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.exchange.frames import Operation
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from cpr_contract.choices import ExportFormat
+from cpr_contract.model import ModelSpec
 from cpr_contract.requests import PROGRAMS
-from cpr_contract.spec import ModelSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged

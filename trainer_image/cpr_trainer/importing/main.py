@@ -31,8 +31,9 @@ from cpr_contract.manifests import (
     dense_prefix,
     step_folder,
 )
+from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
-from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cpr_contract.choices import Missing
 from cpr_contract.manifests import SavedTensor
-from cpr_contract.spec import ModelSpec, TableSpec
+from cpr_contract.model import ModelSpec, TableSpec
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor
 
 #: Behind the name of a table: what row-wise Adagrad keeps of its rows.

@@ -15,7 +15,7 @@ from torch.optim.adagrad import adagrad
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from cpr_contract.spec import OptimizerSpec
+from cpr_contract.model import OptimizerSpec
 from cpr_trainer.rates import rate_at
 
 

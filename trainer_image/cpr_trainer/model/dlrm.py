@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 from cpr_trainer.features import Features
 
 # The dot products of all pairs of vectors of a sample: DLRM's interaction of features.

@@ -16,7 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import Device, ModelSpec, Precision
+from cpr_contract.choices import Device, Precision
+from cpr_contract.model import ModelSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.entrypoints import load
 from cpr_trainer.errors import ModelError

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from cpr_contract.choices import Device, Precision
 from cpr_contract.manifests import SavedTensor
-from cpr_contract.spec import Device, ModelSpec, Precision
+from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width
 from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network

@@ -13,24 +13,9 @@ from typing import Self, assert_never
 
 import numpy as np
 
-from cpr_contract.spec import ModelSpec, RowOptimizer, SparseOptimizerSpec
+from cpr_contract.model import ModelSpec, SparseOptimizerSpec, state_width
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.rates import rate_at
-
-
-def state_width(kind: RowOptimizer, dim: int) -> int:
-    """Return how many float32 an optimizer keeps of each row of `dim` values; first values are zero."""
-    match kind:
-        case "SGD":
-            return 0
-        case "RowWiseAdagrad":
-            return 1
-        case "Adagrad":
-            return dim
-        case "Adam":
-            return 2 * dim
-        case _:
-            assert_never(kind)
 
 
 def changes_of(optimizer: SparseOptimizerSpec, state: Floats, gradients: Floats, step: int) -> Floats:

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.model import ModelSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.tables.memory import Memory, OwnMemory
 from cprjob_serving.hashes import GOLDEN, mix64

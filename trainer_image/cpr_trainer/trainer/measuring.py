@@ -12,7 +12,9 @@ from time import monotonic, perf_counter
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import JobSpec, ModelSpec, Precision
+from cpr_contract.choices import Precision
+from cpr_contract.model import ModelSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.access import Rows, each, find_access, of_bands
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.order import BatchOrder

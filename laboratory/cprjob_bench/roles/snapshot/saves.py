@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract import CONTRACT_VERSION
+from cpr_contract.choices import Bits, Strategy
 from cpr_contract.manifests import ShardManifest
-from cpr_contract.spec import Bits, JobSpec, Strategy
+from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.write.save import SavedShard, Source

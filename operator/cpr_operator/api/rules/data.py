@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cpr_contract.spec import DENSE_FEATURES, MAX_PREDICTED
+from cpr_contract.model import DENSE_FEATURES, MAX_PREDICTED
 from cpr_operator.api.rules.rule import Rule
 
 EPOCHS_OR_SAMPLES = Rule(

@@ -10,7 +10,9 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec, Strategy
+from cpr_contract.choices import Strategy
+from cpr_contract.model import SparseOptimizerSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import SparseOptimizerSpec
+from cpr_contract.model import SparseOptimizerSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.priority import Claim, Population, Strategy, Tracker, make_tracker

@@ -14,8 +14,8 @@ from typing import assert_never
 
 import numpy as np
 
+from cpr_contract.choices import Bits, Rebase
 from cpr_contract.manifests import ManifestRef, Part
-from cpr_contract.spec import Bits, Rebase
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.format.quantise import record_bytes
 

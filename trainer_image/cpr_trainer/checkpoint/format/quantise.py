@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.spec import Bits
+from cpr_contract.choices import Bits
 from cpr_trainer.arrays import Floats
 from cpr_trainer.errors import DivergedError
 

@@ -25,8 +25,8 @@ from cpr_contract.manifests import (
     vocabulary_key,
     workers_key,
 )
+from cpr_contract.model import ModelSpec
 from cpr_contract.roster import AnchorRef, ShardRoster
-from cpr_contract.spec import ModelSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, OvertakenError, read_document, write_once
 from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, origin_key
 from cpr_trainer.store import ExistsError, MissingError, Store

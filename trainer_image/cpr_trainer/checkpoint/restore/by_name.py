@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Self, assert_never
 
 from cpr_contract.manifests import DenseManifest, SavedModel, SavedTable, SavedTensor
-from cpr_contract.spec import ByNameSpec, JobSpec, ModelSpec, Resized, TableSourceSpec, TableSpec
+from cpr_contract.model import ModelSpec, TableSpec
+from cpr_contract.spec import ByNameSpec, JobSpec, Resized, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 
 _FIELD = "spec.restoreFrom"

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from cpr_contract.manifests import Part, ShardManifest
+from cpr_contract.model import state_width
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_rows
 from cpr_trainer.checkpoint.format.parts import Shape
@@ -19,7 +20,6 @@ from cpr_trainer.checkpoint.restore.by_name import Source, TableMapping
 from cpr_trainer.placement import Placement
 from cpr_trainer.store import Store, in_parallel
 from cpr_trainer.tables.arena import Home
-from cpr_trainer.tables.optimizers import state_width
 from cpr_trainer.tables.segments import Seeding
 
 # First values of rows that an anchor does not hold, as the job had them that wrote it: nobody ever pushed to those.

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cpr_contract.manifests import SavedModel
-from cpr_contract.spec import ByNameSpec, ModelSpec
+from cpr_contract.model import ModelSpec
+from cpr_contract.spec import ByNameSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cprjob_serving.vocabulary import Vocabulary
 

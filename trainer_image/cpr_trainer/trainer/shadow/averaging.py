@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import DenseSync
+from cpr_contract.choices import DenseSync
 
 #: `a` of the papers' equations, for every blend.
 WEIGHT = 0.5

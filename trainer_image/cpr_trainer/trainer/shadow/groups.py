@@ -10,9 +10,9 @@ from time import sleep
 
 from torch import Tensor
 
+from cpr_contract.choices import DenseSync
 from cpr_contract.codec import to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_contract.spec import DenseSync
 from cpr_trainer.trainer.group.channel import Channel
 from cpr_trainer.trainer.group.follower import Follower, leader_of
 from cpr_trainer.trainer.group.frames import Frame, Kind
