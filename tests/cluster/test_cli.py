@@ -162,7 +162,7 @@ class TestCprjob:
         """Bit for bit, as it learns too slowly to change them."""
         rows = {"user": torch.randn(500, 8), "item": torch.randn(ITEMS + 1, 8)}
         values = "".join(f"item-{number}\n" for number in range(ITEMS))
-        clicks = "".join(f"{n % 2},{n},{n % 500},item-{n % (2 * ITEMS)}\n" for n in range(2000))
+        clicks = "".join(f"{n % 2},{n % 10},{n % 500},item-{n % (2 * ITEMS)}\n" for n in range(2000))
         cluster.store.put("elsewhere/ranker.safetensors", safetensors.torch.save(rows))
         cluster.store.put("elsewhere/items.txt", values.encode())
         cluster.store.put("elsewhere/clicks.csv", f"label,price,user,item\n{clicks}".encode())
