@@ -14,7 +14,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.model import SavedModel, assert_same, saved_model
-from support.warm_start import run_short_of_rows, run_slowly
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -119,28 +119,4 @@ def test_a_promoted_spare_takes_its_rows_from_parity_and_keeps_parity(tmp_path: 
         all_protected(running)
         next_life(running, 1)  # of one that was a spare
         anchor = running.result()
-    assert_same(saved_model(running.job, anchor, tmp_path / "model"), calm)
-
-
-def test_a_spare_takes_the_place_of_one_that_has_rows_to_come(tmp_path: Path, calm: SavedModel) -> None:
-    """The first trains and flushes without most of its rows; the second gets them, and what the first has flushed."""
-    with kept_job(tmp_path, 3, 2) as running:
-        running.start(run_slowly)
-        short, other = running.start_spare(run_short_of_rows), running.start_spare()
-        running.reach(SAMPLES // STEPS)
-        for spare in (short, other):
-            warm(running, spare)
-        all_protected(running)
-        lose(running, 1)
-        running.promote(short, 1)
-        restored = caught_up(running, 1).restored_samples
-        all_protected(running)
-        to_come = running.shard(1).missing_rows
-        lose(running, 1)
-        running.promote(other, 1)
-        newest = caught_up(running, 1).restored_samples
-        running.wait_for(lambda: not running.shard(1).missing_rows, "all rows are there")
-        anchor = running.result()
-    assert to_come > 0
-    assert (newest or 0) > (restored or 0), "it begins with what the first has flushed"
     assert_same(saved_model(running.job, anchor, tmp_path / "model"), calm)

@@ -184,8 +184,6 @@ EXAMPLES: dict[str, Any] = {
         lives=2,
         restarts=1,
         in_place_s=((1, 0.125),),
-        whole_s=1.5,
-        missing_rows=7,
     ),
     "trainer_report": TrainerReport(
         contract=1,

@@ -180,11 +180,11 @@ class LocalJob:
         self._run(member)
         return member
 
-    def start_spare(self, main: Main = run) -> Member:
-        """Start a shard's process that no roster names yet, by this function."""
+    def start_spare(self) -> Member:
+        """Start a shard's process that no roster names yet."""
         spare = self._member("spare", len(self.everyone), 0)
         spare.role = env.ROLE_SHARD
-        self._run(spare, main)
+        self._run(spare)
         return spare
 
     def promote(self, spare: Member, index: int) -> None:

@@ -6,20 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cpr_contract.roster import Counters, Peer
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
-from cpr_trainer.arrays import Floats
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
-from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.parity.messages import Dialogue
 from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
-from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.redundancy import Redundancy
 from support.exchanges import WAIT_S, follow, wait_for
 from support.parity_ring import same
@@ -41,30 +34,20 @@ class ParityJob:
         self.step = 0
         self.follow()
 
-    def tell_shards(self) -> None:
-        for shard in self.shards:
-            roster = shard_roster(index=shard.index, incarnation=shard.incarnation, shards=self.peers)
-            shard.do(lambda shard=shard, roster=roster: parity_of(shard).follow(roster))
-
     def follow(self) -> None:
-        self.tell_shards()
+        peers = tuple(shard.peer for shard in self.shards)
+        for shard in self.shards:
+            roster = shard_roster(index=shard.index, incarnation=shard.incarnation, shards=peers)
+            shard.do(lambda shard=shard, roster=roster: parity_of(shard).follow(roster))
         follow(self.exchange, *self.shards, roster=self.step + 2)
         self.exchange.wait_ready(WAIT_S)
 
-    @property
-    def peers(self) -> tuple[Peer, ...]:
-        return tuple(shard.peer for shard in self.shards)
-
-    def pushed(self, step: int) -> tuple[UniqueRows, Floats]:
-        """The rows that a step changes, and their gradients."""
-        rng = np.random.default_rng(step)
-        ids = np.stack([rng.integers(0, table.rows, 30) for table in self.spec.model.tables], axis=1)
-        rows = find_access(self.placement, ids).unique
-        return rows, np.full((len(rows), 4), step, np.float32)
-
     def push(self, *, settle: bool = True) -> None:
         self.step += 1
-        rows, values = self.pushed(self.step)
+        rng = np.random.default_rng(self.step)
+        ids = np.stack([rng.integers(0, 90, 30), rng.integers(0, 37, 30)], axis=1)
+        rows = find_access(self.placement, ids).unique
+        values = np.full((len(rows), 4), self.step, np.float32)
         self.patiently(lambda: self.exchange.push(self.step, rows, values, 0, WAIT_S))
         if settle:
             self.patiently(lambda: self.exchange.settle(WAIT_S))
@@ -115,7 +98,7 @@ class ParityJob:
                     view.read(np.arange(len(view)), image)
                     expected[: len(view)].add(image)
                 store = parity_of(self.shards[holder])._store
-                assert same(store.read(segment, range(self.parts.sizes[segment])), expected)
+                assert same(store.read(segment, 0, self.parts.sizes[segment]), expected)
 
     def replace(self, index: int) -> None:
         """Another process, with the rows that the last one had."""
@@ -131,28 +114,6 @@ class ParityJob:
 
         new.do(serve)
         self.shards[index] = new
-
-    def rebuild(self, index: int, floor: int = 0) -> tuple[ShardThread, tuple[FlushAccount, Rebuilt] | None]:
-        """Replace a shard that is closed; its successor does not serve yet."""
-        number = self.shards[index].incarnation + 1
-        new = ShardThread(self.spec, index, number, ready=False)
-        me = {"index": index, "incarnation": number, "newest_incarnation": number}
-        roster = shard_roster(**me, shards=self.peers, floor_samples=floor)
-        return new, parity_of(new).rebuild(roster, lambda: False)
-
-    def serve(self, new: ShardThread, account: FlushAccount, rebuilt: Rebuilt) -> None:
-        """Let a successor serve what parity has."""
-
-        def start() -> None:
-            new.service.counters = Counters(1, 1, 1)
-            parity_of(new).adopt(rebuilt)
-            progress = Progress(1, account.applied, Losses.restored(account.lost, 1), account.row_updates)
-            progress.catch_up = CatchUp.begun(1)
-            new.service.start(progress)
-
-        new.do(start)
-        self.shards[new.index] = new
-        self.follow()
 
     def dialogue(self, callee: int, caller: int, incarnation: int = 1, generation: int = 1) -> Dialogue:
         shard = self.shards[callee]

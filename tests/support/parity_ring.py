@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.parity.coding import Image, Parts, Ring, Selected, View
-from cpr_trainer.parity.fetch import Missing
+from cpr_trainer.parity.coding import Image, Parts, Ring, View
 from cpr_trainer.parity.flush import Flush, Point
 from cpr_trainer.parity.journal import Journal
-from cpr_trainer.parity.store import GoneError, ParityStore, Since, rows_of
+from cpr_trainer.parity.store import GoneError, ParityStore, rows_of
 from cpr_trainer.placement import Placement
-from cpr_trainer.tables.arena import Arena, Home
+from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.segments import Seeding
 from support.row_dims import with_dims
 from support.row_optimizers import mixed
@@ -37,10 +36,6 @@ class Process:
 
     def __init__(self, ring: ParityRing, index: int, arena: Arena) -> None:
         self.arena = arena
-        #: Rows that are still to come, as of where each part stood, and all rows as they are in truth.
-        self.missing: Missing | None = None
-        self.since: tuple[Since, ...] = ()
-        self.truth = arena
         self.journal = Journal(arena, ring.parts, ring.fresh())
         self.store = ParityStore(ring.ring.data_shards, ring.shapes, ring.fresh())
         #: Flushes on their way to the holder of each part.
@@ -61,8 +56,6 @@ class ParityRing:
         empty = Arena.empty(job, *self.placement.sizes(0))
         widths = [(segment.dim, segment.state.shape[1]) for segment in empty.segments]
         self.shapes = [(rows, *width) for rows, width in zip(self.parts.sizes, widths, strict=True)]
-        #: Shards whose missing rows cannot be had any more: they have to die.
-        self.gone: set[int] = set()
         self.shards = [Process(self, index, self.new_arena(index)) for index in range(job.shards)]
         self._step = 0
 
@@ -77,21 +70,15 @@ class ParityRing:
         return arena
 
     def push(self, index: int, rng: np.random.Generator, *, every: bool = False) -> None:
-        """A step over some rows of one shard, or every one; those that are still to come are brought first."""
+        """A step over some rows of one shard, or every one."""
         shard = self.shards[index]
-        if index in self.gone:
-            return
         self._step += 1
         portion = 1.0 if every else rng.choice([0.05, 0.3, 1.0])
         slots = np.flatnonzero(rng.random(len(shard.arena)) < portion)
         numbers = self.numbers(index)[slots]
-        if shard.missing is not None and shard.missing.lacks(slots) and not self.bring(index, shard.missing.wanted()):
-            return
         gradients = tuple(rng.standard_normal(rows.shape).astype(np.float32) for rows in shard.arena.read(slots))
         shard.journal.note(slots)
         assert shard.arena.apply(slots, numbers, gradients, self._step)
-        if shard.truth is not shard.arena:
-            assert shard.truth.apply(slots, numbers, gradients, self._step)
 
     def numbers(self, index: int) -> np.ndarray:
         """The number of the row in each slot."""
@@ -101,15 +88,15 @@ class ParityRing:
     def seal(self, index: int) -> None:
         """The next flush of a shard, unless one is under way."""
         shard = self.shards[index]
-        if shard.journal.under_way or index in self.gone:
+        if shard.journal.under_way:
             return
         mark = f"{index} {shard.journal.author} {shard.journal.number + 1}"
         for part, flush in shard.journal.seal(mark, FLUSH_BYTES).items():
             shard.sent[part].append(flush)
             holder = self.ring.holder(index, part)
             frontier = shard.journal._streams[part]._next_frontier
-            self.images[holder, flush.after] = self.part_image(shard.truth, part, frontier)
-        self.marks[mark] = copy_of(self, index, shard.truth)
+            self.images[holder, flush.after] = self.part_image(shard.arena, part, frontier)
+        self.marks[mark] = copy_of(self, index, shard.arena)
 
     def part_image(self, arena: Arena, part: int, frontier: Sequence[int]) -> list[Image]:
         """What a part counts as now, up to a frontier in each segment."""
@@ -134,9 +121,6 @@ class ParityRing:
         shard = self.shards[index]
         shard.sent[part].clear()
         standing = self.shards[self.ring.holder(index, part)].store.standing(part)
-        if shard.missing is not None and not shard.journal.knows(part, standing.point):
-            self.gone.add(index)
-            return
         again = shard.journal.heard(part, standing.point)
         if again is not None:
             shard.sent[part].append(again)
@@ -147,11 +131,8 @@ class ParityRing:
             self.connect(index, part)
             self.connect(self.ring.members(index)[part], part)
 
-    def recover(self, index: int, *, later: bool = False) -> str | None:
-        """Replace a lost shard by one with the rows that parity has of it; its mark, None if it has not all of them.
-
-        later: `bring` brings them.
-        """
+    def recover(self, index: int) -> str | None:
+        """Replace a lost shard by one with the rows that parity has of it; its mark, None if it has not all of them."""
         holders = [self.shards[holder].store for holder in self.ring.holders(index)]
         standings = [store.standing(part) for part, store in enumerate(holders)]
         moments = {standing.point.moment for standing in standings}
@@ -164,41 +145,22 @@ class ParityRing:
         if not all(standing.complete for standing in standings):
             return None
         arena = self.new_arena(index)
-        for segment in arena.segments:
-            segment.rows[...], segment.state[...] = np.nan, np.nan  # whatever was there
-        process = Process(self, index, arena)
-        process.since = tuple(Since(standing.point, process.journal.author) for standing in standings)
-        home = Home(arena, self.placement, index, Seeding.of(self.job.model, self.job.data.seed))
-        process.missing = Missing(home, self.parts)
         try:
-            for part, since in enumerate(process.since):
-                rows_of(Neighbours(self, self.ring.holder(index, part)), part, since, 0, range(0))
+            self._decode(index, arena, [standing.point for standing in standings])
         except GoneError:
             return None
-        process.truth = copy_of(self, index, self.marks[standings[0].mark])
-        former, self.shards[index] = self.shards[index], process
-        process.journal.adopt([standing.point for standing in standings], standings[0].mark)
-        self.gone.discard(index)
-        if later or self.bring(index, process.missing.pieces()):
-            return standings[0].mark
-        self.shards[index] = former
-        return None
+        self.shards[index] = Process(self, index, arena)
+        self.shards[index].journal.adopt([standing.point for standing in standings], standings[0].mark)
+        return standings[0].mark
 
-    def bring(self, index: int, pieces: Iterable[tuple[int, int, Selected]]) -> bool:
-        """Bring some of the rows that are still to come; whether they can be had."""
-        process = self.shards[index]
-        assert process.missing is not None
-        try:
-            for part, segment, rows in pieces:
-                stripe = Neighbours(self, self.ring.holder(index, part))
-                process.missing.write(part, segment, rows, rows_of(stripe, part, process.since[part], segment, rows))
-        except GoneError:
-            self.gone.add(index)
-            return False
-        if not process.missing.left:
-            assert same_rows(process.arena, process.truth)
-            process.missing, process.truth = None, process.arena
-        return True
+    def _decode(self, index: int, arena: Arena, points: Sequence[Point]) -> None:
+        for part, point in enumerate(points):
+            stripe = Neighbours(self, self.ring.holder(index, part))
+            for segment, (size, *_) in enumerate(self.shapes):
+                for first in range(0, size, _BLOCK):
+                    rows = range(first, min(first + _BLOCK, size))
+                    image = rows_of(stripe, part, point, segment, rows)
+                    View.of_part(arena, self.parts, part, segment).write(first, image)
 
     def check(self) -> None:
         """XOR over each stripe is the parity at rest, and each member can say what it is in there."""
@@ -211,10 +173,10 @@ class ParityRing:
                 stream = self.shards[self.ring.members(holder)[part]].journal._streams[part]
                 for segment, image in enumerate(images):
                     expected[segment].add(image)
-                    told = stream.as_of(point, segment, range(len(image)))
-                    assert told is None or self.shards[self.ring.members(holder)[part]].missing or same(told, image)
+                    told = stream.as_of(point, segment, 0, len(image))
+                    assert told is None or same(told, image)
             for segment, image in enumerate(expected):
-                assert same(process.store.read(segment, range(len(image))), image)
+                assert same(process.store.read(segment, 0, len(image)), image)
 
 
 class Neighbours:
@@ -222,14 +184,13 @@ class Neighbours:
 
     def __init__(self, ring: ParityRing, holder: int) -> None:
         self._store = ring.shards[holder].store
-        self._members = [ring.shards[member] for member in ring.ring.members(holder)]
+        self._members = [ring.shards[member].journal for member in ring.ring.members(holder)]
 
-    def parity(self, segment: int, rows: Selected) -> tuple[Image, Sequence[Point]]:
-        return self._store.read(segment, rows), self._store.points
+    def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
+        return self._store.read(segment, rows.start, rows.stop), self._store.points
 
-    def member(self, part: int, point: Point, segment: int, rows: Selected) -> Image | None:
-        member = self._members[part]
-        return None if member.missing is not None else member.journal.as_of(part, point, segment, rows)
+    def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
+        return self._members[part].as_of(part, point, segment, rows)
 
 
 def same(one: Image, other: Image) -> bool:
@@ -243,7 +204,6 @@ def copy_of(ring: ParityRing, index: int, arena: Arena) -> Arena:
     copy = ring.new_arena(index)
     for mine, theirs in zip(copy.segments, arena.segments, strict=True):
         mine.rows[...], mine.state[...] = theirs.rows, theirs.state
-    copy.epochs.of[...], copy.epochs.now = arena.epochs.of, arena.epochs.now
     return copy
 
 

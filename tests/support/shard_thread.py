@@ -108,9 +108,7 @@ class ShardThread:
 
     def _run(self) -> None:
         while not self._closing:
-            if self.redundancy is not None and self.redundancy.gone:
-                self._closing = True  # as the process ends by it
-            elif not self.frozen:
+            if not self.frozen:
                 self.server.turn(0.01, monotonic)
                 if self.redundancy is not None:
                     self.redundancy.turn(monotonic())

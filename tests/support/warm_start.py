@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -60,19 +60,6 @@ def run_slowly(arguments: list[str]) -> int:
         time.sleep(_REST_S)
 
     with mock.patch.object(Exchange, "push", push_and_rest):
-        return run(arguments)
-
-
-def run_short_of_rows(arguments: list[str]) -> int:
-    """Be a shard to which, of what it is rebuilt from, only those rows come that somebody waits for."""
-    from cpr_trainer.parity.fetch import Missing, Piece  # noqa: PLC0415 -- in the process alone
-
-    def nothing(missing: Missing) -> Iterator[Piece]:
-        while not missing.closed:
-            missing.rest(_REST_S)
-            yield 0, 0, range(0)
-
-    with mock.patch.object(Missing, "pieces", nothing):
         return run(arguments)
 
 

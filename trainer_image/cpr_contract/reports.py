@@ -126,11 +126,9 @@ class ShardReport:
     trainers. `replay_s` is how long that took, from the first of these pushes to the last; None
     until then, and without replay. `protected_samples` are those that parity at other shards holds;
     None while it does not hold all rows, or there is none. `rebuilt` says that the rows came from
-    there, and not from a save: the shard serves after `load_s`, and they come while it does.
-    `missing_rows` are still to come, and `whole_s` is how long it took until all were there, None
-    until then. `lives` counts the processes of this incarnation, `restarts` those of them that ended
-    with their container, and `in_place_s` has for each of those that ended lately how long after its
-    end the shard served again; one that hung has ended when it did its last turn.
+    there, and not from a save. `lives` counts the processes of this incarnation, `restarts` those of
+    them that ended with their container, and `in_place_s` has for each of those that ended lately
+    how long after its end the shard served again; one that hung has ended when it did its last turn.
     """
 
     contract: int
@@ -157,8 +155,6 @@ class ShardReport:
     rebuilt: bool = False
     in_place_s: ByLife = ()
     restarts: int = 0
-    whole_s: float | None = None
-    missing_rows: int = 0
 
     @property
     def applied_step(self) -> int:

@@ -186,14 +186,6 @@ class Placement:
             tables[mine], rows[mine] = band.rows_at(places[mine] - first)
         return tables, rows
 
-    def rows_on(self, shard: int, band: int, at: Ints) -> tuple[Ints, Ints]:
-        """Return the table and the row in it of a shard's rows of a band, int64 of the same shape each.
-
-        at: which of them in the order of their slots, counted from 0.
-        """
-        mine = self._bands[band]
-        return mine.rows_at(at + mine.starts[shard])
-
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard and the slot of each row number, int64 of the same shape each."""
         places = self.places(numbers)

@@ -188,11 +188,11 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
     again = asyncio.create_task(watch.protected_at(steps * BATCH_SIZE)) if parity else None
     pause, record = await run.time_one(_TIER, index)
     redundant_s = None if again is None else await again
-    whole_s, (counts,) = await watch.whole_s(index, incarnation), await watch.counts(index)
+    load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
     resumed_s, ends_s = pause.began_s + pause.seconds, await run.ends_s()
     return Kill(
         seconds_to_next_step=pause.seconds,
-        rebuild_gib_s=size_mib / 1024 / whole_s,
+        rebuild_gib_s=size_mib / 1024 / load_s,
         rebuild_gib_per_core_s=size_mib / 1024 / (counts.rebuild_cpu_us / 1e6) if counts.rebuild_cpu_us else None,
         redundant_again_s=None if redundant_s is None else redundant_s - pause.began_s,
         throughput_while_rebuilding=(
@@ -232,14 +232,12 @@ class _Shards:
         """That of a shard that reports."""
         return (await self._wait_for(index, 0)).incarnation
 
-    async def whole_s(self, index: int, former: int) -> float:
-        """Wait until the successor of an incarnation has all its rows; how long it took to get them."""
-        async with patience(f"shard {index} did not get all its rows"):
-            while True:
-                report = await self._wait_for(index, former)
-                if report.whole_s:
-                    return report.whole_s
-                await asyncio.sleep(_POLL_S)
+    async def load_s(self, index: int, former: int) -> float:
+        """How long the successor of an incarnation took to get its rows."""
+        report = await self._wait_for(index, former)
+        if not report.load_s:
+            raise TrialError(f"shard {index} does not say how long it took to get its rows")
+        return report.load_s
 
     async def counts(self, index: int) -> list[Counts]:
         """What a shard's pod has counted."""

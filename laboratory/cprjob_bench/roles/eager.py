@@ -224,7 +224,6 @@ class EagerRedundancy:
     ) -> None:
         del rng
         ring, self._parts = Ring(job.shards, job.parity_shards), Parts.of(home.placement, job.parity_shards)
-        self.gone = ""
         self._arena, self._service, self._job, self._key, self._index = home.arena, service, job, key, roster.index
         self._incarnation = roster.incarnation
         shapes = row_shapes(home.arena, self._parts)

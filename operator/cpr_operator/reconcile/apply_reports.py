@@ -166,9 +166,9 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told
 
 
 def _rebuilt(shard: Shard, report: ShardReport) -> Event:
-    after = "" if report.load_s is None else f" after {report.load_s:.2f} s"
+    took = "" if report.load_s is None else f" in {report.load_s:.2f} s"
     message = (
-        f"{shard.name}, incarnation {shard.incarnation}: serves rows from other shards{after}, as of sample "
+        f"{shard.name}, incarnation {shard.incarnation}: computed from other shards{took}, as of sample "
         f"{report.restored_samples or 0}; trainers pushed {report.replayed_samples} samples again"
     )
     return Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}")

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from support.world.pods import ShardPod
     from support.world.world import World
 
-#: Until then a shard that was killed serves again, mostly; and how often is looked whether it does.
-_REBUILT_S = 3.0
-_GLANCE_S = 0.001
-
 
 class Faults:
     """Strikes from a seed. `gentle` ones leave a copy of everything somewhere: with replay nothing may be lost."""
@@ -32,7 +28,6 @@ class Faults:
         "kill_all_shards",
         "kill_again",
         "kill_in_flush",
-        "kill_while_rows_come",
         "lose_node",
         "oust",
         "part",
@@ -128,21 +123,6 @@ class Faults:
             pod, other = self._rng.sample(self._shards, 2)
             self._world.network.clog(pod.host, other.host, self._world.scheduler.now + 2.0)
             self._world.scheduler.after(self._rng.uniform(0.1, 1.0), pod.kill)
-
-    def kill_while_rows_come(self) -> None:
-        """Kill a shard, and another one as soon as its successor serves and has not all its rows yet."""
-        if len(self._shards) > 1:
-            self._note("a shard was killed while rows of another one were to come")
-            pod, other = self._rng.sample(self._shards, 2)
-            pod.kill()
-            self._kill_once_rows_come(pod.index, other.index, self._world.scheduler.now + _REBUILT_S)
-
-    def _kill_once_rows_come(self, index: int, other: int, end: float) -> None:
-        scheduler = self._world.scheduler
-        if self._world.newest[index].missing_rows:
-            self._world.newest[other].kill()
-        elif scheduler.now < end:
-            scheduler.after(_GLANCE_S, partial(self._kill_once_rows_come, index, other, end))
 
     def lose_node(self) -> None:
         if pod := self._some_shard():

@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cpr_trainer.checkpoint.format.parts import rows_per_part
 from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.exchange.ring import Ring
-from cpr_trainer.parity.fetch import Fetch, Missing
-from cpr_trainer.parity.neighbours import StripeOf
+from cpr_trainer.parity.rebuild import StripeOf, rebuild
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.life import Life
 from cpr_trainer.shard.redundancy import Redundancy
@@ -60,8 +57,7 @@ def observed(world: World) -> Iterator[None]:
         (_module_of(rows_per_part), "_SMALLEST", 30 * _ROW_BYTES),
         (_module_of(Capture), "_BLOCK_BYTES", 7 * _ROW_BYTES),
         (_module_of(Arena), "_SMALLEST_LOG_BYTES", rng.choice((6 * _ROW_BYTES, 8 << 20))),
-        (_module_of(Fetch), "_PIECE_BYTES", 9 * _ROW_BYTES),
-        (_module_of(Fetch), "_AHEAD", 1 + world.seed % 3),
+        (_module_of(rebuild), "_PIECE_BYTES", 9 * _ROW_BYTES),
         (_module_of(Redundancy), "FLUSH_BYTES", rng.choice((600, 8 << 20))),
     ]
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
@@ -89,10 +85,6 @@ class _Watch:
             (Life, "_on_given_up", self._given_up),
             (Life, "_serve", self._serve),
             (Redundancy, "__init__", self._redundancy),
-            (Redundancy, "adopt", self._adopt),
-            (Redundancy, "_flush_if_due", self._flush),
-            (Redundancy, "_give_up", self._give_up),
-            (Missing, "lacks", self._lacks),
             (Service, "_account", self._account),
             (Service, "retry", self._retry),
             (Server, "_on_frame", self._at_some_line),
@@ -121,29 +113,6 @@ class _Watch:
     def _redundancy(self, call: Call, redundancy: Redundancy, *arguments: Any) -> None:
         call(redundancy, *arguments)
         self._world.redundancies[self._me] = redundancy
-
-    def _adopt(self, call: Call, redundancy: Redundancy, rebuilt: Any) -> None:
-        """Let rows that have not come be seen as such, wherever they go."""
-        for segment in redundancy._home.arena.segments:
-            segment.rows[...], segment.state[...] = np.nan, np.nan
-        call(redundancy, rebuilt)
-
-    def _flush(self, call: Call, redundancy: Redundancy, *arguments: Any) -> None:
-        before = redundancy._journal.number
-        call(redundancy, *arguments)
-        flushed = redundancy._journal.number > before
-        self._met["a flush was sealed while rows were still to come"] += (
-            flushed and redundancy._service.missing is not None
-        )
-
-    def _give_up(self, call: Call, redundancy: Redundancy, why: str) -> None:
-        self._met["rows that were still to come were gone"] += not redundancy.gone
-        call(redundancy, why)
-
-    def _lacks(self, call: Call, missing: Missing, slots: Any) -> bool:
-        found: bool = call(missing, slots)
-        self._met["a frame waited for rows to come"] += found
-        return found
 
     def _put_again(self, call: Call, arena: Arena) -> None:
         self._met["the last push was put into the rows again"] += 1
@@ -186,7 +155,7 @@ class _Watch:
         call(life, restored)
 
     def _retry(self, call: Call, service: Service) -> None:
-        self._met["a push waited for a save"] += service.waits and service.missing is None
+        self._met["a push waited for a save"] += service.waits
         call(service)
 
     def _submit(self, call: Call, writer: WriterThread, save: Any) -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from support.world.trainers import Trainer, TrainerPod
     from support.world.world import World
 
-Flags = NDArray[np.bool_]
 #: A rank and one of its steps.
 Push = tuple[int, int]
 
@@ -97,10 +95,7 @@ class Oracle:
         if progress is None:
             return set()
         who = f"{pod.host} (generation {progress.generation})"
-        there = None if service.missing is None else service.missing._there
-        if there is not None and not there[self._tally_slots(pod.index)].all():
-            return set()  # nothing says yet which steps the rows hold
-        missing = self._missing_in(service.arena.rows, pod.index, progress.applied, who, there)
+        missing = self._missing_in(service.arena.rows, pod.index, progress.applied, who)
         self._check_told(progress.losses.so_far(self._order), missing, progress.applied, who)
         if progress.resumed and progress.row_updates.exact:
             rows = sum(len(self._plan.on_shard(pod.index, *each)[0]) for each in missing)
@@ -113,7 +108,6 @@ class Oracle:
         for pod in self._world.newest:
             assert pod.serving is not None, f"{pod.host} does not serve"
             service = self._world.services[pod.server]
-            assert service.missing is None
             assert service.progress is not None
             assert set(service.progress.applied) == {self._plan.last_step}
             missing[pod.index] = self.missing_of(pod, service)
@@ -140,23 +134,18 @@ class Oracle:
                     assert image is not None, f"{member} does not know what {pod.host} has of it"
                     expected[segment].add(image)
             for segment, (rows, *_) in enumerate(shapes):
-                assert same(mine._store.read(segment, range(rows)), expected[segment]), f"the parity at {pod.host}"
+                assert same(mine._store.read(segment, 0, rows), expected[segment]), f"the parity at {pod.host}"
 
     @property
     def _order(self) -> BatchOrder:
         data = self._plan.job.data
         return order_of(data.samples or 0, data.batch_size)
 
-    def _tally_slots(self, shard: int) -> Ints:
-        return self._plan.placement.slots_on(shard, self._plan.tallies[shard])
-
-    def _missing_in(
-        self, rows: Floats, shard: int, applied: tuple[int, ...], who: str, there: Flags | None = None
-    ) -> set[Push]:
-        """The pushes that some rows lack. there: which of them are to be looked at, bool [n]; None: all."""
+    def _missing_in(self, rows: Floats, shard: int, applied: tuple[int, ...], who: str) -> set[Push]:
         plan, missing = self._plan, set[Push]()
         expected = self._first[shard].copy()
-        for rank, slot in enumerate(self._tally_slots(shard).tolist()):
+        for rank, number in enumerate(plan.tallies[shard]):
+            slot = int(plan.placement.slots_on(shard, np.array([number]))[0])
             found = plan.steps_in(expected[slot] - rows[slot])
             beyond = {step for step in found if step > applied[rank]}
             assert not beyond, f"{who} says that it has steps of rank {rank} up to {applied[rank]}, and has {beyond}"
@@ -166,7 +155,7 @@ class Oracle:
                 if (rank, step) not in missing:
                     slots, gradients = plan.on_shard(shard, rank, step)
                     expected[slots] -= gradients
-        wrong = np.flatnonzero((rows != expected).any(axis=1) & (True if there is None else there))
+        wrong = np.flatnonzero((rows != expected).any(axis=1))
         assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
         return missing
 

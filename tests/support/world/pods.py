@@ -16,7 +16,6 @@ from cpr_trainer.runtime import Access, Environment, exit_code
 from cpr_trainer.runtime.keeper import Keeper
 from cpr_trainer.shard import main
 from cpr_trainer.shard.kept import Page
-from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.memory import SharedMemory
 from support.shard_job import KEY
@@ -69,17 +68,6 @@ class ShardPod:
         """What it answers now, None for nothing."""
         shard = self.serving
         return None if shard is None or shard.board.report.index < 0 else shard.board.report
-
-    @property
-    def service(self) -> Service | None:
-        """What serves trainers, in a server that lives."""
-        return self.world.services.get(self.server) if self.serving else None
-
-    @property
-    def missing_rows(self) -> int:
-        """How many rows are still to come from other shards."""
-        missing = None if self.service is None else self.service.missing
-        return 0 if missing is None else missing.left
 
     def give(self, roster: ShardRoster) -> None:
         """Give it a roster."""

@@ -80,7 +80,7 @@ class World:
 
     def serving_services(self) -> list[Service]:
         """The services of the newest pods that live."""
-        return [service for pod in self.newest if (service := pod.service) is not None]
+        return [self.services[pod.server] for pod in self.newest if pod.serving and pod.server in self.services]
 
     def successor_of(self, roster: ShardRoster) -> ShardRoster:
         """The roster of an incarnation after this one."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
-from cpr_trainer.parity.coding import Image, Selected
-from cpr_trainer.parity.flush import Point
-from cpr_trainer.parity.store import Since, rows_of
-from support.parity_ring import Neighbours, ParityRing, banded_job, same, same_rows
+from support.parity_ring import ParityRing, banded_job, same_rows
 
 
 @pytest.fixture
@@ -99,35 +94,3 @@ def test_what_changed_before_a_flush_is_told_by_the_next_one_too(ring: ParityRin
         flush(ring, 2)
         ring.check()
     assert_rebuilt(ring, 2, list(ring.marks)[-1])
-
-
-class Moving(Neighbours):
-    """The stripe of the first part of shard 0. Its other member flushes each of the first times that it was read."""
-
-    def __init__(self, ring: ParityRing, flushes: int) -> None:
-        holder = ring.ring.holder(0, 0)
-        super().__init__(ring, holder)
-        self._ring, self._other, self.flushes = ring, ring.ring.members(holder)[1], flushes
-
-    def parity(self, segment: int, rows: Selected) -> tuple[Image, Sequence[Point]]:
-        found = super().parity(segment, rows)
-        if self.flushes:
-            self.flushes -= 1
-            push(self._ring, self._other)
-            flush(self._ring, self._other)
-        return found
-
-
-@pytest.mark.parametrize("flushes", [1, 2])
-def test_rows_of_a_member_that_has_flushed_since_are_not_taken_for_those_in_the_parity(
-    ring: ParityRing, flushes: int
-) -> None:
-    """It does not know any more what they were, and says so: parity and rows are asked for again."""
-    stripe, point = Moving(ring, flushes), ring.shards[0].journal._streams[0].settled
-    assert point is not None
-    expected = ring.images[ring.ring.holder(0, 0), point]
-    for segment, image in enumerate(expected):
-        stripe.flushes = flushes
-        found = rows_of(stripe, 0, Since(point, 0), segment, range(len(image)))
-        assert stripe.flushes == 0
-        assert same(found, image)

@@ -13,8 +13,8 @@ from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.parity.coding import Image, Ring
 from cpr_trainer.parity.flush import Point
 from cpr_trainer.parity.messages import Dialogue, Read, Rows, document_of, pack_rows
-from cpr_trainer.parity.neighbours import Neighbours, Question, StripeOf
-from cpr_trainer.parity.store import GoneError, Since, rows_of
+from cpr_trainer.parity.rebuild import Neighbours, StripeOf
+from cpr_trainer.parity.store import GoneError, rows_of
 
 SHARDS, K, LOST = 4, 2, 0
 SHAPES = [(100, 3, 1)]
@@ -65,15 +65,14 @@ class World:
         self.former, self.other, self.number = self.other, image(10 + self.number), self.number + 1
 
     def answer(self, asked: Read) -> tuple[Rows, Image | None]:
+        run = slice(asked.first, asked.end)
         if asked.point is None:
-            parity = self.lost.copy_of(range(asked.first, asked.end))
-            parity.add(self.other[asked.first : asked.end])
+            parity = self.lost[run].copy()
+            parity.add(self.other[run])
             return Rows(known=True, points=self.points), parity
         known = {self.number: self.other, self.number - 1: self.former}
         held = known.get(asked.point.number)
-        if held is None:
-            return Rows(known=False), None
-        return Rows(known=True), held.copy_of(range(asked.first, asked.end))
+        return (Rows(known=False), None) if held is None else (Rows(known=True), held[run].copy())
 
     def connect(self, shard: int) -> Dialogue:
         self.neighbours[shard] = Neighbour(self)
@@ -92,7 +91,7 @@ def image(seed: int) -> Image:
 
 def decoded(world: World, stripe: StripeOf, rows: range) -> bool:
     """Whether these rows are those of the lost part."""
-    found, lost = rows_of(stripe, PART, Since(world.points[PART], 1), 0, rows), world.lost[rows.start : rows.stop]
+    found, lost = rows_of(stripe, PART, world.points[PART], 0, rows), world.lost[rows.start : rows.stop]
     return np.array_equal(found.rows, lost.rows) and np.array_equal(found.state, lost.state)
 
 
@@ -131,7 +130,7 @@ def test_rows_are_right_whatever_is_flushed_after_they_were_asked_for(flushes: i
 def test_a_question_that_was_given_up_can_be_asked_again() -> None:
     world = World()
     neighbours, _ = world.open()
-    question = Question(0, range(20), OTHER, world.points[OTHER])
+    question = Read(0, 0, 20, OTHER, world.points[OTHER])
     neighbours.ask(MEMBER, question)
     neighbours.forget(MEMBER, question)
     answer, found = neighbours.rows(MEMBER, question)
@@ -140,7 +139,7 @@ def test_a_question_that_was_given_up_can_be_asked_again() -> None:
     assert len(world.neighbours[MEMBER].asked) == 1
     neighbours.ask(MEMBER, question)
     neighbours.forget(MEMBER, question)
-    neighbours.rows(MEMBER, replace(question, rows=range(20, 40)))
+    neighbours.rows(MEMBER, replace(question, first=20, end=40))
     assert nothing_left(neighbours)
 
 
@@ -149,24 +148,24 @@ def test_a_parity_that_began_anew_is_told_even_if_rows_were_asked_for_before() -
     _, stripe = world.open()
     stripe.expect(0, PIECES[0])
     with pytest.raises(GoneError):
-        rows_of(stripe, PART, Since(Point(10, 7, 3), 1), 0, PIECES[0])
+        rows_of(stripe, PART, Point(10, 7, 3), 0, PIECES[0])
 
 
 class Questions:
     """Neighbours that answer at once; `open` are the questions that were asked and neither answered nor forgotten."""
 
     def __init__(self) -> None:
-        self.open: set[Question] = set()
+        self.open: set[Read] = set()
         self.points: tuple[Point, ...] = ()
         self.refusing: set[int] = set()
 
-    def ask(self, _shard: int, question: Question) -> None:
+    def ask(self, _shard: int, question: Read) -> None:
         self.open.add(question)
 
-    def forget(self, _shard: int, question: Question) -> None:
+    def forget(self, _shard: int, question: Read) -> None:
         self.open.discard(question)
 
-    def rows(self, shard: int, question: Question) -> tuple[Rows, Image | None]:
+    def rows(self, shard: int, question: Read) -> tuple[Rows, Image | None]:
         self.open.discard(question)
         if question.point is None:
             return Rows(known=True, points=self.points), image(1)

@@ -19,8 +19,6 @@ from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies,
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SaveFailed
 from cpr_trainer.checkpoint.write.writer import WriterThread
-from cpr_trainer.parity.coding import Parts
-from cpr_trainer.parity.fetch import Missing
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
@@ -29,7 +27,7 @@ from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Home
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.memory import OwnMemory
-from support.shard_fakes import WAIT_S, FakeClient, FakeRestorer, FakeWriter, committed
+from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
 SAVE = SaveRef("the key", 4, 40)
@@ -43,7 +41,6 @@ class Bench:
         job = replace(job, snapshots=replace(job.snapshots, rebase="Consecutive"))
         placement = Placement.of(job.model, 1)
         home, metrics = Home.of(job, placement, 0), Metrics()
-        self.job, self.home = job, home
         self.service = Service(job, placement, 0, home.arena, metrics)
         self.restorer, self.writer = FakeRestorer(), FakeWriter()
         page = Page.new(OwnMemory(), job)
@@ -52,23 +49,6 @@ class Bench:
         writer = cast(WriterThread, self.writer)
         saving = ShardCheckpointer(job, self.life.roster, home, writer, metrics.saves, None)
         self.life.begin(cast(Restorer, self.restorer), saving)
-
-    @property
-    def applied(self) -> tuple[int, ...]:
-        assert self.service.progress is not None
-        return self.service.progress.applied
-
-    def lack_rows(self) -> None:
-        """The row in slot 0 is still to come."""
-        self.service.missing = Missing(self.home, Parts.of(self.home.placement, 1))
-        self.service.missing._there[1:], self.service.missing._left = True, 1
-
-    def next_life(self) -> Ending | None:
-        job, roster, metrics = self.job, self.life.roster, Metrics()
-        service = Service(job, self.home.placement, 0, self.home.arena, metrics)
-        life = Life(job, roster, service, metrics, self.life._page)
-        saving = ShardCheckpointer(job, roster, self.home, cast(WriterThread, FakeWriter()), metrics.saves, None)
-        return life.begin(cast(Restorer, FakeRestorer()), saving)
 
     def follow(self, number: int, generation: int = 1, **changes: Any) -> Ending | None:
         return self.life.follow(shard_roster(counters=Counters(number, 1, generation), **changes))
@@ -302,68 +282,6 @@ def test_a_flush_with_nothing_changed_names_the_newest_save() -> None:
     bench.service.progress.dirty = False  # type: ignore[union-attr]
     assert bench.life.terminate() == Ending(ExitCode.FLUSHED, SAVE)
     assert not bench.writer.saves
-
-
-def test_a_flush_waits_for_rows_that_are_still_to_come() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    bench.push(5)
-    bench.lack_rows()
-    assert bench.life.terminate() is None
-    assert not bench.writer.saves
-    assert bench.life.state is ShardState.READY
-    bench.service.be_whole()
-    assert bench.life.terminate() is None
-    assert [save.draft.kind for save in bench.writer.saves] == ["Flush"]
-
-
-def test_a_shard_that_another_one_reads_saves_at_once_and_ends_later() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    bench.push(5)
-    assert bench.life.terminate(is_read=True) is None
-    bench.hear(committed(bench.writer.saves[-1], "flush"))
-    assert bench.life.terminate(is_read=True) is None
-    assert bench.service.progress is not None, "it still tells which rows it has"
-    assert bench.life.terminate(is_read=False) == Ending(ExitCode.FLUSHED, SaveRef("flush", 5, 50))
-
-
-def test_a_cut_waits_for_all_rows_and_so_do_the_pushes_after_it() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    client = FakeClient(bench.service, 0)
-    bench.service.joined(client)
-    bench.lack_rows()
-    assert client.pushes(5, row=1, cut_step=5) == ["ACK"]
-    assert client.pushes(6, row=1, cut_step=5) == []
-    assert bench.applied == (5,)
-    assert not bench.writer.saves
-    bench.service.be_whole()
-    (save,) = bench.writer.saves
-    assert (save.draft.kind, save.draft.applied) == ("Anchor", (5,))
-    assert bench.applied == (6,)
-
-
-def test_when_all_rows_are_there_is_told() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    bench.lack_rows()
-    assert bench.life.report(()).missing_rows == 1
-    bench.service.be_whole()
-    report = bench.life.report(())
-    assert report.missing_rows == 0
-    assert report.whole_s is not None
-    assert report.whole_s >= (report.load_s or 0.0)
-
-
-def test_a_next_life_does_not_go_on_with_rows_that_are_still_to_come() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    bench.lack_rows()
-    bench.life.keep()
-    assert bench.next_life() == Ending(TERMINATED)
-    bench.service.be_whole()
-    assert bench.next_life() is None
 
 
 def test_an_open_loss_is_no_flush() -> None:

@@ -13,20 +13,16 @@ from hypothesis import strategies as st
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
-from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.parity.coding import Parts
-from cpr_trainer.parity.fetch import Missing
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena, Home
+from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.segments import Seeding
 from support.row_dims import with_dims
 from support.shard_fakes import DIM, ROWS, FakeClient
 from support.shard_job import small_job
@@ -87,34 +83,6 @@ def test_a_lookup_answers_with_its_ticket_and_the_rows() -> None:
     header, payload = client.sent[-1]
     assert (header.ticket, header.count, header.payload_bytes) == (7, 1, 16)
     assert np.frombuffer(payload, np.float32).tolist() == [np.float32(-0.1)] * 4
-
-
-def test_a_frame_waits_for_the_rows_that_it_needs_and_asks_for_them() -> None:
-    service, (one, two), _ = serving(trainers=2)
-    slots = service._placement.slots_on(0, np.array([0, 3]))
-    missing = lacking(service, slots)
-    assert one.reads(row=3) == []
-    assert one.pushes(1, row=0) == [], "it waits behind the other, and has asked nevertheless"
-    assert np.array_equal(np.concatenate([rows.at for *_, rows in missing.wanted()]), np.sort(slots))  # type: ignore[union-attr]
-    assert two.reads(row=4) == ["VECTORS"], "that one is there"
-    assert two.pushes(1, row=0) == []
-    missing._there[slots[1]] = True
-    service.retry()
-    assert one.heard()[-1] == "VECTORS"
-    assert changes(service) == 0
-    missing._there[slots[0]] = True
-    service.retry()
-    assert (one.heard()[-1], two.heard()[-1]) == ("ACK", "ACK")
-    assert changes(service) == 2
-
-
-def lacking(service: Service, slots: Ints) -> Missing:
-    """Rows in these slots are still to come."""
-    home = Home(service.arena, service._placement, 0, Seeding.of(service._job.model, 1))
-    service.missing = Missing(home, Parts.of(home.placement, 1))
-    service.missing._there[:] = True
-    service.missing._there[slots] = False
-    return service.missing
 
 
 def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.parity.fetch import Missing
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Page
@@ -41,11 +39,6 @@ class Bug:
 
 def rarely_saved(alter: Callable[[Plan], Plan]) -> Callable[[Plan], Plan]:
     return lambda plan: replace(alter(plan), interval_s=4.0)
-
-
-def in_stripes(*faults: str) -> Callable[[Plan], Plan]:
-    """Four shards, of which each has some rows from parity of two others, and rarely saves."""
-    return rarely_saved(narrowed(*faults, shards=4, parity_shards=2))
 
 
 def with_priority_saves(plan: Plan) -> Plan:
@@ -126,34 +119,6 @@ def apply_whatever_comes(patch: Patch) -> None:
     wrap(patch, service, "fate_of", fate)
 
 
-def serve_rows_that_have_not_come(patch: Patch) -> None:
-    patch.setattr(Missing, "lacks", lambda *_: False)
-
-
-def push_to_rows_that_have_not_come(patch: Patch) -> None:
-    """What it flushes then is the change of a row that it does not have."""
-
-    def apply(before: Callable[..., bool], service: Service, *arguments: Any) -> bool:
-        missing, service.missing = service.missing, None
-        try:
-            return before(service, *arguments)
-        finally:
-            service.missing = missing
-
-    wrap(patch, Service, "_apply", apply)
-
-
-def write_rows_that_are_there_again(patch: Patch) -> None:
-    def write(before: Callable[..., None], missing: Missing, *arguments: Any) -> None:
-        there, missing._there = missing._there, np.zeros_like(missing._there)
-        left = missing._left
-        before(missing, *arguments)
-        there |= missing._there
-        missing._there, missing._left = there, min(left, int(np.count_nonzero(~there)))
-
-    wrap(patch, Missing, "write", write)
-
-
 KILLS = ("kill_shard", "kill_again")
 BUGS = {
     "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, narrowed(*KILLS)),
@@ -167,9 +132,6 @@ BUGS = {
     "what only parity holds is forgotten": Bug(
         forget_what_parity_alone_holds, 10, rarely_saved(narrowed("kill_two", shards=3, parity_shards=1))
     ),
-    "rows are served before they have come": Bug(serve_rows_that_have_not_come, 5, in_stripes(*KILLS)),
-    "rows change before they have come": Bug(push_to_rows_that_have_not_come, 5, in_stripes(*KILLS)),
-    "rows that are there come again": Bug(write_rows_that_are_there_again, 10, in_stripes(*KILLS)),
     "a push is applied each time that it comes": Bug(
         apply_whatever_comes, 20, narrowed("kill_trainer", "clog", "clog", trainers=2, shards=3)
     ),

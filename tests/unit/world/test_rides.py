@@ -19,9 +19,8 @@ SOMETIMES = (
     "a cut was taken while a shard caught up",
     "two shards caught up at once",
     "a server was killed between two lines",
+    "memory for pushes was nearly full",
     "rows came from parity",
-    "a frame waited for rows to come",
-    "a flush was sealed while rows were still to come",
     "rows came from a save",
     "a request was done after its sender had died",
     "an answer of the store was lost",
@@ -36,9 +35,7 @@ RARE = {
     "a save was given up: Superseded": narrowed("oust", "store_slow"),
     "the last push was put into the rows again": narrowed("kill_between_lines"),
     "a push waited for a save": narrowed("store_slow", "store_slow", "kill_server", shards=1),
-    "memory for pushes was nearly full": narrowed("store_down", "store_slow", replay_bytes=30_000),
     "memory for pushes was full": narrowed("store_down", "store_slow", replay_bytes=30_000),
-    "rows that were still to come were gone": narrowed("kill_while_rows_come", shards=4, parity_shards=2),
     "a shard was below its floor": narrowed("kill_two", "kill_again", shards=4, parity_shards=2),
 }
 

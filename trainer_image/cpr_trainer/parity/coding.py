@@ -92,30 +92,6 @@ Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listed:
-    """Some rows of one segment of a part. at: uint32 [n], ascending, all different, and one at least."""
-
-    at: NDArray[np.uint32]
-
-    def __len__(self) -> int:
-        return len(self.at)
-
-    @property
-    def start(self) -> int:
-        """The first of them."""
-        return int(self.at[0])
-
-    @property
-    def stop(self) -> int:
-        """The row after the last of them."""
-        return int(self.at[-1]) + 1
-
-
-#: Rows of one segment of a part: in a row, or listed.
-Selected = range | Listed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Image:
     """Some rows of one segment. rows: uint32 [n, D]. state: uint32 [n, W]. touched: uint8 [n], 1 where one changed."""
 
@@ -154,12 +130,9 @@ class Image:
         for mine, theirs in self._beside(other):
             mine[at] = theirs[which]
 
-    def copy_of(self, which: Selected) -> Image:
-        """Return these of its rows, with arrays of their own."""
-        if isinstance(which, Listed):
-            return Image(self.rows[which.at], self.state[which.at], self.touched[which.at])
-        run = slice(which.start, which.stop)
-        return Image(self.rows[run].copy(), self.state[run].copy(), self.touched[run].copy())
+    def copy(self) -> Image:
+        """Return it with arrays of its own."""
+        return Image(self.rows.copy(), self.state.copy(), self.touched.copy())
 
     def _beside(self, other: Image) -> tuple[tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]], ...]:
         return (self.rows, other.rows), (self.state, other.state), (self.touched, other.touched)
@@ -213,23 +186,19 @@ class View:
         if not changed.all():
             to.rows[~changed], to.state[~changed] = 0, 0
 
-    def write(self, which: Selected, image: Image) -> Ints:
-        """Give these rows the bits of an image; return which of them never changed there, and stay as they are.
+    def write(self, first: int, image: Image) -> None:
+        """Give rows the bits of an image, from `first` on; those that never changed there stay as they are.
 
-        The others count as changed in the present epoch. Raises ValueError if there are more of them than rows; those
-        beyond that never changed do not count.
+        The others count as changed in the present epoch. Raises ValueError if there are more of them than rows.
         """
-        first, end = which.start, which.stop
-        if isinstance(which, range) and end <= len(self) and image.touched.all():  # several times as fast
+        end = first + len(image)
+        if end <= len(self) and image.touched.all():  # a run is copied several times as fast
             self.rows[first:end], self.state[first:end] = image.rows, image.state
             self.epochs.note(slice(self.first + first, self.first + end))
-            return np.empty(0, np.int64)
-        places = which.at.astype(np.int64) if isinstance(which, Listed) else np.arange(first, end)
-        changed = np.flatnonzero(image.touched)
-        at = places[changed]
+            return
+        which = np.flatnonzero(image.touched)
+        at = which + first
         if len(at) and int(at[-1]) >= len(self):
             raise ValueError(f"{int(at[-1]) + 1} rows do not fit into {len(self)}")
-        self.rows[at], self.state[at] = image.rows[changed], image.state[changed]
+        self.rows[at], self.state[at] = image.rows[which], image.state[which]
         self.epochs.note(at + self.first)
-        unchanged: Ints = places[(image.touched == 0) & (places < len(self))]
-        return unchanged

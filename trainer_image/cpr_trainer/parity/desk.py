@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.parity.coding import Ring, Selected
+from cpr_trainer.parity.coding import Ring
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.messages import (
     Read,
@@ -21,7 +21,6 @@ from cpr_trainer.parity.messages import (
     pack,
     pack_rows,
     unpack_flush,
-    unpack_read,
 )
 from cpr_trainer.parity.store import ParityStore
 
@@ -40,14 +39,10 @@ class Caller(Protocol):
 
 
 class Desk:
-    """Serves the neighbours of shard `index`. `generation` is the one that its rows are of, None while it has none.
-
-    While the shard is not `whole`, rows of its own are still to come from these neighbours: it tells them none.
-    """
+    """Serves the neighbours of shard `index`. `generation` is the one that its rows are of, None while it has none."""
 
     def __init__(self, ring: Ring, index: int, shapes: Shapes, store: ParityStore, journal: Journal) -> None:
         self.generation: int | None = None
-        self.whole = True
         self._ring = ring
         self._index = index
         self._shapes = shapes
@@ -80,7 +75,7 @@ class Desk:
                     self._store.take_back(part, asked.moment)
                 self._tell_standing(caller, part)
             case Operation.READ:
-                self._read(caller, *unpack_read(frame))
+                self._read(caller, document_of(Read, frame))
             case operation:
                 raise FrameError(f"a shard does not send {operation.name}")
 
@@ -96,16 +91,17 @@ class Desk:
         standing = Standing(mine.point, mine.complete, mine.mark, former)
         self._send(caller, *pack(Operation.STANDING, self.generation or 0, standing))
 
-    def _read(self, caller: Caller, asked: Read, rows: Selected) -> None:
+    def _read(self, caller: Caller, asked: Read) -> None:
         if not (0 <= asked.segment < len(self._shapes) and 0 <= asked.part < self._ring.data_shards):
             raise FrameError(f"no segment {asked.segment} of part {asked.part}")
-        if asked.end > self._shapes[asked.segment][0]:
+        if not 0 <= asked.first <= asked.end <= self._shapes[asked.segment][0]:
             raise FrameError(f"no rows [{asked.first}, {asked.end}) in segment {asked.segment}")
         if asked.point is None:
-            image = self._store.read(asked.segment, rows)
+            image = self._store.read(asked.segment, asked.first, asked.end)
             answer = Rows(known=True, points=self._store.points)
         else:
-            found = self._journal.as_of(asked.part, asked.point, asked.segment, rows) if self.whole else None
+            rows = range(asked.first, asked.end)
+            found = self._journal.as_of(asked.part, asked.point, asked.segment, rows)
             if found is None:
                 self._send(caller, *pack_rows(self.generation or 0, Rows(known=False)))
                 return

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.parity.coding import Image, Parts, Selected, View
+from cpr_trainer.parity.coding import Image, Parts, View
 from cpr_trainer.parity.flush import Flush, Point
 from cpr_trainer.parity.stream import Stream
 from cpr_trainer.tables.arena import Arena
@@ -115,10 +115,6 @@ class Journal:
         for stream, point in zip(self._streams, points, strict=True):
             stream.adopt(point)
 
-    def knows(self, part: int, point: Point) -> bool:
-        """See `Stream`."""
-        return self._streams[part].knows(point)
-
-    def as_of(self, part: int, point: Point, segment: int, rows: Selected) -> Image | None:
-        """See `Stream`."""
-        return self._streams[part].as_of(point, segment, rows)
+    def as_of(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
+        """See `Stream`; rows: some in a row of a segment's part."""
+        return self._streams[part].as_of(point, segment, rows.start, rows.stop)

@@ -23,7 +23,7 @@ from cpr_contract.roster import Peer
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Identity, Initiator
-from cpr_trainer.parity.coding import Image, Listed, Selected
+from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import Delta, Flush, Moment, Point
 
 Document = TypeVar("Document")
@@ -54,17 +54,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Rows [first, end) of a segment: of your parity, or with a `point` of your `part` as it is in a parity there.
-
-    With a `count` only so many of them, which follow: uint32, ascending.
-    """
+    """Rows [first, end) of a segment: of your parity, or with a `point` of your `part` as it is in a parity there."""
 
     segment: int
     first: int
     end: int
     part: int = 0
     point: Point | None = None
-    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +106,6 @@ def pack_flush(generation: int, flush: Flush) -> tuple[Header, list[Any]]:
 def pack_rows(generation: int, answer: Rows, image: Image | None = None) -> tuple[Header, list[Any]]:
     """Return ROWS with the image that they are."""
     return pack(Operation.ROWS, generation, answer, *(_arrays(image) if image is not None else ()))
-
-
-def pack_read(generation: int, asked: Read, rows: Selected) -> tuple[Header, list[Any]]:
-    """Return a READ of these rows, which it names."""
-    return pack(Operation.READ, generation, asked, *((rows.at,) if isinstance(rows, Listed) else ()))
-
-
-def unpack_read(frame: Frame) -> tuple[Read, Selected]:
-    """Return what is asked for, and which rows. Raises FrameError."""
-    asked = document_of(Read, frame)
-    if not 0 <= asked.first <= asked.end:
-        raise FrameError(f"no rows [{asked.first}, {asked.end})")
-    if not asked.count:
-        return asked, range(asked.first, asked.end)
-    reader = _Arrays(frame)
-    at = reader.take((asked.count,), np.uint32)
-    reader.end()
-    if not (at[1:] > at[:-1]).all() or (int(at[0]), int(at[-1]) + 1) != (asked.first, asked.end):
-        raise FrameError(f"rows that are not in their order, from {asked.first} to {asked.end}")
-    return asked, Listed(at)
 
 
 def document_of(cls: type[Document], frame: Frame) -> Document:

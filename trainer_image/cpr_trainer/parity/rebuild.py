@@ -1,39 +1,192 @@
-"""How a replaced shard gets its rows from its neighbours, without a store: from which moment, and whether at all.
+"""How a replaced shard gets its rows from its neighbours, without a store.
 
 They are those of the newest flush that all its holders have. One of them may have one flush more, which it takes back:
-XOR is its own inverse. What came later trainers push again. The rows themselves come while the shard serves; see
-`fetch`.
+XOR is its own inverse. What came later trainers push again.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from types import TracebackType
+from typing import Self
 
 from cpr_contract.codec import from_json
-from cpr_trainer.exchange.frames import FrameError
+from cpr_trainer.exchange.frames import FrameError, Operation
 from cpr_trainer.exchange.handshake import HandshakeError
-from cpr_trainer.parity.flush import FlushAccount, Moment, Rebuilt
-from cpr_trainer.parity.messages import NotReadyError, Standing
-from cpr_trainer.parity.neighbours import Neighbours
-from cpr_trainer.parity.store import GoneError, Since, rows_of
+from cpr_trainer.parity.coding import Image, Parts, Ring, View
+from cpr_trainer.parity.flush import FlushAccount, Moment, Point, Rebuilt
+from cpr_trainer.parity.messages import (
+    Dialogue,
+    NotReadyError,
+    Read,
+    Rows,
+    Shapes,
+    Stand,
+    Standing,
+    document_of,
+    pack,
+    unpack_image,
+)
+from cpr_trainer.parity.store import GoneError, rows_of
+from cpr_trainer.tables.arena import Home
+
+# The shards that a lost one is computed from, over one connection to each.
+
+
+#: An answer to a question for rows, and the rows, unless they are not known.
+Found = tuple[Rows, Image | None]
+
+
+class Neighbours:
+    """Those of shard `index`. `connect` opens a dialogue with a shard. Everything raises as `Dialogue` does."""
+
+    def __init__(
+        self, ring: Ring, index: int, shapes: Shapes, generation: int, connect: Callable[[int], Dialogue]
+    ) -> None:
+        self._ring = ring
+        self._index = index
+        self._shapes = shapes
+        self._generation = generation
+        self._connect = connect
+        self._open: dict[int, Dialogue] = {}
+        self._asked = defaultdict[int, deque[Read]](deque)
+        self._answered = defaultdict[int, dict[Read, Found]](dict)
+        self._unwanted = defaultdict[int, set[Read]](set)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def standings(self, moment: Moment | None = None) -> tuple[Standing, ...]:
+        """Return where the shard's parts stand in their parities, part after part.
+
+        With a `moment` they are taken back to there first. Who is asked answers no earlier process of the shard again.
+        """
+        question = pack(Operation.STAND, self._generation, Stand(moment))
+        holders = self._ring.holders(self._index)
+        return tuple(document_of(Standing, self._dialogue(each).ask(*question, Operation.STANDING)) for each in holders)
+
+    def stripe(self, part: int) -> StripeOf:
+        """Return the stripe in which a part of the shard is."""
+        return StripeOf(self, part, self._ring.holder(self._index, part), self._ring)
+
+    def ask(self, shard: int, question: Read) -> None:
+        """Ask a shard for rows, and do not wait: it answers while others do. `rows` returns them."""
+        self._unwanted[shard].discard(question)
+        if question not in self._answered[shard] and question not in self._asked[shard]:
+            self._dialogue(shard).send(*pack(Operation.READ, self._generation, question))
+            self._asked[shard].append(question)
+
+    def rows(self, shard: int, question: Read) -> Found:
+        """Return what a shard answers to a question for rows, once for each time that it was asked."""
+        self.ask(shard, question)
+        answered, asked, unwanted = self._answered[shard], self._asked[shard], self._unwanted[shard]
+        while question not in answered:
+            found = self._receive(shard, asked[0])
+            first = asked.popleft()
+            if first in unwanted:
+                unwanted.remove(first)
+            else:
+                answered[first] = found
+        return answered.pop(question)
+
+    def forget(self, shard: int, question: Read) -> None:
+        """Nobody wants the answer to a question any more, if it was asked."""
+        if question in self._asked[shard]:
+            self._unwanted[shard].add(question)
+        self._answered[shard].pop(question, None)
+
+    def _receive(self, shard: int, question: Read) -> Found:
+        frame = self._dialogue(shard).receive(Operation.ROWS)
+        answer = document_of(Rows, frame)
+        if not answer.known:
+            return answer, None
+        return answer, unpack_image(frame, question.end - question.first, self._shapes[question.segment])
+
+    def _dialogue(self, shard: int) -> Dialogue:
+        if shard not in self._open:
+            self._open[shard] = self._stack.enter_context(self._connect(shard))
+        return self._open[shard]
+
+
+class StripeOf:
+    """A stripe, as `decode` asks for it. `part` is that of the lost shard."""
+
+    def __init__(self, neighbours: Neighbours, part: int, holder: int, ring: Ring) -> None:
+        self._neighbours = neighbours
+        self._part = part
+        self._holder = holder
+        self._members = ring.members(holder)
+        self._points: Sequence[Point] = ()
+        # By segment and first row: what members are asked beforehand.
+        self._guesses: dict[tuple[int, int], dict[int, Read]] = {}
+        self._guessed: dict[int, Read] = {}
+
+    def expect(self, segment: int, rows: range) -> None:
+        """These rows will be asked for: let them come meanwhile.
+
+        Of the members those as of the points that the parity told last; if it has others then, they are asked again.
+        """
+        self._neighbours.ask(self._holder, Read(segment, rows.start, rows.stop))
+        guesses = {
+            other: Read(segment, rows.start, rows.stop, other, point)
+            for other, point in enumerate(self._points)
+            if other != self._part and point.number
+        }
+        for other, question in guesses.items():
+            self._neighbours.ask(self._members[other], question)
+        self._guesses[segment, rows.start] = guesses
+
+    def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
+        """See `Stripe`."""
+        answer, image = self._neighbours.rows(self._holder, Read(segment, rows.start, rows.stop))
+        if image is None:
+            raise ConnectionError("a holder does not know its own parity")
+        self._points = answer.points
+        self._guessed = self._guesses.pop((segment, rows.start), self._guessed)
+        for other, question in self._guessed.items():
+            if question.point != answer.points[other]:
+                self._neighbours.forget(self._members[other], question)
+        return image, answer.points
+
+    def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
+        """See `Stripe`."""
+        question = Read(segment, rows.start, rows.stop, part, point)
+        return self._neighbours.rows(self._members[part], question)[1]
+
 
 _LOG = logging.getLogger(__name__)
 
+#: Rows come in pieces of about so many bytes: each shard answers one between two frames of trainers.
+_PIECE_BYTES = 1 << 20
+#: So many pieces are asked for ahead: a shard that has to wait for its processor does not keep the others waiting.
+_AHEAD = 8
 
-def find(neighbours: Neighbours, generation: int, floor: int, author: int) -> tuple[FlushAccount, Rebuilt] | None:
-    """Say what the rows stand for that parity has of a shard; None if it has not all of them.
+_Piece = tuple[int, int, range]
+
+
+def rebuild(  # noqa: PLR0913, PLR0917 -- what is filled, from where, and what will do
+    home: Home, parts: Parts, neighbours: Neighbours, generation: int, floor: int, cancelled: Callable[[], bool]
+) -> tuple[FlushAccount, Rebuilt] | None:
+    """Fill a shard's arena with the rows that parity has of it, and say what they stand for; None if it has not.
 
     They are of this generation, and have `floor` samples of every rank at least: a save of so many may have let ranks
-    forget them. The next save of these rows cannot stand on an earlier one. Every neighbour that is needed has answered
-    then, and knows what is asked of it. author: the name of this process in flushes.
+    forget them. After None the arena holds a mixture, and must be
+    loaded in another way. The next save of these rows cannot stand on an earlier one.
     """
     try:
         found = _chosen(neighbours, generation, floor)
-        if found is None:
+        if found is None or not _fill(home, parts, neighbours, found, cancelled):
             return None
-        neighbours.meet()
-        for part, standing in enumerate(found):
-            rows_of(neighbours.stripe(part), part, Since(standing.point, author), 0, range(0))
     except (OSError, FrameError, HandshakeError, NotReadyError, GoneError) as error:
         _LOG.info("parity does not have the rows: %s", error or type(error).__name__)
         return None
@@ -44,13 +197,11 @@ def find(neighbours: Neighbours, generation: int, floor: int, author: int) -> tu
 
 def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Standing, ...] | None:
     """Let all holders stand at the newest moment that they have in common; None if that is of no use."""
-    found = neighbours.standings()
-    moment = common_moment(found)
+    moment = common_moment(neighbours.standings())
     if moment is None:
         _LOG.info("parity does not have all rows as of one moment")
         return None
-    if any(standing.point.moment != moment for standing in found):
-        found = neighbours.standings(moment)
+    found = neighbours.standings(moment)
     if any(standing.point.moment != moment or not standing.complete for standing in found):
         _LOG.info("parity does not have all rows")
         return None
@@ -68,3 +219,39 @@ def common_moment(standings: tuple[Standing, ...]) -> Moment | None:
         if moment is not None and moment[1] and all(moment in {s.point.moment, s.former} for s in standings):
             return moment
     return None
+
+
+def _fill(
+    home: Home, parts: Parts, neighbours: Neighbours, found: tuple[Standing, ...], cancelled: Callable[[], bool]
+) -> bool:
+    arena = home.arena
+    arena.epochs.clear()
+    stripes = [neighbours.stripe(part) for part in range(len(found))]
+    views = [
+        [View.of_part(arena, parts, part, segment) for segment in range(len(arena.segments))]
+        for part in range(len(found))
+    ]
+    coming = deque[_Piece]()
+    pieces = _pieces(views)
+    while True:
+        coming.extend(ahead := tuple(islice(pieces, _AHEAD - len(coming))))
+        for part, segment, rows in ahead:
+            stripes[part].expect(segment, rows)
+        if not coming:
+            break
+        if cancelled():
+            return False
+        part, segment, rows = coming.popleft()
+        views[part][segment].write(rows.start, rows_of(stripes[part], part, found[part].point, segment, rows))
+    arena.seed(home.placement, home.index, home.seeding)
+    arena.epochs.end()
+    return True
+
+
+def _pieces(views: Sequence[Sequence[View]]) -> Iterator[_Piece]:
+    """Yield all rows of the parts in pieces: the part, the segment, and which of its rows."""
+    for part, segments in enumerate(views):
+        for segment, view in enumerate(segments):
+            step = max(1, _PIECE_BYTES // (view.rows[:1].nbytes + view.state[:1].nbytes + 1))
+            for first in range(0, len(view), step):
+                yield part, segment, range(first, min(first + step, len(view)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cpr_trainer.parity.coding import Image, Selected
+from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import Flush, Moment, Point
 
 
@@ -91,9 +91,9 @@ class ParityStore:
         self._images = ()  # goes first: there is no room for two
         self._images = self._zeros()
 
-    def read(self, segment: int, rows: Selected) -> Image:
+    def read(self, segment: int, first: int, end: int) -> Image:
         """Return a copy of some rows, which goes with `points` as they are now."""
-        return self._images[segment].copy_of(rows)
+        return self._images[segment][first:end].copy()
 
     def _zeros(self) -> tuple[Image, ...]:
         """New memory, which is touched as flushes come: to overwrite old memory would keep trainers waiting."""
@@ -130,35 +130,23 @@ class GoneError(Exception):
 class Stripe(Protocol):
     """The parity of one part of the lost shard, and the members whose parts are in it. Raises OSError, GoneError."""
 
-    def parity(self, segment: int, rows: Selected) -> tuple[Image, Sequence[Point]]:
+    def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
         """Return rows of the parity, and where each member stands in it at that moment."""
         ...
 
-    def member(self, part: int, point: Point, segment: int, rows: Selected) -> Image | None:
+    def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
         """Return rows of the member whose part this is, as they are in the parity at a point; None: not any more."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Since:
-    """A point, and the process `author` that alone may have flushed since: no change of rows that are asked for."""
-
-    point: Point
-    author: int
-
-    def holds(self, point: Point) -> bool:
-        """Whether a parity that stands there still has the rows as they were at the point."""
-        return point == self.point or (point.build, point.author) == (self.point.build, self.author)
-
-
-def rows_of(stripe: Stripe, part: int, since: Since, segment: int, rows: Selected) -> Image:
-    """Return some rows of the lost part, as it was in the parity at that point.
+def rows_of(stripe: Stripe, part: int, point: Point, segment: int, rows: range) -> Image:
+    """Return some rows of the lost part, as it stands in the parity at this point.
 
     Raises GoneError, or what `stripe` raises.
     """
     for _ in range(_TRIES):
         parity, points = stripe.parity(segment, rows)
-        if not since.holds(points[part]):
+        if points[part] != point:
             raise GoneError(f"the parity of part {part} was built anew")
         for other, at in enumerate(points):
             if other == part or not at.number:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.parity.coding import Image, Listed, Selected, View
+from cpr_trainer.parity.coding import Image, View
 from cpr_trainer.parity.flush import Batch, Delta, Flush, Moment, Point
 
 #: So many rows that may have changed are looked at for each that finds room in a flush.
@@ -112,32 +112,22 @@ class Stream:
         for sealed in self._sealed:
             sealed.clear()
 
-    def knows(self, point: Point) -> bool:
-        """Whether the parity has this part at that point, as far as is known, or will as soon as a flush is there."""
-        return point == self.settled or (self.under_way is not None and point == self.under_way.after)
-
-    def as_of(self, point: Point, segment: int, rows: Selected) -> Image | None:
-        """Return rows of a segment's part as the parity has them at a point; None if that is not known.
+    def as_of(self, point: Point, segment: int, first: int, end: int) -> Image | None:
+        """Return rows [first, end) of a segment's part as the parity has them at a point; None if that is not known.
 
         Those that the part does not have are zeros.
         """
-        if not self.knows(point):
-            return None
         settled = point == self.settled
+        if not settled and (self.under_way is None or point != self.under_way.after):
+            return None
         view, frontier = self._views[segment], (self._frontier if settled else self._next_frontier)[segment]
-        image = Image.zeros(len(rows), view.rows.shape[1], view.state.shape[1])
-        there: Selected
-        if isinstance(rows, Listed):
-            listed = rows.at[: int(np.searchsorted(rows.at, frontier))]
-            view.read(listed.astype(np.int64), image[: len(listed)])
-            there = Listed(listed)
-        else:
-            there = range(rows.start, max(min(rows.stop, frontier), rows.start))
-            view.read_run(there.start, there.stop, image[: len(there)])
-        if there:
-            _overlay(image, self._log[segment], there)
+        image = Image.zeros(end - first, view.rows.shape[1], view.state.shape[1])
+        last = min(end, frontier)
+        if first < last:
+            view.read_run(first, last, image[: last - first])
+            _overlay(image, self._log[segment], first, last)
             if settled:
-                _overlay(image, self._sealed[segment], there)  # on top: it is older
+                _overlay(image, self._sealed[segment], first, last)  # on top: it is older
         return image
 
     def _add_changes(self, segment: int, log: Batch, delta: Batch) -> None:
@@ -174,12 +164,7 @@ class Stream:
         return tuple(Batch(*shape) for shape in shapes)
 
 
-def _overlay(image: Image, log: Batch, rows: Selected) -> None:
-    """Put what a log has of some rows, one at least, into their image."""
-    if isinstance(rows, Listed):
-        places = np.searchsorted(rows.at, log.at)
-        which = np.flatnonzero(rows.at[np.minimum(places, len(rows) - 1)] == log.at)
-        image.put(places[which], log.image, which)
-    else:
-        which = np.flatnonzero((log.at >= rows.start) & (log.at < rows.stop))
-        image.put(log.at[which].astype(np.int64) - rows.start, log.image, which)
+def _overlay(image: Image, log: Batch, first: int, last: int) -> None:
+    """Put what a log has of rows [first, last) into their image."""
+    which = np.flatnonzero((log.at >= first) & (log.at < last))
+    image.put(log.at[which].astype(np.int64) - first, log.image, which)

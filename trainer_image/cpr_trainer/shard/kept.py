@@ -41,7 +41,6 @@ class Account:
     """What changes seldom: where the rows stand but for the counts, and what the next save stands on.
 
     `epoch` is the arena's. `saving` and `saving_step` are those of the save that is not committed; empty and 0: none.
-    A shard that was not `whole` had rows still to come.
     """
 
     generation: int
@@ -63,7 +62,6 @@ class Account:
     origin: Origin | None
     saving: str
     saving_step: int
-    whole: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import assert_never
@@ -81,7 +81,6 @@ class Life:
         self._page = page
         service.on_cut = self.cut
         service.keep = self.keep
-        service.on_whole = self._on_whole
         service.life = page.life
         self._metrics = metrics
         self._mail: SimpleQueue[_RestoreEnded | Mail] = SimpleQueue()
@@ -89,30 +88,21 @@ class Life:
         self._restored: Restored | None = None
         self._tried: Aim | None = None
         self._cancel: threading.Event | None = None
-        self._served_s = 0.0
         self._open_loss = False
         self.on_rebuilt: Callable[[Rebuilt], None] = lambda _rebuilt: None
 
-    def begin(self, restorer: Restorer, saving: ShardCheckpointer) -> Ending | None:
-        """Go on where the last life stood, or start to restore; return how to end if neither can be done.
-
-        Who restores and saves tells what happens by `post`.
-        """
+    def begin(self, restorer: Restorer, saving: ShardCheckpointer) -> None:
+        """Go on where the last life stood, or start to restore. Who restores and saves tells what happens by `post`."""
         self._restorer = restorer
         self._saving = saving
         saving.keep = self.keep
         self._service.counters = self.roster.counters
         kept = self._page.read()
-        if kept is None or kept.account.generation != self.roster.counters.generation:
-            self._page.forget()
-            self._restore_if_due()
-        elif kept.account.whole:
+        if kept is not None and kept.account.generation == self.roster.counters.generation:
             self._go_on(kept)
         else:
-            # Trainers were served. So only another incarnation may go back to what parity has, or a save.
-            _LOG.error("the last life had rows still to come from other shards")
-            return Ending(TERMINATED)
-        return None
+            self._page.forget()
+            self._restore_if_due()
 
     def post(self, mail: Mail) -> None:
         """Tell the main thread; any thread may call it."""
@@ -153,7 +143,7 @@ class Life:
                 case GivenUp():
                     self._on_given_up(mail)
                 case Chosen():
-                    self._saving.on_chosen(mail, self._mark() if self._may_save else None)
+                    self._saving.on_chosen(mail, self._mark())
                 case Problem():
                     self._problem = mail
                 case BaseException():
@@ -169,13 +159,10 @@ class Life:
     def turn(self) -> None:
         """Act on what was told, and do what is due. Raises what ended a restore, or a save, for good."""
         self._read_mail()
-        if self._may_save:
-            self._saving.turn(monotonic(), self.roster.priority_interval_s, self._service.progress)
+        self._saving.turn(monotonic(), self.roster.priority_interval_s, self._service.progress)
 
-    def terminate(self, *, is_read: bool = False) -> Ending | None:
-        """SIGTERM: save what no save holds. Call it until it returns how to end; serve no trainer meanwhile.
-
-        It waits for rows that are still to come, and while the rows here `is_read` by a shard that has some to come.
+    def terminate(self) -> Ending | None:
+        """SIGTERM: save what no save holds. Call it until it returns how to end; serve nobody meanwhile.
 
         Only a shard that was served again by every rank since its restore may say that nothing is lost: else a loss is
         open whose extent nobody knows, and its end must look like one.
@@ -184,19 +171,17 @@ class Life:
             progress = self._service.progress
             if progress is None:
                 return self._give_up()
-            if self._service.missing is not None:
-                return None
             if progress.dirty or self._saving.unsaved:
                 # In the place of a cut: the successor takes that again.
                 self._saving.save("Flush", self._service.mark(progress))
             else:
                 self._saving.stop()
             self._open_loss = not progress.resumed
+            self._service.stop()
             self.state = ShardState.FLUSHING
-        if is_read or not self._saving.idle:
+        if not self._saving.idle:
             return None
         self._read_mail()  # the commit itself may be news
-        self._service.stop()
         if self._open_loss:
             return Ending(TERMINATED)
         return Ending(ExitCode.FLUSHED, self._service.newest_save or SaveRef("", 0, 0))
@@ -221,8 +206,6 @@ class Life:
             resumed_samples=resumed,
             lost=() if progress is None else progress.losses.lost,
             load_s=None if restored is None else restored.load_s,
-            whole_s=None if restored is None else restored.whole_s,
-            missing_rows=0 if self._service.missing is None else self._service.missing.left,
             silent=tuple(f"trainer/{rank}" for rank in silent),
             problem=self._problem,
             row_updates=None if progress is None else progress.row_updates,
@@ -242,25 +225,12 @@ class Life:
         if self._service.progress is not None and self._restored is not None:
             self._page.write(kept_of(self._service, self._saving, self._service.progress, self._restored))
 
-    def _on_whole(self) -> None:
-        """All rows are there: the next life may go on with them."""
-        assert self._restored is not None  # noqa: S101 -- the shard serves
-        whole_s = self._restored.load_s + monotonic() - self._served_s
-        self._restored = replace(self._restored, whole_s=whole_s)
-        self.keep()
-        _LOG.info("has all rows, %.2f s after it began to restore", whole_s)
-
     def _go_on(self, kept: Kept) -> None:
         self._restored, self._tried = kept.account.restored, aim_of(self.roster)
         self.state = ShardState.READY
         go_on(kept, self._service, self._saving)
         self.keep()
         _LOG.info("life %d goes on from step %d", self._page.life, max(kept.applied))
-
-    @property
-    def _may_save(self) -> bool:
-        """Whether there is something to save between cuts: all rows, which have not been saved for good."""
-        return self.state is ShardState.READY and self._service.missing is None
 
     def _mark(self) -> Mark | None:
         progress = self._service.progress
@@ -323,7 +293,7 @@ class Life:
         losses = Losses.restored(restored.lost, self.roster.trainers)
         generation = self.roster.counters.generation
         self._saving.start(restored.chain, restored.top, monotonic(), restored.origin)
-        self.state, self._served_s = ShardState.READY, monotonic()
+        self.state = ShardState.READY
         cuts = Cuts(loose=not self._job.lockstep)
         progress = Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts)
         if self._job.replay_bytes:

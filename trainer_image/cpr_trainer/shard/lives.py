@@ -40,7 +40,6 @@ def kept_of(service: Service, saving: ShardCheckpointer, progress: Progress, res
         origin=origin,
         saving=kind,
         saving_step=step,
-        whole=service.missing is None,
     )
     number = service.arena.redo.number
     return Kept(account, number, progress.order, progress.replayed, progress.applied, progress.row_updates.pushed)

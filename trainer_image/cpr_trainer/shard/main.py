@@ -142,7 +142,8 @@ class _Shard:
             restorer = Restorer(
                 store, job, home, life.post, random.Random(), None if parity is None else parity.rebuild
             )
-            return life.begin(restorer, saving) or self._turn_until_the_end(life, server, parity)
+            life.begin(restorer, saving)
+            return self._turn_until_the_end(life, server, parity)
         finally:
             server.close()
             if parity is not None:
@@ -165,11 +166,9 @@ class _Shard:
             if parity is not None:
                 parity.follow(life.roster)
                 parity.turn(monotonic())
-                if parity.gone:
-                    return Ending(TERMINATED)
             if self._stop.is_set():
                 server.stop()
-                ending = life.terminate(is_read=server.is_read(monotonic(), job.silence_s))
+                ending = life.terminate()
             else:
                 ending = self._follow(life, server)
             now = monotonic()
@@ -200,7 +199,6 @@ class _Shard:
         if report.row_updates is not None:
             self.metrics.lost_row_updates.set(max(report.row_updates.lost, 0))
         self.metrics.protected_samples.set(report.protected_samples or 0)
-        self.metrics.missing_rows.set(report.missing_rows)
         self.metrics.generation.set(report.counters.generation)
         self.metrics.ready.set(life.state is ShardState.READY)
 

@@ -20,7 +20,6 @@ class Metrics:
         self.saves = SaveMetrics(self.registry)
         self.load_seconds = self._gauge("load_seconds", "Time that the last restore took")
         self.rows = self._gauge("rows", "Rows held")
-        self.missing_rows = self._gauge("missing_rows", "Rows held that are still to come from other shards")
         self.tracker_bytes = self._gauge("tracker_bytes", "Memory that ranking rows for priority saves takes")
         self.parity_bytes = self._gauge("parity_bytes", "Memory of the parity that is kept for other shards")
         self.protected_samples = self._gauge("protected_samples", "Samples that parity at other shards holds")

@@ -1,13 +1,10 @@
-"""What happens to a push: applied once, in its generation, and not past a cut that is still open; and who sent it."""
+"""What happens to a push: applied once, in its generation, and not past a cut that is still open."""
 
 from __future__ import annotations
 
 import enum
-from collections import deque
-from typing import Any, Protocol
 
 from cpr_trainer.checkpoint.write.decisions import Cuts
-from cpr_trainer.exchange.frames import Frame, Header
 
 
 class Standing(enum.Enum):
@@ -45,22 +42,3 @@ def fate_of(step: int, before: int, cuts: Cuts, *, begun: bool) -> Fate:
     if begun and cuts.holds(step) and not cuts.passed_over(step, before):
         return Fate.HOLD
     return Fate.APPLY
-
-
-class Client(Protocol):
-    """A trainer's connection, as the service needs it. `backlog` holds frames that wait behind a cut."""
-
-    backlog: deque[Frame]
-
-    @property
-    def rank(self) -> int:
-        """The trainer's rank."""
-        ...
-
-    def send(self, header: Header, *payload: Any) -> None:
-        """Send a frame; never blocks, never raises."""
-        ...
-
-    def refuse(self, why: str) -> None:
-        """Tell the trainer why its connection is closed, and close it once this frame is handled."""
-        ...

@@ -18,14 +18,12 @@ from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.parity.desk import Desk
-from cpr_trainer.parity.fetch import Fetch, Missing
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.link import Heard, HolderLink
 from cpr_trainer.parity.messages import Dialogue
-from cpr_trainer.parity.neighbours import Neighbours
-from cpr_trainer.parity.rebuild import find
-from cpr_trainer.parity.store import ParityStore, Since
+from cpr_trainer.parity.rebuild import Neighbours, rebuild
+from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Home
@@ -43,8 +41,7 @@ PATIENCE_S = 3.0
 class Redundancy:
     """Flushes what `service` changes to the shards that `roster` names. `rng` names this process and its parity.
 
-    `desk` answers the other shards. `gone` says why rows that were still to come while the shard serves cannot be had
-    any more; empty while they can. The process must end then: trainers push again to its successor, and to nobody else.
+    `desk` answers the other shards.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- who flushes what to whom, and as whom
@@ -69,9 +66,6 @@ class Redundancy:
             HolderLink(part, self._connect, self._mail.put, random.Random(_name(rng)))
             for part in range(ring.data_shards)
         ]
-        self.gone = ""
-        self._fetch: Fetch | None = None
-        self._asked: dict[int, int] = {}
         self._gone_since: dict[int, float] = {}
         self._sealed_s = 0.0
         self._sealed = ""
@@ -83,16 +77,9 @@ class Redundancy:
         """Flush to the shards that this roster names."""
         self._roster = roster
         self._follow()
-        if self._service.missing is not None:
-            replaced = {peer.index for peer in roster.shards if peer.incarnation != self._asked.get(peer.index)}
-            if gone := sorted(self._ring.needed(roster.index) & replaced):
-                self._give_up(f"of the shards that have them, {gone} were replaced")
 
     def rebuild(self, roster: ShardRoster, cancelled: Callable[[], bool]) -> tuple[FlushAccount, Rebuilt] | None:
-        """Find out what parity has of this shard, see `find`; `adopt` lets the rows come.
-
-        For a thread aside; nothing is served. Where this returns None, the rows are to be loaded in another way.
-        """
+        """Fill the arena with what parity has of this shard; see `rebuild`. For a thread aside; nothing is served."""
         generation = roster.counters.generation
         peers = {peer.index: peer for peer in roster.shards}
 
@@ -102,36 +89,16 @@ class Redundancy:
                 raise ConnectionError(f"shard {shard} has no address")
             return self._connect(peer, generation)
 
-        def new() -> Neighbours:
-            return Neighbours(self._ring, roster.index, self._shapes, generation, connect)
-
-        if self._fetch is not None:
-            self._fetch.close()  # of another roster, under which nothing was served
-            self._fetch = None
-        author, neighbours = self._journal.author, new()
-        found = find(neighbours, generation, roster.floor_samples, author)
-        if found is None or cancelled():
-            neighbours.close()
-            return None
-        self._home.arena.epochs.clear()
-        self._asked = {peer.index: peer.incarnation for peer in roster.shards}
-        since = [Since(point, author) for point in found[1].points]
-        self._fetch = Fetch(Missing(self._home, self._parts), since, neighbours, new)
-        return found
+        with Neighbours(self._ring, roster.index, self._shapes, generation, connect) as neighbours:
+            return rebuild(self._home, self._parts, neighbours, generation, roster.floor_samples, cancelled)
 
     def adopt(self, rebuilt: Rebuilt) -> None:
-        """The rows are what parity has; they are about to be served, and come meanwhile."""
-        assert self._fetch is not None  # noqa: S101 -- `rebuild` has made it
+        """The rows are what parity has; they are about to be served."""
         self._journal.adopt(rebuilt.points, rebuilt.mark)
-        self.desk.whole, self._service.missing = False, self._fetch.missing
-        self._fetch.start()
 
     def turn(self, now_s: float) -> None:
-        """Take in what holders said, what has come, and flush if it is time to."""
+        """Take in what holders said, and flush if it is time to."""
         self._read_mail(now_s)
-        self._look_at_fetch()
-        if self.gone:
-            return
         progress = self._service.progress
         if progress is None or not progress.total_samples:
             return  # nothing is there, or nobody has told yet what steps stand for
@@ -143,8 +110,6 @@ class Redundancy:
 
     def close(self) -> None:
         """End the threads."""
-        if self._fetch is not None:
-            self._fetch.close()
         for link in self._links:
             link.close()
 
@@ -153,34 +118,12 @@ class Redundancy:
         progress = self._service.progress
         self.desk.generation = None if progress is None else progress.generation
         if progress is None:
-            self._end_fetch()
             self._journal.forget()
             self._store.start_over()
             self._gone_since.clear()
             self._tell()
         self._sealed = ""
         self._follow()
-
-    def _look_at_fetch(self) -> None:
-        missing = self._service.missing
-        if self._fetch is None or missing is None:
-            return
-        if not missing.left:
-            self._end_fetch()
-            self._service.be_whole()
-        elif self._fetch.failed:
-            self._give_up(self._fetch.failed)
-
-    def _end_fetch(self) -> None:
-        """All rows are there, or others are about to be loaded."""
-        if self._fetch is not None:
-            self._fetch.close()
-        self._fetch, self._service.missing, self.desk.whole = None, None, True
-
-    def _give_up(self, why: str) -> None:
-        """Rows cannot be had any more. Nothing is flushed from here on: a new parity would take them for unchanged."""
-        self.gone = self.gone or why
-        _LOG.error("rows that are still to come from other shards are gone: %s", why)
 
     def _follow(self) -> None:
         """Let the links have whom they talk to: nobody while there are no rows."""
@@ -201,17 +144,11 @@ class Redundancy:
                 self._gone_since.setdefault(heard.part, now_s)
                 continue
             self._gone_since.pop(heard.part, None)
-            if self._service.missing is not None and not self._journal.knows(heard.part, heard.point):
-                self._give_up(f"the parity of part {heard.part} was built anew")
-                return
             again = self._journal.heard(heard.part, heard.point)
             if again is not None and heard.first:
                 self._links[heard.part].send(again)
 
     def _lose(self, part: int) -> None:
-        if self._service.missing is not None:
-            self._give_up(f"shard {self._holders[part]} does not answer")
-            return
         _LOG.warning("shard %d does not answer: rows are without parity there", self._holders[part])
         del self._gone_since[part]
         self._journal.lost(part)

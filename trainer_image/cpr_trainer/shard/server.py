@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import selectors
 import socket
@@ -39,11 +38,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 
 class Connection:
-    """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer, or another shard's.
-
-    A shard has one for its flushes, on which it also asks where they stand: `flushes`. On others it asks for rows, last
-    at `read_s`.
-    """
+    """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer, or another shard's."""
 
     def __init__(self, link: socket.socket, responder: Responder, now: float) -> None:
         self.link = link
@@ -54,18 +49,11 @@ class Connection:
         self.hello: Hello | None = None
         self.backlog: deque[Frame] = deque()
         self.refused = False
-        self.flushes = False
-        self.read_s = -math.inf
 
     @property
     def rank(self) -> int:
         """The trainer's rank, or the index of the shard; -1 for a stranger."""
         return -1 if self.hello is None else self.hello.caller.index
-
-    @property
-    def incarnation(self) -> int:
-        """Which process start of it; 0 for a stranger."""
-        return 0 if self.hello is None else self.hello.caller.incarnation
 
     @property
     def role(self) -> str:
@@ -163,15 +151,10 @@ class Server:
             if connection.role == ROLE_TRAINER and connection.rank in gone:
                 self._close(connection)
 
-    def is_read(self, now: float, for_s: float) -> bool:
-        """Whether another shard that is connected has asked for rows in the last `for_s` seconds."""
-        return any(now - connection.read_s < for_s for connection in self._connections)
-
     def stop(self) -> None:
-        """Serve and acknowledge no trainer any more, and let nobody in. Other shards that are there are answered."""
+        """Close everything: nobody is served or acknowledged any more."""
         for connection in tuple(self._connections):
-            if connection.role != ROLE_SHARD:
-                self._close(connection)
+            self._close(connection)
         if self._listener.fileno() >= 0:
             if self._rests_until is None:
                 self._selector.unregister(self._listener)
@@ -179,10 +162,8 @@ class Server:
             self._listener.close()
 
     def close(self) -> None:
-        """Stop, close all connections, and give back what the selector holds."""
+        """Stop, and give back what the selector holds."""
         self.stop()
-        for connection in tuple(self._connections):
-            self._close(connection)
         self._selector.close()
 
     def _joined(self) -> Iterable[Connection]:
@@ -232,10 +213,6 @@ class Server:
 
     def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
         if self._desk is not None and connection.role == ROLE_SHARD:
-            if frame.header.operation is Operation.READ:
-                connection.read_s = now
-            elif not connection.flushes:
-                self._let_flush(connection)
             self._desk.on_frame(connection, frame)
             self._service.trace.lap("parity")
             return
@@ -255,8 +232,8 @@ class Server:
     def _join(self, connection: Connection, hello: Hello, now: float) -> None:
         caller = hello.caller
         self._check(caller)
-        for other in self._others(caller):
-            if caller.role == ROLE_TRAINER or other.incarnation < caller.incarnation:
+        for other in tuple(self._joined()):
+            if (other.role, other.rank) == (caller.role, caller.index):
                 self._close(other)
         self._newest_of(caller)[caller.index] = caller.incarnation
         self._strangers.pop(connection, None)
@@ -268,18 +245,6 @@ class Server:
         self._heard[connection.rank] = now
         connection.reader.limit_bytes = self._limit_bytes
         self._service.joined(connection)
-
-    def _let_flush(self, connection: Connection) -> None:
-        """Take flushes of a shard from here on: what is on its way over another connection has been given up."""
-        assert connection.hello is not None  # noqa: S101 -- nobody else comes here
-        connection.flushes = True
-        for other in self._others(connection.hello.caller):
-            if other.flushes and other is not connection:
-                self._close(other)
-
-    def _others(self, caller: Identity) -> list[Connection]:
-        """Return the connections of a member."""
-        return [each for each in self._joined() if (each.role, each.rank) == (caller.role, caller.index)]
 
     def _check(self, caller: Identity) -> None:
         """Raise HandshakeError unless this is a member whom somebody here serves, and the newest one of its name."""

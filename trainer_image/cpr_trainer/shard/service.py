@@ -5,10 +5,11 @@ One thread calls everything here: pushes are applied one after another.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import assert_never
+from typing import Any, Protocol, assert_never
 
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
@@ -17,13 +18,12 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.parity.fetch import Missing
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.losses import after_push, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
-from cpr_trainer.shard.pushes import Client, Fate, Standing, fate_of, standing_of
+from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 from cpr_trainer.tables.arena import Arena
 
 _ANSWERS = {
@@ -33,19 +33,37 @@ _ANSWERS = {
 }
 
 
+class Client(Protocol):
+    """A trainer's connection, as the service needs it. `backlog` holds frames that wait behind a cut."""
+
+    backlog: deque[Frame]
+
+    @property
+    def rank(self) -> int:
+        """The trainer's rank."""
+        ...
+
+    def send(self, header: Header, *payload: Any) -> None:
+        """Send a frame; never blocks, never raises."""
+        ...
+
+    def refuse(self, why: str) -> None:
+        """Tell the trainer why its connection is closed, and close it once this frame is handled."""
+        ...
+
+
 class Service:
     """Serves one shard. `progress` is None while it does not.
 
     `on_cut` is called when the rows are to be saved, `on_change` with the slots (int64 [k]) that a push has changed,
     `before_change` with those that it is about to change, `on_serving` whenever it begins or ceases to serve.
 
-    `waits` says that something waits for a save under way to read on, or for rows; `retry` it soon. `keep` is called
-    when the progress has changed and nobody was told yet; `life` is the server's number among those of the incarnation.
+    `waits` says that a push waits for a save under way to read on; `retry` it soon. `keep` is called when the progress
+    has changed and nobody was told yet; `life` is the server's number among those of this incarnation.
 
     Counters, the newest save, the last step of each rank that it holds (`saved_steps`, empty for none) and the last cut
     that was given up (0: none) go into every answer, and so does `protected_step`, the last one that parity holds of
     every rank (-1: there is none, or not of all rows); whoever knows keeps them up to date, and `protected_samples`.
-    Of rows that are `missing`, lookups and pushes wait until they are there, and cuts for all; None: all are there.
     """
 
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
@@ -57,14 +75,12 @@ class Service:
         self.protected_step = -1
         self.protected_samples: int | None = None
         self.given_up_step = 0
-        self.missing: Missing | None = None
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
         self.on_change: Callable[[Ints], None] = lambda _slots: None
         self.before_change: Callable[[Ints], None] = lambda _slots: None
         self.on_serving: Callable[[], None] = lambda: None
         self.keep: Callable[[], None] = lambda: None
-        self.on_whole: Callable[[], None] = lambda: None
         self.life = 1
         self.trace = Trace(None)
         self._job = job
@@ -90,15 +106,6 @@ class Service:
             self._account(progress, push)
         self.start(progress)
         self._cut_if_due(progress)
-
-    def be_whole(self) -> None:
-        """All rows are there now."""
-        self.missing = None
-        self.on_whole()
-        if self.progress is not None:
-            self._cut_if_due(self.progress)
-        self._held_free = True
-        self._work_on()
 
     def stop(self) -> None:
         """Serve nothing from here on."""
@@ -137,7 +144,6 @@ class Service:
                 self._work(client)
                 if client.backlog and client.backlog[-1] is frame:
                     client.backlog[-1] = frame.detached()
-                    self._ask_ahead(client, frame)
                 # What came may be what another rank's push waits for.
                 self._held_free |= self.progress is not None and not self.progress.catch_up.over
             case _:
@@ -145,7 +151,7 @@ class Service:
         self._work_on()
 
     def retry(self) -> None:
-        """Handle what waits for a save to read on, or for rows."""
+        """Handle what waits for a save to read on."""
         if self.waits:
             self.waits, self._held_free = False, True
             self._work_on()
@@ -222,29 +228,12 @@ class Service:
         if header.operation is Operation.LOOKUP:
             if not progress.catch_up.over:
                 return False
-            return self._look_up(client, frame)
+            self._look_up(client, frame)
+            return True
         return self._push(client, frame, progress)
 
-    def _ask_ahead(self, client: Client, frame: Frame) -> None:
-        """Let the rows come that a frame needs which waits behind others."""
-        progress, header = self.progress, frame.header
-        if self.missing is not None and progress is not None and header.generation == progress.generation:
-            try:
-                self._check_size(header, header.count * self._narrowest, header.count * self._widest)
-                self._lacks(self._slots(frame)[0])
-            except FrameError as error:
-                client.refuse(str(error))
-
-    def _lacks(self, slots: Ints) -> bool:
-        """Whether rows in these slots are still to come: `retry` soon."""
-        lacks = self.missing is not None and self.missing.lacks(slots)
-        self.waits |= lacks
-        return lacks
-
-    def _look_up(self, client: Client, frame: Frame) -> bool:
+    def _look_up(self, client: Client, frame: Frame) -> None:
         slots, _ = self._slots(frame)
-        if self._lacks(slots):
-            return False
         vectors = [self.encoding.pack_values(rows) for rows in self.arena.read(slots)]
         self.trace.lap("look up")
         ticket, count, size_bytes = frame.header.ticket, len(slots), sum(each.nbytes for each in vectors)
@@ -252,11 +241,8 @@ class Service:
         client.send(header, *vectors)
         self.metrics.rows_read.inc(count)
         self.trace.lap("send")
-        return True
 
     def _push(self, client: Client, frame: Frame, progress: Progress) -> bool:
-        if self.missing is not None and progress.cuts.due(progress.applied):
-            return False  # what it would change is to be saved first, once it is there
         before, begun = progress.applied[client.rank], progress.resumed
         fate = fate_of(frame.header.step, before, progress.cuts, begun=begun)
         match fate:
@@ -294,7 +280,7 @@ class Service:
         return progress.catch_up.is_next(header.rank, header.order, heads, progress.applied)
 
     def _apply(self, progress: Progress, frame: Frame) -> bool:
-        """Take the push into the rows and the account of them; False if that is to be tried again soon."""
+        """Take the push into the rows and the account of them; False if a save under way has no room for it yet."""
         header = frame.header
         order = order_of(progress.total_samples, self._job.data.batch_size)
         if not 1 <= header.step <= steps_in(order.total_samples, order.batch_size):
@@ -304,8 +290,6 @@ class Service:
             progress.replay_began = monotonic()
         if header.count:
             slots, numbers = self._slots(frame)
-            if self._lacks(slots):
-                return False
             gradients = self.arena.split(slots, self.encoding.unpack_values(frame.payload, header.count))
             self.before_change(slots)
             if not self.arena.apply(slots, numbers, gradients, header.step, header.pack()):
@@ -335,7 +319,7 @@ class Service:
         self._open_if_caught_up(progress)
 
     def _cut_if_due(self, progress: Progress) -> None:
-        if self.missing is not None or not progress.cuts.due(progress.applied):
+        if not progress.cuts.due(progress.applied):
             return
         if progress.cuts.loose and self._lost_beyond(progress):
             self.given_up_step, progress.cuts = progress.cuts.pending, progress.cuts.void()

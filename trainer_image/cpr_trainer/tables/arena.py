@@ -247,12 +247,6 @@ class Home:
         arena = Arena.empty(job, *placement.sizes(index), memory=memory)
         return cls(arena, placement, index, Seeding.of(job.model, job.data.seed))
 
-    def seed(self, segment: int, at: Ints) -> None:
-        """Give some rows of a segment, at `at` in it (int64 [n]), their first values, and the state zero."""
-        mine = self.arena.segments[segment]
-        mine.rows[at] = self.seeding.values(*self.placement.rows_on(self.index, segment, at))
-        mine.state[at] = 0.0
-
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """The places of each segment of the arena: the first, and that after the last."""

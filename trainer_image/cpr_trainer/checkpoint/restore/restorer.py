@@ -40,7 +40,7 @@ class Restored:
 
     `save` is None for first values. `chain` is what the next save may stand on, oldest first; `top` is the key of the
     last save that was put on top, empty for none. `origin` is that record. With `rebuilt` the rows are from parity, and
-    newer than `save`. They come while they are served then: `whole_s` is how long it took until all were there.
+    newer than `save`.
     """
 
     save: SaveRef | None
@@ -54,7 +54,6 @@ class Restored:
     chain: tuple[Link, ...] = ()
     origin: Origin | None = None
     rebuilt: Rebuilt | None = None
-    whole_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def aim_of(roster: ShardRoster) -> Aim:
     return roster.counters.generation, roster.floor_samples, roster.may_restore
 
 
-#: Finds out what parity has of a shard, if it is fit for this roster; the rows come later. See `Redundancy`.
+#: Fills the home with what parity has of a shard, if it is fit for this roster; see `rebuild`.
 FromParity = Callable[[ShardRoster, Callable[[], bool]], tuple[FlushAccount, Rebuilt] | None]
 
 
@@ -194,7 +193,7 @@ class Restorer:
             replayed=restored.replayed,
         )
         write_origin(self.store, origin)
-        none, loaded_s = (0,) * roster.trainers, monotonic() - started
+        none = (0,) * roster.trainers
         applied, updates = restored.applied or none, restored.row_updates
         if len(applied) != roster.trainers:  # an anchor of other trainers: all had completed its step
             applied = (restored.step,) * roster.trainers
@@ -207,11 +206,10 @@ class Restorer:
             applied,
             restored.lost,
             updates,
-            load_s=loaded_s,
+            load_s=monotonic() - started,
             top=restored.top,
             chain=restored.chain,
             origin=origin,
-            whole_s=loaded_s,
         )
 
 
