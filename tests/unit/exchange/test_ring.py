@@ -132,6 +132,25 @@ def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) ->
     heir.close()
 
 
+def test_a_piece_of_a_spill_that_is_used_again_has_nothing_of_what_was_there(tmp_path: Path) -> None:
+    """A process may die before it has cut the first block there. The next one would take the old ones for its own."""
+    file, path = KeptFile.new(), tmp_path / "pushes"
+    spill = Spill(path, 1 << 16, file)
+    piece = spill.make(spill.reserve(1 << 13), 1 << 13)
+    piece.head(piece.cut(1024))[:] = 1024, 1, 1
+    piece.head(piece.cut(512))[:] = 512, 2, 2
+    assert len(piece.sealed()) == 2
+    place = piece.area.offset if piece.area is not None else -1
+    spill.be_rid_of(piece)
+    assert spill.reserve(1 << 13) == place
+    spill.make(place, 1 << 13)
+    spill.close()
+    heir = Spill(path, 1 << 16, KeptFile(file.descriptor))
+    (found,) = heir.left_behind()
+    assert (found.used, found.sealed()) == (0, [])
+    heir.close()
+
+
 def test_dropping_the_oldest_makes_room() -> None:
     ring, blocks = Ring(1 << 16), deque[Block]()
     while (block := take(ring, 1000)) is not None:
