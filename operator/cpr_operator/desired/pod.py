@@ -138,6 +138,8 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
     """A pod of a role with the template's fields below what is required. `pod_set` is what a queue calls its kind."""
     template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
     spec = dict(template.get("spec") or {})
+    if not _is_restarted(plan, role):
+        spec["containers"] = [_not_restarted(each) for each in spec.get("containers") or ()]
     if role == "shard":
         spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
     resources = _resources(plan, role, main_container(template).get("resources"))
@@ -223,6 +225,13 @@ def _is_restarted(plan: PodPlan, role: Role) -> bool:
     """
     stated = main_container(plan.spec.shards.template).get("restartPolicy")
     return plan.restart_rules and role == env.ROLE_SHARD and stated != "Never"
+
+
+def _not_restarted(container: Mapping[str, Any]) -> Manifest:
+    """A template's container, without restarts if it is the main one: the operator replaces the pod if that ends."""
+    if container.get("name") != env.MAIN_CONTAINER or container.get("restartPolicy") == "Never":
+        return dict(container)
+    return {key: value for key, value in container.items() if key not in {"restartPolicy", "restartPolicyRules"}}
 
 
 def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
