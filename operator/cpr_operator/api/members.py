@@ -53,7 +53,7 @@ class Member(Model):
     lost_at: Timestamp | None = None
     """When the previous incarnation was seen to be lost; absent once this one is at work."""
     lives: Count = 0
-    """How many processes have served this incarnation in turn, as far as it is known; 0 before it is."""
+    """How many processes have served this incarnation in turn, as far as it is known; 0 while the first one does."""
     restarts: Count = 0
     """How often the container of its pod has begun again, as far as that is recorded."""
     problem: Word = ""

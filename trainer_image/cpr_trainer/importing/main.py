@@ -85,8 +85,8 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
     if replica is not None:
         _take(replica, matches.dense)
     owner = _owner(job, request, matches)
-    attempt = 2 + secrets.randbelow(10**9)
-    with _alone_in_its_name(store, owner, request.name, attempt):
+    attempt = 2 + secrets.randbelow(10**9)  # from 2 on it is in the names of parts
+    with _whole_or_nothing(store, owner, request.name, attempt):
         key = _write(store, owner, matches, replica, attempt)
     with suppress(StoreError):  # It only takes room, until the import is deleted.
         delete_saves(store, everything(store, owner.job_uid, (key,))[0])
@@ -126,8 +126,11 @@ def _take(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
 
 
 @contextmanager
-def _alone_in_its_name(store: Store, owner: JobSpec, name: str, attempt: int) -> Iterator[None]:
-    """Delete what an attempt has written if it fails. Raises SourceError if there is an import of that name."""
+def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> Iterator[None]:
+    """Delete what an attempt has written if it fails.
+
+    Raises SourceError if there is an import of that name already, or another one is committed first.
+    """
     key = _key(owner)
     taken = SourceError(
         f"There is an import of the name {name}: {key}.",
