@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.harness import Cluster, Space
-from cluster.jobs import NO_SAVES, Run, account, failures, ledger, same_auc, verify
+from cluster.harness import Cluster, Space, until
+from cluster.jobs import MANY_EPOCHS, NO_SAVES, Run, account, failures, ledger, same_auc, verify, verify_members
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 
@@ -30,13 +30,13 @@ def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
     cluster: Cluster, space: Space, calm: dict[str, Any]
 ) -> None:
     run = Run.start(space, "elastic", data__epochs=EPOCHS, snapshots__interval=NO_SAVES)
-    run.reach(0.25)
+    run.reach(0.15)
     space.patch("elastic", '{"spec":{"trainers":{"replicas":3}}}')
     grown = run.wait("trains as three", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 3, within_s=120)
     assert {pod.index for pod in space.pods(job="elastic", role="trainer")} == {0, 1, 2}
     assert grown["counters"]["generation"] == 2
     run.before = run.uids()
-    run.reach(0.5)
+    run.reach(0.4)
     cluster.nodes.signal(run.pod("shard", 1), "KILL")
     recovered = run.wait(
         "recovers", lambda s: any(f.get("recoverySeconds") for f in s.get("failures", [])), within_s=60
@@ -55,22 +55,28 @@ def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
     assert same_auc(status, calm)
 
 
-def test_a_third_trainer_joins_and_leaves_in_a_shadow_mode(
-    cluster: Cluster, space: Space, calm: dict[str, Any]
-) -> None:
-    run = Run.start(space, "shadow", data__epochs=EPOCHS, trainers__denseSync="ShadowMA")
-    run.reach(0.25)
-    space.patch("shadow", '{"spec":{"trainers":{"replicas":3}}}')
-    grown = run.wait("trains as three", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 3, within_s=120)
-    assert (grown["counters"]["generation"], grown["budget"]["rollbacks"]) == (2, 0)
-    run.before = run.uids()
-    run.reach(0.35)  # soon after all began at one step: they meet where the fastest is, and it may not be at the end
-    space.patch("shadow", '{"spec":{"trainers":{"replicas":2}}}')
-    run.wait("trains as two", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 2, within_s=120)
-    run.before = run.uids()
-    status = run.finish()
-    verify(run, status, replaced=set())
-    assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (3, 0)
+def test_a_third_trainer_joins_and_leaves_in_a_shadow_mode(cluster: Cluster, space: Space) -> None:
+    # They meet where the fastest of them is. On a busy machine that may be tens of thousands of samples ahead of the
+    # others, which is the end of a short job. dist/test_meeting compares the models.
+    run = Run.start(space, "shadow", data__epochs=MANY_EPOCHS, trainers__denseSync="ShadowMA")
+    meet_as(run, 3, generation=2)
+    meet_as(run, 2, generation=3)
+    status = run.stop()
+    verify_members(run, status, replaced=())
     assert not any(ledger(status).values())
     assert account(cluster.store, status) == {0: (), 1: (), 2: (), 3: ()}
-    assert same_auc(status, calm)
+
+
+def meet_as(run: Run, trainers: int, generation: int) -> None:
+    """Give a job in a shadow mode other trainers; wait until these train on from where those before met."""
+    before = run.trained()
+    run.space.patch(run.name, f'{{"spec":{{"trainers":{{"replicas":{trainers}}}}}}}')
+    status = run.wait(
+        f"trains as {trainers}", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == trainers, within_s=120
+    )
+    met = status["anchors"][-1]["samples"]
+    assert met >= before
+    assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (generation, 0)
+    assert {pod.index for pod in run.space.pods(job=run.name, role="trainer")} == set(range(trainers))
+    until("they train on from where the others met", lambda: run.trained() > met, 60)
+    run.before = run.uids()
