@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +72,18 @@ def test_a_stream_is_read_from_any_place(spec: StoreSpec, server: S3Server, uris
         assert stream.seek(-10, os.SEEK_END) == len(data) - 10
         assert stream.read() == data[-10:]
         assert stream.read(1) == b""
+
+
+def test_bytes_come_as_they_are_stored_whatever_encoding_the_object_states(
+    spec: StoreSpec, server: S3Server, uris: Uris
+) -> None:
+    data = gzip.compress(os.urandom(2 << 20))
+    server.client().put_object(
+        spec.bucket, "clicks.gz", io.BytesIO(data), len(data), metadata={"Content-Encoding": "gzip"}
+    )
+    uri = f"s3://{spec.bucket}/clicks.gz"
+    with uris.open(uri, uris.version(uri)) as stream:
+        assert stream.read() == data
 
 
 def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, server: S3Server, uris: Uris) -> None:

@@ -13,6 +13,7 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import Connection
 from cpr_trainer.store.protocol import BucketMissingError, ExistsError, MissingError
 from cpr_trainer.store.s3_errors import persistent, translated
+from cpr_trainer.store.transfers import SLICE_BYTES
 
 # What tells one content of a data file from another.
 
@@ -115,7 +116,8 @@ class _ObjectStream(SeekableStream):
             return 0
         if self._response is None:
             self._response = self._request()
-        data = self._response.read(len(buffer))
+        # As slices, undecoded: whole stretches would be allocated anew each time, and decoding copies twice more.
+        data = self._response.read(min(len(buffer), SLICE_BYTES), decode_content=False)
         if not data:
             raise urllib3.exceptions.ProtocolError(f"{self._key} ended after {self._position} of {self._size} bytes")
         buffer[: len(data)] = data
