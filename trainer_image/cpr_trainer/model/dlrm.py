@@ -42,7 +42,7 @@ class _PairwiseDots(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, below: Tensor, numbers: Tensor) -> Tensor:
         ctx.save_for_backward(vectors, numbers)
-        return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, below)
+        return _columns(torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1), below)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -50,8 +50,19 @@ class _PairwiseDots(torch.autograd.Function):
         samples, count, _ = vectors.shape
         # d(sum_pairs g_ij v_i.v_j) / dv_i = sum_j g_ij v_j with g symmetric and zero on its diagonal: the extra column.
         padded = torch.nn.functional.pad(gradients[0], (0, 1))
-        symmetric = padded.index_select(1, numbers).view(samples, count, count)
+        symmetric = _columns(padded, numbers).view(samples, count, count)
         return torch.bmm(symmetric, vectors), None, None
+
+
+def _columns(values: Tensor, places: Tensor) -> Tensor:
+    """Return the columns of `values` [n, k] at `places` [c], [n, c], by the way that is fastest for its dtype.
+
+    On a CPU index_select has a fast path for fp32 alone: in bf16 it took 2.7 times as long as gather, which takes twice
+    as long in fp32.
+    """
+    if values.dtype is torch.float32:
+        return values.index_select(1, places)
+    return values.gather(1, places.expand(len(values), -1))
 
 
 #: What a network takes of the tables, see `cpr_trainer.access`.
