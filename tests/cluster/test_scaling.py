@@ -30,13 +30,13 @@ def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
     cluster: Cluster, space: Space, calm: dict[str, Any]
 ) -> None:
     run = Run.start(space, "elastic", data__epochs=EPOCHS, snapshots__interval=NO_SAVES)
-    run.reach(0.15)
+    run.reach(0.25)
     space.patch("elastic", '{"spec":{"trainers":{"replicas":3}}}')
     grown = run.wait("trains as three", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 3, within_s=120)
     assert {pod.index for pod in space.pods(job="elastic", role="trainer")} == {0, 1, 2}
     assert grown["counters"]["generation"] == 2
     run.before = run.uids()
-    run.reach(0.4)
+    run.reach(0.5)
     cluster.nodes.signal(run.pod("shard", 1), "KILL")
     recovered = run.wait(
         "recovers", lambda s: any(f.get("recoverySeconds") for f in s.get("failures", [])), within_s=60
@@ -61,7 +61,7 @@ def test_a_third_trainer_joins_and_leaves_in_a_shadow_mode(cluster: Cluster, spa
     run = Run.start(space, "shadow", data__epochs=MANY_EPOCHS, trainers__denseSync="ShadowMA")
     meet_as(run, 3, generation=2)
     meet_as(run, 2, generation=3)
-    status = run.stop()
+    status = run.status()
     verify_members(run, status, replaced=())
     assert not any(ledger(status).values())
     assert account(cluster.store, status) == {0: (), 1: (), 2: (), 3: ()}
