@@ -20,7 +20,7 @@ from support.bag_data import TABLES, bag_clicks, write_bags
 from support.local_job import LocalJob, small_job
 from support.model import saved_model
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:

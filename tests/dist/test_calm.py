@@ -11,7 +11,7 @@ from support.devices import NO_GPU
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import assert_close, saved_model, train_alone
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(

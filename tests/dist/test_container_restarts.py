@@ -22,7 +22,7 @@ from cpr_contract.reports import ExitCode
 from support.shard_story import BATCH, Story
 from support.shard_story import push_through as push
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

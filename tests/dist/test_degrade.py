@@ -18,7 +18,7 @@ from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.row_count import Count
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES, BATCH = 60_000, 100
 #: A roster number beyond those of the test.
 LATE = 1000

@@ -7,7 +7,7 @@ import pytest
 
 from support.local_job import LocalJob, small_job
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
 
 

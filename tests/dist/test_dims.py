@@ -26,7 +26,7 @@ from support.model import SavedModel, assert_close, assert_fitted, assert_same, 
 from support.row_dims import with_dims
 from support.row_optimizers import mixed
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 40_000
 DIMS = (None, 3, 16, 8)  # the second and the third of their own, the others 8
 

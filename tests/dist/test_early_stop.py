@@ -27,7 +27,7 @@ from cpr_trainer.trainer.early_stop import Verdict
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import assert_same, saved_model
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES, EVERY = 16_000, 1_600
 #: Evaluations soon gain less than this. Two evaluations of a good model differ by far more than rounding.
 STOP = EarlyStopSpec("AUC", 2, 0.022)

@@ -18,7 +18,7 @@ from support.feature_data import model_of_features, visits, write_visits
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 ROWS = 4000
 EPOCHS = 5
 

@@ -21,7 +21,7 @@ from cpr_trainer.rows import UniqueRows
 from support.local_job import LocalJob, small_job
 from support.model import assert_same, saved_model
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES, EVERY, LAST_DUE = 30_000, 7_000, 280
 
 

@@ -17,7 +17,7 @@ from support.killed_shard import KilledAt
 from support.shard_job import shard_roster
 from support.shard_story import BATCH, Story
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 def first_cut(story: Story) -> None:

@@ -19,7 +19,7 @@ from cpr_trainer.rows import UniqueRows
 from cpr_trainer.tables import arena
 from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 #: 20 MiB, of which the log takes less than half; in the save's time at the limit all of it changes several times.
 ROWS, DIM, LIMIT = 20_000, 256, 1 << 20

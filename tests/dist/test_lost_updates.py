@@ -21,7 +21,7 @@ from support.row_count import Count
 from support.shard_job import PATIENCE_S, shard_roster, trainer_roster
 from support.shard_story import ROWS, Story, touched
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
 
 

@@ -19,7 +19,7 @@ from support.model import saved_model, train_alone
 from support.resized_job import resized, stop
 from support.row_count import Count
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 SAMPLES, BATCH = 60_000, 100
 NEAR = 0.01  # see test_shadow
 

@@ -11,7 +11,7 @@ from cprjob import fit
 from support.local_job import small_job
 from support.model import SavedModel, assert_fitted
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 def spec_of(job: JobSpec) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from support.local_job import LocalJob, Member, small_job
 from support.model import SavedModel, assert_same, saved_model
 from support.warm_start import run_slowly
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
 STEPS = 5
 

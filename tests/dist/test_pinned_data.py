@@ -11,7 +11,7 @@ from cpr_contract.spec import DataSpec, JobSpec
 from support.local_job import LocalJob, small_job
 from support.table_data import COLUMNS, TABLES, as_text, clicks
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 ROWS = 12_000
 
 

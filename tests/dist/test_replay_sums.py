@@ -26,7 +26,7 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from support.shard_job import KEY, ShardProcess, shard_roster, small_job, trainer_roster
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 WAIT_S, DIM, STEPS, CUT_EVERY = 60.0, 16, 90, 25
 LARGE = 3 << 22
 SHARDS = (0, 1)

@@ -12,7 +12,7 @@ from support.lost_shards import WITHOUT_LOSS
 from support.model import assert_close, saved_model, train_alone
 from support.row_optimizers import mixed
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 40_000
 
 

@@ -17,7 +17,7 @@ from cpr_trainer.trainer.shadow.desk import GAP_STEPS
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, saved_model, train_alone
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
 #: So much AUC may be missing: a blend pulls a worker back to a target that is older than it is, so the dense network
 #: learns a little more slowly. Over two seeds 0.003 to 0.007 were missing. AUC does not tell whether copies are

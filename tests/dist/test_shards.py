@@ -15,7 +15,7 @@ from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.model import SavedModel, assert_same, saved_model
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
 
 

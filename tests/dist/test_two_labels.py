@@ -13,7 +13,7 @@ from support.model import SavedModel, assert_close, assert_same, saved_model, tr
 from support.oracle import OracleResult
 from support.two_labels import EXAMPLE, SAMPLES, two_labels, write_visits
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 METRICS = {
     *("click.auc", "click.logloss", "buy.auc", "buy.logloss"),

@@ -13,7 +13,7 @@ import pytest
 
 from support.realdata import click_log
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
 STRATEGIES = {"Full", "MFU", "SSU", "SCAR", "Growth", "Anchors"}

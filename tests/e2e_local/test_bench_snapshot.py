@@ -18,7 +18,7 @@ from cpr_contract.choices import Bits
 from cpr_trainer.checkpoint.format.quantise import record_bytes
 from support.s3_servers import running_minio
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
 ROWS, DIM = 20_000, 16

@@ -15,7 +15,7 @@ from cpr_contract.spec import JobSpec
 
 pytestmark = [
     pytest.mark.dist,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         is_emulated("bf16", "cpu", read_cpuinfo()), reason="this processor has no instructions for bf16"
     ),

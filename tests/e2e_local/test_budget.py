@@ -24,7 +24,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.reports import TrainerReport, TrainerState
 from support.runs import CPRJOB, PATIENCE_S, incarnations, lost_in_model, run, small_job, started, status, until
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 #: Sample-shards that may be lost where the budget runs out: more than two losses of about a second come to.
 LIMIT = 36_000

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
 SAMPLES, BATCH, SHARDS = 6400, 64, 3

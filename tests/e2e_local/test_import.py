@@ -19,7 +19,7 @@ from cpr_operator.cli.app import app
 from support.exec_server import PodServer, serving
 from support.runs import CPRJOB, run, small_job
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 #: Steps that change no float32 of the order of a first value: the end has, bit for bit, what the job began with.
 STILL = {"kind": "SGD", "learningRate": 1e-30}

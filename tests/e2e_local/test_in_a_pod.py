@@ -19,7 +19,7 @@ from cprjob_serving import current
 from support.exec_server import PodServer, serving
 from support.runs import run, small_job
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from support.runs import CPRJOB, incarnations, run
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data"
 EXACT = (

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from support.runs import CPRJOB, incarnations, lost_in_model, run, small_job, status
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model"
 

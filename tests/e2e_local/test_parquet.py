@@ -13,7 +13,7 @@ import yaml
 from support.runs import CPRJOB, incarnations, run, small_job
 from support.table_data import COLUMNS, clicks, write
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 def test_a_job_on_two_files_survives_the_loss_of_a_shard(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from support.runs import exported, incarnations, run, small_job
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 NOTHING_MAY_BE_LOST = ("--set", "accuracyBudget.portionOfLostSamples=0")

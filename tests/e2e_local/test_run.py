@@ -13,7 +13,7 @@ import yaml
 
 from support.runs import CPRJOB, incarnations, living, run, small_job, started, until
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Timing
 from support.runs import CPRJOB, PATIENCE_S, run, small_job
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 def snapshots(*arguments: object) -> tuple[int, Any]:

@@ -9,7 +9,7 @@ import yaml
 
 from support.runs import incarnations, run, small_job
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 
 
 def test_a_spare_takes_the_place_of_a_killed_shard_and_nothing_is_lost(tmp_path: Path) -> None:

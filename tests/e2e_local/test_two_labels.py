@@ -12,7 +12,7 @@ import pytest
 from support.runs import CPRJOB, incarnations, run
 from support.two_labels import EXAMPLE
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 NAMES = {"click.auc", "click.logloss", "buy.auc", "buy.logloss", "click.calibration", "buy.calibration"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.runs import exported, incarnations, run
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS, FURTHER = 12_000, 298

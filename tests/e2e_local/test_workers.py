@@ -12,7 +12,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.manifests import WORKERS, WorkersManifest
 from support.runs import incarnations, run, small_job, status
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
 def test_trainers_that_are_replaced_have_the_workers_that_the_first_leader_measured(

@@ -25,7 +25,7 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.warm_start import Main, Process, run
 
 HOST = "127.0.0.1"
-PATIENCE_S = 150.0  # for two loaded cores; nothing here waits that long on its own
+PATIENCE_S = 300.0  # for two loaded cores; nothing here waits that long on its own
 
 
 def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2, batch_size: int = 100) -> JobSpec:
