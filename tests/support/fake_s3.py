@@ -82,7 +82,7 @@ class _Answer(io.BytesIO):
         super().__init__(data)
         self._client = client
 
-    def read(self, size: int | None = -1) -> bytes:
+    def read(self, size: int | None = -1, *, decode_content: bool = True) -> bytes:
         cut = self._client.cut_after
         if cut is not None and self.tell() >= cut:
             self._client.down = True
