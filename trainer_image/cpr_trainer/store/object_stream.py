@@ -116,7 +116,8 @@ class _ObjectStream(SeekableStream):
             return 0
         if self._response is None:
             self._response = self._request()
-        # As slices, undecoded: whole stretches would be allocated anew each time, and decoding copies twice more.
+        # In slices: memory for a whole stretch would be allocated anew each time. Undecoded: the bytes are those that
+        # are stored, and decoding would copy them twice more.
         data = self._response.read(min(len(buffer), SLICE_BYTES), decode_content=False)
         if not data:
             raise urllib3.exceptions.ProtocolError(f"{self._key} ended after {self._position} of {self._size} bytes")

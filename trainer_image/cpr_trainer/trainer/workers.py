@@ -35,15 +35,16 @@ def candidates(processors: int, samples: int) -> tuple[int, ...]:
 def choose(times_s: Mapping[int, Sequence[float]]) -> Workers:
     """Return the fewest workers that are as fast as any, from how long each number of them took for the same batch.
 
-    times_s: for each number, its time in each round, one at least. The median over rounds of what it took of the time
-    of the fewest counts: a machine that is slower in some rounds is slower for all numbers.
+    times_s: for each number, its time in each round; at least one round. Numbers are compared by their time divided by
+    that of the fewest workers in the same round, median over rounds: a machine that is slow in one round is slow for
+    all of them.
     """
     fewest = times_s[min(times_s)]
-    parts = {
+    ratios = {
         count: median(time_s / base_s for time_s, base_s in zip(times, fewest, strict=True))
         for count, times in times_s.items()
     }
-    least = min(parts.values())
-    chosen = min(count for count, part in parts.items() if part <= least * (1 + _TIE))
+    least = min(ratios.values())
+    chosen = min(count for count, ratio in ratios.items() if ratio <= least * (1 + _TIE))
     listed = ", ".join(f"{1000 * median(times_s[count]):.2f} ms with {count}" for count in sorted(times_s))
     return Workers(chosen, f"measured for the first batch: {listed}")
