@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from cpr_contract import env
-from cpr_contract.codec import ContractError, from_json
+from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
@@ -54,7 +54,7 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.observe import ends_untold, leader_report
+from cpr_operator.reconcile.observe import ends_untold, leader_report, recorded_in
 from cpr_operator.reconcile.pass_ import EventReason
 from cpr_operator.roster_delivery import send_rosters, write_rosters
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
@@ -267,9 +267,10 @@ class Controller:
         """
         spec, known = observed.job.spec, len(observed.before.members)
         max_bytes = longest_report(max(spec.shards.replicas + spec.trainers.replicas, known))
+        recorded = to_json(recorded_in(observed.before))
         async with asyncio.TaskGroup() as group:
             reading = asyncio.Lock()
-            asked = {pod.uid: group.create_task(self._report(pod, max_bytes, reading)) for pod in pods}
+            asked = {pod.uid: group.create_task(self._report(pod, max_bytes, recorded, reading)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
             spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE}
@@ -283,12 +284,12 @@ class Controller:
             return observed
         return replace(observed, lost_node=pods[0].node if pods else "")
 
-    async def _report(self, pod: PodView, max_bytes: int, reading: asyncio.Lock) -> Report | None:
+    async def _report(self, pod: PodView, max_bytes: int, recorded: str, reading: asyncio.Lock) -> Report | None:
         """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others.
 
         Long ones are read in a thread, one of a job at a time.
         """
-        answer = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes)
+        answer = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes, recorded)
         if answer is None or len(answer) <= SHORT_REPORT:
             return None if answer is None else read_report(pod, answer)
         async with reading:

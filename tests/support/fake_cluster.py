@@ -44,6 +44,7 @@ class FakeCluster(FakeNodes):
         self.quota: int | None = None
         self.terminating = False  # the namespace is being deleted
         self.calls: list[str] = []
+        self.recorded: dict[str, str] = {}  # what pods were told last that the status holds, by name
         self.sent: list[tuple[str, str, str]] = []  # rosters that pods were sent: name, text, signature
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
@@ -214,8 +215,9 @@ class FakeCluster(FakeNodes):
 
         self._call("emit", publish)
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         held = self.pods.get(pod.name)
+        self.recorded[pod.name] = recorded
         return self.report(held) if held is not None else None
 
     async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:

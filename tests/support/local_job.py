@@ -9,7 +9,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,16 @@ from typing import Any, Self
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.reports import ExitCode, Problem, Result, SaveRef, ShardReport, TrainerReport
+from cpr_contract.reports import (
+    RECORDED_HEADER,
+    ExitCode,
+    Problem,
+    Recorded,
+    Result,
+    SaveRef,
+    ShardReport,
+    TrainerReport,
+)
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
@@ -85,10 +94,11 @@ class Member:
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
-    def page(self, path: str) -> tuple[int, str]:
+    def page(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
         url = f"http://{HOST}:{self.port_base + env.HTTP_PORT}{path}"
+        request = urllib.request.Request(url, headers=dict(headers or {}))
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -115,6 +125,7 @@ class LocalJob:
         self.counters = Counters(roster=0, group=1, generation=1)
         self.leader = 0
         self.anchor: AnchorRef | None = None
+        self.recorded = Recorded(0, "", 0)
         self.dense_floor_samples = 0
         self.may_restore = True
         self.meet = False
@@ -222,7 +233,12 @@ class LocalJob:
         self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
 
     def trainer(self, index: int = 0) -> TrainerReport:
-        return from_json(TrainerReport, self.trainers[index].page("/status")[1])
+        """The trainer's report, which counts as recorded when it is asked for the next time."""
+        headers = {RECORDED_HEADER: to_json(self.recorded)}
+        report = from_json(TrainerReport, self.trainers[index].page("/status", headers)[1])
+        if index == self.leader and report.anchors:
+            self.recorded = Recorded(report.counters.generation, report.anchors[-1].key, 0)
+        return report
 
     def shard(self, index: int) -> ShardReport:
         return from_json(ShardReport, self.shards[index].page("/status")[1])

@@ -141,7 +141,7 @@ class StormDriver(Driver):
         if self.cluster.now >= self._away_until:
             await super()._pass()
 
-    async def _old_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+    async def _old_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """What the pod would have answered some ticks ago."""
         held = self.cluster.pods.get(pod.name)
         if held is None or held.phase != "Running":

@@ -208,6 +208,23 @@ class BestEvaluation:
     since: int
 
 
+#: The header of a request for a report in which the operator says what the job's status holds, as JSON.
+RECORDED_HEADER = "X-CPRJob-Recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the job's status holds of its leader's reports, so that the leader need not keep it for the operator.
+
+    A report that was answered proves nothing: it may have been lost, or asked for by somebody else. `anchor` is the key
+    of the newest anchor, empty for none; `evaluation` the step of the last evaluation in this `generation`, 0 for none.
+    """
+
+    generation: int
+    anchor: str
+    evaluation: int
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
     """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.

@@ -271,9 +271,9 @@ class KubernetesCluster:
         except NotFoundError as error:  # the namespace is gone
             raise RefusedError(str(error)) from error
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """See `Cluster`."""
-        return await self._reports.fetch(pod, deadline_s, max_bytes)
+        return await self._reports.fetch(pod, deadline_s, max_bytes, recorded)
 
     async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
         """See `Cluster`."""

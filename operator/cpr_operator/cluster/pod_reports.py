@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import aiohttp
 
 from cpr_contract import env
+from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import ROSTER_PAGE, ROSTER_SIGNATURE
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.rate import Ration
@@ -154,11 +155,11 @@ class ReportFetcher:
         self._answering = _Lane(MAX_IN_FLIGHT, MAX_OF_JOB, clock)
         self._silent = _Lane(MAX_SILENT, MAX_SILENT_OF_JOB, clock)
 
-    async def fetch(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+    async def fetch(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """The body of the pod's `/status`; None without an address, without a whole answer, or with a longer one.
 
         It waits for its turn for `deadline_s` at most, and for the answer as long again. A pod that was silent the
-        last time is asked after a pause only.
+        last time is asked after a pause only. `recorded`: see `Cluster.fetch_report`.
         """
         job = pod.owner_uid
         if not pod.host or not self._silences.is_due(job, pod.uid):
@@ -169,7 +170,7 @@ class ReportFetcher:
             async with asyncio.timeout(deadline_s) as limit, lane.slot(job, pod.namespace):
                 asked = True
                 limit.reschedule(now() + deadline_s)
-                answer = await self._get(pod, max_bytes)
+                answer = await self._get(pod, max_bytes, recorded)
         except TimeoutError:
             if asked:
                 self._silences.was_silent(job, pod.uid, deadline_s)
@@ -190,8 +191,9 @@ class ReportFetcher:
         except (TimeoutError, aiohttp.ClientError) as error:
             logger.info("%s does not take a roster that is sent: %r", pod.name, error)
 
-    async def _get(self, pod: PodView, max_bytes: int) -> bytes | None:
-        async with self._client.get(_url(pod, "/status"), allow_redirects=False) as response:
+    async def _get(self, pod: PodView, max_bytes: int, recorded: str) -> bytes | None:
+        headers = {RECORDED_HEADER: recorded} if recorded else None
+        async with self._client.get(_url(pod, "/status"), headers=headers, allow_redirects=False) as response:
             if response.status != HTTPStatus.OK:
                 return None
             encoding = response.headers.get("Content-Encoding", "identity")

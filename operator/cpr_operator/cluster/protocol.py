@@ -184,8 +184,11 @@ class Cluster(Protocol):
         """Publish an event; an event of the same key that exists is success. Raises RefusedError."""
         ...
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
-        """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`."""
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+        """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`.
+
+        `recorded` tells the pod what the job's status holds (`cpr_contract.reports.Recorded`, as JSON); empty: nothing.
+        """
         ...
 
     async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:

@@ -179,12 +179,15 @@ def clean_up(observed: PassInput) -> Outcome:
     status, ttl = observed.before, observed.job.spec.ttl_seconds_after_finished
     ended = status.completion_time or observed.now
     left = None if ttl is None else max(ended + ttl - observed.now, 0.0)
-    lingering = bool(live_pods(observed.pods))
+    lingering = live_pods(observed.pods)
+    # A leader may wait to hear that its last report is recorded.
+    waiting = any(pod.role == "trainer" for pod in lingering)
+    again_s = observed.timing.changing_s if waiting else observed.timing.running_s
     return Outcome(
         with_shown(status, observed.job.id.name),
         deletes=_superfluous(observed, status),
         delete_job=left == 0.0,
-        wake_after_s=observed.timing.running_s if lingering else left,
+        wake_after_s=again_s if lingering else left,
     )
 
 

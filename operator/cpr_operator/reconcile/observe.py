@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cpr_contract.manifests import generation_prefix
-from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_contract.reports import ExitCode, Recorded, SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
 from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
@@ -164,6 +164,13 @@ def leader_report(observed: PassInput) -> TrainerReport | None:
     return report if isinstance(report, TrainerReport) else None
 
 
+def recorded_in(status: Status) -> Recorded:
+    """What the status, as it was read, holds of the leader's reports: the leader is told when it is asked again."""
+    held_out = status.progress.held_out
+    anchor = status.anchors[-1].key if status.anchors else ""
+    return Recorded(status.counters.generation, anchor, held_out.step if held_out else 0)
+
+
 def is_current(status: Status, report: ShardReport | TrainerReport) -> bool:
     """Whether the report is about the present generation."""
     return report.counters.generation == status.counters.generation
@@ -199,9 +206,12 @@ def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
 def first_round(observed: PassInput) -> tuple[PodView, ...]:
     """The leader, members that are not known to work, shards whose saves are overdue, and spares.
 
-    All members, if the leader did not answer the last time: its deadline is not waited for again.
+    All members, if the leader did not answer the last time: its deadline is not waited for again. Of a job that
+    succeeded the leader, which may wait until it hears that its last report is recorded.
     """
     status = observed.before
+    if status.phase == "Succeeded":
+        return _pods(observed, [m for m in status.trainers if _leads(observed, m)])
     if status.phase in _QUIET:
         return ()
     members = observed.before.members

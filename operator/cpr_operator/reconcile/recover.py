@@ -375,7 +375,8 @@ def _sent_back_to(progress: Progress, samples: int, step: int) -> Progress:
     """Where training goes on after a rollback; from there on what is trained again counts as training."""
     samples, step = min(samples, progress.samples), min(step, progress.step)
     percent = 100 * samples // max(progress.total_samples, 1)
-    return progress.evolve(samples=samples, step=step, percent=percent, protected_samples=None)
+    held_out = progress.held_out if progress.held_out and progress.held_out.samples <= samples else None
+    return progress.evolve(samples=samples, step=step, percent=percent, protected_samples=None, held_out=held_out)
 
 
 def _with_lost_time(status: Status, samples: int) -> Overhead:

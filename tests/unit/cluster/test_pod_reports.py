@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from cpr_contract.reports import RECORDED_HEADER
 from cpr_operator.cluster.pod_reports import (
     MAX_IN_FLIGHT,
     MAX_OF_JOB,
@@ -59,6 +60,15 @@ async def test_a_report_is_the_body(fetcher: ReportFetcher) -> None:
 
     async with pod_that(answer) as pod:
         assert await fetcher.fetch(pod, 5.0, MOST) == b"report"
+
+
+async def test_a_pod_is_told_what_is_recorded(fetcher: ReportFetcher) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=request.headers.get(RECORDED_HEADER, "nothing"))
+
+    async with pod_that(answer) as pod:
+        assert await fetcher.fetch(pod, 5.0, MOST, '{"anchor": "job/7"}') == b'{"anchor": "job/7"}'
+        assert await fetcher.fetch(pod, 5.0, MOST) == b"nothing"
 
 
 async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> None:

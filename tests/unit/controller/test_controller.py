@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from cpr_contract.codec import from_json
+from cpr_contract.reports import Recorded
+from cpr_contract.roster import AnchorRef
 from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.cluster.views import PodView
@@ -42,6 +45,38 @@ async def test_progress_alone_is_written_seldom() -> None:
     house.cluster.now += 20
     await house.go()
     assert house.cluster.calls[calls:] == ["write_status"]
+
+
+def told(house: House) -> Recorded:
+    """What the leader was told when it was asked last."""
+    return from_json(Recorded, house.cluster.recorded[house.status.trainers[0].pod])
+
+
+async def test_a_leader_is_told_what_the_status_holds_once_that_is_written() -> None:
+    total = 200_000
+    house = House(spec(snapshots__interval={"mode": "Fixed", "seconds": 3600}, data__samples=total), total=total)
+    await house.go(8)
+    generation = house.status.counters.generation
+    assert told(house) == Recorded(generation, "", 0)
+    (plane,) = house.cluster.planes.values()
+    plane.store.anchors.append(AnchorRef("job/7", "", generation, 7, 70))
+    await house.go()
+    assert told(house).anchor == "", "its answer was not written yet"
+    assert house.status.anchors[-1].key == "job/7"
+    await house.go()
+    assert told(house).anchor == "job/7"
+
+
+async def test_a_leader_that_has_not_ended_when_the_job_succeeds_is_told_what_is_recorded() -> None:
+    house = House()
+    while house.status.phase != "Succeeded":
+        await house.go()
+    house.cluster.recorded.clear()
+    await house.go()
+    assert house.cluster.recorded == {}
+    house.cluster.pods[house.status.trainers[0].pod].phase = "Running"
+    assert await house.go() == 1.0, "the next pass is soon"
+    assert told(house).anchor == house.status.anchors[-1].key
 
 
 async def test_a_spec_that_is_none_gets_a_condition_and_no_pods() -> None:
@@ -156,7 +191,7 @@ async def test_an_answer_that_is_no_report_is_no_answer() -> None:
     house = House()
     await house.go(8)
 
-    async def nonsense(pod: PodView, deadline_s: float, max_bytes: int) -> bytes:
+    async def nonsense(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes:
         return b"<html>"
 
     house.cluster.fetch_report = nonsense
@@ -170,7 +205,7 @@ async def test_silence_is_no_evidence() -> None:
     await house.go(8)
     before = house.status.shards, house.status.trainers
 
-    async def silence(pod: PodView, deadline_s: float, max_bytes: int) -> None:
+    async def silence(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> None:
         return None
 
     house.cluster.fetch_report = silence

@@ -45,8 +45,8 @@ def unheard(driver: Driver, passes: int) -> None:
     """Nobody's answers reach the operator in so many passes."""
     fetch, left = driver.cluster.fetch_report, [passes]
 
-    async def lost(pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
-        return await fetch(pod, deadline_s, max_bytes) if left[0] <= 0 else None
+    async def lost(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+        return await fetch(pod, deadline_s, max_bytes, recorded) if left[0] <= 0 else None
 
     run = driver.controller.run_pass
 

@@ -60,7 +60,7 @@ async def test_pods_that_answer_with_the_most_they_may_take_little_memory(
     lies = {pod.name: lie(cluster.report(pod) or b"{}") for pod in cluster.pods.values()}
     asked: set[str] = set()
 
-    async def fetch(pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+    async def fetch(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         if pod.role == "trainer" and pod.index == driver.status().leader:
             return None  # so everybody else is asked
         asked.add(pod.name)

@@ -58,11 +58,11 @@ class Cluster(FakeCluster):
         self.hang(role, index)
         self.cut.add(self.member(role, index).name)
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         self.asked.append(f"{pod.role}/{pod.index}")
         answer_s = self.answers_s.get(pod.name, ANSWER_S)
         await asyncio.sleep(min(answer_s, deadline_s))
-        return await super().fetch_report(pod, deadline_s, max_bytes) if answer_s <= deadline_s else None
+        return await super().fetch_report(pod, deadline_s, max_bytes, recorded) if answer_s <= deadline_s else None
 
     async def reaches(self, pod: PodView) -> bool:
         if pod.name in self.cut:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from cpr_contract.codec import from_json
-from cpr_contract.reports import ExitCode, Problem, SaveRef
+from cpr_contract.reports import RECORDED_HEADER, ExitCode, Problem, SaveRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
 from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, status_server, stop_on_sigterm
@@ -34,6 +34,7 @@ class Process:
 
     def __init__(self) -> None:
         self.good = True
+        self.heard: list[str] = []
         self.registry = CollectorRegistry()
         self.steps = Counter("cprjob_test_steps", "Steps.", registry=self.registry)
 
@@ -57,6 +58,7 @@ def url(process: Process) -> Iterator[str]:
         healthy=lambda: process.good,
         ready=lambda: not process.good,
         registry=process.registry,
+        hear=process.heard.append,
     ) as server:
         yield f"http://127.0.0.1:{server.port}"
 
@@ -65,6 +67,13 @@ def test_the_report_is_a_document_of_the_contract(url: str) -> None:
     answer = httpx.get(f"{url}/status?pretty")
     assert answer.headers["content-type"] == "application/json"
     assert from_json(SaveRef, answer.content) == STATUS
+
+
+def test_what_the_operator_has_recorded_is_heard_with_its_request_for_the_report(url: str, process: Process) -> None:
+    for page in ("status", "status?pretty", "metrics"):
+        assert httpx.get(f"{url}/{page}", headers={RECORDED_HEADER: page}).status_code == 200
+    httpx.get(f"{url}/status")
+    assert process.heard == ["status", "status?pretty"]
 
 
 def test_probes_say_yes_and_no(url: str, process: Process) -> None:

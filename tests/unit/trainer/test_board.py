@@ -1,10 +1,12 @@
 import threading
 from dataclasses import replace
+from time import sleep
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cpr_contract.reports import GroupScores, HeldOutScores, Problem, TrainerReport, TrainerState
+from cpr_contract.codec import to_json
+from cpr_contract.reports import GroupScores, HeldOutScores, Problem, Recorded, TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.trainer.board import Board, ReportCollector
 
@@ -73,18 +75,32 @@ def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
     assert board.report().state is TrainerState.TRAINING
 
 
-def test_groups_that_only_a_report_tells_are_waited_for_until_one_is_asked_for() -> None:
-    by_group = replace(EVALUATION, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),))
+def test_groups_that_only_a_report_tells_are_waited_for_until_they_are_recorded() -> None:
+    """Who else asks for a report proves nothing, nor does what is recorded of another generation."""
     board = Board(_report())
-    board.set(evaluation=by_group)
-    board.tell()
-    board.set(evaluation=replace(by_group, step=20))
-    asked: list[TrainerReport] = []
-    asker = threading.Timer(0.2, lambda: asked.append(board.tell()))
+    generation = board.report().counters.generation
+    board.set(evaluation=replace(EVALUATION, step=20, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
+    heard = [Recorded(generation, "", 10), Recorded(generation + 1, "", 20), Recorded(generation, "", 20)]
+    left = iter((*map(to_json, heard[:2]), "no JSON", to_json(heard[2])))
+
+    def ask() -> None:
+        for recorded in left:
+            board.report()
+            board.hear(recorded)
+            sleep(0.1)
+
+    asker = threading.Thread(target=ask)
     asker.start()
     board.wait_for_groups(within_s=60)
-    (report,) = asked
-    assert report.evaluation == board.evaluation
+    assert board.recorded == heard[2]
+    asker.join()
+
+
+def test_groups_are_waited_for_so_long_and_no_longer(caplog: pytest.LogCaptureFixture) -> None:
+    board = Board(_report())
+    board.set(evaluation=replace(EVALUATION, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
+    board.wait_for_groups(within_s=0.01)
+    assert "did not record the scores by group" in caplog.text
 
 
 @pytest.mark.parametrize("evaluation", [None, EVALUATION])

@@ -18,6 +18,7 @@ from typing import Any, Self
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cpr_contract.codec import to_json
+from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE
 
 # How many callers a process serves before they have proved who they are, and how long each of them may take.
@@ -84,7 +85,8 @@ class StatusServer:
     `status` returns the report (a contract dataclass), `healthy` whether the main loop makes progress, `ready` whether
     the process serves. All three are called from other threads, and must not block. So is `receive`: it gets what was
     posted to the page of rosters with its signature, and tells whether that is right; without it there is no such page.
-    `port` 0 takes a free one: `port` tells which.
+    `hear` gets what a request for the status says that the operator has recorded, before it is answered. `port` 0 takes
+    a free one: `port` tells which.
     """
 
     def __init__(  # noqa: PLR0913 -- one argument per page
@@ -97,6 +99,7 @@ class StatusServer:
         ready: Callable[[], bool],
         registry: CollectorRegistry,
         receive: Callable[[bytes, str], bool] | None = None,
+        hear: Callable[[str], None] = lambda _: None,
     ) -> None:
         pages: dict[str, Callable[[], _Page]] = {
             "/healthz": lambda: _verdict(healthy()),
@@ -104,7 +107,7 @@ class StatusServer:
             "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry)),
             "/status": lambda: (HTTPStatus.OK, "application/json", to_json(status()).encode()),
         }
-        self._server = _Server(address, port, pages, receive)
+        self._server = _Server(address, port, pages, receive, hear)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="status", daemon=True)
 
     @property
@@ -149,10 +152,12 @@ class _Server(ThreadingHTTPServer):
         port: int,
         pages: dict[str, Callable[[], _Page]],
         receive: Callable[[bytes, str], bool] | None,
+        hear: Callable[[str], None],
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.pages = pages
         self.receive = receive
+        self.hear = hear
         self._clients = Gate(_CLIENTS, _hang_up)
         super().__init__((address, port), _Handler)
 
@@ -199,7 +204,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _DEADLINE_S
 
     def do_GET(self) -> None:
-        page = self.server.pages.get(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        page, recorded = self.server.pages.get(path), self.headers.get(RECORDED_HEADER)
+        if path == "/status" and recorded is not None:
+            self.server.hear(recorded)
         status, kind, body = page() if page else (HTTPStatus.NOT_FOUND, "text/plain", b"no such page\n")
         self.send_response(status)
         self.send_header("Content-Type", kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +13,20 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cpr_contract.reports import BestEvaluation, HeldOutScores, Problem, TrainerReport, TrainerState
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.reports import (
+    RECORDED_HEADER,
+    BestEvaluation,
+    HeldOutScores,
+    Problem,
+    Recorded,
+    TrainerReport,
+    TrainerState,
+)
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
+
+_LOG = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 
@@ -23,14 +35,14 @@ class Board:
     """Holds the report. The main thread changes it; the status page's threads read it.
 
     `look` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts longer
-    than `patience_s` is a pause. `told` is the report that was asked for last. `standing` is a problem that lasts as
-    long as the process and keeps nothing from training: it is reported while there is no other.
+    than `patience_s` is a pause. `recorded` is what the operator said last that the job's status holds. `standing` is a
+    problem that lasts as long as the process and keeps nothing from training: it is reported while there is no other.
     """
 
     def __init__(self, first: TrainerReport, standing: Problem | None = None) -> None:
         self.look: Callable[[TrainerReport], TrainerReport] = lambda report: report
         self.patience_s = 1.0
-        self.told = first
+        self.recorded = Recorded(0, "", 0)
         self._report = first
         self._standing = standing
         self._lock = threading.Lock()
@@ -68,16 +80,22 @@ class Board:
         report = self.look(report)
         return report if report.problem else replace(report, problem=self._standing)
 
-    def tell(self) -> TrainerReport:
-        """Return the report for whoever asks over HTTP, which is the operator; any thread may call it."""
-        self.told = self.report()
-        return self.told
+    def hear(self, recorded: str) -> None:
+        """Take in what the operator says that the job's status holds; any thread may call it."""
+        try:
+            self.recorded = from_json(Recorded, recorded)
+        except ContractError as error:
+            _LOG.warning("%s is ignored: %s", RECORDED_HEADER, error)
 
     def wait_for_groups(self, within_s: float) -> None:
-        """Wait until the scores by group of the last evaluation, if there are any, have been asked for."""
+        """Wait until the job's status holds the scores by group of the last evaluation, if there are any."""
         evaluation, until = self.evaluation, monotonic() + within_s
-        while evaluation is not None and evaluation.groups and self.told.evaluation != evaluation:
+        if evaluation is None or not evaluation.groups:
+            return
+        wanted = (self._report.counters.generation, evaluation.step)
+        while (self.recorded.generation, self.recorded.evaluation) != wanted:
             if monotonic() > until:
+                _LOG.warning("the operator did not record the scores by group within %.0f s", within_s)
                 return
             sleep(_LOOK_S)
 

@@ -21,8 +21,8 @@ _FULL = 0.75
 class Leading:
     """The leader's duties in one generation, across groups as long as this trainer leads them.
 
-    `roster` returns the newest roster; `told` the anchors that the operator knows of; `anchors` are those already
-    committed, oldest first.
+    `roster` returns the newest roster; `recorded` the key of the newest anchor that the job's status holds; `anchors`
+    are those already committed, oldest first.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Leading:
         setup: Setup,
         exchange: Exchange,
         roster: Callable[[], TrainerRoster],
-        told: Callable[[], tuple[AnchorRef, ...]],
+        recorded: Callable[[], str],
         anchors: tuple[AnchorRef, ...],
     ) -> None:
         self.cost = SaveCost()
@@ -48,7 +48,7 @@ class Leading:
             lambda: tuple(peer.incarnation for peer in sorted(roster().shards, key=lambda peer: peer.index)),
             setup.job.snapshots.keep,
             pruner=Pruner(setup.store, setup.job.job_uid),
-            told=told,
+            recorded=recorded,
             anchors=anchors,
             rng=random.Random(),
             pinned=(setup.pinning.pinned, setup.evaluation_pinning.pinned, setup.pinning.workers),

@@ -48,7 +48,7 @@ _FLUSH_ATTEMPTS = 5
 _CUT_COMMITS = 2
 _LEAST_CUT_S = 15.0
 #: How long a leader that has finished waits for the operator to ask for what only a report can tell.
-_TOLD_S = 10.0
+_RECORDED_S = 60.0
 
 
 #: Makes a group for a roster, and for the state that this trainer brings to it.
@@ -218,7 +218,7 @@ class Loop:
             self.leading = None
         if leads and self.leading is None:
             anchors = insist(self._starter().known_anchors, self._board, self._watch.attend_or_stop)
-            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, self._told_anchors, anchors)
+            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, self._recorded_anchor, anchors)
 
     def _meet(self, group: Group) -> None:
         """Come to the same dense state as all others, with every push up to it on its way."""
@@ -346,7 +346,7 @@ class Loop:
                     self._board.set(result=anchor, state=TrainerState.FINISHED)
                     group.dismiss()
                     # The last word has no room for them.
-                    self._board.wait_for_groups(_TOLD_S)
+                    self._board.wait_for_groups(_RECORDED_S)
                     return self._result(anchor)
                 self._stops.meet_at(anchor)
             group.listen(self._watch.attend_or_stop)
@@ -379,8 +379,8 @@ class Loop:
         leading.save(stepper.state)
         self._board.set(step=stepper.state.reached, samples=stepper.state.samples)
 
-    def _told_anchors(self) -> tuple[AnchorRef, ...]:
-        return self._board.told.anchors
+    def _recorded_anchor(self) -> str:
+        return self._board.recorded.anchor
 
     def _starter(self) -> Starter:
         return Starter(self._setup, self._board, lambda: self._roster)

@@ -74,11 +74,12 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
     with StatusServer(
         environment.address,
         environment.port_base + HTTP_PORT,
-        status=board.tell,
+        status=board.report,
         healthy=lambda: watch.healthy() or board.state is TrainerState.LOADING,
         ready=lambda: board.state in _READY,
         registry=registry,
         receive=environment.receiver(rosters.offer),
+        hear=board.hear,
     ):
         roster = watch.first()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.

@@ -129,9 +129,9 @@ class AnchorCommitter:
     """Saves of one generation, by the leader of one group.
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
-    names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
-    those that exist, oldest first. `pinned` is what the first leader found for as long as the job lives, `vocabularies`
-    those of tables, by their name; what was lost of them is written again before each anchor.
+    names as shards. `keep` anchors stay, the rest is for `pruner`, as `recorded` allows (see `Retention`); `anchors`
+    are those that exist, oldest first. `pinned` is what the first leader found for as long as the job lives,
+    `vocabularies` those of tables, by their name; what was lost of them is written again before each anchor.
     `committed` is called after each anchor. `failing`: the store did not take the last thing that was to be saved.
     """
 
@@ -143,7 +143,7 @@ class AnchorCommitter:
         keep: int,
         *,
         pruner: Pruner,
-        told: Callable[[], tuple[AnchorRef, ...]],
+        recorded: Callable[[], str],
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
         pinned: Sequence[DataManifest | WorkersManifest | None] = (),
@@ -156,7 +156,7 @@ class AnchorCommitter:
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
-        self._retention = Retention(pruner, rng, told)
+        self._retention = Retention(pruner, rng, recorded)
         self._rng = rng
         self._pinned = pinned
         self._vocabularies = vocabularies

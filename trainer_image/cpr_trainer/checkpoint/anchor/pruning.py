@@ -284,21 +284,21 @@ _FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
 #: The operator may be away for so long before the anchors that it knows of go.
-_UNTOLD_S = 3600.0
+_UNRECORDED_S = 3600.0
 
 
 class Retention:
     """Sweeps by `pruner`. `problem` is why the last sweep failed, None once one has succeeded. For one thread.
 
-    `told` returns the anchors that the operator has heard of. It can roll the job back to no others, so a sweep that
-    would leave none of them waits, for an hour at most.
+    `recorded` returns the key of the newest anchor that the job's status holds. The operator can roll the job back to
+    none that came later, so a sweep that would not leave it waits, for an hour at most.
     """
 
-    def __init__(self, pruner: Pruner, rng: random.Random, told: Callable[[], tuple[AnchorRef, ...]]) -> None:
+    def __init__(self, pruner: Pruner, rng: random.Random, recorded: Callable[[], str]) -> None:
         self.problem: Problem | None = None
         self._pruner = pruner
         self._rng = rng
-        self._told = told
+        self._recorded = recorded
         self._keep: tuple[AnchorRef, ...] = ()
         self._spared: Collection[int] = ()
         self._asked_s = 0.0
@@ -318,11 +318,11 @@ class Retention:
         self._pruner.note(anchors[-1], shards)
 
     def turn(self) -> None:
-        """Sweep if that was asked for, the operator knows an anchor that stays, and no attempt failed just now."""
+        """Sweep if that was asked for, the status holds an anchor that stays, and no attempt failed just now."""
         if not self._keep or (self.problem is not None and monotonic() < self._next_s):
             return
-        known = not set(self._keep).isdisjoint(self._told())
-        if not known and monotonic() - self._asked_s < _UNTOLD_S:
+        known = self._recorded() in {anchor.key for anchor in self._keep}
+        if not known and monotonic() - self._asked_s < _UNRECORDED_S:
             return
         try:
             self._pruner.prune(self._keep, self._spared)
