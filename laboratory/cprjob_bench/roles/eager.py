@@ -24,8 +24,9 @@ from cpr_trainer.exchange.handshake import HandshakeError, Hello, Identity, Sess
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.parity.desk import Caller
+from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
-from cpr_trainer.parity.messages import Dialogue, NotReadyError, most_bytes
+from cpr_trainer.parity.messages import most_bytes
 from cpr_trainer.shard.server import Connection, Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Home

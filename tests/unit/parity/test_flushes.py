@@ -12,8 +12,9 @@ from cpr_contract.codec import from_json
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
+from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount
-from cpr_trainer.parity.messages import Dialogue, NotReadyError, Read, Rows, Stand, Standing, document_of, pack
+from cpr_trainer.parity.messages import Read, Rows, Stand, Standing, document_of, pack
 from cpr_trainer.shard import redundancy
 from support.exchanges import WAIT_S, wait_for
 from support.parity_job import SHARDS, K, ParityJob, parity_of

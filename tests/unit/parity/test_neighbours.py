@@ -11,8 +11,9 @@ import pytest
 
 from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.parity.coding import Image, Ring
+from cpr_trainer.parity.dialogue import Dialogue
 from cpr_trainer.parity.flush import Point
-from cpr_trainer.parity.messages import Dialogue, Read, Rows, document_of, pack_rows
+from cpr_trainer.parity.messages import Read, Rows, document_of, pack_rows
 from cpr_trainer.parity.rebuild import Neighbours, StripeOf
 from cpr_trainer.parity.store import GoneError, rows_of
 
@@ -40,7 +41,7 @@ class Neighbour:
         asked = document_of(Read, Frame(header, memoryview(b"".join(bytes(each) for each in payload))))
         self.asked.append(asked)
         answer, told = pack_rows(1, *self._world.answer(asked))
-        self._answers.append(Frame(answer, memoryview(b"".join(bytes(each) for each in told))))
+        self._answers.append(Frame(answer, memoryview(bytearray().join(bytes(each) for each in told))))
 
     def receive(self, expected: Operation) -> Frame:
         frame = self._answers.popleft()

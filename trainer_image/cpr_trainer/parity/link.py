@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.frames import FrameError, Operation
 from cpr_trainer.exchange.handshake import HandshakeError
+from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import Flush, Point
-from cpr_trainer.parity.messages import Dialogue, NotReadyError, Stand, Standing, document_of, pack, pack_flush
+from cpr_trainer.parity.messages import Stand, Standing, document_of, pack, pack_flush
 from cpr_trainer.runtime import backoff
 
 _LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What shards tell each other, and the connection over which one asks another.
+"""What shards tell each other.
 
 FLUSH a flush, STAND and READ what is asked, STANDING and ROWS what is answered. The header's `count` is the length of
 the document; arrays begin at the next multiple of 8.
@@ -6,23 +6,15 @@ the document; arrays begin at the next multiple of 8.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.env import DATA_PORT
-from cpr_contract.roster import Peer
-from cpr_trainer.exchange.encoding import Encoding
-from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
-from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Identity, Initiator
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import Delta, Flush, Moment, Point
 
@@ -120,7 +112,7 @@ def document_of(cls: type[Document], frame: Frame) -> Document:
 
 def unpack_flush(frame: Frame, shapes: Shapes) -> Flush:
     """Return the flush in a FLUSH; its arrays are a copy. Raises FrameError."""
-    head, reader = document_of(_FlushHead, frame), _Arrays(frame)
+    head, reader = document_of(_FlushHead, frame), _Arrays(frame.detached())
     if len(head.counts) != len(shapes):
         raise FrameError(f"a flush of {len(head.counts)} segments, not {len(shapes)}")
     deltas = tuple(
@@ -132,7 +124,7 @@ def unpack_flush(frame: Frame, shapes: Shapes) -> Flush:
 
 
 def unpack_image(frame: Frame, count: int, shape: tuple[int, int, int]) -> Image:
-    """Return the rows in a ROWS, a copy. Raises FrameError."""
+    """Return the rows in a ROWS, which share its memory. Raises FrameError."""
     reader = _Arrays(frame)
     image = reader.image(count, *shape[1:])
     reader.end()
@@ -140,12 +132,12 @@ def unpack_image(frame: Frame, count: int, shape: tuple[int, int, int]) -> Image
 
 
 class _Arrays:
-    """Takes arrays from a frame, one after the other, out of a copy of its payload."""
+    """Takes arrays from a frame, one after the other. They share its memory."""
 
     def __init__(self, frame: Frame) -> None:
         count = frame.header.count
-        self._payload = bytearray(frame.payload[count + -count % _ALIGNMENT :])
-        self._at = 0
+        self._payload = frame.payload
+        self._at = count + -count % _ALIGNMENT
 
     def take(self, shape: tuple[int, ...], dtype: type[Any]) -> NDArray[Any]:
         count = int(np.prod(shape))
@@ -166,83 +158,3 @@ class _Arrays:
 
 def _arrays(image: Image) -> tuple[NDArray[Any], ...]:
     return image.rows, image.state, image.touched
-
-
-# A connection to another shard, for questions that are answered in order. It blocks: it is for threads aside.
-
-
-_GREETING_S = 3.0
-
-
-class NotReadyError(Exception):
-    """The other shard is of another generation, for now, or has no rows yet."""
-
-
-class Dialogue:
-    """A connection to a shard that has proved who it is. `answer_s` bounds each wait for the network.
-
-    Whatever raises OSError (TimeoutError among it), FrameError or HandshakeError has ended it.
-    """
-
-    def __init__(  # noqa: PLR0913, PLR0917 -- who talks to whom, and how
-        self, peer: Peer, key: bytes, me: Identity, callee: Identity, encoding: Encoding, answer_s: float
-    ) -> None:
-        address = (peer.host, peer.port_base + DATA_PORT)
-        self._connection = socket.create_connection(address, min(_GREETING_S, answer_s))
-        self._reader, self._writer = FrameReader(LIMIT_BYTES), FrameWriter()
-        try:
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._greet(Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding))
-        except BaseException:
-            self._connection.close()
-            raise
-        self._reader.limit_bytes = 2**32
-        self._connection.settimeout(answer_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._connection.close()
-
-    def ask(self, header: Header, payload: list[Any], expected: Operation) -> Frame:
-        """Send a frame and return the answer, which is valid until the next one. Raises NotReadyError."""
-        self.send(header, payload)
-        return self.receive(expected)
-
-    def send(self, header: Header, payload: list[Any]) -> None:
-        """Send a frame. Several may be sent before they are answered: they are in their order."""
-        self._writer.add(header, *payload)
-        self._writer.flush(self._connection)
-
-    def receive(self, expected: Operation) -> Frame:
-        """Return the next answer, which is valid until the one after it. Raises NotReadyError."""
-        frame = self._receive()
-        if frame.header.operation is Operation.NOT_READY:
-            raise NotReadyError
-        if frame.header.operation is not expected:
-            raise FrameError(f"{frame.header.operation.name} in the place of {expected.name}")
-        return frame
-
-    def hang_up(self) -> None:
-        """End it: whoever waits in `ask` is told at once. Any thread may call it."""
-        with contextlib.suppress(OSError):  # the other side was faster
-            self._connection.shutdown(socket.SHUT_RDWR)
-
-    def _greet(self, initiator: Initiator) -> None:
-        challenge = self._exchange(Operation.HELLO, initiator.hello(), Operation.CHALLENGE)
-        proof, _ = initiator.prove(bytes(challenge.payload))
-        self._exchange(Operation.PROOF, proof, Operation.WELCOME)
-
-    def _exchange(self, operation: Operation, payload: bytes, expected: Operation) -> Frame:
-        return self.ask(Header(operation, payload_bytes=len(payload)), [payload], expected)
-
-    def _receive(self) -> Frame:
-        frame = self._reader.read(self._connection)
-        if frame is None:  # a socket that blocks says so by an error
-            raise TimeoutError("no answer")
-        if frame.header.operation is Operation.ERROR:
-            raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
-        return frame

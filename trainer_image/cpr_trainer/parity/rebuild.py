@@ -18,19 +18,9 @@ from cpr_contract.codec import from_json
 from cpr_trainer.exchange.frames import FrameError, Operation
 from cpr_trainer.exchange.handshake import HandshakeError
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
+from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount, Moment, Point, Rebuilt
-from cpr_trainer.parity.messages import (
-    Dialogue,
-    NotReadyError,
-    Read,
-    Rows,
-    Shapes,
-    Stand,
-    Standing,
-    document_of,
-    pack,
-    unpack_image,
-)
+from cpr_trainer.parity.messages import Read, Rows, Shapes, Stand, Standing, document_of, pack, unpack_image
 from cpr_trainer.parity.store import GoneError, rows_of
 from cpr_trainer.tables.arena import Home
 

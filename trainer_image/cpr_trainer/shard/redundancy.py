@@ -18,10 +18,10 @@ from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.parity.desk import Desk
+from cpr_trainer.parity.dialogue import Dialogue
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.link import Heard, HolderLink
-from cpr_trainer.parity.messages import Dialogue
 from cpr_trainer.parity.rebuild import Neighbours, rebuild
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.progress import Progress

@@ -1,0 +1,119 @@
+"""A connection to another shard, for questions that are answered in order. It blocks: it is for threads aside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import weakref
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from cpr_contract.env import DATA_PORT
+from cpr_contract.roster import Peer
+from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
+from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Identity, Initiator
+
+_GREETING_S = 3.0
+
+
+class NotReadyError(Exception):
+    """The other shard is of another generation, for now, or has no rows yet."""
+
+
+class Recycled:
+    """Memory for payloads. It is used again once nothing refers to the payload that was in it. One thread.
+
+    Rows come by the gigabyte, in pieces that live for milliseconds. To take fresh memory for each, and to touch it for
+    the first time, takes longer than to receive it.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Return room for a payload, writable. Arrays that are made of it keep it."""
+        memory = self._free.pop() if self._free else bytearray()
+        if len(memory) < size_bytes:
+            memory = bytearray(size_bytes)
+        room = np.frombuffer(memory, np.uint8, size_bytes)
+        weakref.finalize(room, self._free.append, memory).atexit = False
+        return room.data
+
+
+class Dialogue:
+    """A connection to a shard that has proved who it is. `answer_s` bounds each wait for the network.
+
+    An answer of ROWS has memory of its own; any other is valid until the next one. Whatever raises OSError
+    (TimeoutError among it), FrameError or HandshakeError has ended it.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- who talks to whom, and how
+        self, peer: Peer, key: bytes, me: Identity, callee: Identity, encoding: Encoding, answer_s: float
+    ) -> None:
+        address = (peer.host, peer.port_base + DATA_PORT)
+        self._connection = socket.create_connection(address, min(_GREETING_S, answer_s))
+        self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
+        self._memory = Recycled()
+        try:
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._greet(Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding))
+        except BaseException:
+            self._connection.close()
+            raise
+        self._reader.limit_bytes = 2**32
+        self._connection.settimeout(answer_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def ask(self, header: Header, payload: list[Any], expected: Operation) -> Frame:
+        """Send a frame and return the answer. Raises NotReadyError."""
+        self.send(header, payload)
+        return self.receive(expected)
+
+    def send(self, header: Header, payload: list[Any]) -> None:
+        """Send a frame. Several may be sent before they are answered: they are in their order."""
+        self._writer.add(header, *payload)
+        self._writer.flush(self._connection)
+
+    def receive(self, expected: Operation) -> Frame:
+        """Return the next answer. Raises NotReadyError."""
+        frame = self._receive()
+        if frame.header.operation is Operation.NOT_READY:
+            raise NotReadyError
+        if frame.header.operation is not expected:
+            raise FrameError(f"{frame.header.operation.name} in the place of {expected.name}")
+        return frame
+
+    def hang_up(self) -> None:
+        """End it: whoever waits in `ask` is told at once. Any thread may call it."""
+        with contextlib.suppress(OSError):  # the other side was faster
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _greet(self, initiator: Initiator) -> None:
+        challenge = self._exchange(Operation.HELLO, initiator.hello(), Operation.CHALLENGE)
+        proof, _ = initiator.prove(bytes(challenge.payload))
+        self._exchange(Operation.PROOF, proof, Operation.WELCOME)
+
+    def _exchange(self, operation: Operation, payload: bytes, expected: Operation) -> Frame:
+        return self.ask(Header(operation, payload_bytes=len(payload)), [payload], expected)
+
+    def _receive(self) -> Frame:
+        frame = self._reader.read(self._connection)
+        if frame is None:  # a socket that blocks says so by an error
+            raise TimeoutError("no answer")
+        if frame.header.operation is Operation.ERROR:
+            raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
+        return frame
+
+    def _place(self, header: Header) -> memoryview | None:
+        return self._memory.take(header.payload_bytes) if header.operation is Operation.ROWS else None
