@@ -1,4 +1,4 @@
-"""Runs of rows that are read and written at once are what they are one by one."""
+"""Rows that are read, written or added many at once are what they are one by one."""
 
 from __future__ import annotations
 
@@ -57,3 +57,22 @@ def test_a_run_that_is_longer_than_the_part_is_refused_unless_nothing_of_it_coun
     image.touched[...] = 1
     with pytest.raises(ValueError, match="rows do not fit"):
         mine.write(ROWS - 4, image)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1024, 3000])
+def test_rows_are_added_where_they_belong_however_many(count: int) -> None:
+    rng = np.random.default_rng(count)
+
+    def image(rows: int) -> Image:
+        bits = rng.integers(0, 2**32, (rows, 6), np.uint32)
+        return Image(bits[:, :4].copy(), bits[:, 4:].copy(), rng.integers(0, 2, rows, np.uint8))
+
+    whole, change = image(4000), image(count)
+    at = rng.permutation(4000)[:count].astype(np.uint32)
+    expected = whole.copy()
+    for row, place in enumerate(at):
+        expected.rows[place] ^= change.rows[row]
+        expected.state[place] ^= change.state[row]
+        expected.touched[place] ^= change.touched[row]
+    whole.add_at(at, change)
+    assert same(whole, expected)
