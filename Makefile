@@ -1,5 +1,7 @@
 # Everything a person or CI does here. Needs Python >= 3.11, make and the network; `make cluster-up` also root and Debian packages, or kind.
 SHELL  := bash -o pipefail
+# Thousands of Python processes start here. Without files of bytecode each would compile all that it imports, torch among it.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
