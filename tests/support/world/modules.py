@@ -57,10 +57,10 @@ class Selector:
 
     def _ready(self) -> Iterator[tuple[selectors.SelectorKey, int]]:
         for watched, key in self._keys.items():
-            mask = selectors.EVENT_READ if watched.readable() else 0
-            mask |= selectors.EVENT_WRITE if watched.writable() else 0
-            if mask & key.events:
-                yield key, mask & key.events
+            mask = selectors.EVENT_READ if key.events & selectors.EVENT_READ and watched.readable() else 0
+            mask |= selectors.EVENT_WRITE if key.events & selectors.EVENT_WRITE and watched.writable() else 0
+            if mask:
+                yield key, mask
 
 
 class Sockets:
