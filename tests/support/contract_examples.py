@@ -27,6 +27,7 @@ from cpr_contract.reports import (
     GroupScores,
     HeldOutScores,
     Problem,
+    Recorded,
     Result,
     SaveRef,
     ShardReport,
@@ -309,5 +310,6 @@ EXAMPLES: dict[str, Any] = {
     "deleted": Deleted(objects=312, size_bytes=536870912),
     "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
     "anchor_ref": ANCHOR,
+    "recorded": Recorded(2, ANCHOR.key, 12000),
     "result": Result(ANCHOR, lost=((6140000, 6144000),), loss=0.45, auc=0.79, logloss=None, metrics=(("error", 0.5),)),
 }
