@@ -2,7 +2,8 @@
 
 Computes steps of a preset's network on the same random batches in three ways, in turn: one worker on all cores; as many
 workers as there are cores, which compute parts of each batch side by side and wait for each other (CPRJob's way); and
-as many that take whole batches, change the same parameters and do not wait (Hogwild). Only ratios mean something.
+as many that take whole batches, change the same parameters and do not wait (Hogwild). With --compile also one worker
+whose network went through torch.compile, which needs a C++ compiler. Only ratios mean something.
 """
 
 from __future__ import annotations
@@ -114,17 +115,28 @@ def sharing(model: ModelSpec, precision: Precision, count: int) -> list[DenseRep
     return replicas
 
 
+def compiled(model: ModelSpec, precision: Precision) -> DenseReplica:
+    """Return a replica whose network is compiled when it is first used."""
+    replica = DenseReplica(model, 1, precision=precision)
+    for part in ("before_embeddings", "with_embeddings"):
+        setattr(replica.model, part, torch.compile(getattr(replica.model, part), dynamic=False))
+    return replica
+
+
 def main() -> None:
-    """Measure all three in turn, and print medians, and ratios of windows of the same repeat."""
+    """Measure all ways in turn, and print medians, and ratios of windows of the same repeat."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--preset", type=TrainPreset, choices=list(TrainPreset), default=TrainPreset.KAGGLE)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     model, cores = model_of(options.preset), os.cpu_count() or 1
     works, replicas = work_of(model), sharing(model, options.precision, cores)
     alone, crew = Crew(), Crew(cores)
+    ways = ["one", "side by side", "hogwild", *(["compiled"] if options.compile else [])]
+    optimised = compiled(model, options.precision) if options.compile else replicas[0]
 
     def samples_per_s(way: str) -> float:
         torch.set_num_threads(1 if way == "hogwild" else cores)
@@ -132,13 +144,16 @@ def main() -> None:
         if way == "hogwild":
             steps = race(replicas, works, end_s)
         else:
-            steps = train(replicas[0], works, alone if way == "one" else crew, end_s)
+            replica = optimised if way == "compiled" else replicas[0]
+            steps = train(replica, works, crew if way == "side by side" else alone, end_s)
         return float(steps * BATCH_SIZE / (options.seconds + time.monotonic() - end_s))
 
-    ways = ["one", "side by side", "hogwild"]
     found: dict[str, list[float]] = {way: [] for way in ways}
+    warm_s = {}
     for way in ways:
-        samples_per_s(way)  # warm
+        began = time.monotonic()
+        samples_per_s(way)
+        warm_s[way] = round(time.monotonic() - began, 1)
     for repeat in range(options.repeats):
         for place in range(len(ways)):
             way = ways[(repeat + place) % len(ways)]
@@ -148,6 +163,7 @@ def main() -> None:
         "precision": options.precision,
         "workers": cores,
         "samples_per_s": {way: round(statistics.median(rates)) for way, rates in found.items()},
+        "first_window_s": warm_s,
         "ratio_to_one": {way: round(statistics.median(each), 3) for way, each in ratios.items()},
     }
     json.dump(figures, sys.stdout)
