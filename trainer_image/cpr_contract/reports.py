@@ -214,10 +214,11 @@ RECORDED_HEADER = "X-CPRJob-Recorded"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the job's status holds of its leader's reports, so that the leader need not keep it for the operator.
+    """What the job's status holds of the leader's reports, as the operator says with each request for the next one.
 
-    A report that was answered proves nothing: it may have been lost, or asked for by somebody else. `anchor` is the key
-    of the newest anchor, empty for none; `evaluation` the step of the last evaluation in this `generation`, 0 for none.
+    That a report was sent does not show that it was recorded: anybody may ask for it, and the answer may be lost.
+    `anchor` is the key of the newest anchor, empty for none; `evaluation` the step of the last evaluation in this
+    `generation`, 0 for none.
     """
 
     generation: int

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
-from cpr_operator.api.status import Status
+from cpr_operator.api.progress import HeldOut
+from cpr_operator.api.status import Anchor, Status
 from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import apply_reports
-from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.observe import begin, recorded_in
 from cpr_operator.reconcile.pass_ import PassInput, Report
 from cpr_operator.reconcile.recover import apply_rollback
 from cpr_operator.recovery.decide import RollBack
@@ -32,6 +33,18 @@ async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.REST
             told = replace(report, **(leader if report.index == 0 else {"state": TrainerState.JOINING}))
         reports[uid] = replace(told, counters=counters)
     return replace(world, job=replace(world.job, status=rolled), reports=reports, now=world.now + 1)
+
+
+@pytest.mark.parametrize(("samples", "recorded"), [(0, 0), (199, 0), (200, 20), (400, 20)])
+async def test_a_rollback_forgets_an_evaluation_that_it_undoes(samples: int, recorded: int) -> None:
+    """Otherwise the next generation's evaluation of that step would count as recorded."""
+    world = await world_in_mid_training(2)
+    progress = world.before.progress.evolve(step=50, samples=500, held_out=HeldOut(step=20, samples=200, scored=10))
+    world = replace(world, job=replace(world.job, status=world.before.evolve(progress=progress)))
+    anchor = Anchor(key="job/1", digest="", generation=1, step=samples // 10, samples=samples) if samples else None
+    rolled = apply_rollback(begin(world), RollBack(anchor, (), "test")).status
+    assert recorded_in(rolled).evaluation == recorded
+    assert recorded_in(rolled).generation == recorded_in(world.before).generation + 1
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -27,8 +27,8 @@ class NotReadyError(Exception):
 class Recycled:
     """Memory for payloads. It is used again once nothing refers to the payload that was in it. One thread.
 
-    Rows come by the gigabyte, in pieces that live for milliseconds. To take fresh memory for each, and to touch it for
-    the first time, takes longer than to receive it.
+    Rows come by the gigabyte, in pieces that live for milliseconds. The page faults of fresh memory for each piece take
+    longer than receiving it.
     """
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class Dialogue:
     ) -> None:
         address = (peer.host, peer.port_base + DATA_PORT)
         self._connection = socket.create_connection(address, min(_GREETING_S, answer_s))
-        self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         self._memory = Recycled()
+        self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         try:
             self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._greet(Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding))
