@@ -77,7 +77,8 @@ test: lint  ## check, and all tests; those that this machine cannot run skip and
 	$(BIN)/pytest $(SHOWN) tests/cluster | tee $(CLUSTER); cluster=$$?; \
 	wait $$beside; others=$$?; cat $(BESIDE); \
 	if [ $$((cluster | others)) != 0 ]; then \
-	echo "What failed:"; grep -hE '^(E  |FAILED |ERROR |make.*Error)' $(CLUSTER) $(BESIDE) | tail -n 40; exit 1; fi
+	echo "What failed:"; grep -h '^E  ' $(CLUSTER) $(BESIDE) | tail -n 40; \
+	grep -hE '^(FAILED |ERROR |make.*Error)' $(BESIDE) $(CLUSTER); exit 1; fi
 
 soak: env  ## what needs hours: many storms, 10,000 worlds, the cluster's tests five times, a storm on it (SEED, MINUTES), the operator's benches
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise

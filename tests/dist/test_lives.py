@@ -147,7 +147,7 @@ def test_two_trainers_go_on_with_a_killed_server(tmp_path: Path) -> None:
 
 def test_a_server_dies_with_its_keeper(tmp_path: Path) -> None:
     """As one pod: whoever kills the keeper has killed the rows."""
-    with kept_job(tmp_path) as running:
+    with kept_job(tmp_path, interval_s=1e6) as running:  # no save before the end: what it has trained is lost
         running.start()
         running.reach(SAMPLES // 4)
         server = running.server_of(running.shards[1])
@@ -158,4 +158,4 @@ def test_a_server_dies_with_its_keeper(tmp_path: Path) -> None:
         anchor = running.result()
     lost = read_anchor(open_store(running.job.snapshots.store, None, None), anchor).lost
     assert lost[0] == ()
-    assert len(lost[1]) == 1
+    assert [first for first, _ in lost[1]] == [0]

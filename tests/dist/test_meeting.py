@@ -15,13 +15,12 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import is_even
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
-from support.model import saved_model, train_alone
+from support.model import auc_of_half, saved_model
 from support.resized_job import resized, stop
 from support.row_count import Count
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 SAMPLES, BATCH = 60_000, 100
-NEAR = 0.01  # see test_shadow
 
 
 def shadow_job(folder: Path, dense_sync: DenseSync, trainers: int = 2) -> JobSpec:
@@ -75,7 +74,7 @@ def test_two_trainers_then_three_then_two_train_every_sample_once(tmp_path: Path
     assert [shard.lost for shard in shards] == [(), ()]
     model = saved_model(job, result, tmp_path / "model")
     assert model.auc is not None
-    assert model.auc > train_alone(job).auc - NEAR
+    assert model.auc > auc_of_half(job)
 
 
 def test_who_is_far_ahead_waits_for_one_that_stood_still_and_for_the_heir_of_one_that_died(tmp_path: Path) -> None:

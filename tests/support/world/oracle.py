@@ -48,9 +48,10 @@ class Oracle:
         self._world = world
         self._plan: Plan = world.plan
         self._first = [self._plan.first_values(shard) for shard in range(self._plan.job.shards)]
-        #: The last step that a trainer was told is applied, by generation, shard and trainer, and by who told.
-        self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, int]] = defaultdict(dict)
-        self._required: dict[int, list[list[range]]] = {}
+        #: The pushes of a trainer that it was told are applied, by generation, shard and trainer, and by who told. What
+        #: a trainer that is gone had pushed is not among them: its successor pushes it again while others go on.
+        self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
+        self._required: dict[int, list[list[set[int]]]] = {}
         self.late_reads: list[Seen] = []
 
     def before_read(self, trainer: Trainer) -> None:
@@ -61,11 +62,10 @@ class Oracle:
         required = []
         for shard, link in enumerate(trainer.exchange._loop.links):
             told = [self._acknowledged[trainer.generation, shard, other] for other in self._world.trainers]
-            seen = [max((step for by, step in each.items() if by <= link.peer.incarnation), default=0) for each in told]
-            seen[trainer.rank] = max(trainer.pushed or 0, seen[trainer.rank])
-            # What a trainer that is gone had pushed, its successor pushes again while others go on.
-            firsts = [other.first_push for other in self._world.trainers]
-            required.append([range(first, last + 1) for first, last in zip(firsts, seen, strict=True)])
+            before = [(steps for by, steps in each.items() if by <= link.peer.incarnation) for each in told]
+            seen = [set[int]().union(*steps) for steps in before]
+            seen[trainer.rank] |= {step for step in trainer.pod.pushes if step <= (trainer.pushed or 0)}
+            required.append(seen)
         self._required[trainer.rank] = required
 
     def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Values) -> None:
@@ -197,4 +197,5 @@ class Oracle:
         for shard, link in enumerate(trainer.exchange._loop.links):
             if link.applied > 0 and trainer.generation == trainer.exchange._session.counters.generation:
                 by = self._acknowledged[trainer.generation, shard, trainer.pod]
-                by[link.peer.incarnation] = max(link.applied, by.get(link.peer.incarnation, 0))
+                applied = {step for step in trainer.pod.pushes if step <= link.applied}
+                by[link.peer.incarnation] = by.get(link.peer.incarnation, set()) | applied

@@ -25,7 +25,6 @@ from cpr_trainer.trainer.group.meeting import missing_steps
 from support.shard_job import KEY
 from support.world.group import NO_STATE, BrokenError
 from support.world.network import close_all
-from support.world.plan import MOST_STEPS
 from support.world.scheduler import Process
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class TrainerPod:
         self.host = f"{ROLE_TRAINER}-{self.rank}-{self.incarnation}"
         self.dead = False
         self.finished = False
-        self.first_push = MOST_STEPS + 1  # the first step that this pod has pushed in the generation
+        self.pushes = set[int]()  # the steps that this pod has pushed in the generation
         self.trainer: Trainer | None = None
         self.process: Process | None = None
         self.kept: Kept | None = None
@@ -145,7 +144,7 @@ class Trainer:
                 continue
             except RollBackError:
                 self.done, self.pushed, self.pod.kept, self.pod.finished = NO_STATE, None, None, False
-                self.pod.first_push = MOST_STEPS + 1
+                self.pod.pushes.clear()
                 self._schedule, self._cut = CutSchedule(lambda _: self.plan.last_step), 0
 
     def _serve(self, epoch: int) -> None:
@@ -257,7 +256,7 @@ class Trainer:
 
     def _push(self, step: int) -> None:
         rows, gradients = self.plan.push(self.rank, step)
-        self.pod.first_push = min(step, self.pod.first_push)
+        self.pod.pushes.add(step)
         pushed = max(step, self.pushed or 0)
 
         def keep(standing: Ints | None) -> None:
