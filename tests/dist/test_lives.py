@@ -16,6 +16,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
+from support.shard_job import hasty
 from support.shard_story import BATCH, Story, push_through
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
@@ -63,6 +64,7 @@ def test_a_server_killed_at_any_moment_has_applied_each_push_once(strategy: str,
 
 def test_a_hung_server_is_followed_by_one_with_all_rows(tmp_path: Path) -> None:
     with kept_story(tmp_path) as story:
+        story.job = hasty(story.job)
         story.start()
         story.join()
         story.push(1, 2, 3)
@@ -147,9 +149,10 @@ def test_two_trainers_go_on_with_a_killed_server(tmp_path: Path) -> None:
 
 def test_a_server_dies_with_its_keeper(tmp_path: Path) -> None:
     """As one pod: whoever kills the keeper has killed the rows."""
-    with kept_job(tmp_path, interval_s=1e6) as running:  # no save before the end: what it has trained is lost
+    with kept_job(tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 4)
+        running.train_unsaved()
         server = running.server_of(running.shards[1])
         running.kill(running.shards[1])
         running.wait_exit(running.shards[1])
@@ -158,4 +161,4 @@ def test_a_server_dies_with_its_keeper(tmp_path: Path) -> None:
         anchor = running.result()
     lost = read_anchor(open_store(running.job.snapshots.store, None, None), anchor).lost
     assert lost[0] == ()
-    assert [first for first, _ in lost[1]] == [0]
+    assert len(lost[1]) == 1

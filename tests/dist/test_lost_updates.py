@@ -32,13 +32,6 @@ def told(job: JobSpec, anchor: AnchorRef) -> RowUpdates:
     return from_json(ShardManifest, store.get(ref.key)).row_updates
 
 
-def train_without_saves(running: LocalJob) -> None:
-    """Train on for a while without a cut, so that a shard that is killed now loses something."""
-    running.interval_s = 60.0
-    running.publish()
-    running.reach(running.trainer().samples + 5_000)
-
-
 def shard_alone(running: LocalJob) -> None:
     running.kill(running.shards[1])
     running.wait_for(lambda: "shard/1" in running.trainer().waiting_for, "the leader waits for the shard")
@@ -68,7 +61,7 @@ def test_a_killed_shard_tells_exactly_how_many_row_updates_it_lost(
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 4)
-        train_without_saves(running)
+        running.train_unsaved()
         lose(running)
         report = running.wait_for(
             lambda: (r := running.shard(1)).resumed_samples is not None and r, "all ranks push again"
@@ -87,7 +80,7 @@ def test_two_losses_add_up_and_a_repeated_one_counts_once(tmp_path: Path) -> Non
         running.start()
         running.reach(SAMPLES // 4)
         for _ in range(2):
-            train_without_saves(running)
+            running.train_unsaved()
             shard_alone(running)
             running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all ranks push again")
         report = running.shard(1)

@@ -10,6 +10,7 @@ import pytest
 from cpr_contract.spec import DataSpec, JobSpec
 from support.local_job import LocalJob, small_job
 from support.table_data import COLUMNS, TABLES, as_text, clicks
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 ROWS = 12_000
@@ -32,7 +33,7 @@ def add_day(folder: Path, day: int, rows: int) -> None:
 
 def test_a_file_that_comes_before_an_anchor_is_told_without_a_restart(tmp_path: Path) -> None:
     with LocalJob(log_job(tmp_path), tmp_path, interval_s=3600.0) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(ROWS // 20)
         assert running.trainer(0).anchors == ()
         add_day(tmp_path, 3, 600)
@@ -44,7 +45,7 @@ def test_a_file_that_comes_before_an_anchor_is_told_without_a_restart(tmp_path: 
 
 def test_replaced_trainers_go_on_with_the_rows_that_the_job_began_with(tmp_path: Path) -> None:
     with LocalJob(log_job(tmp_path), tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(ROWS // 6)
         add_day(tmp_path, 0, 600)  # sorts before all others
         for index in (1, 0):
@@ -53,5 +54,5 @@ def test_replaced_trainers_go_on_with_the_rows_that_the_job_began_with(tmp_path:
             running.replace_trainers(index, leader=0)
             running.wait_for(lambda index=index: running.trainer(index).total_samples, "it has read the data")
             assert running.trainer(index).total_samples == ROWS
-        assert running.trainer(0).new_files == 1, "the new leader tells what is left out"
+        running.wait_for(lambda: running.trainer(0).new_files == 1, "the new leader tells what is left out")
         assert running.result().samples == ROWS

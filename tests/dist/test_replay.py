@@ -44,7 +44,10 @@ def test_a_killed_shard_is_as_if_it_had_never_died(tmp_path: Path, calm: SavedMo
     job = replaying(tmp_path)
     with LocalJob(job, tmp_path) as running:
         running.start()
-        kill_at(running, SAMPLES // 4, 1)
+        running.reach(SAMPLES // 4)
+        running.train_unsaved()
+        running.interval_s = 0.5
+        kill_at(running, 0, 1)
         first = running.shard(1)
         kill_at(running, SAMPLES // 2, 0, 1)
         anchor = running.result()

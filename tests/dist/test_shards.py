@@ -14,6 +14,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.model import SavedModel, assert_same, saved_model
+from support.shard_job import hasty
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
@@ -30,6 +31,7 @@ def test_a_killed_shard_comes_back_alone_and_tells_what_it_lost(tmp_path: Path, 
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 3)
+        running.train_unsaved()
         before = pids(running)
         running.kill(running.shards[1])
         running.wait_for(lambda: "shard/1" in running.trainer().waiting_for, "the leader waits for the shard")
@@ -82,7 +84,7 @@ def test_a_shard_that_is_told_to_stop_loses_nothing(
 
 
 def test_a_hung_shard_is_called_silent(tmp_path: Path) -> None:
-    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    job = hasty(small_job(tmp_path, samples=SAMPLES, trainers=2))
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 4)

@@ -19,6 +19,7 @@ from cpr_trainer.store import open_store
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
+from support.shard_job import hasty
 from support.warm_start import run_with_a_thread
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
@@ -103,7 +104,7 @@ def test_two_trainers_lose_nothing(tmp_path: Path, victims: tuple[int, ...]) -> 
 
 
 def test_a_hung_trainer_is_followed_by_one_that_goes_on(tmp_path: Path, calm: SavedModel) -> None:
-    job = small_job(tmp_path, samples=SAMPLES)
+    job = hasty(small_job(tmp_path, samples=SAMPLES))
     with LocalJob(job, tmp_path, environ=KEPT) as running:
         running.start()
         running.reach(SAMPLES // 3)

@@ -11,6 +11,7 @@ from cpr_contract.reports import TrainerState
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
+from support.shard_job import hasty
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
@@ -59,10 +60,11 @@ def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path, calm
 
 
 def test_the_only_trainer_killed_loses_what_the_dense_state_misses(tmp_path: Path) -> None:
-    job = small_job(tmp_path, samples=SAMPLES)
+    job = hasty(small_job(tmp_path, samples=SAMPLES))
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 3)
+        running.train_unsaved()
         running.kill(running.trainers[0])
         running.wait_exit(running.trainers[0])
         for index in range(2):
@@ -77,7 +79,7 @@ def test_the_only_trainer_killed_loses_what_the_dense_state_misses(tmp_path: Pat
 
 
 def test_a_hung_trainer_is_called_silent(tmp_path: Path) -> None:
-    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    job = hasty(small_job(tmp_path, samples=SAMPLES, trainers=2))
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 4)

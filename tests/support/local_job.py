@@ -31,6 +31,7 @@ from cpr_contract.reports import (
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
+from support.shard_job import SILENCE_S
 from support.warm_start import Main, Process, run
 
 HOST = "127.0.0.1"
@@ -50,7 +51,7 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
         trainers=trainers,
         shards=shards,
         snapshots=SnapshotSpec(StoreSpec(f"file://{folder}/store", None, "bucket", ""), 3, 30.0, None),
-        silence_s=5.0,
+        silence_s=SILENCE_S,
     )
 
 
@@ -231,6 +232,12 @@ class LocalJob:
     def reach(self, samples: int) -> None:
         """Wait until the leader has trained so many samples."""
         self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
+
+    def train_unsaved(self, samples: int = 5_000) -> None:
+        """Train on without a cut: who is killed now has something that no save has, however slow the machine is."""
+        self.interval_s = 3600.0
+        self.publish()
+        self.reach(self.trainer(self.leader).samples + samples)
 
     def trainer(self, index: int = 0) -> TrainerReport:
         """The trainer's report, which counts as recorded when it is asked for the next time."""

@@ -27,6 +27,8 @@ from support.warm_start import Main, Process
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
+#: On a loaded machine a process that is well may get no turn for seconds.
+SILENCE_S = 60.0
 
 
 def small_job(
@@ -43,8 +45,13 @@ def small_job(
         trainers=trainers,
         shards=shards,
         snapshots=SnapshotSpec(StoreSpec(f"file://{folder}/store", None, "bucket", ""), 2, 30.0, None),
-        silence_s=5.0,
+        silence_s=SILENCE_S,
     )
+
+
+def hasty(job: JobSpec) -> JobSpec:
+    """The job of a test that waits until a process that hangs is missed."""
+    return replace(job, silence_s=5.0)
 
 
 def shard_roster(**changes: Any) -> ShardRoster:
