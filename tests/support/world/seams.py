@@ -68,13 +68,15 @@ def one_by_one(work: Callable[[Item], Result], items: Iterable[Item], **_options
 @contextmanager
 def inside(scheduler: Scheduler, network: Network, kernel: Kernel, rng: random.Random) -> Iterator[None]:
     """Let all modules of the trainer image be in a world."""
+    threads = Threads(scheduler)
     replaced: dict[object, object] = {
         os: Overlay(os, kernel),
         random: Overlay(random, _Chance(rng)),
         selectors: Overlay(selectors, _Selectors(network)),
         signal: Overlay(signal, kernel),
         socket: Overlay(socket, Sockets(network)),
-        threading: Overlay(threading, Threads(scheduler)),
+        threading: Overlay(threading, threads),
+        threading.Lock: threads.Lock,
         time.monotonic: scheduler.clock,
         concurrent.futures.ThreadPoolExecutor: Pool,
         in_parallel: one_by_one,

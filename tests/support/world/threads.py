@@ -24,6 +24,10 @@ class Threads:
     ) -> Thread:
         return Thread(self._scheduler, lambda: target(*args, **(kwargs or {})))
 
+    def Lock(self) -> Condition:  # noqa: N802
+        """Return a lock that a process can leave locked: one that is killed between two lines lets go of nothing."""
+        return Condition(self._scheduler)
+
     def Condition(self) -> Condition:  # noqa: N802
         return Condition(self._scheduler)
 

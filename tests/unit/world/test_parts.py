@@ -90,6 +90,30 @@ def test_a_condition_lets_one_in_and_wakes_those_that_wait() -> None:
         world.park()
 
 
+def test_a_lock_that_a_dead_process_has_left_locked_keeps_nobody() -> None:
+    """Killed between two lines, it leaves no `with`; its other tasks unwind all the same."""
+    world, ended = scheduler(), list[str]()
+    process, lock = world.process("one", "host"), Threads(world).Lock()
+
+    def die() -> None:
+        lock.__enter__()
+        world.kill(process)
+        world.sleep(1.0)
+
+    def unwind() -> None:
+        try:
+            world.sleep(1.0)
+        finally:
+            ended.append("unwinds")
+            with lock:
+                ended.append("goes on")
+
+    world.spawn(process, die)
+    world.spawn(process, unwind)
+    world.run(lambda: False, world.now + 2)
+    assert ended == ["unwinds"]
+
+
 def connected(seed: int = 1) -> tuple[Network, Callable[..., float]]:
     world = scheduler(seed)
     network = Network(world, random.Random(seed))
