@@ -41,6 +41,26 @@ class Seen:
     what: str
 
 
+@dataclass(frozen=True)
+class Due:
+    """The steps of a rank that a read has to show: those in `told`, by the shard's `incarnation` itself.
+
+    Those in `kept`, and what an incarnation says that is gone by then, are pushed again by the pod that has pushed
+    them: if it is dead, nobody does.
+    """
+
+    pod: TrainerPod
+    incarnation: int
+    told: set[int]
+    kept: set[int]
+
+    def steps(self, incarnation: int) -> set[int]:
+        """Return them, if that incarnation answers."""
+        if not self.pod.dead:
+            return self.told | self.kept
+        return self.told if incarnation == self.incarnation else set()
+
+
 class Oracle:
     """Watches the reads of a world, and compares its rows with what the trainers pushed."""
 
@@ -51,7 +71,7 @@ class Oracle:
         #: The pushes of a trainer that it was told are applied, by generation, shard and trainer, and by who told. What
         #: a trainer that is gone had pushed is not among them: its successor pushes it again while others go on.
         self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
-        self._required: dict[int, list[list[set[int]]]] = {}
+        self._due: dict[int, list[list[Due]]] = {}
         self.late_reads: list[Seen] = []
 
     def before_read(self, trainer: Trainer) -> None:
@@ -59,25 +79,22 @@ class Oracle:
         for other in self._world.trainers:
             if other.trainer is not None and not other.dead:
                 self._note_acknowledged(other.trainer)
-        required = []
-        for shard, link in enumerate(trainer.exchange._loop.links):
-            told = [self._acknowledged[trainer.generation, shard, other] for other in self._world.trainers]
-            before = [(steps for by, steps in each.items() if by <= link.peer.incarnation) for each in told]
-            seen = [set[int]().union(*steps) for steps in before]
-            seen[trainer.rank] |= {step for step in trainer.pod.pushes if step <= (trainer.pushed or 0)}
-            required.append(seen)
-        self._required[trainer.rank] = required
+        self._due[trainer.rank] = [
+            [self._due_of(other, trainer, shard, link.peer.incarnation) for other in self._world.trainers]
+            for shard, link in enumerate(trainer.exchange._loop.links)
+        ]
 
     def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Values) -> None:
         """Look at the tallies that a trainer got."""
-        for shard in range(self._plan.job.shards):
+        for shard, link in enumerate(trainer.exchange._loop.links):
             part = rows.on_shard(shard)
             for rank, number in enumerate(self._plan.tallies[shard]):
                 at = part.start + int(np.flatnonzero(rows.numbers[part] == number)[0])
                 first = self._first[shard][int(rows.places[at] - self._plan.placement.starts[shard])]
                 found = self._plan.steps_in((first - vectors[at]).astype(np.float32))
                 # Where trainers went back, what was of later steps is gone.
-                missed = {each for each in self._required[trainer.rank][shard][rank] if each < step} - found
+                due = self._due[trainer.rank][shard][rank].steps(link.peer.incarnation)
+                missed = {each for each in due if each < step} - found
                 if missed:
                     what = f"rank {trainer.rank} read shard {shard} for step {step}"
                     pushes = frozenset((rank, each) for each in missed)
@@ -192,6 +209,13 @@ class Oracle:
         if restored.step:
             missing = self._missing_in(home.arena.rows, pod.index, restored.applied, newest.key)
             self._check_told(restored.lost, missing, restored.applied, newest.key)
+
+    def _due_of(self, pod: TrainerPod, reader: Trainer, shard: int, incarnation: int) -> Due:
+        by = self._acknowledged[reader.generation, shard, pod]
+        kept = {step for each, steps in by.items() if each < incarnation for step in steps}
+        if pod is reader.pod:
+            kept |= {step for step in pod.pushes if step <= (reader.pushed or 0)}
+        return Due(pod, incarnation, set(by.get(incarnation, ())), kept)
 
     def _note_acknowledged(self, trainer: Trainer) -> None:
         for shard, link in enumerate(trainer.exchange._loop.links):

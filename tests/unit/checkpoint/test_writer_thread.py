@@ -185,6 +185,44 @@ def test_a_save_does_not_replace_the_origin_that_another_process_recorded() -> N
     bench.writing.close()
 
 
+def next_life(bench: Bench) -> None:
+    """The thread that ends has told of its save, and its process has not kept that."""
+    bench.writing.close()
+    bench.writing = WriterThread(Writer(bench.store, bench.arena, life=2), bench.news.put, random.Random(2))
+
+
+def test_a_save_that_the_last_life_had_committed_is_that_of_the_next_life() -> None:
+    bench = Bench()
+    bench.submit(3)
+    first = bench.told()
+    assert isinstance(first, Committed)
+    next_life(bench)
+    bench.submit(3)
+    again = bench.told()
+    assert isinstance(again, Committed)
+    assert again.saved == first.saved, "by its digest and its parts"
+    bench.writing.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("Flush", {"applied": (3, 4)}), ("Flush", {"lost": ((64, 128),)}), ("Priority", {})],
+    ids=["more pushes", "a loss", "other rows, perhaps"],
+)
+def test_another_save_of_the_last_life_by_that_name_is_none_of_the_next_life(
+    kind: str, changes: dict[str, Any]
+) -> None:
+    bench = Bench()
+    bench.submit(3, kind=kind)
+    assert isinstance(bench.told(), Committed)
+    next_life(bench)
+    bench.submit(3, kind=kind, **changes)
+    told = bench.told()
+    assert isinstance(told, GivenUp)
+    assert told.problem.reason == "ObjectExists"
+    bench.writing.close()
+
+
 def test_a_save_is_not_told_once_another_incarnation_restores() -> None:
     bench = Bench(heeds_claims=True)
     bench.submit(3)

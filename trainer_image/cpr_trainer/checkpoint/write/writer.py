@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from cpr_contract.manifests import Origin, Part, ShardManifest
+from cpr_contract.manifests import ManifestRef, Origin, Part, ShardManifest
 from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
 from cpr_trainer.checkpoint.format.names import part_name, shard_save
 from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
@@ -81,16 +81,30 @@ class Writer:
         """Commit what was written, unless what it stands on is gone.
 
         Without its incarnation's `origin` nobody would find it: that is written first, if it is gone or damaged. Raises
-        what `insist` raises; DamagedError; ExistsError if other content has this name; OvertakenError.
+        what `insist` raises; DamagedError; ExistsError if another save has this name; OvertakenError.
         """
         for base in manifest.chain:
             insist(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
         if origin is not None:
             insist(partial(rewrite_origin, self._store, origin))
-        ref = insist(lambda: write_once(self._store, shard_save(manifest).manifest, manifest))
+        committed, ref = insist(partial(self._write_manifest, manifest))
         if self._heeds_claims:
-            insist(partial(check_claims, self._store, manifest))
-        return SavedShard(manifest, ref, self._epochs.changed_rows)
+            insist(partial(check_claims, self._store, committed))
+        return SavedShard(committed, ref, self._epochs.changed_rows)
+
+    def _write_manifest(self, manifest: ShardManifest) -> tuple[ShardManifest, ManifestRef]:
+        """Write the manifest. If the last life had committed this very save, and died with that news, return its own.
+
+        Its parts have other names. A priority save is never the same: it may hold other rows of the same step.
+        """
+        key = shard_save(manifest).manifest
+        try:
+            return manifest, write_once(self._store, key, manifest)
+        except ExistsError:
+            found, ref = read_manifest(self._store, ShardManifest, ManifestRef(key, ""), manifest.layout)
+            if manifest.kind == "Priority" or _without_parts(found) != _without_parts(manifest):
+                raise
+            return found, ref
 
     def _filled(self, source: Source) -> Iterator[RowBuffer]:
         while True:
@@ -119,6 +133,10 @@ class Writer:
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
         finally:
             self._free.put(buffer)
+
+
+def _without_parts(manifest: ShardManifest) -> ShardManifest:
+    return replace(manifest, rows=0, parts=())
 
 
 # The thread that writes a shard's saves, for as long as they are of use.
