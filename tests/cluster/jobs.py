@@ -49,7 +49,6 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
             "interval": {"mode": "Fixed", "seconds": 1},
             "denseIntervalSeconds": 5,
         },
-        "failurePolicy": {"silenceSeconds": 5},
     }
     for path, value in changes.items():
         *above, last = path.split("__")

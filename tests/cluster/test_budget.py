@@ -60,7 +60,7 @@ class TestThePlan:
             shards__replicas=3,
             snapshots__interval={"mode": "Auto"},
             snapshots__keep=100,
-            failurePolicy={"silenceSeconds": 5, "expectedJobMtbfSeconds": 60},
+            failurePolicy={"expectedJobMtbfSeconds": 60},
         )
         before = run.wait("knows its speed", lambda status: status["plan"]["inputs"]["samplesPerSecond"] > 0)["plan"]
         assert before["inputs"]["lostPerFailure"] == 1

@@ -75,7 +75,6 @@ class TestCable:
             trainers__template=pod_template(apart="trainer", unstable=True),
             shards__template=pod_template(apart="shard"),
             shards__replicas=3,
-            failurePolicy={},  # as users leave it: 10 s
         )
         run.reach(0.2)
         trainer = 1 - run.leader()
