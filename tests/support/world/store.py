@@ -47,7 +47,14 @@ class WorldStore(MemoryStore):
         return self._asked(lambda: super(WorldStore, self).get(key))
 
     def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
-        return self._asked(lambda: self.at_rest().get_into(key, buffers))
+        task = self._scheduler.current
+
+        def read() -> Received:
+            if task is not None and task.process.dead:  # the next life of its pod may have the same memory
+                return self.at_rest().get_into(key, [memoryview(bytearray(each.nbytes)) for each in buffers])
+            return self.at_rest().get_into(key, buffers)
+
+        return self._asked(read)
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
         return self._asked(lambda: super(WorldStore, self).list(prefix))
