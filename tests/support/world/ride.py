@@ -71,13 +71,14 @@ def ride_through(seed: int, alter: Callable[[Plan], Plan] = lambda plan: plan) -
 
 
 def at_the_end(world: World) -> bool:
-    """Whether all is trained and saved, and all shards serve."""
+    """Whether all is trained and saved, all shards serve, and nobody has yet to hear of a rollback."""
     if not world.finished:
         return False
     last, services = world.plan.last_step, world.serving_services()
     progress = [service.progress for service in services]
     return len(services) == len(world.newest) and all(
-        each is not None and set(each.applied) == {last} and not each.dirty for each in progress
+        each is not None and (each.generation, set(each.applied), each.dirty) == (world.generation, {last}, False)
+        for each in progress
     )
 
 
