@@ -234,7 +234,7 @@ class LocalJob:
         self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
 
     def train_unsaved(self, samples: int = 5_000) -> None:
-        """Train on without a cut: who is killed now has something that no save has, however slow the machine is."""
+        """Train on without a cut, so that a member that is killed next has trained something that no save holds."""
         self.interval_s = 3600.0
         self.publish()
         self.reach(self.trainer(self.leader).samples + samples)

@@ -72,7 +72,7 @@ def train_alone(job: JobSpec) -> OracleResult:
 
 
 def auc_of_half(job: JobSpec) -> float:
-    """What one trainer reaches with half of the samples: several without lockstep bring more than that together.
+    """The AUC that one trainer reaches with half of the samples. Several without lockstep must exceed it.
 
     AUC cannot tell more of them. A blend pulls a worker back to a target that is older than it is, so the dense network
     learns a little more slowly, and the more so the later averages come. Of what one trainer of a small job reaches

@@ -43,10 +43,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Due:
-    """The steps of a rank that a read has to show: those in `told`, by the shard's `incarnation` itself.
+    """The steps of a rank that a read has to show.
 
-    Those in `kept`, and what an incarnation says that is gone by then, are pushed again by the pod that has pushed
-    them: if it is dead, nobody does.
+    The shard's `incarnation` has acknowledged those in `told`, and earlier ones those in `kept`. Any other incarnation
+    has a step only because `pod` pushed it again, which a dead pod does not.
     """
 
     pod: TrainerPod

@@ -93,9 +93,10 @@ class Writer:
         return SavedShard(committed, ref, self._epochs.changed_rows)
 
     def _write_manifest(self, manifest: ShardManifest) -> tuple[ShardManifest, ManifestRef]:
-        """Write the manifest. If the last life had committed this very save, and died with that news, return its own.
+        """Write the manifest, or return the last life's if that had committed the same save when it died.
 
-        Its parts have other names. A priority save is never the same: it may hold other rows of the same step.
+        The parts of the two have different names. Two priority saves never count as the same, because they may hold
+        different rows of one step.
         """
         key = shard_save(manifest).manifest
         try:
