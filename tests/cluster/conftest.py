@@ -15,7 +15,7 @@ import pytest
 from cluster.harness import Cluster, Space, UnavailableError
 from cluster.harness.cluster import cluster as bring_up
 from cluster.harness.pods import TRAINER_IMAGE
-from cluster.jobs import DATA_KEY, Run, verify
+from cluster.jobs import DATA_KEY, SOME_EPOCHS, Run, verify
 from support.pages import image
 from support.realdata import click_log
 
@@ -92,6 +92,17 @@ def calm(calm_run: Run) -> dict[str, Any]:
     status = calm_run.status()
     verify(calm_run, status, replaced=())
     return status
+
+
+@pytest.fixture(scope="session")
+def long_calm(cluster: Cluster, clicks: None) -> Iterator[dict[str, Any]]:
+    """The status of a longer run that lost nothing."""
+    space = cluster.space(f"long-calm-{os.getpid()}")
+    run = Run.start(space, "calm", data__epochs=SOME_EPOCHS)
+    status = run.finish()
+    verify(run, status, replaced=())
+    yield status
+    cluster.leave(space)
 
 
 @pytest.hookimpl(wrapper=True)

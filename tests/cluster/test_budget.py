@@ -12,7 +12,7 @@ import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.harness.space import condition
-from cluster.jobs import NO_SAVES, Run, account, failures, ledger, pod_template, same_auc, verify
+from cluster.jobs import NO_SAVES, SHARDS, Run, account, failures, ledger, pod_template, same_auc, verify
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
@@ -57,7 +57,6 @@ class TestThePlan:
             data__epochs=4,  # so long that several cuts follow the failures
             recovery={"mode": "Partial"},
             shards__template=pod_template(apart="shard"),  # so that a failure is believed to take one of them
-            shards__replicas=3,
             snapshots__interval={"mode": "Auto"},
             snapshots__keep=100,
             failurePolicy={"expectedJobMtbfSeconds": 60},
@@ -97,8 +96,8 @@ class TestTheLimit:
         run = Run.start(
             space,
             "at-risk",
-            # A quarter at most is lost each time. The first time it fits if it is up to 60 % of the training.
-            accuracyBudget={"portionOfLostSamples": 0.15},
+            # A third at most is lost each time. The first time it fits if it is up to 60 % of the training.
+            accuracyBudget={"portionOfLostSamples": 0.2},
             recovery={"mode": "Partial"},
             snapshots__interval=NO_SAVES,
         )
@@ -109,7 +108,7 @@ class TestTheLimit:
         status = lose(cluster, run, 0)
         lost = status["failures"][-1]["lostSamples"]
         assert action(status) == "ReplaceShards"
-        assert status["budget"]["spent"] == pytest.approx(lost / (4 * status["progress"]["totalSamples"]))
+        assert status["budget"]["spent"] == pytest.approx(lost / (SHARDS * status["progress"]["totalSamples"]))
         assert 0.05 <= status["budget"]["spent"] <= status["budget"]["limit"]
         run.reach(0.45)
         status = lose(cluster, run, 1)  # all that was trained once more, on another shard
@@ -133,11 +132,11 @@ class TestTheLimit:
         assert exhausted["reason"] == "NothingFits"
         assert "roll the job back" in exhausted["message"]
         assert exhausted["message"] in space.told("tiny", "BudgetExhausted")
-        for number, shard in enumerate((3, 0), start=1):
+        for number, shard in enumerate((2, 0), start=1):
             run.reach(0.2 * number)
             status = lose(cluster, run, shard)
             assert action(status) == "RollBack"
             assert (status["budget"]["rollbacks"], status["budget"]["spent"]) == (number, 0)
         status = run.finish()
-        verify(run, status, replaced={("shard", 3), ("shard", 0)})
+        verify(run, status, replaced={("shard", 2), ("shard", 0)})
         assert not any(account(cluster.store, status).values())

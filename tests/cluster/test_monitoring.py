@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.ma
 
 MONITORS = ("serviceMonitor.enabled=true", "podMonitor.enabled=true")
 #: Enough to be looked at, and few enough for an AUC, which leaves out the first fifth of the samples.
-EPOCHS = 16
+EPOCHS = 6
 #: By the time it is asked, rates over so long have seen the job's failures.
 WINDOW = "2m"
 #: What the job that is scored by group trains.
@@ -64,6 +64,7 @@ class TestMonitoring:
         space.apply(scored())
         run = Run.start(space, "watched", data__epochs=EPOCHS)
         prometheus.wait_for('cprjob_phase{cprjob="watched", phase="Running"} == 1')
+        run.slow_down()
         run.recover_from("the kill", lambda: cluster.nodes.signal(run.pod("shard", 1), "KILL"))
         space.wait_condition("wrong", "Failed")
         space.wait_condition("scored", "Complete", within_s=150)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.harness import Cluster, Space, until
-from cluster.jobs import MANY_EPOCHS, Member, Run, account, failures, pod_template, verify_members
+from cluster.jobs import MANY_EPOCHS, SHARDS, Member, Run, account, failures, pod_template, verify_members
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
@@ -26,7 +26,7 @@ class TestABudgetOfNothing:
         )
 
     def test_d_a_drained_shard_flushes_and_loses_nothing(self, cluster: Cluster, run: Run) -> None:
-        victim = next(pod for i in range(4) if cluster.nodes.number((pod := run.pod("shard", i)).node) != 1)
+        victim = next(pod for i in range(SHARDS) if cluster.nodes.number((pod := run.pod("shard", i)).node) != 1)
         selector = f"cprjob.io/job=poor,cprjob.io/role=shard,cprjob.io/index={victim.index}"
         told = run.recover_from("the drain", lambda: cluster.nodes.drain(cluster.nodes.number(victim.node), selector))
         cluster.nodes.heal()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cluster.harness import Cluster, Space, until
-from cluster.jobs import Member, Run, account, failures, ledger, pod_template, same_auc, verify
+from cluster.jobs import SHARDS, Member, Run, account, failures, ledger, pod_template, same_auc, verify
 from cluster.timeline import Measure
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
@@ -49,10 +49,9 @@ class TestCable:
             "island",
             trainers__template=pod_template(cluster.nodes.name(1)),
             shards__template=pod_template(apart="shard"),
-            shards__replicas=3,
         )
         run.reach(0.2)
-        victim = next(i for i in range(3) if cluster.nodes.number(run.pod("shard", i).node) == 3)
+        victim = next(i for i in range(SHARDS) if cluster.nodes.number(run.pod("shard", i).node) == 3)
         before = time.monotonic()
         cluster.nodes.cut(3)
         run.wait("replaced", lambda status: status["shards"][victim]["incarnation"] == 2, within_s=60)
@@ -74,12 +73,11 @@ class TestCable:
             "lost-pair",
             trainers__template=pod_template(apart="trainer", unstable=True),
             shards__template=pod_template(apart="shard"),
-            shards__replicas=3,
         )
         run.reach(0.2)
         trainer = 1 - run.leader()
         node = run.pod("trainer", trainer).node
-        gone: set[Member] = {("shard", i) for i in range(3) if run.pod("shard", i).node == node}
+        gone: set[Member] = {("shard", i) for i in range(SHARDS) if run.pod("shard", i).node == node}
         gone.add(("trainer", trainer))
         assert len(gone) > 1
         before = time.monotonic()

@@ -13,6 +13,7 @@ import pytest
 from cluster.harness import Cluster, Pod, Space, until
 from cluster.jobs import (
     MANY_EPOCHS,
+    SHARDS,
     Run,
     account,
     failures,
@@ -81,22 +82,22 @@ class TestOneShard:
             assert told == [("shard", 2, victim.incarnation, "Killed")]
             status = run.status()
             after, lost = ledger(status), status["failures"][-1]["lostSamples"]
-            assert {i: _samples(after[i]) - _samples(before[i]) for i in after} == {0: 0, 1: 0, 2: lost, 3: 0}
+            assert {i: _samples(after[i]) - _samples(before[i]) for i in after} == {0: 0, 1: 0, 2: lost}
             if lost:
                 break
         assert lost > 0
 
     def test_h_two_shards_at_once_and_one_again_while_it_restores(self, cluster: Cluster, run: Run) -> None:
-        first, third = run.pod("shard", 0), run.pod("shard", 3)
+        first, third = run.pod("shard", 0), run.pod("shard", 2)
 
         def kill_three() -> None:
             with ThreadPoolExecutor() as pool:
                 list(pool.map(lambda pod: cluster.nodes.signal(pod, "KILL"), (first, third)))
-            again = until("shard 3 is back as a process", lambda: _running(run, third.incarnation + 1), 30)
+            again = until("shard 2 is back as a process", lambda: _running(run, third.incarnation + 1), 30)
             cluster.nodes.signal(again, "KILL")
 
         told = run.recover_from("three kills", kill_three, failures=3)
-        killed = [(0, first.incarnation), (3, third.incarnation), (3, third.incarnation + 1)]
+        killed = [(0, first.incarnation), (2, third.incarnation), (2, third.incarnation + 1)]
         assert sorted(told) == [("shard", *one, "Killed") for one in killed]
 
     def test_i_a_shard_deleted_while_the_operator_is_down_is_replaced_when_it_is_back(
@@ -127,7 +128,7 @@ class TestOneShard:
         assert run.recover_from("two kills", kill_both) == [("shard", 1, victim.incarnation, "Killed")]
 
     def test_the_ledger_is_what_the_manifests_say(self, cluster: Cluster, run: Run) -> None:
-        verify_members(run, run.status(), replaced={("shard", index) for index in range(4)})
+        verify_members(run, run.status(), replaced={("shard", index) for index in range(SHARDS)})
         status = run.stop()
         assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
         assert ledger(status) == account(cluster.store, status)
@@ -144,7 +145,6 @@ class TestTrainersAndSilence:
             "torn",
             trainers__template=pod_template(apart="trainer"),
             shards__template=pod_template(apart="shard"),
-            shards__replicas=3,
             data__epochs=MANY_EPOCHS,
         )
 
@@ -152,7 +152,7 @@ class TestTrainersAndSilence:
         leader, follower = run.leader(), 1 - run.leader()
         victim = run.pod("trainer", follower)
         taken = {victim.node, run.pod("trainer", leader).node}
-        far = next(i for i in range(3) if run.pod("shard", i).node not in taken)
+        far = next(i for i in range(SHARDS) if run.pod("shard", i).node not in taken)
         told = run.recover_from("a torn push", lambda: _tear(cluster, run, victim, far))
         assert told == [("trainer", follower, victim.incarnation, "Killed")]
         assert run.status()["budget"]["spent"] == 0
@@ -208,7 +208,7 @@ def _waiting_for(run: Run) -> list[str]:
 
 
 def _running(run: Run, incarnation: int) -> Pod | None:
-    pod = run.find("shard", 3)
+    pod = run.find("shard", 2)
     return pod if pod and pod.incarnation == incarnation and pod.phase == "Running" and pod.container_id else None
 
 
@@ -218,7 +218,7 @@ def _tear(cluster: Cluster, run: Run, victim: Pod, far: int) -> None:
     for _ in range(60):  # the way must be blocked after a lookup and before the push, which is a part of a step
         with cluster.nodes.blocked(deaf, home):
             time.sleep(0.4)
-            applied = [report["applied"][victim.index] for i in range(3) if (report := run.report("shard", i))]
+            applied = [report["applied"][victim.index] for i in range(SHARDS) if (report := run.report("shard", i))]
             if len(set(applied)) > 1:
                 cluster.nodes.signal(victim, "KILL")
                 return

@@ -23,7 +23,7 @@ ENDLESS = {"format": "Synthetic", "samples": 20_000_000, "batchSize": 128, "seed
 VANISHING = "vanishing"
 #: More trainers than failures that a job survives by default.
 MANY = 12
-MUCH, MUCH_KEY = 80_000, "data/much.parquet"
+MUCH, MUCH_KEY = 40_000, "data/much.parquet"
 OLD, NEW = ("first-user", "first-secret-of-these"), ("second-user", "second-secret-of-these")
 
 
@@ -80,6 +80,7 @@ class TestTheStoreIsDown:
         orphaned = start(space, "orphaned", data=ENDLESS | {"samples": 300_000})
         for each in (run, stuck, orphaned):
             wait_for_anchor(each)
+        run.slow_down()
         saves = f"{stuck.uid()}/"
         with cluster.store_down():
             stuck.delete()  # it takes longest: all else happens meanwhile
@@ -124,7 +125,7 @@ class TestTheStoreIsDownWhileDataIsRead:
         random = np.random.default_rng(1)
         columns = {"click": random.integers(2, size=MUCH), "age": random.integers(100, size=MUCH)}
         columns |= {name: random.integers(1000, size=MUCH) for name in ("user", "item")}
-        pq.write_table(pa.table(columns), tmp_path / "much.parquet", row_group_size=2000)
+        pq.write_table(pa.table(columns), tmp_path / "much.parquet", row_group_size=1000)
         cluster.store.put(MUCH_KEY, (tmp_path / "much.parquet").read_bytes())
         yield {
             "format": "Parquet",
@@ -132,7 +133,7 @@ class TestTheStoreIsDownWhileDataIsRead:
             "columns": {"labels": ["click"], "counts": ["age"], "categories": ["user", "item"]},
             "epochs": 1,
             "batchSize": 240,
-            "shuffleRows": 4096,
+            "shuffleRows": 2048,
             "seed": 1,
         }
         cluster.store.delete(MUCH_KEY)

@@ -114,6 +114,11 @@ class Driver:
         """Whether a part of the story has not happened yet."""
         return bool(self._story)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a part of the story has happened."""
+        return len(self._story) < len(self.scenario.story)
+
     async def run(self) -> Life:
         """Go on to the end."""
         while not self._over() or self.unfinished:
