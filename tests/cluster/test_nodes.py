@@ -27,6 +27,8 @@ class TestPower:
         assert run.pod("trainer", leader).node != run.pod("trainer", 1 - leader).node
         dark, before = run.pod("trainer", leader).node, time.monotonic()
         cluster.nodes.kill(cluster.nodes.number(dark))
+        # The other trainer may end a step that had all it needs.
+        run.wait("replaced", lambda status: status["trainers"][leader]["incarnation"] == 2, within_s=60)
         _trains_again(run, besides=leader)
         record_property("measured", f"training again {time.monotonic() - before:.1f} s after the loss")
         status = run.finish()
