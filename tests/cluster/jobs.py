@@ -16,7 +16,7 @@ EPOCHS = 1
 #: More than any test trains: for jobs that meet several faults and are stopped afterwards. Their AUC says nothing, as
 #: it leaves out the first fifth of the samples.
 MANY_EPOCHS = 50
-#: So many that a fast machine still trains while its trainers meet, or while Kueue thinks.
+#: So many that a fast machine still trains while trainers come and go, or Kueue preempts the job.
 SOME_EPOCHS = 4
 TABLES, ROWS_PER_TABLE = 26, 5000
 TRAINERS, SHARDS = 2, 3

@@ -14,7 +14,7 @@ from support.kueue import queue_objects
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(1500, func_only=True)]
 
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-#: A job has six pods with 50m each.
+#: A job has five pods with 50m each.
 QUOTA = "400m"
 
 
