@@ -139,12 +139,28 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
         completion_time=draft.now,
         result=model,
         progress=progress,
-        shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
+        shards=tuple(_with_last_count(draft, shard, result) for shard in status.shards),
         recovery=None,
         spares=(),
     )
     event = Event("Normal", EventReason.SUCCEEDED, f"the model is {model.key}", "succeeded")
     return _end(draft.to(status, event), ConditionUpdate("Complete", "True", *_why_complete(status, early=early)))
+
+
+def _with_last_count(draft: Draft, shard: Shard, result: Anchor) -> Shard:
+    """What the shard has lost in the end: unknown until it has reported that once.
+
+    Trainers that went back may have pushed a part of it again since. So a count is an upper bound, unless it is from
+    after the last step.
+    """
+    if shard.lost_at is not None:
+        return shard.evolve(lost_row_updates=None, allowance=0)
+    report = report_of(draft.observed, shard)
+    if not shard.lost_row_updates or (
+        isinstance(report, ShardReport) and min(report.applied, default=0) >= result.step
+    ):
+        return shard
+    return shard.evolve(lost_row_updates_exact=False)
 
 
 def _why_complete(status: Status, *, early: bool) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from cpr_operator.api.status import Status
 from support.driver import spec
 from support.storm_checks import ride_out
-from support.storms import Storm, StormDriver, Strike, charged, missing, storms
+from support.storms import Storm, StormDriver, Strike, charged, missing, missing_row_updates, storms
 
 
 @pytest.mark.timeout(6 * settings().max_examples)  # `make soak` draws more than the usual 100
@@ -246,6 +246,24 @@ STORMS: dict[str, tuple[Storm, int]] = {
         0,
     ),
 }
+
+
+def test_a_count_from_before_the_last_step_is_an_upper_bound() -> None:
+    """Trainers that went back push again what a shard lacks, and its last report is from the middle of that."""
+    wanted = spec(
+        recovery__onShardLoss="Degrade",
+        shards={"replicas": 3, "spares": 1},
+        trainers={"replicas": 2, "denseSync": "ShadowMA"},
+        snapshots__interval=every(3),
+        failurePolicy__expectedJobMtbfSeconds=1,
+        failurePolicy__restartLimit={"count": 50},
+        failurePolicy__startupDeadlineSeconds=600,
+    )
+    both = (Strike("kill trainer", 1, 2.0, 0.0), Strike("kill trainer", 0, 0.0, 0.0))
+    life = ride_out(Storm(wanted, (Strike("cut off shard", 0, 2.0, 0.0), *both), report_age_s=1.5))
+    told = [(shard.lost_row_updates, shard.lost_row_updates_exact) for shard in life.status.shards]
+    assert told == [(1, False), (0, True), (0, True)]
+    assert missing_row_updates(life) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", STORMS)
