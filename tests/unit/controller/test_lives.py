@@ -50,6 +50,7 @@ async def test_a_killed_shard_goes_back_alone() -> None:
     assert (failure.lost_samples, failure.action, failure.counted) == (100, "ReplaceShards", True)
     assert (failure.lost_row_updates, failure.lost_row_updates_exact) == (100 / BATCH, True)
     assert [shard.lost_row_updates for shard in life.status.shards] == [0, 100 / BATCH, 0]
+    assert life.status.lost_row_updates_exact
     assert failure.recovery_seconds is not None
 
 
