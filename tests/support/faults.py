@@ -14,8 +14,8 @@ from support.scenarios import SCENARIOS
 
 EVERY = pytest.mark.parametrize("scenario", [*SCENARIOS, *MANIFOLD], ids=lambda s: s.name)
 
-#: Until their stories begin, lives of one spec are the same: only the first of these scenarios is struck so early.
-EARLY = {
+#: Lives of one spec are the same until their stories begin, so only the first scenario of a spec is struck before that.
+STRUCK_EARLY = {
     json.dumps((scenario.spec, scenario.queue), default=dict): scenario.name
     for scenario in reversed([*SCENARIOS, *MANIFOLD])
 }.values()
@@ -35,7 +35,8 @@ async def struck(
     """The life of the scenario with an error at each of these calls, which come in their order.
 
     Lives are the same up to the step in which the call is made, so each begins with a copy of the
-    calm one, as it was before that step. What scenarios have in common is struck once.
+    calm one, as it was before that step. Calls before the story are
+    struck only in `STRUCK_EARLY`.
     """
     calm = Driver(scenario)
     before = calm.copy()
@@ -43,7 +44,7 @@ async def struck(
         while len(calm.cluster.calls) <= number:
             before = calm.copy()
             await calm.step()
-        if not calm.begun and scenario.name not in EARLY:
+        if not calm.begun and scenario.name not in STRUCK_EARLY:
             continue
         driver = before.copy()
         driver.cluster.fault = fault_at(number, when, error)

@@ -148,10 +148,10 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
 
 
 def _with_last_count(draft: Draft, shard: Shard, result: Anchor) -> Shard:
-    """What the shard has lost in the end: unknown until it has reported that once.
+    """Return the shard with its final count of lost row updates, which is unknown if it never reported one.
 
-    Trainers that went back may have pushed a part of it again since. So a count is an upper bound, unless it is from
-    after the last step.
+    Trainers that went back may have pushed some of them again since its last report. The count is therefore an upper
+    bound, unless the shard reports in this pass that it has applied the last step.
     """
     if shard.lost_at is not None:
         return shard.evolve(lost_row_updates=None, allowance=0)
