@@ -215,11 +215,24 @@ def _running(run: Run, incarnation: int) -> Pod | None:
 def _tear(cluster: Cluster, run: Run, victim: Pod, far: int) -> None:
     """Block the way from the trainer's node to one shard until that shard misses a push that others have; then kill."""
     deaf, home = cluster.nodes.number(run.pod("shard", far).node), cluster.nodes.number(victim.node)
-    for _ in range(60):  # the way must be blocked after a lookup and before the push, which is a part of a step
+    for _ in range(20):  # the way must be blocked after a lookup and before the push, which is a part of a step
         with cluster.nodes.blocked(deaf, home):
             time.sleep(0.4)
-            applied = [report["applied"][victim.index] for i in range(SHARDS) if (report := run.report("shard", i))]
+            applied = [_applied(run, shard, victim) for shard in range(SHARDS)]
             if len(set(applied)) > 1:
                 cluster.nodes.signal(victim, "KILL")
                 return
+        # TCP sends again only after a while. If the way is blocked before that, the trainer still stands where it was.
+        _wait_for_push(run, far, victim, 1 + max(applied))
     pytest.fail("the trainer never stood between two pushes")
+
+
+def _wait_for_push(run: Run, shard: int, trainer: Pod, step: int) -> None:
+    until(f"the push of step {step}", lambda: _applied(run, shard, trainer) >= step, within_s=30)
+
+
+def _applied(run: Run, shard: int, trainer: Pod) -> int:
+    """Return the last step of the trainer that a shard has applied."""
+    report = run.report("shard", shard)
+    assert report is not None, f"shard/{shard} does not answer"
+    return int(report["applied"][trainer.index])
