@@ -148,3 +148,6 @@ class Dense(Model):
     """The fewest samples that a dense save must hold to be restored when no trainer survived."""
     reserved: Ranges = ()
     """Samples reserved on every shard, until a trainer reports from where it continues."""
+    owes_from: Count | None = None
+    """The first sample that it may miss since it was restored. Absent once a trainer reports from where it
+    continues."""

@@ -185,7 +185,7 @@ def account_of(status: Status) -> Account:
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=status.dense.reserved,
         owes_from={s.index: first for s in status.shards if (first := owes_from(s)) is not None},
-        dense_owes_from=status.dense.floor_samples if status.dense.reserved else None,
+        dense_owes_from=status.dense.owes_from,
     )
 
 
@@ -225,7 +225,7 @@ def with_account(status: Status, account: Account) -> Status:
         running_sample_shards=ledger.running,
         carried_sample_shards=ledger.carried,
     )
-    dense = status.dense.evolve(reserved=account.dense)
+    dense = status.dense.evolve(reserved=account.dense, owes_from=account.dense_owes_from)
     return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
 
 

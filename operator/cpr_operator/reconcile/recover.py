@@ -270,6 +270,7 @@ def apply_replacement(draft: Draft, decision: Replace) -> Draft:
     status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)
     account = account_of(status).reserve(decision.reserves, decision.dense.reserve if decision.dense else ())
     if decision.dense is not None:
+        account = account.owe_dense(decision.dense.owes_from)
         dense = status.dense.evolve(floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
         status = status.evolve(dense=dense)
     draft = under_recovery(draft.to(with_account(status, account)), kind, decision.reason, decision.lost)

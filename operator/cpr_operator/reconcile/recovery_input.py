@@ -42,6 +42,7 @@ def recovery_input(draft: Draft) -> RecoveryInput | None:
         leader=draft.status.leader or 0,
         trainer_bound=_trainer_bound(draft),
         shard_bound=_shard_bound(draft, slack),
+        bound_exact=not slack,
         shard_state=any(isinstance(draft.facts[s.name], Alive | Terminating) for s in draft.status.shards)
         or any(loss.flushed for loss in losses),
         dense_saved=max(saved) if below_floor is None else below_floor,

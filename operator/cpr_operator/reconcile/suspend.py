@@ -181,6 +181,7 @@ def _recovery_input(spec: CPRJobSpec, status: Status) -> RecoveryInput:
         leader=status.leader or 0,
         trainer_bound=None,
         shard_bound=max(flushed, default=None),
+        bound_exact=True,
         shard_state=bool(flushed),
         dense_saved=status.dense.saved_samples,
         dense_charged=spec.trainers.dense_sync == "AllReduce",

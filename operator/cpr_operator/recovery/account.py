@@ -46,6 +46,11 @@ class Account:
             dense=ledgers.union(self.dense, dense),
         )
 
+    def owe_dense(self, first: int | None) -> Account:
+        """Note that the dense state may miss samples from `first` on, None: no more than was noted before."""
+        known = [since for since in (self.dense_owes_from, first) if since is not None]
+        return replace(self, dense_owes_from=min(known, default=None))
+
     def settle(self, lost: Mapping[int, Ranges]) -> Account:
         """Charge the reported losses of these shards, and release their reservations."""
         reserved = tuple(() if i in lost else ranges for i, ranges in enumerate(self.reserved))

@@ -74,7 +74,7 @@ class RecoveryInput:
 
     `survivors` are living trainers that hold the dense state. `trainer_bound` is how many samples any shard can have
     applied, from their reports; `shard_bound` the same from the shards, for when no trainer survived; both None while
-    nobody who knows has answered. `shard_state` says whether the state of any shard is left, in a living process or
+    nobody who knows has answered. `bound_exact` says that no push was under way when the shards told that. `shard_state` says whether the state of any shard is left, in a living process or
     as a flush. Without `dense_charged` trainers train again what the dense state misses. `anchors` can be restored,
     oldest first. With `degrade` training goes on without lost shards, as far as the budget allows: some work still.
     `unheard` trainers may push again what is lost, and have not said how much. `bereft` are shards, with the samples of
@@ -89,6 +89,7 @@ class RecoveryInput:
     leader: int
     trainer_bound: int | None
     shard_bound: int | None
+    bound_exact: bool
     shard_state: bool
     dense_saved: int
     dense_certain: bool = True
@@ -116,10 +117,14 @@ class ShardGrant:
 
 @dataclass(frozen=True, slots=True)
 class DenseGrant:
-    """Leave to load a dense save, none below `floor`; `reserve` is set aside on every shard."""
+    """Leave to load a dense save, none below `floor`; `reserve` is set aside on every shard.
+
+    `owes_from` is the first sample that it may miss, None if it misses none. It may miss more than is set aside.
+    """
 
     floor: int
     reserve: Ranges
+    owes_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +257,10 @@ def _try(
 
 
 def _dense_grant(s: RecoveryInput, saved: int, bound: int) -> DenseGrant:
-    return DenseGrant(min(saved, bound), _between(saved, bound) if s.dense_charged else ())
+    floor, reserve = min(saved, bound), _between(saved, bound)
+    if not s.dense_charged:
+        return DenseGrant(floor, ())
+    return DenseGrant(floor, reserve, None if s.bound_exact and not reserve else floor)
 
 
 def _affordable_age(s: RecoveryInput) -> int:

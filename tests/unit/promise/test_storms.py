@@ -152,6 +152,12 @@ UNTOLD = {
         mail_s=1.5,
         report_age_s=1.5,
     ),
+    "a lone trainer dies in its first step, and its heir is resharded before a report tells what it lost": Storm(
+        lone(0.0, 2, every(1)),
+        (Strike("kill trainer", 0, 0.25, 0.0), Strike("reshard", 0, 1.0, 0.0)),
+        mail_s=1.5,
+        report_age_s=1.5,
+    ),
     "a rollback right before the end": killed(
         0.1,
         2,

@@ -55,6 +55,7 @@ def situation(**changes: Any) -> RecoveryInput:
         leader=0,
         trainer_bound=1000,
         shard_bound=None,
+        bound_exact=False,
         shard_state=True,
         dense_saved=950,
         anchors=(Anchor(key="a", digest="0", generation=1, step=8, samples=800),),
