@@ -74,11 +74,12 @@ class RecoveryInput:
 
     `survivors` are living trainers that hold the dense state. `trainer_bound` is how many samples any shard can have
     applied, from their reports; `shard_bound` the same from the shards, for when no trainer survived; both None while
-    nobody who knows has answered. `bound_exact` says that no push was under way when the shards told that. `shard_state` says whether the state of any shard is left, in a living process or
-    as a flush. Without `dense_charged` trainers train again what the dense state misses. `anchors` can be restored,
-    oldest first. With `degrade` training goes on without lost shards, as far as the budget allows: some work still.
-    `unheard` trainers may push again what is lost, and have not said how much. `bereft` are shards, with the samples of
-    the saves that they go on from, which were to be sent more by a trainer that is lost by now.
+    nobody who knows has answered. `bound_exact` says that no push was under way when the shards told that.
+    `shard_state` says whether the state of any shard is left, in a living process or as a flush. Without
+    `dense_charged` trainers train again what the dense state misses. `anchors` can be restored, oldest first. With
+    `degrade` training goes on without lost shards, as far as the budget allows: some work still. `unheard` trainers may
+    push again what is lost, and have not said how much. `bereft` are shards, with the samples of the saves that they go
+    on from, which were to be sent more by a trainer that is lost by now.
     """
 
     mode: Literal["Partial", "Full"]

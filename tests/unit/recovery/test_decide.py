@@ -115,7 +115,9 @@ def test_when_no_trainer_survived_the_dense_loss_is_charged_to_every_shard() -> 
     ("dense_saved", "bound_exact", "owes_from"), [(1000, False, 1000), (1000, True, None), (900, True, 900)]
 )
 def test_a_dense_state_that_a_push_under_way_may_have_passed_owes_what_is_not_set_aside(
-    dense_saved: int, bound_exact: bool, owes_from: int | None
+    dense_saved: int,
+    bound_exact: bool,  # noqa: FBT001
+    owes_from: int | None,
 ) -> None:
     lost = situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000)
     decision = decide(replace(lost, dense_saved=dense_saved, bound_exact=bound_exact))
