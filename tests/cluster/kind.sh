@@ -4,7 +4,7 @@
 #   kind.sh cut|join N       a network partition: the node and its pods live on, unreachable
 #   kind.sh kill|start N     power failure and return
 #   kind.sh block|unblock A B    node A no longer hears node B and its pods: a one-way cut
-#   kind.sh load NAME [N...] an image of the daemon onto nodes (all of them, or those named)
+#   kind.sh load NAME [N...] an image onto nodes (all of them, or those named)
 #   kind.sh ctr N ARGS...    containerd's own client on that node
 #   kind.sh kill-child N ID  SIGKILL to the one child of a container's first process
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -32,11 +32,11 @@ up() {
   wait_until 60 "the API server is ready" kubectl get --raw /readyz
 }
 
-load() { # load NAME [NUMBER...]: the S3 servers are packed here, the others are the daemon's; what a node has is not sent again
+load() { # load NAME [NUMBER...]: other projects' servers are packed here, ours are the daemon's; what a node has is not sent again
   local image=$1 i nodes=(); shift
   [ $# -gt 0 ] || set -- $(seq "$NODES")
   for i in "$@"; do nodes+=("$(node "$i")"); done
-  if [ "$image" = minio ] || [ "$image" = versitygw ]; then
+  if [ -d "$RUN/images/$image" ]; then
     for i in "${nodes[@]}"; do
       python3 "$here/oci.py" load "$RUN/images/$image" "localhost/cprjob-$image:dev" docker exec -i "$i" ctr -n k8s.io
     done
