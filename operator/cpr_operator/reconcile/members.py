@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from cpr_contract.manifests import RowUpdates
-from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, Budget, FailureRecord, Member, Shard, Status, Trainer
+from cpr_operator.api.status import (
+    MAX_FAILURES,
+    MAX_RESTARTS,
+    Budget,
+    Dense,
+    FailureRecord,
+    Member,
+    Shard,
+    Status,
+    Trainer,
+)
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Failure
@@ -185,8 +195,14 @@ def account_of(status: Status) -> Account:
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=status.dense.reserved,
         owes_from={s.index: first for s in status.shards if (first := owes_from(s)) is not None},
-        dense_owes_from=status.dense.owes_from,
+        dense_owes_from=_dense_owes_from(status.dense),
     )
+
+
+def _dense_owes_from(dense: Dense) -> int | None:
+    """The first sample that the dense state may miss and that no leader has reported."""
+    # Releases that did not write owesFrom set something aside whenever the dense state could miss it.
+    return dense.floor_samples if dense.owes_from is None and dense.reserved else dense.owes_from
 
 
 def owes_from(shard: Shard) -> int | None:
