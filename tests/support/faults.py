@@ -35,8 +35,7 @@ async def struck(
     """The life of the scenario with an error at each of these calls, which come in their order.
 
     Lives are the same up to the step in which the call is made, so each begins with a copy of the
-    calm one, as it was before that step. Calls before the story are
-    struck only in `STRUCK_EARLY`.
+    calm one, as it was before that step. Calls before the story are struck only in `STRUCK_EARLY`.
     """
     calm = Driver(scenario)
     before = calm.copy()
