@@ -25,7 +25,7 @@ class TestFullRecovery:
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
     ) -> None:
         run = Run.start(space, "whole", recovery={"mode": "Full"})
-        run.reach(0.4)
+        run.reach(0.2)
         status = delete_and_recover(run, 1)
         assert status["plan"]["mode"] == "Full"
         status = run.finish()
