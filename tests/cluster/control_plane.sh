@@ -65,11 +65,16 @@ wake() { # wake PROCESS
   kill -CONT "$(process "$1")"
 }
 
+firewall() { # firewall -I|-D: where br_netfilter is loaded, iptables judge what crosses our bridge, and Docker's policy is to drop it
+  [ "$(cat /proc/sys/net/bridge/bridge-nf-call-iptables 2>/dev/null)" != 1 ] || iptables "$1" FORWARD -i cprjob -o cprjob -j ACCEPT
+}
+
 start() {
   local p=$RUN/pki
   mkdir -p "$RUN"/{pki,log,pid,kubeconfig,images}
   ip netns list | cut -d' ' -f1 >"$RUN/netns-before"
   bridge cprjob "$API/24"
+  firewall -I
   sysctl -qw net.ipv4.ip_forward=1
   ip link add cprjobsvc type bridge
   ip link set cprjobsvc up
@@ -112,6 +117,7 @@ stop() { # what was started (by recorded pid) and its networks; PURGE=1: the nod
   fi
   for i in 1 2 3 4 5 6; do ip link del "cprjobv$i" 2>/dev/null || true; done
   ip link del cprjob 2>/dev/null || true
+  firewall -D 2>/dev/null || true
   ip link del cprjobsvc 2>/dev/null || true
   ip route del blackhole $PODS.0.0/16 2>/dev/null || true
   rm -rf "$RUN"/{etcd,pid,log,netns-before}
