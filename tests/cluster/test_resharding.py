@@ -6,15 +6,15 @@ import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.harness.kubectl import KubectlError
-from cluster.jobs import NO_SAVES, SOME_EPOCHS, Run, account, failures, ledger, same_auc, verify
+from cluster.jobs import NO_SAVES, Run, account, failures, ledger, same_auc, verify
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 
 
 def test_a_job_goes_on_with_fewer_shards_and_one_of_these_is_killed(
-    cluster: Cluster, space: Space, long_calm: dict[str, Any]
+    cluster: Cluster, space: Space, calm: dict[str, Any]
 ) -> None:
-    run = Run.start(space, "fewer", data__epochs=SOME_EPOCHS, snapshots__interval=NO_SAVES)
+    run = Run.start(space, "fewer", snapshots__interval=NO_SAVES)
     run.reach(0.1)
     with pytest.raises(KubectlError, match=r"spec.shards.replicas: can only be changed while the job is suspended"):
         space.patch("fewer", '{"spec":{"shards":{"replicas":2}}}')
@@ -38,4 +38,4 @@ def test_a_job_goes_on_with_fewer_shards_and_one_of_these_is_killed(
     assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (2, 0)
     assert status["failures"][0]["lostSamples"] > 0
     assert ledger(status) == account(cluster.store, status)
-    assert same_auc(status, long_calm)
+    assert same_auc(status, calm)
