@@ -65,8 +65,9 @@ wake() { # wake PROCESS
   kill -CONT "$(process "$1")"
 }
 
-firewall() { # firewall -I|-D: where br_netfilter is loaded, iptables judge what crosses our bridge, and Docker's policy is to drop it
-  [ "$(cat /proc/sys/net/bridge/bridge-nf-call-iptables 2>/dev/null)" != 1 ] || iptables "$1" FORWARD -i cprjob -o cprjob -j ACCEPT
+firewall() { # firewall -I|-D: with br_netfilter, iptables filters what crosses our bridge, and Docker's policy is to drop it
+  [ "$(cat /proc/sys/net/bridge/bridge-nf-call-iptables 2>/dev/null)" = 1 ] && command -v iptables >/dev/null || return 0
+  iptables "$1" FORWARD -i cprjob -o cprjob -j ACCEPT
 }
 
 start() {

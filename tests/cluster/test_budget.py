@@ -96,10 +96,10 @@ class TestTheLimit:
         run = Run.start(
             space,
             "at-risk",
-            # A shard takes with it a third of what was trained. One such loss fits at any time; a second one does not,
-            # as both together are more than the whole training.
+            # A lost shard costs a third of the samples trained so far, so one loss fits whenever it comes. The second
+            # one does not: the losses come after 50 % and 55 % of the training, and 1.05 / 3 exceeds the limit.
             accuracyBudget={"portionOfLostSamples": 0.33},
-            data__epochs=SOME_EPOCHS,  # so that the job still trains when it is struck
+            data__epochs=SOME_EPOCHS,  # so that it cannot end before the second loss
             recovery={"mode": "Partial"},
             snapshots__interval=NO_SAVES,
         )
