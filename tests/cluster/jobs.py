@@ -16,7 +16,7 @@ EPOCHS = 1
 #: More than any test trains: for jobs that meet several faults and are stopped afterwards. Their AUC says nothing, as
 #: it leaves out the first fifth of the samples.
 MANY_EPOCHS = 50
-#: So many that a fast machine still trains while trainers come and go, or Kueue preempts the job.
+#: So many that a fast machine still trains while Kueue preempts the job, or after its second loss.
 SOME_EPOCHS = 4
 TABLES, ROWS_PER_TABLE = 26, 5000
 TRAINERS, SHARDS = 2, 3
@@ -105,13 +105,16 @@ class Run:
 
     @classmethod
     def start(cls, space: Space, name: str, **changes: Any) -> "Run":
-        """Apply the job and wait until it trains with all its pods, or has trained: a short one may be over by then."""
+        """Apply the job and wait until it trains with all its pods, or has trained: a short one may be over by then.
+
+        Its leader is asked, not its status, which tells progress some seconds late: by then a quiet machine is half
+        through an epoch.
+        """
         space.apply(manifest(name, **changes))
         run = cls(space, name)
-        run.space.wait_job(
-            name, "trains", lambda job: _samples(job) > 0 and phase(job) in {"Running", "Succeeded"}, within_s=150
-        )
+        run.wait("runs", lambda status: status.get("phase") in {"Running", "Succeeded"}, within_s=150)
         run.before = run.uids()
+        until(f"{name} trains", lambda: run.status()["phase"] == "Succeeded" or run.fraction() > 0, 90)
         return run
 
     def status(self) -> dict[str, Any]:
@@ -145,11 +148,12 @@ class Run:
     def reach(self, fraction: float, within_s: float = 90) -> None:
         """Wait until the leader says that so much of the data is trained."""
 
-        def there() -> bool:
-            report = self.report("trainer", self.leader())
-            return bool(report and report["total_samples"] and report["samples"] >= fraction * report["total_samples"])
+        until(f"{self.name} has trained {fraction:.0%}", lambda: self.fraction() >= fraction, within_s)
 
-        until(f"{self.name} has trained {fraction:.0%}", there, within_s)
+    def fraction(self) -> float:
+        """Return the trained part of the data by the leader's own report, 0 if it does not answer or know yet."""
+        report = self.report("trainer", self.leader()) or {}
+        return float(report["samples"] / report["total_samples"]) if report.get("total_samples") else 0.0
 
     def trained(self) -> int:
         """Return how many samples the leader has trained, by its own report."""
@@ -233,10 +237,6 @@ def phase(job: dict[str, Any]) -> str:
     return str(job.get("status", {}).get("phase", ""))
 
 
-def _samples(job: dict[str, Any]) -> int:
-    return int(job.get("status", {}).get("progress", {}).get("samples", 0))
-
-
 def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
     """What holds at the end of every run: all samples trained, and what `verify_members` says."""
     assert status["progress"]["samples"] == status["progress"]["totalSamples"]
@@ -253,7 +253,11 @@ def verify_members(run: Run, status: dict[str, Any], replaced: Iterable[Member])
 
 
 def same_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
-    """Whether the model is as good as that of the run that lost nothing, on this small sample."""
+    """Whether the model is as good as that of the run that lost nothing, on this small sample.
+
+    Over one epoch, runs that lose nothing differ by up to 0.005, and a third of the tables lost at half time costs as
+    much. Later epochs meet known rows again: there that loss costs 0.024, so only runs that keep all may have several.
+    """
     return abs(float(status["progress"]["auc"]) - float(calm["progress"]["auc"])) <= AUC_TOLERANCE
 
 
