@@ -114,7 +114,7 @@ class Run:
         run = cls(space, name)
         run.wait("runs", lambda status: status.get("phase") in {"Running", "Succeeded"}, within_s=150)
         run.before = run.uids()
-        until(f"{name} trains", lambda: run.status()["phase"] == "Succeeded" or run.fraction() > 0, 90)
+        until(f"{name} trains", run._began, 90)
         return run
 
     def status(self) -> dict[str, Any]:
@@ -145,20 +145,34 @@ class Run:
         """Return the rank that leads."""
         return int(self.status()["leader"])
 
-    def reach(self, fraction: float, within_s: float = 90) -> None:
-        """Wait until the leader says that so much of the data is trained."""
+    def reach(self, fraction: float, after: dict[str, Any] | None = None, within_s: float = 90) -> None:
+        """Wait until the leader says that so much of the data is trained, or is trained after an anchor."""
+        begin = 0 if after is None else after["samples"]
 
-        until(f"{self.name} has trained {fraction:.0%}", lambda: self.fraction() >= fraction, within_s)
+        def there() -> bool:
+            report = self.leader_report()
+            total = report.get("total_samples", 0)
+            return bool(total and report["samples"] - begin >= fraction * total)
 
-    def fraction(self) -> float:
-        """Return the trained part of the data by the leader's own report, 0 if it does not answer or know yet."""
-        report = self.report("trainer", self.leader()) or {}
-        return float(report["samples"] / report["total_samples"]) if report.get("total_samples") else 0.0
+        until(f"{self.name} has trained {fraction:.0%} after sample {begin}", there, within_s)
+
+    def total(self) -> int:
+        """Return how many samples there are to train, by the leader's own report."""
+        return self._until_leader_says("total_samples")
 
     def trained(self) -> int:
         """Return how many samples the leader has trained, by its own report."""
-        report = until(f"{self.name}'s leader reports", lambda: self.report("trainer", self.leader()), 30)
-        return int(report["samples"])
+        return self._until_leader_says("samples")
+
+    def _until_leader_says(self, figure: str) -> int:
+        return int(until(f"{self.name}'s leader reports", lambda: self.leader_report() or None, 30)[figure])
+
+    def _began(self) -> bool:
+        return bool(self.leader_report().get("samples")) or self.status()["phase"] == "Succeeded"
+
+    def leader_report(self) -> dict[str, Any]:
+        """Return the leader's own report, an empty one if it does not answer."""
+        return self.report("trainer", self.leader()) or {}
 
     def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 60) -> dict[str, Any]:
         """Wait until the predicate holds for the status; return it."""

@@ -40,7 +40,7 @@ class TestAway:
             pytest.skip("kind has the API server in a container of its own")
         run = Run.start(space, "unheard", data__epochs=EPOCHS, shards__replicas=2)
         run.reach(0.3)
-        uid, last = run.uid(), -(-run.status()["progress"]["totalSamples"] // 128)
+        uid, last = run.uid(), -(-run.total() // 128)
         control = ControlPlane(cluster.nodes.scripts, cluster.kubectl)
         with control.down("apiserver"):
             until("its last anchor is there", lambda: last in anchored(cluster, uid), 120, every_s=1)

@@ -36,13 +36,12 @@ class TestOperatorNode:
                 cluster.nodes.kill(lost)
                 before = time.monotonic()
                 space.delete_pod(victim, force=True)
-                replaced = run.wait("replaced", lambda status: status["shards"][1]["incarnation"] == 2, within_s=90)
+                run.wait("replaced", lambda status: status["shards"][1]["incarnation"] == 2, within_s=90)
                 seen = time.monotonic() - before
-                samples = replaced["progress"]["samples"]
+                samples = run.trained()
 
                 def trains() -> bool:
-                    report = run.report("trainer", run.leader())
-                    return bool(report and report["samples"] > samples and run.status()["phase"] == "Running")
+                    return bool(run.leader_report().get("samples", 0) > samples and run.status()["phase"] == "Running")
 
                 until("it trains again", trains, 60)
                 again = time.monotonic() - before

@@ -204,7 +204,7 @@ def _samples(ranges: tuple[tuple[int, int], ...]) -> int:
 
 
 def _waiting_for(run: Run) -> list[str]:
-    return list((run.report("trainer", run.leader()) or {}).get("waiting_for", []))
+    return list(run.leader_report().get("waiting_for", []))
 
 
 def _running(run: Run, incarnation: int) -> Pod | None:

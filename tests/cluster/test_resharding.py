@@ -29,7 +29,7 @@ def test_a_job_goes_on_with_fewer_shards_and_one_of_these_is_killed(
     assert [member["incarnation"] for member in resumed["shards"]] == [2, 2]
     assert {pod.index for pod in space.pods(job="fewer", role="shard")} == {0, 1}
     run.before = run.uids()
-    run.reach(anchor["samples"] / resumed["progress"]["totalSamples"] + 0.05)
+    run.reach(0.05, after=anchor)
     cluster.nodes.signal(run.pod("shard", 1), "KILL")
     status = run.finish()
     verify(run, status, replaced={("shard", 1)})

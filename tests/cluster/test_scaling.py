@@ -31,7 +31,7 @@ def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
     assert {pod.index for pod in space.pods(job="elastic", role="trainer")} == {0, 1, 2}
     assert grown["counters"]["generation"] == 2
     run.before = run.uids()
-    run.reach(grown["anchors"][-1]["samples"] / grown["progress"]["totalSamples"] + 0.05)
+    run.reach(0.05, after=grown["anchors"][-1])
     cluster.nodes.signal(run.pod("shard", 1), "KILL")
     recovered = run.wait(
         "recovers", lambda s: any(f.get("recoverySeconds") for f in s.get("failures", [])), within_s=60
