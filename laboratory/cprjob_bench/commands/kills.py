@@ -185,7 +185,7 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
     await run.wait_for(_TIER, index)
     incarnation = await watch.incarnation(index)
     steps = len(await run.ends_s()) + _UNDER_WAY
-    again = asyncio.create_task(watch.protected_at(steps * BATCH_SIZE)) if parity else None
+    again = asyncio.create_task(watch.protected_at(steps * BATCH_SIZE, index, incarnation)) if parity else None
     pause, record = await run.time_one(_TIER, index)
     redundant_s = None if again is None else await again
     load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
@@ -202,6 +202,20 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
     )
 
 
+def protected(reports: Sequence[ShardReport | None]) -> int:
+    """Return the samples that parity holds of all shards; 0 while it does not hold all their rows."""
+    return min(0 if report is None else report.protected_samples or 0 for report in reports)
+
+
+def protected_again(reports: Sequence[ShardReport | None], samples: int, index: int, former: int) -> bool:
+    """Whether parity holds so many samples of all shards, one of which is the successor of an incarnation.
+
+    Samples alone do not tell: until the shard is killed, parity goes on to hold more of them.
+    """
+    successor = reports[index]
+    return successor is not None and successor.incarnation > former and protected(reports) >= samples
+
+
 class _Shards:
     """What the shards of a job report."""
 
@@ -213,19 +227,19 @@ class _Shards:
 
     async def protected(self) -> int:
         """The samples that parity holds of all shards; 0 while it does not hold all their rows."""
-        return min([0 if each is None else each.protected_samples or 0 for each in await self._reports()])
+        return protected(await self._reports())
 
     async def saved(self) -> int:
         """The samples that saves hold of all shards."""
         saves = [None if each is None else each.newest_save for each in await self._reports()]
         return min(0 if save is None else save.samples for save in saves)
 
-    async def protected_at(self, samples: int) -> float:
-        """Wait until parity holds so many samples of all shards; when that was, by the monotonic clock."""
+    async def protected_at(self, samples: int, index: int, former: int) -> float:
+        """Wait for `protected_again`; when that was, by the monotonic clock."""
         async with patience("parity did not hold all shards again"):
             while True:
                 await asyncio.sleep(_POLL_S)
-                if await self.protected() >= samples:
+                if protected_again(await self._reports(), samples, index, former):
                     return monotonic()
 
     async def incarnation(self, index: int) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,14 +24,9 @@ from cprjob_bench.commands.contenders import Contender, Run
 
 
 _PERCENTILES = 100
-_FEWEST_STEPS = 20
 
 #: Milliseconds of each stage of a step, by the role of the process.
 Stages = Mapping[str, Mapping[str, float]]
-
-
-class TooShortError(ValueError):
-    """The window holds too few steps for percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +72,9 @@ class Timing:
 
 
 def time_steps(steps: Sequence[TracedStep], begin_s: float, end_s: float, batch_size: int) -> Timing:
-    """Time the steps that ended in a window of the monotonic clock. Raises TooShortError."""
+    """Time the steps that ended in a window of the monotonic clock: three at least, so that there are percentiles."""
     inside = [step for step in steps if begin_s <= step.ended_s <= end_s]
     durations = [later.ended_s - earlier.ended_s for earlier, later in pairwise(inside)]
-    if len(durations) < _FEWEST_STEPS:
-        raise TooShortError(f"only {len(durations)} steps in {end_s - begin_s:.0f} s; increase --seconds")
     percentiles = quantiles(durations, n=_PERCENTILES)
     return Timing(
         steps=len(durations),
@@ -244,7 +237,9 @@ def _stat(pid: int) -> list[str]:
 
 
 _WARM_UP_STEPS = 60
-_START_S = 120.0
+#: Fewer make no percentiles.
+_FEWEST_STEPS = 20
+_PATIENCE_S = 120.0
 _POLL_S = 0.2
 
 
@@ -264,17 +259,20 @@ async def in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, and who i
         for contender in (*contenders[shift:], *contenders[:shift]):
             place = folder / f"{contender.name}-{repeat}"
             place.mkdir()
-            window = await _measure(contender, place, seconds, gauge, batch_size)
+            window = await measure(contender, place, seconds, gauge, batch_size)
             windows[contender.name].append(window)
             err.print(_progress(repeat, contender.name, window), highlight=False)
     return windows
 
 
-async def _measure(contender: Contender, folder: Path, seconds: int, gauge: Gauge, batch_size: int) -> Window:
-    """Start a contender, let it warm up, and measure it for so many seconds."""
+async def measure(contender: Contender, folder: Path, seconds: float, gauge: Gauge, batch_size: int) -> Window:
+    """Start a contender, let it warm up, and measure it for so many seconds. Raises TrialError.
+
+    Where the machine is slow, the window lasts until it has some steps, and a cut of a contender that saves.
+    """
     gflops = await gauge.gflops()
     async with contender.started(folder) as run:
-        await _warm_up(run)
+        await _wait_for_steps(run, _WARM_UP_STEPS)
         saves, used, (all_s, stolen_s), sent, begin = (
             await run.saves(),
             usage(),
@@ -283,17 +281,14 @@ async def _measure(contender: Contender, folder: Path, seconds: int, gauge: Gaug
             monotonic(),
         )
         await asyncio.sleep(seconds)
+        await _wait_for_steps(run, _FEWEST_STEPS + 1, begin)
+        if saves is not None:
+            await _wait_for_cut(run, saves)
         end, sent_end, (all_end_s, stolen_end_s), used_end = monotonic(), run.sent_bytes(), processor_s(), usage()
         saves_end, kept = await run.saves(), await run.kept_bytes()
         await run.check()
         traces = run.traces()
-    try:
-        timing = time_steps(next(iter(traces.values())), begin, end, batch_size)
-    except TooShortError as error:
-        raise TrialError(f"{contender.name}: {error}") from error
-    saved = None if saves is None or saves_end is None else saves_end - saves
-    if saved == 0:
-        raise TrialError(f"{contender.name}: no cut was committed in {seconds} s; increase --seconds")
+    timing = time_steps(next(iter(traces.values())), begin, end, batch_size)
     del used_end["gauge"]
     return Window(
         samples_per_s=timing.samples_per_s,
@@ -302,7 +297,7 @@ async def _measure(contender: Contender, folder: Path, seconds: int, gauge: Gaug
         stages_ms=time_stages(traces, begin, end),
         cpu_ms={role: 1e3 * (now.cpu_s - used[role].cpu_s) / timing.steps for role, now in used_end.items()},
         rss_bytes={role: now.rss_bytes for role, now in used_end.items() if role != "cprjob"},
-        saves=saved,
+        saves=None if saves is None or saves_end is None else saves_end - saves,
         machine=Machine(gflops, (stolen_end_s - stolen_s) / (all_end_s - all_s)),
         sent_bytes_per_sample=(
             None if sent is None or sent_end is None else (sent_end - sent) / (timing.samples_per_s * (end - begin))
@@ -311,13 +306,30 @@ async def _measure(contender: Contender, folder: Path, seconds: int, gauge: Gaug
     )
 
 
-async def _warm_up(run: Run) -> None:
-    """Wait until the contender has done some steps. Raises TrialError if that takes too long."""
-    end = monotonic() + _START_S
-    while len(next(iter(run.traces().values()))) < _WARM_UP_STEPS:
+async def _wait_for_steps(run: Run, fewest: int, since_s: float = 0.0) -> None:
+    """Wait until so many steps have ended since a time of the monotonic clock."""
+
+    async def done() -> bool:
+        return sum(step.ended_s >= since_s for step in next(iter(run.traces().values()))) >= fewest
+
+    await _until(run, f"do {fewest} steps", done)
+
+
+async def _wait_for_cut(run: Run, before: int) -> None:
+    """Wait until more cuts than before are committed."""
+
+    async def done() -> bool:
+        return (await run.saves() or 0) > before
+
+    await _until(run, "commit a cut", done)
+
+
+async def _until(run: Run, what: str, done: Callable[[], Awaitable[bool]]) -> None:
+    end = monotonic() + _PATIENCE_S
+    while not await done():
         await run.check()
         if monotonic() > end:
-            raise TrialError(f"the contender did not do {_WARM_UP_STEPS} steps within {_START_S:.0f} s")
+            raise TrialError(f"the contender did not {what} within {_PATIENCE_S:.0f} s")
         await asyncio.sleep(_POLL_S)
 
 

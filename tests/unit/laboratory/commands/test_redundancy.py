@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
-from cprjob_bench.commands.kills import BEFORE_S, Kill, figures_of, rate_ratio, recovery_of
+from cprjob_bench.commands.kills import BEFORE_S, Kill, figures_of, protected_again, rate_ratio, recovery_of
 from cprjob_bench.commands.measuring import Machine, Window
 from cprjob_bench.commands.modes import (
     FEWEST_SHARDS,
@@ -36,6 +36,7 @@ from cprjob_bench.commands.train import document
 from cprjob_bench.documents import EAGER, Counts, RedundancyDocument
 from cprjob_bench.options import RedundancyMode, TrainPreset
 from cprjob_bench.roles.samples import write_sweep as sweep
+from support.contract_examples import EXAMPLES
 
 MIB = 2**20
 TABLE_BYTES = 100 * MIB
@@ -136,6 +137,26 @@ def test_a_few_steps_are_no_rate() -> None:
     found = ends((0, 10, 0.01), (12, 16, 0.02))
     assert rate_ratio(found, 10.0, 12.0, 12.05) is None
     assert rate_ratio(found, 10.0, 12.0, 11.0) is None
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "protected", "again"),
+    [
+        pytest.param(1, 900, False, id="not-killed-yet"),
+        pytest.param(2, None, False, id="without-parity"),
+        pytest.param(2, 700, False, id="behind"),
+        pytest.param(2, 800, True, id="again"),
+        pytest.param(None, None, False, id="away"),
+    ],
+)
+def test_parity_holds_a_shard_again_when_it_holds_its_successor(
+    incarnation: int | None, protected: int | None, *, again: bool
+) -> None:
+    other = replace(EXAMPLES["shard_report"], incarnation=3, protected_samples=900)
+    killed = None
+    if incarnation is not None:
+        killed = replace(EXAMPLES["shard_report"], incarnation=incarnation, protected_samples=protected)
+    assert protected_again((killed, other), 800, index=0, former=1) is again
 
 
 def test_figures_are_medians_and_what_there_is_none_of_has_a_reason() -> None:

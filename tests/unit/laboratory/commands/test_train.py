@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +22,10 @@ from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.app import app
 from cpr_operator.cli.asking import TrialError
 from cpr_operator.cli.console import OptionError
-from cprjob_bench.commands import train
+from cprjob_bench.commands import measuring, train
 from cprjob_bench.commands.contenders import Program, peer_commands, read_trace
 from cprjob_bench.commands.measuring import (
     Machine,
-    TooShortError,
     Window,
     processor_s,
     summarise,
@@ -85,9 +88,55 @@ def test_slow_steps_show_in_the_high_percentile_and_in_the_rate() -> None:
     assert max(timing.p99_ms, timing.p50_ms) < 1100
 
 
-def test_a_window_with_few_steps_says_so() -> None:
-    with pytest.raises(TooShortError, match="only 5 steps in 5 s"):
-        time_steps([TracedStep(n, float(n), {}) for n in range(20)], 5.0, 10.0, batch_size=1)
+class Slow:
+    """A contender, and its run. After the warm-up each look finds one more step, and each 30th one more cut."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.steps = [TracedStep(n, 0.0, {}) for n in range(60)]
+        self.looks = 0
+
+    @asynccontextmanager
+    async def started(self, folder: Path) -> AsyncIterator[Slow]:
+        yield self
+
+    def traces(self) -> dict[str, list[TracedStep]]:
+        self.looks += 1
+        if self.looks > 1:
+            self.steps.append(TracedStep(len(self.steps), time.monotonic(), {}))
+        return {"trainer": self.steps}
+
+    async def saves(self) -> int | None:
+        self.looks += 1
+        return self.looks // 30
+
+    def sent_bytes(self) -> int | None:
+        return None
+
+    async def kept_bytes(self) -> dict[str, int]:
+        return {}
+
+    async def check(self) -> None:
+        return None
+
+
+async def test_on_a_slow_machine_a_window_lasts_until_it_has_steps_and_a_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "_POLL_S", 0.001)
+    async with measuring.open_gauge(os.environ, tmp_path / "gauge.log") as gauge:
+        found = await measuring.measure(Slow(), tmp_path, 0, gauge, batch_size=10)
+    assert found.saves == 1
+    assert 0 < found.p50_ms <= found.p99_ms
+    assert found.samples_per_s > 0
+
+
+async def test_a_contender_that_stays_too_slow_fails_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_PATIENCE_S", 0.0)
+    async with measuring.open_gauge(os.environ, tmp_path / "gauge.log") as gauge:
+        with pytest.raises(TrialError, match="the contender did not do 21 steps within 0 s"):
+            await measuring.measure(Slow(), tmp_path, 0, gauge, batch_size=10)
 
 
 def test_windows_are_compared_repeat_by_repeat() -> None:
