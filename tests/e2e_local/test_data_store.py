@@ -40,6 +40,7 @@ def job(folder: Path, place: str, **more: Any) -> Path:
         {
             # A lone trainer that dies takes its dense state along. With nothing to lose, the job goes back for it.
             "spec.accuracyBudget.portionOfLostSamples": 0,
+            "spec.trainers.workers": 1,  # each run would measure for itself
             "spec.model.tables": TABLES,
             "spec.data": data | more,
             "spec.evaluation": {"uri": f"{place}/test/"},
