@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from time import monotonic
 from typing import Protocol
 
 from cpr_operator.api.status import TERMINAL_PHASES, FailureRecord, Status
@@ -62,18 +63,29 @@ class Pause:
     seconds: float
 
 
-def longest_pause(ends_s: Sequence[float], known: int) -> Pause | None:
-    """Return the longest time between the ends of two steps, the first of which may be the last `known` one.
+def longest_pause(ends_s: Sequence[float], known: int, recovered: int) -> Pause | None:
+    """Return the longest time between the ends of two steps that a kill may have made.
 
-    ends_s: when each step ended, ascending. known: how many of them were known before the kill. None while too few
-    steps have followed the pause.
+    ends_s: when each step ended, ascending. known: how many of them were known before the kill; the last one may be the
+    first of the two. recovered: how many were known when the recovery was; what is slow after that is not due to it.
+    None while too few steps have followed the pause.
     """
     first = max(known - 1, 0)
     pauses = [(later - earlier, place) for place, (earlier, later) in enumerate(pairwise(ends_s[first:]), first)]
+    pauses = [pause for pause in pauses if pause[1] < recovered]
     if not pauses:
         return None
     seconds, place = max(pauses)
     return Pause(ends_s[place], seconds) if len(ends_s) - place - 1 > FOLLOWING_STEPS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A kill: when it was by this process's monotonic clock, the steps known then, and the failures recorded then."""
+
+    at_s: float
+    steps: int
+    failures: frozenset[tuple[str, int, int, int]]
 
 
 # The job.
@@ -125,18 +137,27 @@ class KilledJob:
         """When each step ended; see `Members`."""
         return await self._members.ends_s()
 
-    async def time_one(self, tier: Tier, index: int) -> tuple[Pause, FailureRecord]:
-        """Kill a member, and wait until training goes on and the failure is recorded."""
-        before = {_key(each) for each in (await self.status()).failures}
+    async def strike(self, tier: Tier, index: int) -> Strike:
+        """Kill a member."""
+        failures = frozenset(_key(each) for each in (await self.status()).failures)
         await self.wait_for(tier, index)
-        known = len(await self.ends_s())
+        strike = Strike(monotonic(), len(await self.ends_s()), failures)
         await self._members.kill(tier, index)
-        async with patience(f"training did not go on after {tier.role}/{index} was killed"):
+        return strike
+
+    async def outcome(self, strike: Strike) -> tuple[Pause, FailureRecord]:
+        """Wait until training goes on after a kill, and the failure is recorded."""
+        recovered = None
+        async with patience("training did not go on after a member was killed"):
             while True:
                 await asyncio.sleep(_POLL_S)
-                record = await self._recovered(before)
-                pause = longest_pause(await self.ends_s(), known) if record is not None else None
-                if record is not None and pause is not None:
+                record = await self._recovered(strike.failures)
+                if record is None:
+                    continue
+                ends_s = await self.ends_s()
+                recovered = len(ends_s) if recovered is None else recovered
+                pause = longest_pause(ends_s, strike.steps, recovered)
+                if pause is not None:
                     return pause, record
 
     async def wait_for(self, tier: Tier, index: int) -> None:
@@ -148,7 +169,7 @@ class KilledJob:
                     return
                 await asyncio.sleep(_POLL_S)
 
-    async def _recovered(self, before: set[tuple[str, int, int, int]]) -> FailureRecord | None:
+    async def _recovered(self, before: frozenset[tuple[str, int, int, int]]) -> FailureRecord | None:
         """The failure that was not there before, once everybody is at work again."""
         status = await self.status()
         records = [each for each in status.failures if _key(each) not in before]

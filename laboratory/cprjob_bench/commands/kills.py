@@ -184,9 +184,10 @@ async def _holds(safe: Callable[[], Awaitable[int]], samples: int) -> bool:
 async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *, parity: bool) -> Kill:
     await run.wait_for(_TIER, index)
     incarnation = await watch.incarnation(index)
-    steps = len(await run.ends_s()) + _UNDER_WAY
-    again = asyncio.create_task(watch.protected_at(steps * BATCH_SIZE, index, incarnation)) if parity else None
-    pause, record = await run.time_one(_TIER, index)
+    strike = await run.strike(_TIER, index)
+    samples = (strike.steps + _UNDER_WAY) * BATCH_SIZE
+    again = asyncio.create_task(watch.protected_at(samples, index, incarnation)) if parity else None
+    pause, record = await run.outcome(strike)
     redundant_s = None if again is None else await again
     load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
     resumed_s, ends_s = pause.began_s + pause.seconds, await run.ends_s()
@@ -194,7 +195,7 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
         seconds_to_next_step=pause.seconds,
         rebuild_gib_s=size_mib / 1024 / load_s,
         rebuild_gib_per_core_s=size_mib / 1024 / (counts.rebuild_cpu_us / 1e6) if counts.rebuild_cpu_us else None,
-        redundant_again_s=None if redundant_s is None else redundant_s - pause.began_s,
+        redundant_again_s=None if redundant_s is None else redundant_s - strike.at_s,
         throughput_while_rebuilding=(
             None if redundant_s is None else rate_ratio(ends_s, pause.began_s, resumed_s, redundant_s)
         ),

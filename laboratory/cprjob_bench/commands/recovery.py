@@ -235,7 +235,7 @@ async def _time(series: Series, err: Console, members: Members) -> list[float]:
     tier, found, job = TIERS[series.tier], list[float](), KilledJob(members)
     await job.warm_up(job.has_anchor)
     for number in range(series.runs):
-        pause, record = await job.time_one(tier, number % tier.members)
+        pause, record = await job.outcome(await job.strike(tier, number % tier.members))
         found.append(pause.seconds)
         which = f"{series.tier}, {series.size_mib} MiB, run {number + 1}"
         err.print(f"{which}: {pause.seconds:.2f} s ({record.kind}, {record.tier})", highlight=False)

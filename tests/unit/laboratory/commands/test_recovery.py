@@ -19,8 +19,8 @@ def steps(first_s: float, number: int) -> list[float]:
     return [first_s + STEP_S * place for place in range(number)]
 
 
-def pause(ends_s: list[float], known: int) -> tuple[float, float]:
-    found = longest_pause(ends_s, known)
+def pause(ends_s: list[float], known: int, recovered: int = 1000) -> tuple[float, float]:
+    found = longest_pause(ends_s, known, recovered)
     assert found is not None
     return found.began_s, found.seconds
 
@@ -40,10 +40,17 @@ def test_a_pause_before_the_kill_does_not_count() -> None:
     assert pause(ends, known=6) == (pytest.approx(9.09), pytest.approx(0.41))
 
 
+@pytest.mark.parametrize("recovered", [100, 101])
+def test_a_longer_pause_after_the_recovery_does_not_count(recovered: int) -> None:
+    """The first step after the pause may be known when the recovery is, or not yet."""
+    ends = [*steps(0.0, 100), *steps(2.5, 10), *steps(9.0, FOLLOWING_STEPS + 1)]
+    assert pause(ends, 100, recovered) == (pytest.approx(0.99), pytest.approx(1.51))
+
+
 def test_there_is_no_pause_before_enough_steps_followed() -> None:
-    assert longest_pause([], known=0) is None
-    assert longest_pause(steps(0.0, 100), known=100) is None
-    assert longest_pause([*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS)], known=100) is None
+    assert longest_pause([], known=0, recovered=0) is None
+    assert longest_pause(steps(0.0, 100), known=100, recovered=100) is None
+    assert longest_pause([*steps(0.0, 100), *steps(2.5, FOLLOWING_STEPS)], known=100, recovered=101) is None
 
 
 def test_percentiles_lie_between_runs() -> None:
