@@ -53,6 +53,8 @@ TIERS: Mapping[RecoveryTier, Tier] = {
 
 #: So many steps must follow before a pause counts as the longest one.
 FOLLOWING_STEPS = 20
+#: Steps that may be on their way when a member is killed, and some more.
+UNDER_WAY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,12 @@ def longest_pause(ends_s: Sequence[float], known: int, recovered: int) -> Pause 
     """Return the longest time between the ends of two steps that a kill may have made.
 
     ends_s: when each step ended, ascending. known: how many of them were known before the kill; the last one may be the
-    first of the two. recovered: how many were known when the recovery was; what is slow after that is not due to it.
-    None while too few steps have followed the pause.
+    first of the two. recovered: how many were known when the recovery was; but for steps that were under way then, what
+    is slow later is not due to it. None while too few steps have followed the pause.
     """
     first = max(known - 1, 0)
     pauses = [(later - earlier, place) for place, (earlier, later) in enumerate(pairwise(ends_s[first:]), first)]
-    pauses = [pause for pause in pauses if pause[1] < recovered]
+    pauses = [pause for pause in pauses if pause[1] < recovered + UNDER_WAY]
     if not pauses:
         return None
     seconds, place = max(pauses)

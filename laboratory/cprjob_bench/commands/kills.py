@@ -26,7 +26,7 @@ from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
-from cprjob_bench.commands.killed_job import TIERS, KilledJob, patience
+from cprjob_bench.commands.killed_job import TIERS, UNDER_WAY, KilledJob, patience
 from cprjob_bench.commands.measuring import Window, summarise
 from cprjob_bench.commands.members import LocalMembers
 from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, read_counts, table_rows
@@ -143,8 +143,6 @@ _REPORT_DEADLINE_S = 1.0
 _PAUSE_S = 6.0
 #: All of a pod is killed, and a warm spare becomes the shard: how long a pod takes to start is not asked here.
 _TIER = TIERS[RecoveryTier.SPARE]
-#: Steps that may be on their way when a shard is killed, and some more.
-_UNDER_WAY = 4
 #: Training is even by then.
 _WARM_STEPS = 200
 
@@ -185,7 +183,7 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
     await run.wait_for(_TIER, index)
     incarnation = await watch.incarnation(index)
     strike = await run.strike(_TIER, index)
-    samples = (strike.steps + _UNDER_WAY) * BATCH_SIZE
+    samples = (strike.steps + UNDER_WAY) * BATCH_SIZE
     again = asyncio.create_task(watch.protected_at(samples, index, incarnation)) if parity else None
     pause, record = await run.outcome(strike)
     redundant_s = None if again is None else await again

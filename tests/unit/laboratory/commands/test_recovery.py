@@ -8,7 +8,7 @@ import pytest
 
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.document import InvalidDocumentError
-from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, longest_pause
+from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause
 from cprjob_bench.commands.recovery import Base, document, percentile, result
 
 STEP_S = 0.01
@@ -40,9 +40,9 @@ def test_a_pause_before_the_kill_does_not_count() -> None:
     assert pause(ends, known=6) == (pytest.approx(9.09), pytest.approx(0.41))
 
 
-@pytest.mark.parametrize("recovered", [100, 101])
+@pytest.mark.parametrize("recovered", [100 - UNDER_WAY, 100, 101])
 def test_a_longer_pause_after_the_recovery_does_not_count(recovered: int) -> None:
-    """The first step after the pause may be known when the recovery is, or not yet."""
+    """When the recovery is known, steps may still be under way, and the first one after the pause may be known."""
     ends = [*steps(0.0, 100), *steps(2.5, 10), *steps(9.0, FOLLOWING_STEPS + 1)]
     assert pause(ends, 100, recovered) == (pytest.approx(0.99), pytest.approx(1.51))
 
