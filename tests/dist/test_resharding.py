@@ -50,12 +50,14 @@ def test_several_trainers_stop_at_one_anchor(tmp_path: Path) -> None:
     with with_shards(job, 3, tmp_path / "run-2", 2, anchor) as running:
         running.start()
         result = running.result()
-    model, expected = saved_model(job, result, tmp_path / "model"), train_alone(job)
+    model = saved_model(job, result, tmp_path / "model")
+    # What was scored since the last merge of trainers that go is not in the anchor; training itself lost nothing.
+    unmerged = (SAMPLES * 4 // 5 - model.scored) // job.data.batch_size
+    assert 0 <= unmerged <= MERGE_STEPS
+    # These samples are harder to tell than later ones: AUC without them is higher, by up to 0.002.
+    expected = train_alone(job, unscored=range(anchor.step - unmerged + 1, anchor.step + 1))
     assert model.auc is not None
     assert abs(model.auc - expected.auc) < 0.002
-    # What was scored since the last merge of trainers that go is not in the anchor; training itself lost nothing.
-    unmerged = MERGE_STEPS * job.data.batch_size
-    assert SAMPLES * 4 // 5 - unmerged <= model.scored <= SAMPLES * 4 // 5
 
 
 def test_a_shard_killed_right_after_the_change_starts_from_the_same_anchor(tmp_path: Path, calm: SavedModel) -> None:

@@ -60,15 +60,15 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
     )
 
 
-def train_alone(job: JobSpec) -> OracleResult:
-    """What one process ends in that reads rows as late as the job's trainer does."""
+def train_alone(job: JobSpec, unscored: range = range(0)) -> OracleResult:
+    """What one process ends in that reads rows as late as the job's trainer does; steps `unscored` are not scored."""
     torch.set_num_threads(1)  # Two cores are shared with the processes under test.
     dataset = open_dataset(job.data, job.model, files_of(job))
     order = BatchOrder.of(job.data, dataset.layout)
     seed = job.data.seed
     missed_steps = job.prefetch if job.prefetch > 1 else 0
     first = partial(initial_rows, job.model, seed)
-    return train(job.model, dataset, order, seed, first, missed_steps=missed_steps)
+    return train(job.model, dataset, order, seed, first, missed_steps=missed_steps, unscored=unscored)
 
 
 def auc_of_half(job: JobSpec) -> float:

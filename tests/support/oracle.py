@@ -53,10 +53,12 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     initial_rows: InitialRows,
     *,
     missed_steps: int = 0,
+    unscored: range = range(0),
 ) -> OracleResult:
     """Train all steps of `order`; the dense network starts from `seed`, the tables from `initial_rows`.
 
-    A step reads rows as they were before the last `missed_steps` steps.
+    A step reads rows as they were before the last `missed_steps` steps. The samples of steps `unscored` are trained
+    like all others, but the scores leave them out.
     """
     network = build_network(model, seed)
     optimizer = torch_optimizer(model.dense_optimizer, network.parameters())
@@ -92,7 +94,9 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         losses.append(loss.item())
         logits.append(score.detach())
         labels.append(truth)
-    scored = slice(order.total_samples // 5, None)
+    scored = torch.arange(order.total_samples) >= order.total_samples // 5
+    for step in unscored:
+        scored[(step - 1) * order.batch_size : step * order.batch_size] = False
     all_logits, all_labels = torch.cat(logits)[scored], torch.cat(labels)[scored]
     found = [
         (exact_auc(score, truth), log_loss(score, truth), calibration_of(score, truth))
