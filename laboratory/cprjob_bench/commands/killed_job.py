@@ -69,8 +69,8 @@ def longest_pause(ends_s: Sequence[float], known: int, recovered: int) -> Pause 
     """Return the longest time between the ends of two steps that a kill may have made.
 
     ends_s: when each step ended, ascending. known: how many of them were known before the kill; the last one may be the
-    first of the two. recovered: how many were known when the recovery was; but for steps that were under way then, what
-    is slow later is not due to it. None while too few steps have followed the pause.
+    first of the two. recovered: how many were known when the recovery was seen. A pause that begins UNDER_WAY steps
+    after that, or later, has another cause. None while too few steps have followed the pause.
     """
     first = max(known - 1, 0)
     pauses = [(later - earlier, place) for place, (earlier, later) in enumerate(pairwise(ends_s[first:]), first)]

@@ -272,7 +272,7 @@ async def measure(contender: Contender, folder: Path, seconds: float, gauge: Gau
     """
     gflops = await gauge.gflops()
     async with contender.started(folder) as run:
-        await _wait_for_steps(run, _WARM_UP_STEPS)
+        await _wait_for_steps(contender.name, run, _WARM_UP_STEPS)
         saves, used, (all_s, stolen_s), sent, begin = (
             await run.saves(),
             usage(),
@@ -281,9 +281,9 @@ async def measure(contender: Contender, folder: Path, seconds: float, gauge: Gau
             monotonic(),
         )
         await asyncio.sleep(seconds)
-        await _wait_for_steps(run, _FEWEST_STEPS + 1, begin)
+        await _wait_for_steps(contender.name, run, _FEWEST_STEPS + 1, begin)
         if saves is not None:
-            await _wait_for_cut(run, saves)
+            await _wait_for_cut(contender.name, run, saves)
         end, sent_end, (all_end_s, stolen_end_s), used_end = monotonic(), run.sent_bytes(), processor_s(), usage()
         saves_end, kept = await run.saves(), await run.kept_bytes()
         await run.check()
@@ -306,30 +306,30 @@ async def measure(contender: Contender, folder: Path, seconds: float, gauge: Gau
     )
 
 
-async def _wait_for_steps(run: Run, fewest: int, since_s: float = 0.0) -> None:
+async def _wait_for_steps(name: str, run: Run, fewest: int, since_s: float = 0.0) -> None:
     """Wait until so many steps have ended since a time of the monotonic clock."""
 
     async def done() -> bool:
         return sum(step.ended_s >= since_s for step in next(iter(run.traces().values()))) >= fewest
 
-    await _until(run, f"do {fewest} steps", done)
+    await _until(run, f"{name} did not do {fewest} steps", done)
 
 
-async def _wait_for_cut(run: Run, before: int) -> None:
+async def _wait_for_cut(name: str, run: Run, before: int) -> None:
     """Wait until more cuts than before are committed."""
 
     async def done() -> bool:
         return (await run.saves() or 0) > before
 
-    await _until(run, "commit a cut", done)
+    await _until(run, f"{name} did not commit a cut", done)
 
 
-async def _until(run: Run, what: str, done: Callable[[], Awaitable[bool]]) -> None:
+async def _until(run: Run, problem: str, done: Callable[[], Awaitable[bool]]) -> None:
     end = monotonic() + _PATIENCE_S
     while not await done():
         await run.check()
         if monotonic() > end:
-            raise TrialError(f"the contender did not {what} within {_PATIENCE_S:.0f} s")
+            raise TrialError(f"{problem} within {_PATIENCE_S:.0f} s")
         await asyncio.sleep(_POLL_S)
 
 

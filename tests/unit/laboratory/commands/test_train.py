@@ -135,7 +135,7 @@ async def test_on_a_slow_machine_a_window_lasts_until_it_has_steps_and_a_cut(
 async def test_a_contender_that_stays_too_slow_fails_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_PATIENCE_S", 0.0)
     async with measuring.open_gauge(os.environ, tmp_path / "gauge.log") as gauge:
-        with pytest.raises(TrialError, match="the contender did not do 21 steps within 0 s"):
+        with pytest.raises(TrialError, match="slow did not do 21 steps within 0 s"):
             await measuring.measure(Slow(), tmp_path, 0, gauge, batch_size=10)
 
 
