@@ -49,7 +49,10 @@ def test_what_a_run_saved_is_listed_verified_and_pruned_to_its_model(tmp_path: P
         if path.is_file():
             os.utime(path, (time.time() - 3600, time.time() - 3600))
     code, pruned = snapshots("prune", "--workdir", work, "--keep", 1, "--delete")
-    assert [point["key"] for point in pruned["stay"]] == [report["result"]]
+    *bases, model = pruned["stay"]
+    assert model["key"] == report["result"]
+    # Its saves of shards may stand on a save that no anchor names: the one of a shard that was replaced at a cut.
+    assert {point["step"] for point in bases} <= set(model["bases"])
     code, verified = snapshots("verify", "--workdir", work)
     assert (code, verified["damaged"]) == (0, [])
     done = subprocess.run((*CPRJOB, "export", "--workdir", work, "--to", tmp_path / "model"), check=False)
