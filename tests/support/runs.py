@@ -57,13 +57,13 @@ def small_job(**spec: Any) -> dict[str, Any]:
 
 
 def run(tmp_path: Path, *arguments: object) -> tuple[int, dict[str, Any], str]:
-    """Exit code, report and output of a whole run in tmp_path/work."""
+    """Exit code, report (empty if there is none) and output of a whole run in tmp_path/work."""
     out = tmp_path / "report.json"
     command = (*CPRJOB, "run", *map(str, arguments), "--workdir", str(tmp_path / "work"), "--report", str(out))
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S, check=False
     )
-    return done.returncode, json.loads(out.read_text()), done.stdout
+    return done.returncode, json.loads(out.read_text()) if out.exists() else {}, done.stdout
 
 
 @contextlib.contextmanager

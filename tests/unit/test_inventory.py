@@ -83,6 +83,21 @@ def test_pruning_deletes_what_it_said(store: _OldStore) -> None:
     assert prune(store, keep=2, delete=True).objects == 0
 
 
+def test_a_save_of_no_anchor_stays_as_long_as_a_kept_one_stands_on_it() -> None:
+    store = _OldStore()
+    bench = JobBench(store)
+    bench.anchor(10)
+    replaced, _ = bench.shards
+    replaced.change(3)
+    replaced.save(20)  # a replaced shard's, of a cut that no anchor was made of
+    bench.anchor(30)
+    found = prune(store, keep=1, delete=True)
+    cut, anchor = found.stay
+    assert (cut.step, cut.kind, cut.shards) == (20, "Cut", (0,))
+    assert (anchor.step, anchor.kind, cut.step in anchor.bases) == (30, "Anchor", True)
+    assert steps(found.go) == [10]
+
+
 def test_what_is_young_by_the_clock_stays(store: _OldStore) -> None:
     assert prune(store, now_s=59.0, keep=2).objects == 0
 
