@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 ROWS, SCORED, EVERY, PATIENCE = 8_000, 1_500, 4_000, 2
 #: Both well before the earliest end, at (1 + PATIENCE) * EVERY samples: 0.19 of all. Steps are small, so that they take
 #: seconds: kills are due by what the leader reported last.
-KILLS = ("--kill", "shard/1@0.05:POD", "--kill", "trainer/0@0.1")
+KILLS = ("--kill", "shard/1@0.02:POD", "--kill", "trainer/0@0.06")
 
 
 def clicks(rows: int, seed: int) -> pa.Table:
@@ -53,6 +53,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
     columns = {"labels": ["click"], "numbers": ["price"], "categories": ["user", "item"]}
     document = small_job(
         accuracyBudget={"portionOfLostSamples": 0},
+        trainers={"workers": 1},  # each run would measure for itself
         recovery={"replay": {"mode": "Auto", "memory": "64Mi"}},
         model={
             "embeddingDim": 4, "bottomMlp": [8, 4], "topMlp": [8, 1], "numeric": 1,

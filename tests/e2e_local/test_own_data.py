@@ -38,6 +38,6 @@ def model(folder: Path, *kills: str) -> dict[str, bytes]:
 
 def test_two_kills_leave_the_model_of_a_run_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLE), prepend=":")
-    calm, struck = model(tmp_path / "calm"), model(tmp_path / "struck", "shard/1@0.3:POD", "trainer/0@0.6")
+    calm, struck = model(tmp_path / "calm"), model(tmp_path / "struck", "shard/1@0.1:POD", "trainer/0@0.3")
     assert {"dense.safetensors", "tables/tags.safetensors"} <= calm.keys()
     assert struck == calm

@@ -14,14 +14,15 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 NOTHING_MAY_BE_LOST = ("--set", "accuracyBudget.portionOfLostSamples=0")
-FOUR = ("shard/0@0.2", "shard/1@0.4", "shard/0@0.6", "shard/1@0.6")
+PATIENT = ("--set", "failurePolicy.silenceSeconds=60")  # a machine that stalls for seconds kills nobody
+FOUR = ("shard/0@0.1", "shard/1@0.2", "shard/0@0.5", "shard/1@0.5")
 
 
 def quickstart(folder: Path, *kills: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The report of the example as it is, but for a budget of 0; and each file of its export."""
     folder.mkdir()
     struck = (word for kill in kills for word in ("--kill", kill))
-    code, report, output = run(folder, QUICKSTART, *NOTHING_MAY_BE_LOST, *struck)
+    code, report, output = run(folder, QUICKSTART, *NOTHING_MAY_BE_LOST, *PATIENT, *struck)
     assert code == 0, output
     return report, exported(folder)
 
@@ -63,7 +64,7 @@ def test_with_a_budget_of_0_killed_shards_lose_nothing_and_roll_nothing_back(tmp
     budget = {"portionOfLostSamples": 0}
     document = small_job(accuracyBudget=budget, recovery=recovery, trainers={"replicas": trainers})
     manifest.write_text(yaml.safe_dump(document), "utf-8")
-    kills = ("--kill", "shard/0@0.3:POD", "--kill", "shard/0@0.6:POD", "--kill", "shard/1@0.6:POD")
+    kills = ("--kill", "shard/0@0.1:POD", "--kill", "shard/0@0.5:POD", "--kill", "shard/1@0.5:POD")
     code, report, output = run(tmp_path, manifest, *kills)
     assert code == 0, output
     assert report["phase"] == "Succeeded"

@@ -16,26 +16,38 @@ from torch.testing import assert_close
 from support.runs import CPRJOB, incarnations, living, run, small_job, started, status, until
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
-SAMPLES = 60_000
+SAMPLES = 180_000
 
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(
-        yaml.safe_dump(small_job(data={"format": "Synthetic", "samples": SAMPLES, "batchSize": 64})), "utf-8"
+        yaml.safe_dump(
+            small_job(
+                data={"format": "Synthetic", "samples": SAMPLES, "batchSize": 64},
+                trainers={"workers": 1},  # each run would measure for itself
+            )
+        ),
+        "utf-8",
     )
     return path
 
 
 def suspend_at(tmp_path: Path, samples: int, *arguments: object) -> dict[str, Any]:
     """Run until so many samples are trained, and Ctrl-C; the status of the suspended job."""
+    before = _trained(tmp_path)
     with started(tmp_path, *arguments) as process:
-        until(lambda: status(tmp_path).get("progress", {}).get("samples", 0) >= samples)
+        until(lambda: status(tmp_path).get("phase") == "Running" and _trained(tmp_path) >= max(samples, before + 1))
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130
-    assert living(tmp_path) == []
+    until(lambda: not living(tmp_path))
     return status(tmp_path)
+
+
+def _trained(tmp_path: Path) -> int:
+    """Samples, as the status says that was written last."""
+    return int(status(tmp_path).get("progress", {}).get("samples", 0))
 
 
 def model(tmp_path: Path) -> dict[str, Tensor]:

@@ -32,8 +32,10 @@ def training(tmp_path: Path, manifest: Path) -> Iterator[subprocess.Popen[bytes]
 
 
 def test_only_the_killed_shard_comes_back(tmp_path: Path, manifest: Path) -> None:
-    # No save before the end, so that on a slow machine, too, the shard has something to lose.
-    arguments = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5:POD")
+    # No save before the end, so that on a slow machine, too, the shard has something to lose. One of two shards can
+    # lose half of all that counts: whenever it dies, the budget allows that.
+    budget = ("--set", "accuracyBudget.portionOfLostSamples=0.6")
+    arguments = (*budget, "--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.3:POD")
     code, report, output = run(tmp_path, manifest, *arguments)
     assert code == 0, output
     assert report["phase"] == "Succeeded"
@@ -50,14 +52,14 @@ def test_only_the_killed_shard_comes_back(tmp_path: Path, manifest: Path) -> Non
     assert failure["lost_row_updates_exact"]
     assert f"{failure['lost_row_updates']:,} row updates lost" in output
     assert "SIGKILL to all of shard/1" in output
-    assert living(tmp_path) == []
+    until(lambda: not living(tmp_path))
     done = subprocess.run((*CPRJOB, "export", "--workdir", tmp_path / "work", "--to", tmp_path / "model"), check=False)
     assert done.returncode == 0
     assert (tmp_path / "model" / "model.json").exists()
 
 
 def test_a_killed_server_goes_on_in_its_pod(tmp_path: Path, manifest: Path) -> None:
-    arguments = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5")
+    arguments = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.3")
     code, report, output = run(tmp_path, manifest, *arguments)
     assert code == 0, output
     assert report["samples"] == 40000
@@ -67,11 +69,11 @@ def test_a_killed_server_goes_on_in_its_pod(tmp_path: Path, manifest: Path) -> N
     assert (failure["lost_samples"], failure["lost_row_updates"]) == (0, 0)
     assert (report["budget"]["spent"], report["budget"]["running_sum"], report["lost_row_updates"]) == (0, 0, 0)
     assert "RestartedInPlace" in output
-    assert living(tmp_path) == []
+    until(lambda: not living(tmp_path))
 
 
 def test_a_shard_that_may_save_loses_nothing(tmp_path: Path, manifest: Path) -> None:
-    code, report, output = run(tmp_path, manifest, "--kill", "shard/0@0.5:TERM")
+    code, report, output = run(tmp_path, manifest, "--kill", "shard/0@0.3:TERM")
     assert code == 0, output
     assert incarnations(report) == {"shard/0": 2, "shard/1": 1, "trainer/0": 1}
     assert report["budget"]["spent"] == 0
@@ -82,7 +84,7 @@ def test_an_interrupted_run_saves_everything_and_goes_on(tmp_path: Path, manifes
     with training(tmp_path, manifest) as first:
         first.send_signal(signal.SIGINT)
         assert first.wait(120) == 130
-    assert living(tmp_path) == []
+    until(lambda: not living(tmp_path))
     assert f"cprjob run --resume --workdir {tmp_path / 'work'}" in (tmp_path / "output.txt").read_text()
     code, report, output = run(tmp_path, "--resume")
     assert code == 0, output
@@ -108,4 +110,4 @@ def test_a_job_that_cannot_be_trained_fails_with_the_reason(tmp_path: Path, mani
     assert code == 1
     assert report["phase"] == "Failed"
     assert "absent.tsv" in output
-    assert living(tmp_path) == []
+    until(lambda: not living(tmp_path))

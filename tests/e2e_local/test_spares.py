@@ -17,11 +17,11 @@ def test_a_spare_takes_the_place_of_a_killed_shard_and_nothing_is_lost(tmp_path:
     document = small_job(
         accuracyBudget={"portionOfLostSamples": 0},
         recovery={"replay": {"mode": "Auto", "memory": "64Mi"}},
-        data={"format": "Synthetic", "samples": 50000, "batchSize": 64},
+        data={"format": "Synthetic", "samples": 150_000, "batchSize": 64},
         shards={"replicas": 2, "spares": 1},
     )
     manifest.write_text(yaml.safe_dump(document), "utf-8")
-    code, report, output = run(tmp_path, manifest, "--kill", "shard/1@0.7:POD")
+    code, report, output = run(tmp_path, manifest, "--kill", "shard/1@0.5:POD")
     assert code == 0, output
     assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1}
     (failure,) = report["failures"]

@@ -38,7 +38,8 @@ def test_the_notebook_prints_what_is_saved_in_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     saved = nbformat.read(TUTORIALS / "fit.ipynb", as_version=4)
     fresh = nbformat.read(TUTORIALS / "fit.ipynb", as_version=4)
-    NotebookClient(fresh, timeout=500, kernel_name="python3").execute(cwd=str(tmp_path))
+    client = NotebookClient(fresh, timeout=500, kernel_name="python3", coalesce_streams=True)  # as a browser shows them
+    client.execute(cwd=str(tmp_path))
     assert printed(fresh) == printed(saved)
     assert len(printed(saved)) > 3
 

@@ -62,7 +62,7 @@ def test_a_killed_shard_leaves_the_model_of_a_run_without(tmp_path: Path) -> Non
     vocabulary = {"uri": str(tmp_path / "users.txt")}
     calm = model(tmp_path / "calm", tmp_path, vocabulary)
     assert calm["vocabularies/user.txt"] == text.encode()
-    assert model(tmp_path / "struck", tmp_path, vocabulary, "shard/1@0.5:POD") == calm
+    assert model(tmp_path / "struck", tmp_path, vocabulary, "shard/1@0.2:POD") == calm
 
 
 def test_whoever_is_killed_a_vocabulary_is_built_once(tmp_path: Path, users: list[str]) -> None:
@@ -72,7 +72,7 @@ def test_whoever_is_killed_a_vocabulary_is_built_once(tmp_path: Path, users: lis
     frequent = sorted((user for user in counts if counts[user] >= LEAST), key=lambda user: (-counts[user], user))
     assert 50 < len(frequent) < VALUES
     assert calm["vocabularies/user.txt"].decode().splitlines() == frequent
-    assert model(tmp_path / "shard", tmp_path, vocabulary, "shard/1@0.5:POD") == calm
+    assert model(tmp_path / "shard", tmp_path, vocabulary, "shard/1@0.2:POD") == calm
     # A lone trainer goes back to its last save, and shards do not: the model is another one, of the same values.
-    other = model(tmp_path / "trainer", tmp_path, vocabulary, "trainer/0@0.5:POD")
+    other = model(tmp_path / "trainer", tmp_path, vocabulary, "trainer/0@0.2:POD")
     assert other["vocabularies/user.txt"] == calm["vocabularies/user.txt"]

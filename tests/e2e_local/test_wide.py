@@ -42,9 +42,9 @@ def test_it_learns_and_ends_in_the_same_bytes_though_a_shard_is_killed(
     calm, model = wide(tmp_path / "calm", visits)
     assert len([name for name in model if name.startswith("tables/")]) == 200
     assert calm["auc"] > 0.6
-    process, after = wide(tmp_path / "process", visits, "shard/1@0.5")
+    process, after = wide(tmp_path / "process", visits, "shard/1@0.3")
     assert [failure["tier"] for failure in process["failures"]] == ["InPlace"]
-    pod, after_pod = wide(tmp_path / "pod", visits, "shard/1@0.5:POD")
+    pod, after_pod = wide(tmp_path / "pod", visits, "shard/1@0.3:POD")
     assert incarnations(pod) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1}
     for report, files in ((process, after), (pod, after_pod)):
         assert report["lost_row_updates"] == 0

@@ -19,9 +19,9 @@ def test_trainers_that_are_replaced_have_the_workers_that_the_first_leader_measu
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    job = small_job(trainers={"replicas": 2}, data={"format": "Synthetic", "samples": 20_000, "batchSize": 256})
+    job = small_job(trainers={"replicas": 2}, data={"format": "Synthetic", "samples": 200_000, "batchSize": 256})
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job), "utf-8")
-    code, report, output = run(tmp_path, tmp_path / "job.yaml", "--kill", "trainer/0@0.5:POD")
+    code, report, output = run(tmp_path, tmp_path / "job.yaml", "--kill", "trainer/0@0.1:POD")
     assert code == 0, output
     assert incarnations(report)["trainer/0"] == 2
     (found,) = (tmp_path / "work" / "store").rglob(WORKERS)

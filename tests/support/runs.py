@@ -39,7 +39,7 @@ _JOB: dict[str, Any] = {
             "interval": {"mode": "Fixed", "seconds": 1},
             "denseIntervalSeconds": 1,
         },
-        "failurePolicy": {"silenceSeconds": 20},
+        "failurePolicy": {"silenceSeconds": 60},  # a machine that stalls for seconds kills nobody
     },
 }
 

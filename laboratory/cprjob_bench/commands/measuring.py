@@ -300,7 +300,7 @@ async def measure(contender: Contender, folder: Path, seconds: float, gauge: Gau
         saves=None if saves is None or saves_end is None else saves_end - saves,
         machine=Machine(gflops, (stolen_end_s - stolen_s) / (all_end_s - all_s)),
         sent_bytes_per_sample=(
-            None if sent is None or sent_end is None else (sent_end - sent) / (timing.samples_per_s * (end - begin))
+            None if sent is None or sent_end is None else (sent_end - sent) / (timing.steps * batch_size)
         ),
         kept_bytes=kept,
     )

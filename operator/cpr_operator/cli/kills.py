@@ -69,12 +69,16 @@ def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
 def due(kills: tuple[Kill, ...], samples: int, total: int) -> tuple[tuple[Kill, ...], tuple[Kill, ...]]:
     """The kills that are due once `samples` of `total` are trained, and the remaining ones.
 
-    None is due while the total is 0, that is, unknown.
+    None is due while the total is 0, that is, unknown. One of each member is due at a time: a second one would hit the
+    process that the first one has killed.
     """
-    if total == 0:
-        return (), kills
-    now = tuple(kill for kill in kills if samples >= kill.fraction * total)
-    return now, tuple(kill for kill in kills if kill not in now)
+    now, later = dict[str, Kill](), list[Kill]()
+    for kill in kills:
+        if total == 0 or samples < kill.fraction * total or kill.target in now:
+            later.append(kill)
+        else:
+            now[kill.target] = kill
+    return tuple(now.values()), tuple(later)
 
 
 def _signal(name: str, text: str) -> signal.Signals:

@@ -104,12 +104,13 @@ class Watch:
         now, self._kills = due(self._kills, leader.samples, leader.total_samples)
         for kill in now:
             pod = running(pods, kill.role, kill.index)
-            if pod is None:  # it is being replaced, so the kill waits for its replacement
+            if pod is None or not self._cluster.signal_pod(
+                self._job.namespace, pod.name, kill.number, whole=kill.pod
+            ):  # it is being replaced, so the kill waits for its replacement
                 self._kills += (kill,)
                 continue
             what = f"all of {kill.target}" if kill.pod else kill.target
             self._progress.tell(f"> {kill.number.name} to {what} (pod {pod.name})")
-            self._cluster.signal_pod(self._job.namespace, pod.name, kill.number, whole=kill.pod)
 
     def _tell_events(self) -> None:
         events = tuple(self._cluster.events.values())

@@ -138,10 +138,12 @@ async def reaches(pod: PodView) -> bool:
 class ReportFetcher:
     """One HTTP client for all pods; made where an event loop runs. `clock` gives seconds.
 
+    pauses: whether a pod that was silent the last time is asked after a pause only.
+
     Proxies of the environment are not used, no redirect is followed, and no cookie is kept.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, pauses: bool = True) -> None:
         # Polls of one pod are seconds apart, so no connection is kept: there would be one for each job.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._client = aiohttp.ClientSession(
@@ -151,6 +153,7 @@ class ReportFetcher:
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=UNTIMED,
         )
+        self._pauses = pauses
         self._silences = Silences(clock)
         self._answering = _Lane(MAX_IN_FLIGHT, MAX_OF_JOB, clock)
         self._silent = _Lane(MAX_SILENT, MAX_SILENT_OF_JOB, clock)
@@ -158,11 +161,11 @@ class ReportFetcher:
     async def fetch(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """The body of the pod's `/status`; None without an address, without a whole answer, or with a longer one.
 
-        It waits for its turn for `deadline_s` at most, and for the answer as long again. A pod that was silent the
-        last time is asked after a pause only. `recorded`: see `Cluster.fetch_report`.
+        It waits for its turn for `deadline_s` at most, and for the answer as long again. None, too, while a pause after
+        the pod's last silence lasts. `recorded`: see `Cluster.fetch_report`.
         """
         job = pod.owner_uid
-        if not pod.host or not self._silences.is_due(job, pod.uid):
+        if not pod.host or (self._pauses and not self._silences.is_due(job, pod.uid)):
             return None
         lane = self._silent if (job, pod.uid) in self._silences else self._answering
         asked, now = False, asyncio.get_running_loop().time

@@ -57,6 +57,13 @@ def test_each_kill_is_due_once() -> None:
     assert left == ()
 
 
+def test_two_kills_of_one_member_are_due_one_after_the_other() -> None:
+    first, second, other = (parse_kill(text) for text in ("shard/0@0.25", "shard/0@0.5:POD", "shard/1@0.5"))
+    now, left = due((first, second, other), 60, 100)
+    assert (now, left) == ((first, other), (second,))
+    assert due(left, 60, 100) == ((second,), ())
+
+
 def test_nothing_is_due_before_the_total_is_known() -> None:
     kills = (parse_kill("shard/0@0"),)
     assert due(kills, 0, 0) == ((), kills)

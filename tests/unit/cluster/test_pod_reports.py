@@ -127,6 +127,22 @@ async def test_a_packed_report_is_refused_and_never_unpacked(
     assert "p: report rejected: Content-Encoding is 'gzip, gzip', not identity" in caplog.text
 
 
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_a_pod_that_was_silent_is_asked_after_a_pause_if_there_are_pauses(*, pauses: bool) -> None:
+    released = asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        await released.wait()
+        return web.Response(text="report")
+
+    fetcher = ReportFetcher(lambda: 0.0, pauses=pauses)
+    async with pod_that(answer) as pod:
+        assert await fetcher.fetch(pod, 0.05, MOST) is None
+        released.set()
+        assert await fetcher.fetch(pod, 20.0, MOST) == (None if pauses else b"report")
+    await fetcher.close()
+
+
 async def test_requests_in_flight_are_bounded_for_each_job(fetcher: ReportFetcher) -> None:
     running, most = 0, 0
     release = asyncio.Event()

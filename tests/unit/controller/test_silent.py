@@ -14,7 +14,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.pod_reports import CONNECT_S, CONNECT_TRIES
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
-from cpr_operator.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S, Controller
+from cpr_operator.controller import REPORT_DEADLINE_S, Controller
 from cpr_operator.reconcile import Timing
 from support.driver import spec
 from support.fake_cluster import FakeCluster
@@ -141,7 +141,7 @@ LOOKED_AFTER = pytest.mark.parametrize("looked_after_s", [UNREADY_S + part / 10 
 @LOOKED_AFTER
 def test_what_hangs_is_replaced_soon_after_it_is_called_silent(members: Members, looked_after_s: float) -> None:
     # A pass that began before anybody was silent waits for the leader in full.
-    asking_s = SILENT_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
+    asking_s = Timing().silent_s + (REPORT_DEADLINE_S if LEADER in members else 0.0)
 
     async def story(house: House) -> None:
         for member in members:
@@ -161,7 +161,7 @@ def test_what_is_on_a_lost_node_is_replaced_soon_after_its_heartbeats_are_overdu
     members: Members, looked_after_s: float
 ) -> None:
     # A pass that began before any heartbeat was overdue waits for the leader's node in full.
-    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + SILENT_DEADLINE_S if LEADER in members else 0.0)
+    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + Timing().silent_s if LEADER in members else 0.0)
 
     async def story(house: House) -> None:
         for member in members:

@@ -165,9 +165,10 @@ async def test_a_signal_may_go_to_what_a_keeper_has_forked(cluster: LocalCluster
     )
     created = await cluster.create_pod(manifest(job, program, env=[{"name": env.KEEPER, "value": "1"}]))
     await until(lambda: "forked" in log(tmp_path, created))
-    cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL, whole=False)
+    assert cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL, whole=False)
     await until(lambda: f"child ended with {signal.SIGKILL.value}" in log(tmp_path, created))
-    cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL)
+    assert not cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL, whole=False), "no other one was forked"
+    assert cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL)
     pod = await until_pod(cluster, job, ended)
     assert pod.container is not None
     assert pod.container.exit_code == 137

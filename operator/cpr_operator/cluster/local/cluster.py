@@ -62,7 +62,7 @@ class LocalCluster:
         self._pods: dict[tuple[str, str], LocalPod] = {}
         self._lives: dict[LocalPod, asyncio.Task[None]] = {}
         self._applied = AppliedObjects()
-        self._reports = ReportFetcher()
+        self._reports = ReportFetcher(pauses=False)  # a few pods, and no other job that they could slow down
         self.events: dict[str, Event] = {}
 
     async def close(self) -> None:
@@ -92,9 +92,12 @@ class LocalCluster:
         """Have `changed` called whenever a pod or a spec changes, as a watch would."""
         self._subscribers.append(changed)
 
-    def signal_pod(self, namespace: str, name: str, number: signal.Signals, *, whole: bool = True) -> None:
-        """Send a signal to a pod's processes, or to the one alone that its keeper has forked. Raises NotFoundError."""
-        self._pod(namespace, name).signal(number, whole=whole)
+    def signal_pod(self, namespace: str, name: str, number: signal.Signals, *, whole: bool = True) -> bool:
+        """Send a signal to a pod's processes, or to the one alone that its keeper has forked; False if there is none.
+
+        Raises NotFoundError.
+        """
+        return self._pod(namespace, name).signal(number, whole=whole)
 
     # What the controller does: see `Cluster`.
 

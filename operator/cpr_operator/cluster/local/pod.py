@@ -59,12 +59,16 @@ class PodProcess:
         self.signal(signal.SIGKILL)
         return SHELL_SIGNAL_BASE - code if code < 0 else code
 
-    def signal_child(self, number: signal.Signals) -> None:
-        """Send a signal to the processes that the first one of the group has started; not to itself."""
+    def signal_child(self, number: signal.Signals) -> bool:
+        """Send a signal to the processes that the first one of the group has started; False if there are none."""
         pid = self._process.pid
-        with contextlib.suppress(OSError):
-            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+            for child in children:
                 os.kill(int(child), number)
+        except OSError:
+            return False
+        return bool(children)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the whole group; a group that has ended is left alone."""
@@ -141,9 +145,8 @@ class LocalPod:
             return False
         if whole or not any(each["name"] == env.KEEPER for each in main_container(self.object).get("env", ())):
             self._process.signal(number)
-        else:
-            self._process.signal_child(number)
-        return True
+            return True
+        return self._process.signal_child(number)
 
     async def run(self, environment: Mapping[str, str]) -> None:
         """Start the process as soon as that can be done, and see it to its end."""
