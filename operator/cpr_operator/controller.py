@@ -50,6 +50,7 @@ from cpr_operator.reconcile import (
     reconcile,
     refuse_pods,
     second_round,
+    spare_is_needed,
     suspects,
 )
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
@@ -61,8 +62,8 @@ from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_statu
 
 logger = logging.getLogger(__name__)
 
-#: A pod has so long to answer for its report.
-REPORT_DEADLINE_S = 2.0
+#: A pod has so long to answer for its report, and one that others call silent so long: most likely it never answers.
+REPORT_DEADLINE_S, SILENT_DEADLINE_S = 2.0, 0.5
 #: Decisions over so many pods take a few milliseconds (laboratory/scripts/passes.py): no more than handing them over.
 FEW_PODS = 64
 #: The same of so many ranges of lost samples, and of a report of so many bytes.
@@ -272,8 +273,8 @@ class Controller:
             reading = asyncio.Lock()
             asked = {pod.uid: group.create_task(self._report(pod, max_bytes, recorded, reading)) for pod in pods}
             if asked:
-                await asyncio.wait(asked.values(), timeout=self._timing.silent_s)
-            spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE}
+                await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
+            spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE and not spare_is_needed(observed)}
             for uid in (missed_by_peers(heard(observed, asked)) | spares) & asked.keys():
                 asked[uid].cancel()
         return heard(observed, asked)

@@ -141,6 +141,11 @@ class Run:
         pod = self.find(role, index)
         return None if pod is None else self.space.report(pod)
 
+    def told(self, role: Role, index: int) -> dict[str, Any]:
+        """Return a member's own report, as soon as it answers."""
+        found: dict[str, Any] = until(f"{role}/{index} of {self.name} answers", lambda: self.report(role, index), 30)
+        return found
+
     def leader(self) -> int:
         """Return the rank that leads."""
         return int(self.status()["leader"])
@@ -212,9 +217,16 @@ class Run:
 
     def slow_down(self) -> None:
         """Leave each trainer a fifth of a core: waiting for what the cluster does takes no more."""
-        limits = '{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"200m"}}}]}}'
+        self._limit_trainers("200m")
+
+    def speed_up(self) -> None:
+        """Let the trainers that were slowed down train on as fast as they can."""
+        self._limit_trainers("2")
+
+    def _limit_trainers(self, cpu: str) -> None:
+        limits = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": cpu}}}]}}
         for pod in self.space.pods(job=self.name, role="trainer"):
-            self.space.kubectl("patch", "pod", pod.name, "--subresource=resize", "-p", limits)
+            self.space.kubectl("patch", "pod", pod.name, "--subresource=resize", "-p", json.dumps(limits))
 
     def stop(self) -> dict[str, Any]:
         """Suspend the job; the newest anchor of the returned status holds all that it has trained."""

@@ -66,8 +66,7 @@ class TestThePlan:
         lost = (1, 2, 1)  # one right after the other: a slow machine, too, has them within the time expected for one
         for shard in lost[:-1]:
             lose(cluster, run, shard)
-        report = run.report("trainer", run.leader())
-        assert report is not None
+        report = run.told("trainer", run.leader())
         status = lose(cluster, run, lost[-1])
         after = status["plan"]
         assert (status["policy"]["alpha"], status["policy"]["lostPerFailure"]) == (1 + len(lost), 1)

@@ -1,5 +1,6 @@
 """Starts that take longer than allowed, on the real cluster: no job that trains, or has trained, is failed for it."""
 
+import json
 import time
 from typing import Any
 
@@ -38,11 +39,13 @@ class TestTheStartupDeadline:
         space.kubectl("delete", "cprjob", "unwatched")
 
     def test_a_resume_without_its_store_is_given_back_and_ends_well_later(self, cluster: Cluster, space: Space) -> None:
-        run = Run.start(space, "homeless", **SMALL)
+        run = Run.start(space, "homeless", **SMALL | {"failurePolicy": {}})
         run.wait("has an anchor", lambda status: bool(status.get("anchors")), 90)
         space.patch("homeless", '{"spec":{"suspend":true}}')
         before = run.wait("is suspended", lambda status: status["phase"] == "Suspended", 60)
         with cluster.store_down():
+            allowed = {"startupDeadlineSeconds": DEADLINE_S}
+            space.patch("homeless", json.dumps({"spec": {"suspend": True, "failurePolicy": allowed}}))
             space.patch("homeless", '{"spec":{"suspend":false}}')
             run.wait("resumes", lambda status: status["phase"] == "Starting", 30)
             status = run.wait("is suspended again", lambda status: status["phase"] in {"Suspended", "Failed"}, 120)

@@ -25,8 +25,10 @@ class TestFullRecovery:
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
     ) -> None:
         run = Run.start(space, "whole", recovery={"mode": "Full"})
+        run.slow_down()
         run.reach(0.2)
         status = delete_and_recover(run, 1)
+        run.speed_up()
         assert status["plan"]["mode"] == "Full"
         status = run.finish()
         verify(run, status, replaced={("shard", 1)})

@@ -60,7 +60,9 @@ class TestHarness:
         assert space.wait_pod("victim", "ended", lambda p: p.exit_code is not None).exit_code == 137
 
     def test_an_evicted_pod_is_told_and_goes(self, space: Space) -> None:
-        space.apply(sleeper("evicted"))
+        pod = sleeper("evicted")
+        pod["spec"]["terminationGracePeriodSeconds"] = 10  # it is looked at while it goes
+        space.apply(pod)
         space.wait_pod("evicted", "running", lambda p: p.phase == "Running")
         space.evict_pod("evicted")
         reasons = space.wait_pod("evicted", "deleting", lambda p: p.deleting).raw["status"]["conditions"]

@@ -59,8 +59,7 @@ class TestABudgetOfNothing:
         assert (status["leader"], status["counters"]["generation"]) == (leader, 1)
         samples = run.trained()
         until("both trainers take further steps", lambda: run.trained() > samples, within_s=60)
-        report = run.report("trainer", leader)
-        assert report is not None
+        report = run.told("trainer", leader)
         assert (report["lives"], report["lost"]) == (2, [])
         log = space.logs(victim.name)
         assert "life 2 goes on after step" in log

@@ -22,11 +22,13 @@ class TestPower:
             trainers__template=pod_template(apart="trainer", unstable=True),
             shards__template=pod_template(cluster.nodes.name(1)),
         )
+        run.slow_down()
         run.reach(0.2)
         leader = run.leader()
         assert run.pod("trainer", leader).node != run.pod("trainer", 1 - leader).node
         dark, before = run.pod("trainer", leader).node, time.monotonic()
         cluster.nodes.kill(cluster.nodes.number(dark))
+        run.speed_up()
         # The other trainer may end a step that had all it needs.
         run.wait("replaced", lambda status: status["trainers"][leader]["incarnation"] == 2, within_s=60)
         _trains_again(run, besides=leader)
@@ -52,10 +54,12 @@ class TestCable:
             trainers__template=pod_template(cluster.nodes.name(1)),
             shards__template=pod_template(apart="shard"),
         )
+        run.slow_down()
         run.reach(0.2)
         victim = next(i for i in range(SHARDS) if cluster.nodes.number(run.pod("shard", i).node) == 3)
         before = time.monotonic()
         cluster.nodes.cut(3)
+        run.speed_up()
         run.wait("replaced", lambda status: status["shards"][victim]["incarnation"] == 2, within_s=60)
         _trains_again(run)
         record_property("measured", f"training again {time.monotonic() - before:.1f} s after the cut")
@@ -76,6 +80,7 @@ class TestCable:
             trainers__template=pod_template(apart="trainer", unstable=True),
             shards__template=pod_template(apart="shard"),
         )
+        run.slow_down()
         run.reach(0.2)
         trainer = 1 - run.leader()
         node = run.pod("trainer", trainer).node
@@ -84,6 +89,7 @@ class TestCable:
         assert len(gone) > 1
         before = time.monotonic()
         cluster.nodes.cut(cluster.nodes.number(node))
+        run.speed_up()
         run.wait("replaced", lambda status: status["trainers"][trainer]["incarnation"] == 2, within_s=60)
         decided_s = time.monotonic() - before
         _trains_again(run, besides=trainer)

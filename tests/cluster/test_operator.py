@@ -30,6 +30,7 @@ class TestOperatorNode:
                 shards__template=pod_template(cluster.nodes.name(other)),
                 shards__replicas=2,
             )
+            run.slow_down()
             run.reach(0.2)
             victim = run.pod("shard", 1).name
             try:
@@ -44,6 +45,7 @@ class TestOperatorNode:
                     return bool(run.leader_report().get("samples", 0) > samples and run.status()["phase"] == "Running")
 
                 until("it trains again", trains, 60)
+                run.speed_up()
                 again = time.monotonic() - before
                 record_property("measured", f"decided {seen:.1f} s, training again {again:.1f} s after the power loss")
                 assert cluster.leader().name != leader.name

@@ -29,8 +29,10 @@ def test_a_job_goes_on_with_fewer_shards_and_one_of_these_is_killed(
     assert [member["incarnation"] for member in resumed["shards"]] == [2, 2]
     assert {pod.index for pod in space.pods(job="fewer", role="shard")} == {0, 1}
     run.before = run.uids()
+    run.slow_down()
     run.reach(0.05, after=anchor)
     cluster.nodes.signal(run.pod("shard", 1), "KILL")
+    run.speed_up()
     status = run.finish()
     verify(run, status, replaced={("shard", 1)})
     assert failures(status) == [("shard", 1, 2, "Killed")]

@@ -190,7 +190,7 @@ class TestTheBucketVanishes:
         status = run.wait("is whole again", lambda s: bool(failures(s)) and s.get("recovery") is None, within_s=90)
         assert failures(status) == [("shard", 1, 1, "Killed")]
         assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
-        assert 0 < status["failures"][0]["lostSamples"] < samples(run) - gone
+        assert 0 < status["failures"][0]["lostSamples"] < run.trained() - gone
         run.delete()
         until("its pods are gone", lambda: not space.pods(job=run.name), 60)
 

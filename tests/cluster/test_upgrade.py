@@ -90,6 +90,7 @@ class TestUpgradeFromTheReleaseBefore:
         image = "localhost/cprjob-trainer-before:dev"
         with cluster.operator_before(before):
             run = Run.start(space, "old", image=image, data__epochs=EPOCHS, recovery=None)
+            run.slow_down()  # an upgrade takes half a minute where the machine is busy
             assert images(cluster.operator_pods()) == {"localhost/cprjob-operator-before:dev"}
             cluster.release.upgrade("localhost/cprjob-operator")
             cluster.wait_operator()
@@ -97,6 +98,7 @@ class TestUpgradeFromTheReleaseBefore:
             told = run.wait("is told by this release", lambda status: "shown" in status)
             assert (told["phase"], told["restarts"], run.uids()) == ("Running", 0, run.before)
             wait_replaced(run, 1, delete_shard(run, 1))
+            run.speed_up()
             assert images(space.pods(job="old")) == {image}
             status = run.finish(within_s=300)
         verify(run, status, replaced={("shard", 1)})

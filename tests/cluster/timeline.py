@@ -28,9 +28,9 @@ class Timeline:
     def record(self, lose: Callable[[], None], within_s: float) -> None:
         """Take the shard away by `lose`, and look again and again until training goes on."""
         pod, leader = self.run.pod("shard", self.shard), self.run.report("trainer", self.run.leader())
-        samples = leader["samples_started"] if leader else 0
+        samples, before = leader["samples_started"] if leader else 0, len(self.run.status().get("failures", []))
         probes: dict[str, Callable[[], Any]] = {
-            "seen": lambda: self.run.status().get("recovery"),
+            "seen": lambda: len(self.run.status().get("failures", [])) > before,
             "created": lambda: self._successor(pod.incarnation),
             "running": lambda: (heir := self._successor(pod.incarnation)) and heir.phase == "Running",
             "restored": lambda: self._report("shard", self.shard).get("state") == "Ready",

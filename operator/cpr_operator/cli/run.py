@@ -38,9 +38,8 @@ from cpr_operator.worker import Workers
 
 #: Seconds to wait after a pod's change, so that several changes share a pass.
 DEBOUNCE_S = 0.05
-#: Passes are frequent, because asking and writing are cheap here and runs are short. All processes share one machine,
-#: so that one that does not answer at once is no dead one.
-TIMING = Timing(running_s=1.0, floor_s=0.2, changing_s=0.2, progress_s=1.0, silent_s=1.5)
+#: Passes are frequent, because asking and writing are cheap here and runs are short.
+TIMING = Timing(running_s=1.0, floor_s=0.2, changing_s=0.2, progress_s=1.0)
 
 
 @contextlib.asynccontextmanager

@@ -103,15 +103,14 @@ def _silent(
     observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
 ) -> Mapping[str, Verdict]:
     """Members that are hung by the word of their peers' reports of the present generation."""
-    # On a lost node nobody is only slow, so an overdue heartbeat is enough.
-    gone = {name for name, member in members.items() if member.node == observed.lost_node != ""}
+    gone = _gone(observed, members, facts)
     ending = {name for name, member in members.items() if member.uid in observed.ending}
     missed: dict[str, tuple[str, ...]] = {}
     for name, fact in facts.items():
         report = observed.reports.get(members[name].uid) if isinstance(fact, Alive) else None
         if report is None or not is_current(observed.before, report):
             continue
-        if names := gone.intersection(report.overdue).union(report.silent) - ending:
+        if names := {*report.silent, *(name for name in report.overdue if name in gone)} - ending:
             missed[name] = tuple(names)
     if not missed:
         return {}
@@ -122,6 +121,24 @@ def _silent(
         for name, m in living.items()
     }
     return judge(peers, missed, _fallen(observed, members))
+
+
+def _gone(
+    observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
+) -> Collection[str]:
+    """Members of a lost node, once the heartbeats of all of them that work are overdue.
+
+    Nobody there is only slow, so an overdue heartbeat is enough. They become overdue within a step of each other, and
+    are one decision: the last one is waited for.
+    """
+    gone = {name for name, member in members.items() if member.node == observed.lost_node != ""}
+    if not gone:
+        return gone
+    reports = (report for report in observed.reports.values() if is_current(observed.before, report))
+    overdue = {name for report in reports for name in report.overdue}
+    working = {name for name in gone if isinstance(facts[name], Alive) and is_settled(members[name])}
+    ending = {name for name in gone if members[name].uid in observed.ending}
+    return gone if working - ending <= overdue else ()
 
 
 def ends_untold(observed: PassInput) -> frozenset[str]:

@@ -71,15 +71,13 @@ class Job:
 class Timing:
     """How often a job is looked at, in seconds: while it runs, while it changes, and how often progress is written.
 
-    `floor_s` is the least while it runs, however short the intervals between its saves are. A pod that others call
-    silent has `silent_s` to answer, and a spare: most likely the former never answers.
+    `floor_s` is the least while it runs, however short the intervals between its saves are.
     """
 
     running_s: float = 15.0
     floor_s: float = 5.0
     changing_s: float = 1.0
     progress_s: float = 15.0
-    silent_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.views import PodView
+from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.pass_ import PassInput
 
 
@@ -33,6 +34,13 @@ def waiting(observed: PassInput) -> tuple[PodView, ...]:
     """The pods of the spares that the status names."""
     names = {spare.pod for spare in observed.before.spares}
     return tuple(pod for pod in observed.pods if pod.name in names and is_spare(pod))
+
+
+def spare_is_needed(observed: PassInput) -> bool:
+    """Whether a shard's pod is lost, so that a spare's answer saves the time in which a new pod would start."""
+    pods = {pod.uid: pod for pod in observed.pods}
+    lost = (classify(pods.get(shard.uid)) for shard in observed.before.shards if shard.uid)
+    return any(isinstance(trouble, Failure) for trouble in lost)
 
 
 def superfluous(observed: PassInput, after: Status) -> Iterator[PodView]:

@@ -123,8 +123,14 @@ class Cluster:
 
     def kill_operator(self) -> None:
         """Kill the processes of all the operator's replicas in mid-air; their containers come back by themselves."""
-        for pod in self.operator_pods():
+        for pod in until("the operator's containers run", self._running_operator_pods, 60):
             self.nodes.signal(pod, "KILL")
+
+    def _running_operator_pods(self) -> tuple[Pod, ...]:
+        """Return the operator's pods; none while the container of one has ended and has not begun again."""
+        pods = self.operator_pods()
+        states = [each["state"] for pod in pods for each in pod.raw["status"].get("containerStatuses", ())]
+        return pods if all("running" in state for state in states) else ()
 
     def delete_operator_pod(self) -> None:
         """Delete the operator's pod by force; the Deployment makes another."""

@@ -31,6 +31,8 @@ class Space:
         kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         secret = kubectl.get("-n", store.NAMESPACE, "secret", store.SECRET)
         kubectl.apply(secret | {"metadata": {"name": store.SECRET, "namespace": name}})
+        account = ("-n", name, "get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")
+        until(f"namespace {name} has its service account", lambda: kubectl(*account), 30)  # without it pods are refused
         return cls(name, kubectl, reader)
 
     def leave(self) -> None:

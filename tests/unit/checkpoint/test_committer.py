@@ -29,12 +29,16 @@ VALUES = Vocabulary.of(b"u1\nu2\n")
 
 
 class _FlakyStore(MemoryStore):
-    """Cannot be reached while `down`; while its bucket is `missing`, nothing can be written to `dense`."""
+    """Cannot be reached while `down`; while its bucket is `missing`, nothing in `dense` can be written or read."""
 
     def __init__(self) -> None:
         super().__init__(self._check)
         self.down = False
         self.missing = False
+
+    def get(self, key: str) -> bytes:
+        self._check(key)
+        return super().get(key)
 
     def _check(self, key: str) -> None:
         if self.down:
@@ -159,6 +163,21 @@ def test_a_store_that_fails_is_reported_and_tried_again(world: _World) -> None:
     world.wait_for(lambda saves: saves.problem and saves.problem.reason == "StoreUnreachable")
     world.store.down = False
     world.wait_for(lambda saves: saves.dense_save and saves.problem is None)
+
+
+def test_a_problem_is_told_until_the_store_has_answered(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "_ASK_STORE_S", 0.5)
+    world.saver.offer_cut(_dense(5))
+    world.wait_for(lambda saves: saves.dense_save)
+    world.store.down = True
+    world.wait_for(lambda saves: saves.problem)
+    told = set()
+    for _ in range(300):  # meanwhile the store is asked twice, and not at all in between
+        told.add(world.saver.state.problem and world.saver.state.problem.reason)
+        threading.Event().wait(0.005)
+    assert told == {"StoreUnreachable"}
+    world.store.down = False
+    world.wait_for(lambda saves: saves.problem is None)
 
 
 def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(world: _World) -> None:

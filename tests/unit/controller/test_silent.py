@@ -14,7 +14,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.pod_reports import CONNECT_S, CONNECT_TRIES
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
-from cpr_operator.controller import REPORT_DEADLINE_S, Controller
+from cpr_operator.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S, Controller
 from cpr_operator.reconcile import Timing
 from support.driver import spec
 from support.fake_cluster import FakeCluster
@@ -46,8 +46,8 @@ class Cluster(FakeCluster):
     def _schedule(self, manifest: Manifest) -> str:
         """Some begin on one node, the others and all successors each on a node of its own."""
         labels = manifest["metadata"]["labels"]
-        member = (labels[env.LABEL_ROLE], int(labels[env.LABEL_INDEX]))
-        first = labels[env.LABEL_INCARNATION] == "1"
+        member = (labels[env.LABEL_ROLE], int(labels.get(env.LABEL_INDEX, -1)))  # spares have none
+        first = labels.get(env.LABEL_INCARNATION) == "1"
         return "together" if first and member in self.together else str(manifest["metadata"]["name"])
 
     def hang(self, role: str, index: int) -> None:
@@ -73,9 +73,10 @@ class Cluster(FakeCluster):
 class House:
     """A job that trains with three trainers and three shards; its passes take time."""
 
-    def __init__(self, together: Members) -> None:
+    def __init__(self, together: Members, **changes: object) -> None:
         self.cluster = Cluster(together)
-        document = spec(data__samples=ENDLESS, trainers__replicas=3, failurePolicy__silenceSeconds=int(SILENCE_S))
+        changes |= {"data__samples": ENDLESS, "trainers__replicas": 3, "failurePolicy__silenceSeconds": int(SILENCE_S)}
+        document = spec(**changes)
         self.cluster.add_job("job", document)
         self.controller = Controller(self.cluster, lambda: self.cluster.now)
 
@@ -104,8 +105,8 @@ class House:
         return Status.model_validate(self.cluster.jobs["default", "job"].status)
 
 
-def in_training(story: Callable[[House], Awaitable[None]], together: Members = ()) -> None:
-    """Tell a story of a job that trains, with these members on one node."""
+def in_training(story: Callable[[House], Awaitable[None]], together: Members = (), **changes: object) -> None:
+    """Tell a story of a job that trains, with these members on one node; `changes` are of its spec."""
 
     async def move(cluster: Cluster) -> None:
         while True:
@@ -113,7 +114,7 @@ def in_training(story: Callable[[House], Awaitable[None]], together: Members = (
             await asyncio.sleep(TICK_S)
 
     async def main() -> None:
-        house = House(together)
+        house = House(together, **changes)
         moving = asyncio.create_task(move(house.cluster))
         await house.train()
         await story(house)
@@ -141,7 +142,7 @@ LOOKED_AFTER = pytest.mark.parametrize("looked_after_s", [UNREADY_S + part / 10 
 @LOOKED_AFTER
 def test_what_hangs_is_replaced_soon_after_it_is_called_silent(members: Members, looked_after_s: float) -> None:
     # A pass that began before anybody was silent waits for the leader in full.
-    asking_s = Timing().silent_s + (REPORT_DEADLINE_S if LEADER in members else 0.0)
+    asking_s = SILENT_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
 
     async def story(house: House) -> None:
         for member in members:
@@ -161,7 +162,7 @@ def test_what_is_on_a_lost_node_is_replaced_soon_after_its_heartbeats_are_overdu
     members: Members, looked_after_s: float
 ) -> None:
     # A pass that began before any heartbeat was overdue waits for the leader's node in full.
-    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + Timing().silent_s if LEADER in members else 0.0)
+    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + SILENT_DEADLINE_S if LEADER in members else 0.0)
 
     async def story(house: House) -> None:
         for member in members:
@@ -171,6 +172,26 @@ def test_what_is_on_a_lost_node_is_replaced_soon_after_its_heartbeats_are_overdu
         await house.replace()
         assert now() - begun >= OVERDUE_S
         assert now() - begun < OVERDUE_S + NEXT_LOOK_S + asking_s + 4 * TICK_S
+        lost = [failure for failure in house.status.failures if failure.kind == "Hung"]
+        assert {(failure.role, failure.index) for failure in lost} == set(members)
+        assert len({failure.time for failure in lost}) == 1, "one decision"
+
+    in_training(story, together=members)
+
+
+@pytest.mark.parametrize("later_s", [0.1, 0.3, 0.5])
+@LOOKED_AFTER
+def test_what_is_on_a_lost_node_is_one_decision_though_heartbeats_are_overdue_one_after_the_other(
+    looked_after_s: float, later_s: float
+) -> None:
+    members = (("shard", 1), ("trainer", 1))
+
+    async def story(house: House) -> None:
+        house.cluster.cut_off(*members[0])
+        await asyncio.sleep(later_s)
+        house.cluster.cut_off(*members[1])
+        await asyncio.sleep(looked_after_s - later_s)
+        await house.replace()
         lost = [failure for failure in house.status.failures if failure.kind == "Hung"]
         assert {(failure.role, failure.index) for failure in lost} == set(members)
         assert len({failure.time for failure in lost}) == 1, "one decision"
@@ -195,6 +216,25 @@ def test_what_is_on_no_lost_node_is_replaced_only_when_it_is_silent(members: Mem
         assert now() - begun >= SILENCE_S
 
     in_training(story, together)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_spare_that_answers_late_is_waited_for_where_a_shard_is_lost(*, lost: bool) -> None:
+    async def story(house: House) -> None:
+        while not any(spare.state == "Ready" for spare in house.status.spares):
+            await house.go()
+            await asyncio.sleep(1.0)
+        (spare,) = house.cluster.spares()
+        house.cluster.answers_s[spare.name] = REPORT_DEADLINE_S - ANSWER_S
+        if lost:
+            house.cluster.kill("shard", 1)
+        begun = now()
+        await house.go()
+        took_s = now() - begun
+        assert took_s > SILENT_DEADLINE_S if lost else took_s <= SILENT_DEADLINE_S + ANSWER_S
+        assert (house.status.shards[1].pod == spare.name) == lost
+
+    in_training(story, shards__spares=1)
 
 
 def test_a_pod_that_nobody_calls_silent_is_waited_for() -> None:

@@ -216,7 +216,7 @@ class AnchorCommitter:
         delays: Iterator[float] | None = None
         while not self._ended.is_set():
             try:
-                self._advance()
+                asked = self._advance()
             except (StoreError, DamagedError) as error:
                 if isinstance(error, BucketMissingError):
                     self._cut = None  # what shards committed of it is gone; the next cut comes at its time
@@ -225,17 +225,18 @@ class AnchorCommitter:
                 delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
                 self._ended.wait(next(delays))
                 continue
-            delays, self.failing = None, False
+            if asked:  # otherwise it may fail as before
+                delays, self.failing = None, False
             self._retention.turn()
-            if self.state.problem != self._retention.problem:
+            if not self.failing and self.state.problem != self._retention.problem:
                 self._note(problem=self._retention.problem)
             self._ended.wait(_POLL_S)
 
     def _note(self, **fields: object) -> None:
         self.state = replace(self.state, **fields)  # type: ignore[arg-type]
 
-    def _advance(self) -> None:
-        """Do what can be done now. Raises StoreError: it is done again."""
+    def _advance(self) -> bool:
+        """Do what can be done now; return whether the store was asked. Raises StoreError: it is done again."""
         dense = self._dense
         if dense is not None:
             self._dense_began = monotonic()
@@ -243,13 +244,15 @@ class AnchorCommitter:
             self._dense_s = monotonic() - self._dense_began
             if self._dense is dense:
                 self._dense = None
-        if self._cut is not None:
-            self._advance_cut(self._cut)
+        cut = self._cut
+        asked = cut is not None and self._advance_cut(cut)
+        return asked or dense is not None
 
-    def _advance_cut(self, cut: Cut) -> None:
-        self._find_manifests(cut)
+    def _advance_cut(self, cut: Cut) -> bool:
+        incarnations = self._incarnations()
+        asked = self._find_manifests(cut, incarnations)
         missing = [index for index in range(len(cut.shards)) if index not in cut.found]
-        replaced = [i for i, now in enumerate(self._incarnations()) if i in missing and now != cut.shards[i]]
+        replaced = [i for i, now in enumerate(incarnations) if i in missing and now != cut.shards[i]]
         if replaced:
             _LOG.info("cut %d is void: shards %s were replaced before they committed it", cut.dense.meta.step, replaced)
             self._cut = None
@@ -260,20 +263,27 @@ class AnchorCommitter:
             self._cut = None
         elif not missing:
             self._commit(cut)
+            return True
+        return asked
 
-    def _find_manifests(self, cut: Cut) -> None:
-        """Read the manifests of shards that say they have committed, of replaced ones, and now and then of all."""
+    def _find_manifests(self, cut: Cut, incarnations: tuple[int, ...]) -> bool:
+        """Read the manifests of shards that say they have committed, of replaced ones, and now and then of all.
+
+        Return whether there was one to read.
+        """
         meta, now = cut.dense.meta, monotonic()
-        incarnations, saved = self._incarnations(), self._saved()
+        saved, asked = self._saved(), False
         ask_all = now - cut.asked > _ASK_STORE_S
         if ask_all:
             cut.asked = now
         for index, incarnation in enumerate(cut.shards):
             due = ask_all or incarnations[index] != incarnation or saved[index].step >= meta.step
             if index not in cut.found and due:
+                asked = True
                 found = read_shard_manifest(self._store, meta.job_uid, meta.generation, index, incarnation, meta.step)
                 if found is not None:
                     cut.found[index] = found
+        return asked
 
     def _commit(self, cut: Cut) -> None:
         meta = cut.dense.meta
