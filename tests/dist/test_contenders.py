@@ -21,7 +21,7 @@ from cprjob_bench.roles.single import train
 from support.local_job import small_job
 from support.two_labels import two_labels, write_visits
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 REPOSITORY = Path(__file__).parents[2]
 CONTENDERS = REPOSITORY / "laboratory" / "contenders"

@@ -17,6 +17,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.row_count import Count
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES, BATCH = 60_000, 100
@@ -79,10 +80,10 @@ def test_training_goes_on_and_the_ledger_is_what_the_manifests_lack(
 ) -> None:
     job = replace(small_job(tmp_path, samples=SAMPLES, trainers=trainers), dense_sync=dense_sync)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(SAMPLES // 4)
         until = lose_shard(running, more=SAMPLES)
-        there = running.trainer().samples
+        there = until - SAMPLES  # where the leader stood: without lockstep the other trainer may be behind it
         running.reach(there + SAMPLES // 6)
         assert running.trainer().state is TrainerState.TRAINING
         assert running.trainer().waiting_for == ()
@@ -126,7 +127,7 @@ def test_the_job_does_not_end_before_the_shard_is_back(tmp_path: Path, dense_syn
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 2)
-        lose_shard(running, more=SAMPLES)
+        until = lose_shard(running, more=SAMPLES)
         running.wait_for(lambda: running.trainer().state is TrainerState.FINISHING, "all steps are trained")
         running.wait_for(lambda: running.trainer().samples == SAMPLES, "by all")
         assert running.trainer().result is None
@@ -136,7 +137,7 @@ def test_the_job_does_not_end_before_the_shard_is_back(tmp_path: Path, dense_syn
     lost = manifest.lost[1]
     assert manifest.lost[0] == ()
     assert len(lost) == 1 or not job.lockstep, "a loose save lacks more of one rank than of another"
-    assert lost[0][0] <= SAMPLES // 2
+    assert lost[0][0] <= until - SAMPLES, "it had no save of later than it was lost"
     assert SAMPLES - 5 * BATCH < lost[-1][1] < SAMPLES
 
 
@@ -161,7 +162,7 @@ def test_a_trainer_that_is_back_at_a_shard_does_not_wait_there_for_one_that_is_n
     """Trainer 0 hears late where the shard is. Meanwhile cuts are announced that the shard cannot take."""
     job = small_job(tmp_path, samples=SAMPLES, trainers=2)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(SAMPLES // 4)
         lose_shard(running, more=SAMPLES)
         hide_shard(running, running.trainers[0])

@@ -25,6 +25,7 @@ from support.lost_shards import WITHOUT_LOSS
 from support.model import SavedModel, assert_close, assert_fitted, assert_same, saved_model, train_alone
 from support.row_dims import with_dims
 from support.row_optimizers import mixed
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 40_000
@@ -74,7 +75,7 @@ def test_a_job_that_lost_a_shard_ends_like_the_oracle(
 ) -> None:
     job = job_of(tmp_path, entrypoint=entrypoint)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         lose(running)
         running.replace_shard(1)
         anchor = running.result()
@@ -94,7 +95,7 @@ def test_a_job_goes_on_with_another_number_of_shards_as_if_nothing_had_happened(
         running = LocalJob(replace(job, shards=shards), folder)
         running.counters, running.anchor = Counters(roster=0, group=generation, generation=generation), anchor
         with running:
-            running.start()
+            running.start(run_slowly)
             if generation == 1:
                 running.reach(SAMPLES // 2)
                 anchor = stop_all(running)
@@ -116,7 +117,7 @@ def test_training_goes_on_without_a_shard(tmp_path: Path) -> None:
     """Its rows read as first values, of each dim; the shard comes back and tells what it lost."""
     job = job_of(tmp_path)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(SAMPLES // 4)
         running.kill(running.shards[1])
         running.wait_for(lambda: "shard/1" in running.trainer().waiting_for, "the leader waits for the shard")

@@ -26,6 +26,7 @@ from cpr_trainer.store import open_store
 from cpr_trainer.trainer.early_stop import Verdict
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import assert_same, saved_model
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES, EVERY = 16_000, 1_600
@@ -133,7 +134,7 @@ def test_killed_shards_and_leaders_change_nothing(tmp_path: Path) -> None:
         folder.mkdir()
         job = stopping(folder)
         with LocalJob(job, folder, environ={KEEPER: "1"}) as running:
-            running.start()
+            running.start(run_slowly)
             if harm:
                 running.reach(EVERY // 2)
                 running.kill(running.shards[1])
@@ -152,7 +153,7 @@ def test_killed_shards_and_leaders_change_nothing(tmp_path: Path) -> None:
 def test_a_job_that_goes_back_to_an_anchor_ends_as_if_it_had_not(tmp_path: Path) -> None:
     job = stopping(tmp_path)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(2 * EVERY)
         anchors = running.wait_for(lambda: running.trainer().anchors, "an anchor is committed")
         running.roll_back(anchors[0])

@@ -17,6 +17,7 @@ from cpr_trainer.lone import LoneTrainer
 from support.feature_data import model_of_features, visits, write_visits
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 ROWS = 4000
@@ -58,7 +59,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
 def test_a_killed_shard_changes_no_bit(tmp_path: Path, calm: SavedModel) -> None:
     job = features_job(tmp_path)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(ROWS * EPOCHS // 4)
         running.kill(running.shards[1])
         running.wait_exit(running.shards[1])

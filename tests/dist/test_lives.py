@@ -18,6 +18,7 @@ from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
 from support.shard_job import hasty
 from support.shard_story import BATCH, Story, push_through
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
@@ -116,7 +117,7 @@ def test_killed_servers_are_as_if_they_had_never_died(tmp_path: Path, calm: Save
     """Bit for bit, whatever the shard was doing: applying a push, saving, or nothing."""
     rng = random.Random(time.time_ns())
     with kept_job(tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         pids = running.shards[0].process, running.shards[1].process
         for portion, index in zip((0.15, 0.35, 0.55, 0.75), (0, 1, 1, 0), strict=True):
             running.reach(int(portion * SAMPLES))

@@ -18,6 +18,7 @@ from support.local_job import LocalJob, small_job
 from support.model import auc_of_half, saved_model
 from support.resized_job import resized, stop
 from support.row_count import Count
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 SAMPLES, BATCH = 60_000, 100
@@ -80,7 +81,7 @@ def test_two_trainers_then_three_then_two_train_every_sample_once(tmp_path: Path
 def test_who_is_far_ahead_waits_for_one_that_stood_still_and_for_the_heir_of_one_that_died(tmp_path: Path) -> None:
     job = shadow_job(tmp_path, "ShadowMA")
     with resized(job, tmp_path / "run-1", 1, None) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(SAMPLES // 6)
         running.kill(running.trainers[1], signal.SIGSTOP)
         behind = running.shard(0).applied[1]

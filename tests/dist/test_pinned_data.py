@@ -13,7 +13,7 @@ from support.table_data import COLUMNS, TABLES, as_text, clicks
 from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
-ROWS = 12_000
+ROWS = 36_000
 
 
 def log_job(folder: Path) -> JobSpec:

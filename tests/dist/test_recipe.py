@@ -19,6 +19,7 @@ from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_close, assert_same, saved_model, train_alone
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
@@ -62,7 +63,7 @@ def test_a_shard_and_the_trainer_killed_in_the_warm_up_leave_no_trace(tmp_path: 
     """Bit for bit: the shard is sent again what it lost; the trainer goes back to an anchor, and all others with it."""
     job = warming_up(tmp_path)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.reach(SAMPLES // 10)
         running.kill(running.shards[1])
         running.wait_exit(running.shards[1])

@@ -7,6 +7,7 @@ import pytest
 from cpr_contract.reports import ShardState
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
@@ -18,7 +19,7 @@ def test_after_a_rollback_training_ends_where_it_would_have_ended(
 ) -> None:
     job = small_job(tmp_path, samples=SAMPLES)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.wait_for(lambda: running.trainer().anchors, "there is an anchor")
         running.reach(SAMPLES // 2)
         anchor = running.trainer().anchors[-1] if to_anchor else None
@@ -41,7 +42,7 @@ def test_after_a_rollback_training_ends_where_it_would_have_ended(
 def test_a_shard_lost_with_the_rollback_restores_the_anchor_too(tmp_path: Path, calm: SavedModel) -> None:
     job = small_job(tmp_path, samples=SAMPLES)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.wait_for(lambda: running.trainer().anchors, "there is an anchor")
         running.reach(SAMPLES // 2)
         running.kill(running.shards[1])

@@ -15,6 +15,7 @@ from cpr_trainer.trainer.scores import MERGE_STEPS
 from cpr_trainer.trainer.shadow.desk import GAP_STEPS
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, auc_of_half, saved_model
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
@@ -98,7 +99,7 @@ def test_a_cut_waits_for_the_slow_one_and_no_worker_for_the_cut(tmp_path: Path) 
 def test_a_lost_shard_comes_back_alone(tmp_path: Path) -> None:
     job = shadow_job(tmp_path, "ShadowMA")
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.wait_for(lambda: running.trainer().anchors, "a cut is committed")
         saved = running.shard(0).newest_save
         running.kill(running.shards[0])
@@ -116,7 +117,7 @@ def test_a_lost_shard_comes_back_alone(tmp_path: Path) -> None:
 def test_after_a_rollback_every_rank_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     job = shadow_job(tmp_path, "ShadowBMUF")
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         anchor = running.wait_for(lambda: running.trainer().anchors, "a cut is committed")[-1]
         running.wait_for(lambda: started(running, 1) > anchor.samples + SAMPLES // 10, "some is to be undone")
         running.roll_back(anchor)

@@ -20,7 +20,7 @@ from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
 from support.shard_job import hasty
-from support.warm_start import run_with_a_thread
+from support.warm_start import run_slowly, run_with_a_thread
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
@@ -46,7 +46,7 @@ def test_the_only_trainer_killed_at_any_moment_is_as_if_it_had_never_died(
     rng = random.Random(time.time_ns())
     job = replace(small_job(tmp_path, samples=SAMPLES), replay_bytes=replay_bytes)
     with LocalJob(job, tmp_path, environ=KEPT) as running:
-        running.start()
+        running.start(run_slowly)
         for portion in (0.2, 0.7):  # a third crash within a minute would be the last
             running.reach(int(portion * SAMPLES))
             time.sleep(rng.random() / 10)

@@ -12,6 +12,7 @@ from support.local_job import LocalJob
 from support.model import SavedModel, assert_close, assert_same, saved_model, train_alone
 from support.oracle import OracleResult
 from support.two_labels import EXAMPLE, SAMPLES, two_labels, write_visits
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
@@ -79,8 +80,9 @@ def test_two_trainers_learn_on_without_what_a_killed_shard_lost(
     tmp_path: Path, visits: str, alone: OracleResult
 ) -> None:
     job = two_labels(tmp_path, visits, trainers=2)
-    with LocalJob(job, tmp_path) as running:
-        running.start()
+    # No save before the kill, so that the first third is lost, whenever a save would have been there.
+    with LocalJob(job, tmp_path, interval_s=3600.0) as running:
+        running.start(run_slowly)
         running.reach(SAMPLES // 3)
         running.kill(running.shards[1])
         running.wait_exit(running.shards[1])
@@ -98,7 +100,7 @@ def test_two_trainers_learn_on_without_what_a_killed_shard_lost(
 def test_a_shard_killed_and_a_rollback_cost_nothing(tmp_path: Path, visits: str, undisturbed: SavedModel) -> None:
     job = two_labels(tmp_path, visits)
     with LocalJob(job, tmp_path) as running:
-        running.start()
+        running.start(run_slowly)
         running.wait_for(lambda: running.trainer().anchors, "there is an anchor")
         running.reach(SAMPLES // 2)
         running.kill(running.shards[1])

@@ -15,6 +15,7 @@ from cpr_trainer.checkpoint.format.records import pin
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 30_000
@@ -47,7 +48,7 @@ def test_leaders_followers_and_those_that_replace_them_have_as_many(tmp_path: Pa
 def model(folder: Path, job: JobSpec, *portions: float) -> SavedModel:
     """Train, and kill the process of the trainer at these portions of the samples."""
     with LocalJob(job, folder, environ={KEEPER: "1"}) as running:
-        running.start()
+        running.start(run_slowly)
         for portion in portions:
             running.reach(int(portion * SAMPLES))
             before = running.trainer().lives

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
@@ -99,7 +100,7 @@ class Member:
         url = f"http://{HOST}:{self.port_base + env.HTTP_PORT}{path}"
         request = urllib.request.Request(url, headers=dict(headers or {}))
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -257,7 +258,7 @@ class LocalJob:
             try:
                 if value := what():
                     return value
-            except (OSError, urllib.error.URLError, json.JSONDecodeError):
+            except (OSError, http.client.HTTPException, json.JSONDecodeError):
                 pass
             time.sleep(0.02)
         raise AssertionError(f"not in {PATIENCE_S} s: {why}")
