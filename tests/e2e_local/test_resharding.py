@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from support.runs import CPRJOB, incarnations, living, run, small_job, started, status, until
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
-SAMPLES = 180_000
+SAMPLES = 120_000
 
 
 @pytest.fixture

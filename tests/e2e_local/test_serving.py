@@ -103,7 +103,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     model = copy.deepcopy(MODEL)
     model["tables"][3]["vocabulary"] = {"uri": str(cities)}
     columns = {"labels": ["click"], "counts": ["views"], "numbers": ["price"]}
-    data = {"format": "Parquet", "uri": f"{folder}/visits/", "columns": columns, "epochs": 8, "holdOut": HELD_OUT}
+    data = {"format": "Parquet", "uri": f"{folder}/visits/", "columns": columns, "epochs": 4, "holdOut": HELD_OUT}
     job = small_job(model=model, data=data | {"batchSize": 64})
     job["spec"]["snapshots"] |= {"keep": 50}
     (folder / "job.yaml").write_text(yaml.safe_dump(job), "utf-8")
