@@ -120,7 +120,7 @@ def test_updates_that_priority_saves_hold_are_not_lost(strategy: str, tmp_path: 
             last += 1
             assert last < 90, "the job ends before there are three saves"
             story.push(last)
-            time.sleep(0.1)  # a save takes its time, and what it may be committed with comes with later pushes
+            time.sleep(0.3)  # a save takes its time, and what it may be committed with comes with later pushes
         story.shard.kill()
         story.start()
         story.shard.wait_ready()

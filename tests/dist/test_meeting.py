@@ -38,7 +38,8 @@ def meet(running: LocalJob) -> AnchorRef:
     anchor = running.wait_for(lambda: running.trainer(running.leader).met, "all have met")
     assert isinstance(anchor, AnchorRef)
     assert is_even(open_store(running.job.snapshots.store, None, None), anchor)
-    assert [running.shard(i).applied for i in range(2)] == 2 * [(anchor.step,) * running.job.trainers]
+    there = 2 * [(anchor.step,) * running.job.trainers]
+    running.wait_for(lambda: [running.shard(i).applied for i in range(2)] == there, "the shards' pages show it")
     return anchor
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cpr_trainer.store import CredentialsRefusedError, StoreUnsuitableError
+from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, StoreUnsuitableError
 from cpr_trainer.store.folder import FolderStore
 
 
@@ -30,6 +30,12 @@ def test_a_file_system_without_hard_links_is_named_as_what_it_is(
         store.put("uid/manifest.json", b"{}", if_absent=True)
     assert "snapshots.store" in caught.value.remedy
     assert [entry.key for entry in store.list("uid/")] == ["uid/part-00000"], "nothing half written is left"
+
+
+def test_a_file_in_place_of_the_folder_is_a_store_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "store").touch()
+    with pytest.raises(StoreUnreachableError, match="Not a directory"):
+        FolderStore(tmp_path / "store").put("uid/manifest.json", b"{}", if_absent=True)
 
 
 def test_a_right_that_is_missing_is_not_taken_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ def test_an_item_is_taken_when_a_thread_is_free_for_it() -> None:
 
 def test_after_an_error_no_more_is_taken_and_what_runs_ends() -> None:
     failed, taken, ended = threading.Event(), [], []
+    failing: list[threading.Thread] = []
 
     def items() -> Iterator[int]:
         for number in range(100):
@@ -65,9 +66,11 @@ def test_after_an_error_no_more_is_taken_and_what_runs_ends() -> None:
 
     def work(number: int) -> None:
         if number == 1:
+            failing.append(threading.current_thread())
             failed.set()
             raise ZeroDivisionError
         assert failed.wait(10)
+        failing[0].join(10)  # until then its error may not have been noticed
         ended.append(number)
 
     with pytest.raises(ZeroDivisionError):

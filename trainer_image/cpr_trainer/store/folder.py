@@ -137,10 +137,13 @@ def _link(unfinished: Path, path: Path) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder and those above it, each to stay."""
+    """Make a folder and those above it, each to stay. Raises NotADirectoryError where a file is in the way."""
     if not folder.is_dir():
         _make(folder.parent)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError as error:  # which would mean that the object is there
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
         _flush(folder.parent)
 
 
