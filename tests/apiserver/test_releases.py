@@ -17,7 +17,7 @@ from support.before import unpack
 from support.chart import CHART, helm
 from support.told_jobs import JOBS, job, tell
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "cprjob-system"

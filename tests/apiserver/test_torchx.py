@@ -17,7 +17,7 @@ import yaml
 from support.apiserver import ApiServer, write_kubeconfig
 from support.told_jobs import JOBS, job, tell
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api")]
+pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api"), pytest.mark.timeout(600)]
 
 BIN = Path(sys.executable).parent
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"

@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from cpr_operator.api import crd
+from cpr_operator.cluster import api_server
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.local import LocalCluster
@@ -28,7 +30,9 @@ def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApiSe
 
 
 @pytest.fixture(params=["local", "fake", pytest.param("kubernetes", marks=pytest.mark.apiserver)])
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
     if request.param == "local":
         cluster = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
         yield LocalBench(cluster)
@@ -36,6 +40,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     elif request.param == "fake":
         yield FakeBench(FakeCluster(total=1000))
     else:
+        monkeypatch.setattr(api_server, "TIMEOUT", aiohttp.ClientTimeout(total=120, sock_connect=60))
         server: RunningApiServer = request.getfixturevalue("apiserver")
         configuration = await load_configuration(server.kubeconfig)
         over_api = KubernetesCluster(ApiServer(configuration), time.time)

@@ -54,11 +54,19 @@ def proxy(server: S3Server) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def store(spec: StoreSpec, server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store behind the proxy with job/part in it. It calls a server silent after two seconds, not thirty."""
-    monkeypatch.setattr(connection, "_SILENCE_S", 2.0)
+def silence_s() -> float:
+    """How long a server may be silent, as in the product. Tests that wait for silence have less."""
+    return connection._SILENCE_S
+
+
+@pytest.fixture
+def store(
+    spec: StoreSpec, server: S3Server, proxy: FaultProxy, silence_s: float, monkeypatch: pytest.MonkeyPatch
+) -> Store:
+    """A store behind the proxy with job/part in it."""
     behind = open_store(spec, server.credentials_dir, None)
     write(behind)
+    monkeypatch.setattr(connection, "_SILENCE_S", silence_s)
     through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
     return open_store(through, server.credentials_dir, None)
 
@@ -119,6 +127,7 @@ def test_a_read_that_arrives_damaged_has_another_checksum(store: Store, proxy: F
     assert received.crc32c == checksum(found) != checksum(DATA)
 
 
+@pytest.mark.parametrize("silence_s", [2.0])
 @pytest.mark.parametrize("operation", [write, read])
 def test_a_silent_server_is_given_up(store: Store, proxy: FaultProxy, operation: Operation) -> None:
     proxy.inject(*[Stall()] * ATTEMPTS)
@@ -126,9 +135,11 @@ def test_a_silent_server_is_given_up(store: Store, proxy: FaultProxy, operation:
         operation(store)
 
 
-def test_a_slow_server_is_waited_for(store: Store, proxy: FaultProxy) -> None:
+@pytest.mark.parametrize("silence_s", [9.0])
+def test_a_slow_server_is_waited_for(store: Store, proxy: FaultProxy, silence_s: float) -> None:
     data = bytearray(16 << 20)
-    proxy.inject(*[Slow(6 << 20)] * 2)  # takes longer than a server may be silent
+    slow = Slow(len(data) / (1.33 * silence_s))  # takes longer than a server may be silent
+    proxy.inject(slow, slow)
     store.put("job/slow", data)
     assert store.get_into("job/slow", [memoryview(data)]).size_bytes == len(data)
     assert proxy.seen == 2

@@ -29,7 +29,7 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback that lives as long as the tests
 #: Others who may do everything, and whose writes are noted.
 USERS = ("first", "second")
-READY_S = 60.0
+READY_S = 180.0
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
 
 

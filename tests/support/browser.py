@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from support.runs import CPRJOB
 
 CLUSTER = Path(__file__).parents[1] / "cluster" / "cluster.sh"
-LOAD_MS = 60_000.0
+LOAD_MS, LAUNCH_MS = 60_000.0, 180_000.0
 #: Each trace that Plotly has drawn in a chart, in the order of its legend: the name, and how many points it has.
 SERIES = """chart => chart.data.map(trace => [trace.name, trace.x.length])"""
 #: The words in a chart: titles of axes, names in the legend, ticks.
@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(f"CPR_CLUSTER_TESTS=required, but {words}, and cluster.sh prepare installs it")
         pytest.skip(words)
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=LAUNCH_MS)
         try:
             yield opened
         finally:

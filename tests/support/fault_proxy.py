@@ -125,24 +125,27 @@ class FaultProxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         fault: Fault | None = None
         request = answer = 0
-        servers_turn = True
+        servers_turn, began = True, 0.0
         while True:
             for source in select.select([client, server], [], [])[0]:
                 data = source.recv(_CHUNK_BYTES)
                 if not data:
                     return
                 if source is server:
-                    servers_turn = True
+                    if not servers_turn:
+                        servers_turn, began = True, time.monotonic()
                     answer = self._pass(data, client, client, fault, answer, _answer_limit(fault))
+                    _pace(fault, began, answer)
                     continue
                 if servers_turn:
-                    servers_turn, request, answer = False, 0, 0
+                    servers_turn, began, request, answer = False, time.monotonic(), 0, 0
                     self.seen += 1
                     fault = self._faults.popleft() if self._faults else None
                     if isinstance(fault, Answer):
                         _reply(client, data, fault)
                         return
                 request = self._pass(data, server, client, fault, request, _request_limit(fault))
+                _pace(fault, began, request)
 
     @staticmethod
     def _pass(  # noqa: PLR0913, PLR0917 -- one direction of one connection
@@ -157,8 +160,6 @@ class FaultProxy:
             return passed + len(data)
         allowed = data if limit is None else data[: limit - passed]
         sink.sendall(allowed)
-        if isinstance(fault, Slow):
-            time.sleep(len(data) / fault.bytes_per_s)
         if limit is not None and passed + len(data) >= limit:
             if isinstance(fault, Cut):
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST
@@ -177,6 +178,12 @@ def faulty(upstream: str) -> Iterator[FaultProxy]:
         yield proxy
     finally:
         proxy.down()
+
+
+def _pace(fault: Fault | None, began: float, passed: int) -> None:
+    """Wait until so many bytes may have gone one way since `began`: who wakes up late does not wait so long again."""
+    if isinstance(fault, Slow):
+        time.sleep(max(0.0, began + passed / fault.bytes_per_s - time.monotonic()))
 
 
 def _request_limit(fault: Fault | None) -> int | None:

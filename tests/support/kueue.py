@@ -161,7 +161,11 @@ def _mount(client: httpx.Client, folder: Path) -> None:
     """Write the Secret that the controller has filled into the folder in which it looks for it."""
     secret = client.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/kueue-webhook-server-cert").json()
     for name, text in (secret.get("data") or {}).items():
-        (folder / name).write_bytes(base64.b64decode(text))
+        file, content = folder / name, base64.b64decode(text)
+        if not file.exists() or file.read_bytes() != content:
+            fresh = folder.with_name(f"{name}.fresh")  # beside the folder, which the controller watches
+            fresh.write_bytes(content)
+            fresh.replace(file)
 
 
 def _wait(found: Callable[[], bool], what: str) -> None:

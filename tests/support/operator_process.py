@@ -20,7 +20,7 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.benches import NAMESPACE
 
 #: Long enough for a machine that runs a cluster beside it.
-WITHIN_S = 120.0
+WITHIN_S, ANSWER_S = 120.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Operator:
     def role(self) -> str:
         """leader or standby; empty if it does not answer."""
         try:
-            return httpx.get(f"{self.url}/readyz", trust_env=False).text.strip()
+            return httpx.get(f"{self.url}/readyz", trust_env=False, timeout=ANSWER_S).text.strip()
         except httpx.TransportError:
             return ""
 
     def metrics(self) -> str:
         """What it exposes to Prometheus."""
-        return httpx.get(f"{self.url}/metrics", trust_env=False).text
+        return httpx.get(f"{self.url}/metrics", trust_env=False, timeout=ANSWER_S).text
 
 
 @contextmanager

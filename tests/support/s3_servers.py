@@ -24,7 +24,7 @@ from support.apiserver import binary
 ACCESS_KEY = "cprjob-test"
 SECRET_KEY = "cprjob-test-secret"  # noqa: S105 -- of a server that lives as long as a test
 REGION = "us-east-1"
-_START_S = 30.0
+_START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class S3Server:
 
     def client(self) -> Minio:
         """The administrator's client, for what a test arranges behind the product's back."""
-        http = urllib3.PoolManager(retries=False, timeout=10.0, ca_certs=self.ca_file and str(self.ca_file))
+        http = urllib3.PoolManager(retries=False, timeout=60.0, ca_certs=self.ca_file and str(self.ca_file))
         secure = self.endpoint.startswith("https:")
         return Minio(self.address, ACCESS_KEY, SECRET_KEY, secure=secure, region=REGION, http_client=http)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -248,19 +249,22 @@ async def test_a_pod_that_had_no_turn_was_not_silent(fetcher: ReportFetcher) -> 
         await asyncio.gather(*asked)
 
 
-async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time() -> None:
-    now, speaks, heard = 0.0, False, 0
+async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, speaks, heard, passed_s, limit_s = 0.0, False, 0, 0.0, 10.0
     fetcher = ReportFetcher(lambda: now)
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + passed_s)
 
     async def answer(_: web.Request) -> web.Response:
-        nonlocal heard
+        nonlocal heard, passed_s
         heard += 1
         if not speaks:
+            passed_s += limit_s  # who asks has no time left now, and not before it was heard
             await asyncio.sleep(3600)
         return web.Response(text="report")
 
     async with pod_that(answer) as pod:
-        assert [await fetcher.fetch(pod, 0.2, MOST) for _ in range(3)] == [None] * 3
+        assert [await fetcher.fetch(pod, limit_s, MOST) for _ in range(3)] == [None] * 3
         assert heard == 1
         now, speaks = 1.0, True
         assert [await fetcher.fetch(pod, 20.0, MOST) for _ in range(3)] == [b"report"] * 3

@@ -90,13 +90,17 @@ def test_a_batch_that_failed_comes_when_it_is_asked_for_again() -> None:
 
 
 def test_closing_ends_the_thread_and_the_iteration() -> None:
+    before = set(threading.enumerate())
+
+    def started() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each not in before and each.name.startswith("loader")]
+
     with loader(Numbers()) as batches:
         next(batches)
-        assert any(thread.name.startswith("loader") for thread in threading.enumerate())
-    for thread in threading.enumerate():
-        if thread.name.startswith("loader"):
-            thread.join(10)
-            assert not thread.is_alive()
+        assert started()
+    for thread in started():
+        thread.join(10)
+        assert not thread.is_alive()
     assert list(batches) == []
 
 

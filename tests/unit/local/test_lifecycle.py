@@ -74,6 +74,18 @@ async def until_pod(cluster: LocalCluster, job: JobView, wanted: Callable[[PodVi
             await asyncio.sleep(0.02)
 
 
+def shown(cluster: LocalCluster, job: JobView) -> list[PodView]:
+    """What is shown of a job's pods from now on, at each change. The end of a deleted one is not shown for long."""
+    seen: list[PodView] = []
+    looks: list[asyncio.Task[None]] = []
+
+    async def look() -> None:
+        seen.extend(await cluster.list_pods(job))
+
+    cluster.subscribe(lambda: looks.append(asyncio.create_task(look())))
+    return seen
+
+
 async def until_gone(cluster: LocalCluster, job: JobView) -> None:
     async with asyncio.timeout(20):
         while await cluster.list_pods(job):  # noqa: ASYNC110
@@ -97,7 +109,7 @@ async def test_a_running_pod_has_an_address_and_ports_of_its_own(cluster: LocalC
     for each in (first, second):
         assert (await cluster.create_pod(each)).host == ""
     pods = await cluster.list_pods(job)
-    await until(lambda: all(log(tmp_path, pod) for pod in pods))
+    await until(lambda: all(log(tmp_path, pod).endswith("\n") for pod in pods))
     assert {log(tmp_path, pod) for pod in pods} == {f"127.0.0.1 {pod.port_base}\n" for pod in pods}
     assert abs(pods[0].port_base - pods[1].port_base) >= 3
 
@@ -123,10 +135,12 @@ async def test_a_deleted_pod_may_say_farewell_and_is_seen_doing_so(cluster: Loca
     job = cluster.create_job(document("farewell"))
     created = await cluster.create_pod(manifest(job, DUTIFUL))
     await until(lambda: log(tmp_path, created))
+    seen = shown(cluster, job)
     await cluster.delete_pod(NAMESPACE, created.name, created.uid, 30)
     going = (await cluster.list_pods(job))[0]
     assert going.deleting_until is not None
-    pod = await until_pod(cluster, job, ended)
+    await until(lambda: any(map(ended, seen)))
+    pod = next(filter(ended, seen))
     assert pod.container is not None
     assert (pod.container.exit_code, pod.container.message) == (10, "last words")
     await until_gone(cluster, job)
@@ -136,8 +150,10 @@ async def test_a_pod_that_does_not_listen_is_killed_after_its_grace(cluster: Loc
     job = cluster.create_job(document("deaf"))
     created = await cluster.create_pod(manifest(job, DEAF, terminationGracePeriodSeconds=1))
     await until(lambda: log(tmp_path, created))
+    seen = shown(cluster, job)
     await cluster.delete_pod(NAMESPACE, created.name, created.uid, None)
-    pod = await until_pod(cluster, job, ended)
+    await until(lambda: any(map(ended, seen)))
+    pod = next(filter(ended, seen))
     assert pod.container is not None
     assert pod.container.exit_code == 128 + signal.SIGKILL
 

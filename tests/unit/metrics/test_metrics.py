@@ -148,7 +148,8 @@ async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready(
 ) -> None:
     health, metrics = FakeHealth(), Metrics()
     metrics.observe_pass("ok", 0.1)
-    async with serve("127.0.0.1", 0, health, metrics) as port, httpx.AsyncClient(trust_env=False) as client:
+    client = httpx.AsyncClient(trust_env=False, timeout=60.0)
+    async with serve("127.0.0.1", 0, health, metrics) as port, client:
 
         async def get(path: str) -> httpx.Response:
             return await client.get(f"http://127.0.0.1:{port}{path}")

@@ -25,7 +25,7 @@ from support.shard_thread import ShardThread
 @pytest.fixture
 def job() -> JobSpec:
     return replace(
-        small_job(Path("unused"), shards=SHARDS, rows=(90, 37)), replay_bytes=1 << 20, parity_shards=K, silence_s=2.0
+        small_job(Path("unused"), shards=SHARDS, rows=(90, 37)), replay_bytes=1 << 20, parity_shards=K, silence_s=60.0
     )
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -27,6 +28,7 @@ from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, prob
 from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError
 
 STATUS = SaveRef("key", 3, 300)
+get = partial(httpx.get, timeout=60.0)
 
 
 class Process:
@@ -64,45 +66,45 @@ def url(process: Process) -> Iterator[str]:
 
 
 def test_the_report_is_a_document_of_the_contract(url: str) -> None:
-    answer = httpx.get(f"{url}/status?pretty")
+    answer = get(f"{url}/status?pretty")
     assert answer.headers["content-type"] == "application/json"
     assert from_json(SaveRef, answer.content) == STATUS
 
 
 def test_what_the_operator_has_recorded_is_heard_with_its_request_for_the_report(url: str, process: Process) -> None:
     for page in ("status", "status?pretty", "metrics"):
-        assert httpx.get(f"{url}/{page}", headers={RECORDED_HEADER: page}).status_code == 200
-    httpx.get(f"{url}/status")
+        assert get(f"{url}/{page}", headers={RECORDED_HEADER: page}).status_code == 200
+    get(f"{url}/status")
     assert process.heard == ["status", "status?pretty"]
 
 
 def test_probes_say_yes_and_no(url: str, process: Process) -> None:
-    assert (httpx.get(f"{url}/healthz").status_code, httpx.get(f"{url}/readyz").status_code) == (200, 503)
+    assert (get(f"{url}/healthz").status_code, get(f"{url}/readyz").status_code) == (200, 503)
     process.good = False
-    assert (httpx.get(f"{url}/healthz").status_code, httpx.get(f"{url}/readyz").status_code) == (503, 200)
+    assert (get(f"{url}/healthz").status_code, get(f"{url}/readyz").status_code) == (503, 200)
 
 
 def test_metrics_are_those_of_the_registry(url: str, process: Process) -> None:
     process.steps.inc(3)
-    assert "cprjob_test_steps_total 3.0" in httpx.get(f"{url}/metrics").text
+    assert "cprjob_test_steps_total 3.0" in get(f"{url}/metrics").text
 
 
 def test_other_pages_and_failing_ones_do_not_end_the_server(
     url: str, process: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert httpx.get(f"{url}/").status_code == 404
+    assert get(f"{url}/").status_code == 404
     process.good = False
     with pytest.raises(httpx.HTTPError):
-        httpx.get(f"{url}/status")
+        get(f"{url}/status")
     assert "no status now" in caplog.text
     process.good = True
-    assert httpx.get(f"{url}/status").status_code == 200
+    assert get(f"{url}/status").status_code == 200
 
 
 def test_a_client_that_says_nothing_is_in_nobodys_way(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))):
-        assert httpx.get(f"{url}/status").status_code == 200
+        assert get(f"{url}/status").status_code == 200
 
 
 def test_a_client_that_sends_byte_by_byte_is_cut_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +126,7 @@ def test_clients_take_a_bounded_number_of_threads_and_keep_nobody_out(url: str) 
     with ExitStack() as clients:
         for _ in range(60):
             clients.enter_context(socket.create_connection((host, int(port))))
-        assert httpx.get(f"{url}/status").status_code == 200
+        assert get(f"{url}/status").status_code == 200
         assert threading.active_count() - before <= 32
 
 

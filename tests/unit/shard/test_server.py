@@ -15,6 +15,7 @@ from cpr_contract.env import DATA_PORT
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.frames import HEADER_BYTES, Header, Operation
 from support.descriptors import no_descriptors_left
+from support.exchanges import wait_for
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 from support.shard_thread import ShardThread
 
@@ -85,11 +86,7 @@ def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: C
     old.wait_ready(WAIT_S)
     new = connect(0, 2)
     new.wait_ready(WAIT_S)
-    deadline = time.monotonic() + WAIT_S
-    while not old.problems():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert old.problems() == ("a newer incarnation of trainer/0 has joined",)
+    wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
     assert old.away() == (0,)
     assert new.away() == ()
 
@@ -104,9 +101,9 @@ def test_an_older_incarnation_is_refused_while_the_newer_is_away(
     if next_life:
         shard.begin_life()
     old = connect(0, 1)
+    wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
     with pytest.raises(ShardsAwayError):
         old.wait_ready(0.5)
-    assert old.problems() == ("a newer incarnation of trainer/0 has joined",)
     connect(0, 2).wait_ready(WAIT_S)
 
 
@@ -143,9 +140,9 @@ def test_strangers_that_say_nothing_keep_no_trainer_out(shard: ShardThread, conn
 
 def test_a_rank_that_the_job_does_not_have_is_refused(connect: Connect) -> None:
     exchange = connect(2, 1)
+    wait_for(lambda: exchange.problems() == ("trainer/2 is no trainer of this job",))
     with pytest.raises(ShardsAwayError):
         exchange.wait_ready(0.5)
-    assert exchange.problems() == ("trainer/2 is no trainer of this job",)
 
 
 def test_silence_of_a_joined_trainer_is_noticed_and_forgotten(shard: ShardThread, connect: Connect) -> None:
@@ -173,8 +170,9 @@ def test_an_exchange_of_another_job_is_refused(shard: ShardThread) -> None:
     other = Exchange(replace(JOB, job_uid="other"), 0, 1, KEY, 1000)
     try:
         other.follow(trainer_roster((shard.peer,)))
+        problem = "shard/0 incarnation 1 belongs to another job than trainer/0 incarnation 1"
+        wait_for(lambda: other.problems() == (problem,))
         with pytest.raises(ShardsAwayError):
             other.wait_ready(0.5)
-        assert other.problems() == ("shard/0 incarnation 1 belongs to another job than trainer/0 incarnation 1",)
     finally:
         other.close()

@@ -36,6 +36,7 @@ def test_an_interrupted_pause_leaves_the_state_before() -> None:
 
 def test_a_short_wait_for_peers_is_no_pause() -> None:
     board = Board(_report())
+    board.patience_s = 60.0
     seen = []
     with board.waiting(lambda: seen.append(board.state)) as attend:
         attend()

@@ -48,6 +48,13 @@ def is_admitted(caller: Channel) -> bool:
     return caller.send(Frame(Kind.HELLO, 1, payload=b"here I am"))
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a proof may come late."""
+    monkeypatch.setattr(channel, "_HANDSHAKE_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_lobby_without_descriptors_hears_of_callers_later(
     lobby: Lobby, dial: Callable[[], Channel], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,6 +67,7 @@ def test_a_lobby_without_descriptors_hears_of_callers_later(
         assert is_admitted(dial())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_lobby_without_threads_hears_of_callers_later(
     lobby: Lobby,
     dial: Callable[[], Channel],
@@ -82,6 +90,7 @@ def test_a_lobby_without_threads_hears_of_callers_later(
     assert is_admitted(dial())
 
 
+@pytest.mark.usefixtures("patient")
 def test_strangers_take_a_bounded_number_of_threads_and_keep_nobody_out(
     lobby: Lobby, dial: Callable[[], Channel]
 ) -> None:

@@ -91,7 +91,7 @@ async def watching(server: FakeApiServer) -> AsyncIterator[tuple[Watches, Seen, 
 
 
 async def until(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not found():  # noqa: ASYNC110 -- nothing tells a test
             await asyncio.sleep(0.02)
 
@@ -189,7 +189,7 @@ async def test_it_is_ready_when_jobs_and_pods_are_listed_and_not_before(server: 
 async def test_a_crd_that_is_missing_at_the_start_is_looked_for_again(
     server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watches, "LISTED_S", 0.5)
+    monkeypatch.setattr(watches, "LISTED_S", 2.0)
     monkeypatch.setattr(watches, "RESTART_S", 0.02)
     server.has_crd = False
     async with watching(server) as (running, seen, _):
@@ -197,6 +197,7 @@ async def test_a_crd_that_is_missing_at_the_start_is_looked_for_again(
         await until(lambda: f"not listed: {JOBS}; install the CRD" in caplog.text)
         assert "pods" in seen.lists
         assert not running.ready
+        monkeypatch.setattr(watches, "LISTED_S", 30.0)
         server.has_crd = True
         server.put_job("first")
         await until(lambda: "first" in seen.passes and running.ready)
