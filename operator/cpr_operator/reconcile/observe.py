@@ -123,9 +123,7 @@ def _silent(
     return judge(peers, missed, _fallen(observed, members))
 
 
-def _gone(
-    observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
-) -> Collection[str]:
+def _gone(observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]) -> Collection[str]:
     """Members of a lost node, once the heartbeats of all of them that work are overdue.
 
     Nobody there is only slow, so an overdue heartbeat is enough. They become overdue within a step of each other, and
