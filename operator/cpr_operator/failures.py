@@ -162,9 +162,10 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
 def hung(reporters: tuple[str, ...], beside: str = "") -> Failure:
     """The failure of a member that its peers (such as trainer/0) call silent while its pod runs.
 
+    reporters: empty if nobody is left who would hear it.
     beside: a member on the same node that fell silent, too; empty if there is none.
     """
-    message = f"no heartbeat reaches {', '.join(reporters)}"
+    message = f"no heartbeat reaches {', '.join(reporters)}" if reporters else "nobody is left who would hear it"
     if beside:
         message = f"{message}; {beside} on the same node is silent, too"
     return Failure(Kind.HUNG, "HeartbeatLost", message, ended=False)

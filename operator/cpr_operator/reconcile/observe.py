@@ -23,7 +23,7 @@ from cpr_operator.reconcile.pass_ import (
     Report,
     Terminating,
 )
-from cpr_operator.reconcile.silence import Peer, Verdict, judge
+from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
 from cpr_operator.reconcile.spare_pods import as_members, waiting
 
 #: States in which a trainer takes part in training; in any other it starts, or is not there.
@@ -116,25 +116,35 @@ def _silent(
         return {}
     living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Terminating)}
     peers = {
-        # A replacement misses no heartbeat until it has joined, so its word is not waited for.
-        name: Peer(m.role, m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
+        # A replacement misses no heartbeat until it has joined, so its word is not waited for, nor one of a lost node.
+        name: Peer(
+            role=m.role,
+            node=m.node,
+            settled=is_settled(m),
+            listens=isinstance(facts[name], Alive) and m.lost_at is None and name not in gone,
+        )
         for name, m in living.items()
     }
-    return judge(peers, missed, _fallen(observed, members))
+    return with_unheard(judge(peers, missed, _fallen(observed, members)), peers, gone)
 
 
 def _gone(observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]) -> Collection[str]:
     """Members of a lost node, once the heartbeats of all of them that work are overdue.
 
     Nobody there is only slow, so an overdue heartbeat is enough. They become overdue within a step of each other, and
-    are one decision: the last one is waited for.
+    are one decision: the last one is waited for, but no shard's if no trainer is left to hear it.
     """
     gone = {name for name, member in members.items() if member.node == observed.lost_node != ""}
     if not gone:
         return gone
-    reports = (report for report in observed.reports.values() if is_current(observed.before, report))
+    reports = [report for report in observed.reports.values() if is_current(observed.before, report)]
     overdue = {name for report in reports for name in report.overdue}
-    working = {name for name in gone if isinstance(facts[name], Alive) and is_settled(members[name])}
+    kinds = (Shard, Trainer) if any(isinstance(report, TrainerReport) for report in reports) else Trainer
+    working = {
+        name
+        for name in gone
+        if isinstance(facts[name], Alive) and is_settled(member := members[name]) and isinstance(member, kinds)
+    }
     ending = {name for name in gone if members[name].uid in observed.ending}
     return gone if working - ending <= overdue else ()
 
@@ -257,18 +267,18 @@ def second_round(observed: PassInput) -> tuple[PodView, ...]:
 
 
 def suspects(observed: PassInput) -> tuple[PodView, ...]:
-    """Pods by which to tell whether a node is lost: those of members that work and whose heartbeats are overdue.
+    """Pods by which to tell whether a node is lost: of all members that work there, if heartbeats of some are overdue.
 
-    None if they are on several nodes, or a member on their node answers.
+    None if heartbeats from several nodes are overdue, or a member on their node answers.
     """
     reports = [report for report in observed.reports.values() if is_current(observed.before, report)]
     overdue = {name for report in reports for name in report.overdue}
-    members = [m for m in observed.before.members if m.name in overdue and is_settled(m)]
-    nodes = {m.node for m in members}
+    settled = [m for m in observed.before.members if is_settled(m)]
+    nodes = {m.node for m in settled if m.name in overdue}
     answered = {m.node for m in observed.before.members if m.uid in observed.reports}
     if len(nodes) != 1 or "" in nodes or nodes & answered:
         return ()
-    return _pods(observed, members)
+    return _pods(observed, [m for m in settled if m.node in nodes])
 
 
 def missed_by_peers(observed: PassInput) -> frozenset[str]:

@@ -7,7 +7,7 @@ judged first. Once it is found hung, its own reports no longer count, so a membe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from cpr_operator.desired.names import Role
@@ -35,7 +35,7 @@ class Peer:
 class Verdict:
     """Why a member counts as hung.
 
-    witnesses: the members that report it as silent.
+    witnesses: the members that report it as silent; none if nobody is left who would hear it.
     beside: another silent member on the same node; empty if there is none.
     """
 
@@ -57,6 +57,22 @@ def judge(
     for name in tuple(_in_doubt(peers, accusers, found)):
         del found[name]
     return found | dict(_beside(peers, accusers, found, fallen))
+
+
+def with_unheard(
+    found: Mapping[str, Verdict], peers: Mapping[str, Peer], gone: Collection[str]
+) -> Mapping[str, Verdict]:
+    """The verdicts, with those on shards of a lost node that no trainer is left to hear.
+
+    `gone` has the names of all members of that node. Only trainers hear shards. If the last one is found hung there,
+    nobody will ever miss the shards beside it, and the job would wait for them.
+    """
+    listens = {name for name, peer in peers.items() if peer.role == "trainer" and peer.listens}
+    trainer = next((name for name in found if name in gone and peers[name].role == "trainer"), "")
+    if not trainer or listens - found.keys():
+        return found
+    unheard = (name for name in gone if name in peers and peers[name].settled and name not in found)
+    return {**found, **{name: Verdict((), beside=trainer) for name in unheard}}
 
 
 def _accusers(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:

@@ -75,8 +75,8 @@ class House:
 
     def __init__(self, together: Members, **changes: object) -> None:
         self.cluster = Cluster(together)
-        changes |= {"data__samples": ENDLESS, "trainers__replicas": 3, "failurePolicy__silenceSeconds": int(SILENCE_S)}
-        document = spec(**changes)
+        usual = {"data__samples": ENDLESS, "trainers__replicas": 3, "failurePolicy__silenceSeconds": int(SILENCE_S)}
+        document = spec(**(usual | changes))
         self.cluster.add_job("job", document)
         self.controller = Controller(self.cluster, lambda: self.cluster.now)
 
@@ -94,9 +94,9 @@ class House:
 
     async def replace(self) -> None:
         """Passes as they ask for each other, until something is replaced."""
-        created = len(self.cluster.history)
-        wake_s = 0.0
+        created, begun, wake_s = len(self.cluster.history), now(), 0.0
         while len(self.cluster.history) == created:
+            assert now() - begun < 60.0, "nothing is replaced"
             await asyncio.sleep(wake_s)
             wake_s = await self.go()
 
@@ -197,6 +197,26 @@ def test_what_is_on_a_lost_node_is_one_decision_though_heartbeats_are_overdue_on
         assert len({failure.time for failure in lost}) == 1, "one decision"
 
     in_training(story, together=members)
+
+
+@pytest.mark.parametrize(("trainers", "shards"), [(1, 2), (1, 3), (2, 3)])
+def test_shards_that_only_the_lost_trainers_beside_them_heard_are_lost_with_them(trainers: int, shards: int) -> None:
+    members = (*(("trainer", rank) for rank in range(trainers)), ("shard", 1))
+
+    async def story(house: House) -> None:
+        for member in members:
+            house.cluster.cut_off(*member)
+        begun = now()
+        await house.replace()
+        assert now() - begun < SILENCE_S
+        lost = house.status.failures
+        assert {(each.role, each.index, each.kind) for each in lost} == {(*member, "Hung") for member in members}
+        assert len({each.time for each in lost}) == 1, "one decision"
+        while house.status.phase != "Running":
+            await house.go()
+            await asyncio.sleep(1.0)
+
+    in_training(story, together=members, trainers__replicas=trainers, shards__replicas=shards)
 
 
 @pytest.mark.parametrize(
