@@ -50,11 +50,11 @@ class TestTheStore:
         run = Run.start(space, "damaged", data=SYNTHETIC | {"samples": 240_000}, snapshots__interval__seconds=8)
 
         # The leader is asked, because the status tells of an anchor so late that the next one may be there by the kill.
-        def anchors() -> list[dict[str, Any]]:
+        def two_anchors() -> list[dict[str, Any]] | None:
             found: list[dict[str, Any]] = run.leader_report().get("anchors", [])
-            return found if len(found) >= 2 else []
+            return found[-2:] if len(found) >= 2 else None
 
-        older, newest = until("there are two anchors", anchors, 90)[-2:]
+        older, newest = until("there are two anchors", two_anchors, 90)
         saved = json.loads(cluster.store.get(newest["key"]))["shards"][1]["key"]
         cluster.store.corrupt(json.loads(cluster.store.get(saved))["parts"][0]["key"])
         cluster.nodes.signal(run.pod("shard", 1), "KILL")

@@ -126,11 +126,11 @@ class Cluster:
         for pod in until("the operator's containers run", self._running_operator_pods, 60):
             self.nodes.signal(pod, "KILL")
 
-    def _running_operator_pods(self) -> tuple[Pod, ...]:
-        """Return the operator's pods; none while the container of one has ended and has not begun again."""
+    def _running_operator_pods(self) -> tuple[Pod, ...] | None:
+        """Return the operator's pods; None while the container of one has ended and has not begun again."""
         pods = self.operator_pods()
         states = [each["state"] for pod in pods for each in pod.raw["status"].get("containerStatuses", ())]
-        return pods if all("running" in state for state in states) else ()
+        return pods if all("running" in state for state in states) else None
 
     def delete_operator_pod(self) -> None:
         """Delete the operator's pod by force; the Deployment makes another."""

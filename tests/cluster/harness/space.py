@@ -32,7 +32,9 @@ class Space:
         secret = kubectl.get("-n", store.NAMESPACE, "secret", store.SECRET)
         kubectl.apply(secret | {"metadata": {"name": store.SECRET, "namespace": name}})
         account = ("-n", name, "get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")
-        until(f"namespace {name} has its service account", lambda: kubectl(*account), 30)  # without it pods are refused
+        until(
+            f"namespace {name} has its service account", lambda: bool(kubectl(*account)), 30
+        )  # without it pods are refused
         return cls(name, kubectl, reader)
 
     def leave(self) -> None:
