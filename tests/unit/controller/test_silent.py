@@ -238,6 +238,19 @@ def test_what_is_on_no_lost_node_is_replaced_only_when_it_is_silent(members: Mem
     in_training(story, together)
 
 
+def test_a_node_of_which_a_pod_can_be_reached_is_not_lost() -> None:
+    async def story(house: House) -> None:
+        house.cluster.cut_off(*LEADER)
+        house.cluster.answers_s[house.cluster.member("shard", 1).name] = float("inf")  # its process alone is slow
+        begun = now()
+        while now() - begun < SILENCE_S - CONNECTING_S - REPORT_DEADLINE_S:
+            await house.go()
+            await asyncio.sleep(0.5)
+        assert house.status.failures == ()
+
+    in_training(story, together=(LEADER, ("shard", 1)), trainers__replicas=1)
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_spare_that_answers_late_is_waited_for_where_a_shard_is_lost(*, lost: bool) -> None:
     async def story(house: House) -> None:

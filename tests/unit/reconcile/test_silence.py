@@ -15,7 +15,7 @@ from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
 from cpr_operator.reconcile.observe import ends_untold, observe
 from cpr_operator.reconcile.pass_ import Lost
-from cpr_operator.reconcile.silence import Peer, Verdict, judge
+from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
 from support.driver import world_in_mid_training
 
 
@@ -347,3 +347,18 @@ async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_tra
     assert ends_untold(replace(world, reports=apart)) != both
     none = {uid: replace(report, applied=()) for uid, report in reports.items()}
     assert ends_untold(replace(world, reports=none)) == frozenset()
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer_hears_them(*, listens: bool) -> None:
+    peers = {
+        "trainer/0": Peer("trainer", "lost", settled=True, listens=False),
+        "trainer/1": Peer("trainer", "other", settled=False, listens=listens),
+        "shard/0": Peer("shard", "other", settled=True, listens=True),
+        "shard/1": Peer("shard", "lost", settled=True, listens=False),
+        "shard/2": Peer("shard", "lost", settled=False, listens=False),
+    }
+    found = {"trainer/0": Verdict(("shard/0",))}
+    unheard = {} if listens else {"shard/1": Verdict((), beside="trainer/0")}
+    assert with_unheard(found, peers, {"trainer/0", "shard/1", "shard/2"}) == found | unheard
+    assert with_unheard({}, peers, {"trainer/0", "shard/1", "shard/2"}) == {}
