@@ -6,7 +6,19 @@ from typing import Any
 import pytest
 
 from cluster.harness import Cluster, Space, until
-from cluster.jobs import SHARDS, Member, Run, account, failures, ledger, pod_template, same_auc, verify
+from cluster.jobs import (
+    MANY_EPOCHS,
+    SHARDS,
+    Member,
+    Run,
+    account,
+    failures,
+    ledger,
+    pod_template,
+    same_auc,
+    verify,
+    verify_members,
+)
 from cluster.timeline import Measure
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
@@ -102,6 +114,41 @@ class TestCable:
         assert len({failure["time"] for failure in status["failures"]}) == 1  # one decision
         assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
+
+    def test_a_node_with_the_only_trainer_and_a_shard_is_cut_off(
+        self, cluster: Cluster, space: Space, record_property: Measure
+    ) -> None:
+        """Nobody is left who hears the shard."""
+        cluster.nodes.heal()
+        run = Run.start(
+            space,
+            "beheaded",
+            data__epochs=MANY_EPOCHS,
+            trainers__replicas=1,
+            trainers__template=pod_template(unstable=True),
+            shards__template=pod_template(apart="shard"),
+        )
+        run.wait("is saved", lambda status: bool(status.get("anchors")), 90)
+        node = run.pod("trainer", 0).node
+        gone: set[Member] = {("shard", i) for i in range(SHARDS) if run.pod("shard", i).node == node}
+        gone.add(("trainer", 0))
+        assert len(gone) > 1
+        before = time.monotonic()
+        run.recover_from("the cut", lambda: cluster.nodes.cut(cluster.nodes.number(node)), failures=len(gone))
+        record_property("measured", f"training again {time.monotonic() - before:.1f} s after the cut")
+        cluster.nodes.join(cluster.nodes.number(node))
+        verify_members(run, run.status(), replaced=gone)
+        status = run.stop()
+        assert {(role, index, kind) for role, index, _, kind in failures(status)} == {(*one, "Hung") for one in gone}
+        assert len({failure["time"] for failure in status["failures"]}) == 1  # one decision
+        # With the last trainer its dense state is lost, which is charged to all shards.
+        charged = ledger(status)
+        for shard, lost in account(cluster.store, status).items():
+            assert all(any(first <= a and b <= last for first, last in charged[shard]) for a, b in lost), (
+                charged,
+                lost,
+            )
+        assert charged[0]
 
 
 def _trains_again(run: Run, besides: int | None = None, within_s: float = 60) -> None:
