@@ -274,8 +274,11 @@ class Controller:
             asked = {pod.uid: group.create_task(self._report(pod, max_bytes, recorded, reading)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
-            spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE and not spare_is_needed(observed)}
-            for uid in (missed_by_peers(heard(observed, asked)) | spares) & asked.keys():
+            hopeless = set(missed_by_peers(heard(observed, asked)))
+            spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE}
+            if spares and not spare_is_needed(observed):
+                hopeless |= spares
+            for uid in hopeless & asked.keys():
                 asked[uid].cancel()
         return heard(observed, asked)
 

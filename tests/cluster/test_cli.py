@@ -168,7 +168,7 @@ class TestCprjob:
         cluster.store.put("elsewhere/clicks.csv", f"label,price,user,item\n{clicks}".encode())
         space.apply(manifest("ranker", **NUMBERED, restoreFrom=STARTS_FROM, suspend=True))
         options = ("--from", f"s3://{BUCKET}/elsewhere/ranker.safetensors", "--missing", "Initialise")
-        cluster.store.delete("import-ranker/")  # of a run of these tests that was ended before its store was
+        cluster.store.delete("import-ranker/")  # a run of these tests that was killed leaves it
         said = cprjob("import", "cpr/ranker", *options, "--dense", "Initialise")
         assert yaml.safe_load(said.partition("Start from it by\n")[2]) == {"restoreFrom": STARTS_FROM}
         cprjob("resume", "ranker")

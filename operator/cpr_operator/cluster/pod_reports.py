@@ -161,8 +161,8 @@ class ReportFetcher:
     async def fetch(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """The body of the pod's `/status`; None without an address, without a whole answer, or with a longer one.
 
-        It waits for its turn for `deadline_s` at most, and for the answer as long again. None, too, while a pause after
-        the pod's last silence lasts. `recorded`: see `Cluster.fetch_report`.
+        It waits for its turn for `deadline_s` at most, and for the answer as long again. A pod that was silent is not
+        asked while its pause lasts, which is None as well. `recorded`: see `Cluster.fetch_report`.
         """
         job = pod.owner_uid
         if not pod.host or (self._pauses and not self._silences.is_due(job, pod.uid)):

@@ -71,8 +71,8 @@ def with_unheard(
     trainer = next((name for name in found if name in gone and peers[name].role == "trainer"), "")
     if not trainer or listens - found.keys():
         return found
-    unheard = (name for name in gone if name in peers and peers[name].settled and name not in found)
-    return {**found, **{name: Verdict((), beside=trainer) for name in unheard}}
+    shards = (name for name in gone if name in peers and peers[name].role == "shard" and peers[name].settled)
+    return {**{name: Verdict((), beside=trainer) for name in shards}, **found}
 
 
 def _accusers(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:

@@ -354,11 +354,12 @@ def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer
     peers = {
         "trainer/0": Peer("trainer", "lost", settled=True, listens=False),
         "trainer/1": Peer("trainer", "other", settled=False, listens=listens),
+        "trainer/2": Peer("trainer", "lost", settled=True, listens=False),  # it may have ended
         "shard/0": Peer("shard", "other", settled=True, listens=True),
         "shard/1": Peer("shard", "lost", settled=True, listens=False),
         "shard/2": Peer("shard", "lost", settled=False, listens=False),
     }
     found = {"trainer/0": Verdict(("shard/0",))}
     unheard = {} if listens else {"shard/1": Verdict((), beside="trainer/0")}
-    assert with_unheard(found, peers, {"trainer/0", "shard/1", "shard/2"}) == found | unheard
-    assert with_unheard({}, peers, {"trainer/0", "shard/1", "shard/2"}) == {}
+    assert with_unheard(found, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == found | unheard
+    assert with_unheard({}, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == {}
