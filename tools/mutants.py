@@ -263,7 +263,9 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         command = (
-            ["-C", folder, "pull", "--quiet"] if folder.exists() else ["clone", "--quiet", "--local", ROOT, folder]
+            ["-C", str(folder), "pull", "--quiet"]
+            if folder.exists()
+            else ["clone", "--quiet", "--local", str(ROOT), str(folder)]
         )
         subprocess.run(["git", *command], check=True)  # noqa: S603, S607
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)  # noqa: S603
