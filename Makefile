@@ -80,9 +80,9 @@ test: lint  ## check, and all tests; those that this machine cannot run skip and
 	echo "What failed:"; grep -h '^E  ' $(CLUSTER) $(BESIDE) | tail -n 40; \
 	grep -hE '^(FAILED |ERROR |make.*Error)' $(BESIDE) $(CLUSTER); exit 1; fi
 
-soak: env  ## what needs hours: many storms, 10,000 worlds, the cluster's tests five times, a storm on it (SEED, MINUTES), the operator's benches
-	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
-	PYTHONPATH=tests $(BIN)/python -m support.world 0 10000
+soak: env  ## what needs hours: many storms, 10,000 seeds of the simulation, the cluster's tests five times, a storm on it (SEED, MINUTES), the operator's benches
+	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
+	PYTHONPATH=tests $(BIN)/python -m simulation.data_plane 0 10000
 	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
 	$(MAKE) storm
 	$(BIN)/python laboratory/scripts/passes.py
@@ -96,7 +96,7 @@ FIRST   ?= 1
 # Some of the catalogue's faults by their names, with semicolons between them. None: all of them.
 ONLY    ?=
 storm: env  ## faults of all kinds on the cluster, two or three at once: SEED=n MINUTES=m FIRST=round ONLY="fault; fault"
-	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/cluster/storm/soak.py
+	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/simulation/real_cluster/run.py
 
 e2e: env  ## only the tests on the several-node cluster
 	$(BIN)/pytest tests/cluster
