@@ -95,7 +95,7 @@ FIRST   ?= 1
 # Some of the catalogue's faults by their names, with semicolons between them. None: all of them.
 ONLY    ?=
 storm: env  ## faults of all kinds on the cluster, two or three at once: SEED=n MINUTES=m FIRST=round ONLY="fault; fault"
-	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/cluster/storm/soak.py
+	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/simulation/real_cluster/run.py
 
 cluster-up: env  ## a Kubernetes of three nodes on this machine, with MinIO and both images
 	tests/cluster/cluster.sh up

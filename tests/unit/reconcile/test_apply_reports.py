@@ -11,14 +11,14 @@ from cpr_operator.ledger import union
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import PassInput
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
 
 RESULT = AnchorRef("12345678-0000/gen-0001/dense/anchor-2000/manifest.json", "ab" * 32, 1, 20, 2000)
 
 
 async def told(result: AnchorRef | None) -> PassInput:
     """A job that set [100, 300) aside for the dense state; its leader, of the group before, reports [200, 250)."""
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     status, uid = world.job.status, world.job.status.trainers[0].uid
     report = world.reports[uid]
     assert isinstance(report, TrainerReport)
@@ -56,7 +56,7 @@ async def test_a_group_of_the_past_settles_nothing() -> None:
 async def test_the_last_evaluation_stays_unless_it_is_undone(
     known_at: int | None, told_at: int | None, expected: int | None
 ) -> None:
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     status, uid = world.job.status, world.job.status.trainers[0].uid
     report = world.reports[uid]
     assert isinstance(report, TrainerReport)
@@ -82,7 +82,7 @@ async def test_the_last_evaluation_stays_unless_it_is_undone(
 async def test_the_best_model_stays_known_unless_it_is_undone(
     known_at: int | None, told_at: int | None, expected: int | None
 ) -> None:
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     status, uid = world.job.status, world.job.status.trainers[0].uid
     report = world.reports[uid]
     assert isinstance(report, TrainerReport)
@@ -97,7 +97,7 @@ async def test_the_best_model_stays_known_unless_it_is_undone(
 
 @pytest.mark.parametrize("teller", ["shard", "leader"])
 async def test_a_report_of_8000_ranges_leaves_a_status_that_parses_and_is_charged_in_full(teller: str) -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     status, leader = world.job.status, world.reports[world.job.status.trainers[0].uid]
     assert isinstance(leader, TrainerReport)
     status = status.evolve(ledger=status.ledger.evolve(total_samples=20_000))

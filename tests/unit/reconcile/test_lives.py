@@ -13,12 +13,12 @@ from cpr_operator.cluster.views import ContainerView
 from cpr_operator.reconcile import second_round
 from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
 
 
 async def told(*lives: int, by: str = "shards") -> PassInput:
     """A job whose shards, or its trainers, tell these lives; the leader tells those of the shards, too."""
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     return again(world, world.job.status, *lives, by=by)
 
 

@@ -12,21 +12,22 @@ from cpr_operator.reconcile import PassInput, reconcile
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.pass_ import Draft, NoPod
 from cpr_operator.reconcile.resize import resize, trainers_aligned
-from support.driver import TICK_S, Driver, Scenario, spec
+from simulation.control_plane.run import TICK_S, Simulation
+from simulation.control_plane.workload import Scenario, spec
 
 WANTED = 3
 
 
 async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> PassInput:
     """A job of two trainers that is to have three, and the operator does not know; with `meets` they have met."""
-    driver = Driver(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
+    driver = Simulation(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
     cluster = driver.cluster
     await driver.passes(12)
     cluster.set_spec("job", trainers={"replicas": WANTED, "denseSync": dense_sync})
     while meets and not any(trainer.met for trainer in cluster.plane().trainers.values()):
         await driver.controller.run_pass("default", "job")
         cluster.tick(TICK_S)
-    return await driver.world()
+    return await driver.pass_input()
 
 
 def with_status(world: PassInput, status: Status) -> PassInput:

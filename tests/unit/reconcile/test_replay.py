@@ -21,12 +21,12 @@ from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
 from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
 from cpr_trainer.parity.coding import Ring
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
 
 
 async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> PassInput:
     """A job of several trainers. told: by trainer, as t0, what it has forgotten and the saves that it knows."""
-    world = await world_in_mid_training(len(told))
+    world = await input_in_mid_training(len(told))
     status = world.job.status
     assert status.runtime is not None
     in_force = ReplayInForce(memory_bytes=1 << 30 if replay == "Auto" else 0)

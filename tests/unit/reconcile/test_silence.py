@@ -16,7 +16,7 @@ from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reco
 from cpr_operator.reconcile.observe import ends_untold, observe
 from cpr_operator.reconcile.pass_ import Lost
 from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
 
 
 def pod_of(world: PassInput, name: str) -> PodView:
@@ -53,18 +53,18 @@ def is_hung(world: PassInput, name: str) -> bool:
     ],
 )
 async def test_who_has_to_miss_a_member(trainers: int, target: str, reporters: tuple[str, ...], hung: bool) -> None:  # noqa: FBT001
-    assert is_hung(missing(await world_in_mid_training(trainers), target, *reporters), target) is hung
+    assert is_hung(missing(await input_in_mid_training(trainers), target, *reporters), target) is hung
 
 
 async def test_a_member_that_restores_is_not_hung() -> None:
-    world = missing(await world_in_mid_training(1), "shard/1", "trainer/0")
+    world = missing(await input_in_mid_training(1), "shard/1", "trainer/0")
     shards = tuple(s.model_copy(update={"lost_at": world.now}) if s.index == 1 else s for s in world.job.status.shards)
     status = world.job.status.model_copy(update={"shards": shards})
     assert not is_hung(replace(world, job=replace(world.job, status=status)), "shard/1")
 
 
 async def test_a_report_of_another_generation_is_no_witness() -> None:
-    world = missing(await world_in_mid_training(1), "shard/1", "trainer/0")
+    world = missing(await input_in_mid_training(1), "shard/1", "trainer/0")
     counters = world.job.status.counters.model_copy(update={"generation": 2})
     status = world.job.status.model_copy(update={"counters": counters})
     assert not is_hung(replace(world, job=replace(world.job, status=status)), "shard/1")
@@ -196,7 +196,7 @@ def test_nobody_waits_for_the_word_of_a_newcomer() -> None:
 
 @pytest.mark.parametrize("trainers", [1, 2])
 async def test_trainers_that_are_cut_off_from_the_shards_are_replaced_and_nobody_else(trainers: int) -> None:
-    world = await world_in_mid_training(trainers)
+    world = await input_in_mid_training(trainers)
     cut_off = tuple(f"trainer/{i}" for i in range(trainers))
     reports = {
         uid: replace(report, silent=THREE, state=TrainerState.PAUSED, waiting_for=THREE)
@@ -211,7 +211,7 @@ async def test_trainers_that_are_cut_off_from_the_shards_are_replaced_and_nobody
 
 
 async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     status = world.job.status
     island: dict[str, Any] = {"node": "island"}
     status = status.model_copy(
@@ -245,14 +245,14 @@ async def wakes(world: PassInput, reports: Mapping[str, Any]) -> tuple[str, floa
 
 
 async def test_while_only_one_misses_a_member_the_others_are_asked_again_soon() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     reports = missing(world, "shard/1", "trainer/0").reports
     assert await wakes(world, reports) == ("Running", world.timing.changing_s / 2, True)
 
 
 async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
     """Whether it can name them yet or not; but not one that waits for the store, which nobody is replaced for."""
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     uid = pod_of(world, "trainer/0").uid
     report = world.reports[uid]
     assert isinstance(report, TrainerReport)
@@ -268,23 +268,23 @@ async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
 
 
 async def test_a_leader_that_does_not_answer_is_asked_again_soon() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     assert await wakes(world, {}) == ("Running", world.timing.changing_s, False)
 
 
 async def test_only_the_leader_is_asked_while_all_is_well() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     assert [pod.name for pod in first_round(world)] == ["job-12345-trainer-0-1"]
     assert second_round(world) == ()
 
 
 async def test_everybody_is_asked_at_once_after_the_leader_did_not_answer() -> None:
-    world = replace(await world_in_mid_training(2), unheard=True)
+    world = replace(await input_in_mid_training(2), unheard=True)
     assert set(first_round(world)) == set(world.pods)
 
 
 async def test_a_member_that_works_is_called_silent_by_the_word_of_anybody() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     assert missed_by_peers(world) == frozenset()
     for witness in ("trainer/0", "trainer/1", "shard/0"):
         assert missed_by_peers(missing(world, "shard/1", witness)) == {pod_of(world, "shard/1").uid}
@@ -295,7 +295,7 @@ async def test_a_member_that_works_is_called_silent_by_the_word_of_anybody() -> 
 
 
 async def test_everybody_is_asked_when_the_leader_does_not_answer_or_misses_somebody() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     others = {pod.name for pod in world.pods} - {"job-12345-trainer-0-1"}
     assert {pod.name for pod in second_round(replace(world, reports={}))} == others
     assert {pod.name for pod in second_round(missing(world, "shard/1", "trainer/0"))} == others
@@ -303,7 +303,7 @@ async def test_everybody_is_asked_when_the_leader_does_not_answer_or_misses_some
 
 async def at_the_last_step(trainers: int) -> PassInput:
     """A world whose shards have applied all steps of all trainers."""
-    world = await world_in_mid_training(trainers)
+    world = await input_in_mid_training(trainers)
     last = steps_in(world.job.status.ledger.total_samples, world.job.spec.data.batch_size)
     reports = {
         uid: replace(report, applied=(last,) * trainers) if isinstance(report, ShardReport) else report
@@ -323,11 +323,11 @@ async def test_a_trainer_that_fell_silent_after_its_last_step_has_an_end_to_be_t
 async def test_nobody_waits_for_the_kubelet_of_a_lost_node_or_of_one_with_steps_to_go() -> None:
     world = missing(await at_the_last_step(2), "trainer/0", "shard/0")
     assert ends_untold(replace(world, lost_node=pod_of(world, "trainer/0").node)) == frozenset()
-    assert ends_untold(missing(await world_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
+    assert ends_untold(missing(await input_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
 
 
 async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_trainers_completed() -> None:
-    world = missing(missing(await world_in_mid_training(2), "trainer/0", *THREE), "trainer/1")
+    world = missing(missing(await input_in_mid_training(2), "trainer/0", *THREE), "trainer/1")
     both = frozenset(pod_of(world, f"trainer/{rank}").uid for rank in (0, 1))
     reports = {
         uid: replace(report, silent=("trainer/0", "trainer/1"), applied=(7, 7))

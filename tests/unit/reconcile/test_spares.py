@@ -16,14 +16,15 @@ from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.spares import PAUSE_S, choose
-from support.driver import Driver, Scenario, spec
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec
 
 
 async def world(spares: int = 1, **changes: Any) -> PassInput:
     """A job that trains, and its spares are warm."""
-    driver = Driver(Scenario("spares", (), spec(shards__spares=spares, **changes)))
+    driver = Simulation(Scenario("spares", (), spec(shards__spares=spares, **changes)))
     await driver.passes(16)
-    seen = await driver.world()
+    seen = await driver.pass_input()
     assert (seen.job.status.phase, seen.job.status.recovery) == ("Running", None)
     assert [spare.state for spare in seen.job.status.spares] == ["Ready"] * spares
     return seen
@@ -207,7 +208,7 @@ async def test_a_life_that_a_spare_had_before_is_no_failure_of_the_shard() -> No
 
 
 async def test_spares_come_once_the_job_trains_and_nobody_is_lost() -> None:
-    driver = Driver(Scenario("start", (), spec(shards__spares=1)))
+    driver = Simulation(Scenario("start", (), spec(shards__spares=1)))
     await driver.passes(1)
     assert driver.status().phase == "Starting"
     assert driver.status().spares == ()

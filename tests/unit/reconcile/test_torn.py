@@ -14,14 +14,14 @@ from cpr_operator.reconcile.observe import begin, recorded_in
 from cpr_operator.reconcile.pass_ import PassInput, Report
 from cpr_operator.reconcile.recover import apply_rollback
 from cpr_operator.recovery.decide import RollBack
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
 
 STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
 
 
 async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> PassInput:
     """A job that has just gone back to step 0: shards restore, and the leader reports with new counters."""
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     rolled = apply_rollback(begin(world), RollBack(None, (), "test")).status
     counters = rolled.counters.to_contract()
     reports: dict[str, Report] = {}
@@ -38,7 +38,7 @@ async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.REST
 @pytest.mark.parametrize(("samples", "recorded"), [(0, 0), (199, 0), (200, 20), (400, 20)])
 async def test_a_rollback_forgets_an_evaluation_that_it_undoes(samples: int, recorded: int) -> None:
     """Otherwise the next generation's evaluation of that step would count as recorded."""
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     progress = world.before.progress.evolve(step=50, samples=500, held_out=HeldOut(step=20, samples=200, scored=10))
     world = replace(world, job=replace(world.job, status=world.before.evolve(progress=progress)))
     anchor = Anchor(key="job/1", digest="", generation=1, step=samples // 10, samples=samples) if samples else None

@@ -16,8 +16,8 @@ from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import PassInput
+from simulation.control_plane.run import input_in_mid_training
 from support.documents import edited
-from support.driver import world_in_mid_training
 
 MEASURING = WorkersInForce(reason="the first leader measures")
 TWO = WorkersInForce(count=2, reason="measured")
@@ -45,12 +45,12 @@ def after(world: PassInput) -> WorkersInForce | None:
 
 
 async def test_what_the_leader_measured_stands_in_the_status() -> None:
-    world = with_workers(await world_in_mid_training(2), MEASURING)
+    world = with_workers(await input_in_mid_training(2), MEASURING)
     assert after(telling(world, 0, 3)) == WorkersInForce(count=3, reason="told")
 
 
 async def test_what_is_known_is_never_told_anew() -> None:
-    world = with_workers(await world_in_mid_training(1), TWO)
+    world = with_workers(await input_in_mid_training(1), TWO)
     assert after(telling(world, 0, 3)) == TWO
 
 
@@ -60,7 +60,7 @@ async def test_what_is_known_is_never_told_anew() -> None:
 async def test_a_leader_that_trains_and_tells_of_no_workers_is_of_an_older_image(
     state: TrainerState, count: int | None
 ) -> None:
-    found = after(telling(with_workers(await world_in_mid_training(1), MEASURING), 0, None, state))
+    found = after(telling(with_workers(await input_in_mid_training(1), MEASURING), 0, None, state))
     assert found is not None
     assert found.count == count
     assert count is None or "earlier release" in found.reason
@@ -68,14 +68,14 @@ async def test_a_leader_that_trains_and_tells_of_no_workers_is_of_an_older_image
 
 async def test_a_job_that_resumes_has_what_it_had_and_states_it() -> None:
     """So it needs no document in the store any more."""
-    world = with_workers(await world_in_mid_training(1), TWO)
+    world = with_workers(await input_in_mid_training(1), TWO)
     again = runtime(world, None)
     assert again.workers == TWO
     assert from_json(JobSpec, unpack(again.job_spec)).workers == 2
 
 
 async def test_a_job_that_resumes_before_anything_was_measured_measures() -> None:
-    again = runtime(with_workers(await world_in_mid_training(1), MEASURING), None)
+    again = runtime(with_workers(await input_in_mid_training(1), MEASURING), None)
     assert again.workers == MEASURING
     assert from_json(JobSpec, unpack(again.job_spec)).workers == MEASURED
 
@@ -85,7 +85,7 @@ async def test_a_job_that_an_earlier_release_started_keeps_what_its_pods_were_to
     told: int | None, count: int
 ) -> None:
     """Its spec may state nothing, which means Auto in a new job."""
-    world = with_workers(await world_in_mid_training(1), None)
+    world = with_workers(await input_in_mid_training(1), None)
     before = world.job.status.runtime
     assert isinstance(before, Runtime)
     described = unpack(before.job_spec)
