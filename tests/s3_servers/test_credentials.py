@@ -1,4 +1,4 @@
-"""Who a job is to its store: mounted files that change, the environment, and refusals."""
+"""Credentials of a job: mounted files that change, users without rights, and refusals."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from support.s3_servers import (
     user,
     write_credentials,
 )
+from support.store_suite import errors_of
 
 pytestmark = pytest.mark.store
 
@@ -25,28 +26,16 @@ PART = bytes(range(256)) * 4096
 
 
 @pytest.mark.parametrize(("access", "secret"), [("somebody", "else-entirely"), (ACCESS_KEY, "wrong-secret")])
-def test_a_large_upload_hears_that_it_is_refused(spec: StoreSpec, tmp_path: Path, access: str, secret: str) -> None:
+def test_wrong_credentials_are_refused(spec: StoreSpec, tmp_path: Path, access: str, secret: str) -> None:
     store = open_store(spec, write_credentials(tmp_path, access, secret), None)
+    found = errors_of(store)
+    assert [error.reason for error in found] == ["CredentialsRefused"] * 5
+    assert "credentialsSecret" in found[0].remedy
     with pytest.raises(CredentialsRefusedError, match=spec.bucket):
         store.put("job/a", bytes(64 << 20))  # the server answers, and closes, before it is all sent
 
 
-def test_credentials_that_are_not_there_are_refused(spec: StoreSpec, tmp_path: Path) -> None:
-    store = open_store(spec, tmp_path, None)
-    for operation in (lambda: store.list(""), lambda: store.put("a", b"")):
-        with pytest.raises(CredentialsRefusedError, match="accessKey"):
-            operation()
-
-
-def test_without_files_the_environment_is_asked(spec: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    store = open_store(spec, None, None)
-    store.put("job/a", b"a")
-    assert [entry.key for entry in store.list("")] == ["job/a"]
-
-
-def test_files_that_change_are_read_again(spec: StoreSpec, tmp_path: Path) -> None:
+def test_credentials_are_read_anew_for_each_request(spec: StoreSpec, tmp_path: Path) -> None:
     folder = write_credentials(tmp_path, "somebody", "else-entirely")
     store = open_store(spec, folder, None)
     with pytest.raises(CredentialsRefusedError):
@@ -56,7 +45,7 @@ def test_files_that_change_are_read_again(spec: StoreSpec, tmp_path: Path) -> No
     assert store.get("job/a") == b"a"
 
 
-def test_a_save_goes_on_when_its_user_is_replaced(server_of: ServerOf, tmp_path: Path) -> None:
+def test_save_continues_when_its_user_is_replaced(server_of: ServerOf, tmp_path: Path) -> None:
     """The old user is gone for good half way, as keys that expire are; the Secret names the new one by then."""
     server = server_of("minio")
     with user(server) as old, user(server) as new:
@@ -76,7 +65,7 @@ def test_a_save_goes_on_when_its_user_is_replaced(server_of: ServerOf, tmp_path:
             store.list("job/")
 
 
-def test_credentials_for_a_while_come_with_a_token(server_of: ServerOf, tmp_path: Path) -> None:
+def test_temporary_credentials_need_their_token(server_of: ServerOf, tmp_path: Path) -> None:
     server = server_of("minio")
     with user(server) as (name, secret):
         lent = AssumeRoleProvider(
@@ -91,7 +80,7 @@ def test_credentials_for_a_while_come_with_a_token(server_of: ServerOf, tmp_path
         assert store.get("job/a") == PART
 
 
-def test_a_user_without_rights_is_told_so(server_of: ServerOf, tmp_path: Path) -> None:
+def test_user_without_rights_is_refused(server_of: ServerOf, tmp_path: Path) -> None:
     server = server_of("minio")
     with user(server, policy="readonly") as reader:
         store = open_store(server.new_bucket(), write_credentials(tmp_path, *reader), None)

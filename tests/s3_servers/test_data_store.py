@@ -59,7 +59,7 @@ def put(server: S3Server, bucket: StoreSpec, data: DataSpec) -> None:
         store.put(f"day/{path.name}", path.read_bytes())
 
 
-def test_data_is_read_at_its_own_endpoint_with_its_own_credentials(
+def test_data_store_has_its_own_endpoint_and_credentials(
     job: JobSpec, lake: S3Server, local: DataSpec, tmp_path: Path
 ) -> None:
     stranger = Access(write_credentials(tmp_path / "stranger", "somebody", "else-entirely"))
@@ -69,7 +69,7 @@ def test_data_is_read_at_its_own_endpoint_with_its_own_credentials(
         assert_same(everything(found), everything(read(local)))
 
 
-def test_credentials_of_the_jobs_store_are_not_shown_to_that_of_the_data(
+def test_data_store_never_gets_the_credentials_of_the_jobs_store(
     job: JobSpec, lake: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Access(lake.credentials_dir)
@@ -83,7 +83,7 @@ def test_credentials_of_the_jobs_store_are_not_shown_to_that_of_the_data(
         files_of(job, right, Access()).find(str(job.data.uri))
 
 
-def test_data_goes_on_being_read_when_its_user_is_replaced(
+def test_data_is_read_on_when_its_user_is_replaced(
     job: JobSpec, lake: S3Server, local: DataSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old user is gone for good once the files are indexed; the Secret of the data names the new one by then."""
@@ -106,7 +106,7 @@ def patiently(found: Dataset) -> Batch:
     raise AssertionError("refused with the credentials of now")
 
 
-def test_the_pin_holds_at_the_store_of_the_data(
+def test_pinned_data_is_compared_in_the_data_store(
     job: JobSpec, saves: S3Server, lake: S3Server, local: DataSpec, tmp_path: Path
 ) -> None:
     """The job's store has the same objects. What becomes of them there is nothing to the data."""
@@ -129,9 +129,7 @@ def test_the_pin_holds_at_the_store_of_the_data(
         everything(open_dataset(job.data, job.model, files, lambda _: to_indices(pins[0])))
 
 
-def test_a_certificate_is_believed_by_the_bundle_of_the_data(
-    job: JobSpec, saves: S3Server, server_of: ServerOf, local: DataSpec
-) -> None:
+def test_data_store_has_its_own_authority(job: JobSpec, saves: S3Server, server_of: ServerOf, local: DataSpec) -> None:
     safe = server_of("minio+tls")
     bucket = safe.new_bucket()
     store = open_store(bucket, safe.credentials_dir, safe.ca_file)

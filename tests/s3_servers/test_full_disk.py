@@ -31,9 +31,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def fill(store: Store) -> None:
     """Write until the store is full, trying again as a job does: MinIO blames the first request that meets it."""
-    deadline = time.monotonic() + 60.0
     number = 0
-    while time.monotonic() < deadline:
+    while True:
         try:
             store.put(f"job/{number}", DATA)
             number += 1
@@ -41,7 +40,7 @@ def fill(store: Store) -> None:
             time.sleep(0.2)
 
 
-def test_a_folder_that_is_full(small_disk: Path) -> None:
+def test_full_folder_is_named(small_disk: Path) -> None:
     store = open_store(StoreSpec(small_disk.as_uri(), None, "bucket", ""), None, None)
     with pytest.raises(StoreFullError, match=r"snapshots\.keep"):
         fill(store)
@@ -53,7 +52,7 @@ def test_a_folder_that_is_full(small_disk: Path) -> None:
 
 @pytest.mark.store
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_server_whose_disk_is_full(small_disk: Path, kind: str) -> None:
+def test_full_server_is_named(small_disk: Path, kind: str) -> None:
     with SERVERS[kind](small_disk) as server:
         store = open_store(server.new_bucket(), server.credentials_dir, None)
         with pytest.raises(StoreFullError, match=r"snapshots\.keep"):
