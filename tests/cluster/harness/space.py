@@ -164,10 +164,6 @@ class Space:
             "logs", pod, "--all-containers", f"--tail={lines}", *(("--previous",) if previous else ()), check=False
         )
 
-    def exec(self, pod: str, *command: str) -> str:
-        """Run a command in a pod; return what it printed."""
-        return self.kubectl("exec", pod, "--", *command)
-
     # --- when a test fails ---
 
     def diagnostics(self) -> str:
