@@ -1,10 +1,12 @@
-"""Two jobs and quota for one, with Kueue's own controller. There are no nodes, so pods stay pending, but for one each.
+"""Two jobs and quota for one, with Kueue's own controller, which is compiled for this test.
 
-That one is bound to a node that never answers: it ends when the test says so. Nobody collects garbage here either.
+There are no nodes, so pods stay pending, but for one each. That one is bound to a node that never answers: it ends when
+the test says so. Nobody collects garbage here either.
 """
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +26,7 @@ from support.operator_process import running_operator, until
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.dist, pytest.mark.timeout(300, func_only=True)]
 
+BINARIES = Path(__file__).parents[2] / "cluster" / "binaries.sh"
 USER = TOKEN = "cprjob-operator"  # noqa: S105 -- it opens a server on loopback that lives as long as this test
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -40,6 +43,7 @@ PATHS = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """An API server of its own, because Kueue's webhooks have a say in every pod."""
+    subprocess.run([BINARIES, "kubernetes", "etcd", "helm", "kueue"], check=False)  # no Go: what uses them skips
     folder = tmp_path_factory.mktemp("kueue")
     (folder / "server").mkdir()
     with running_apiserver(folder / "server", tokens={TOKEN: USER}) as server:

@@ -27,7 +27,7 @@ from cluster.oci import load
 from support.pages import Block, blocks, image
 from support.terminal import Terminal
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "kind.md"
 NAME = "cprjob"
 STABLE, *OTHERS = f"{NAME}-worker", f"{NAME}-worker2", f"{NAME}-worker3"

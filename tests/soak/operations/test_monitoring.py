@@ -8,15 +8,15 @@ import pytest
 from cluster.harness import Cluster, Space, until
 from cluster.harness.prometheus import Prometheus
 from cluster.harness.store import BUCKET
-from cluster.jobs import Run, manifest
+from cluster.jobs import ENDLESS, Run, manifest
 from support.chart import CHART, of_kind, render
 from support.dashboard import panel_queries, variable_queries
 
-pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(420, func_only=True)]
+pytestmark = pytest.mark.timeout(420, func_only=True)
 
 MONITORS = ("serviceMonitor.enabled=true", "podMonitor.enabled=true")
 #: Enough to be looked at, and few enough for an AUC, which leaves out the first fifth of the samples.
-EPOCHS = 6
+DATA = ENDLESS | {"samples": 400_000}
 #: By the time it is asked, rates over so long have seen the job's failures.
 WINDOW = "2m"
 #: What the job that is scored by group trains.
@@ -46,7 +46,8 @@ def scored() -> dict[str, Any]:
 class TestMonitoring:
     @pytest.fixture(scope="class")
     @classmethod
-    def prometheus(cls, space: Space) -> Iterator[Prometheus]:
+    def prometheus(cls, cluster: Cluster, space: Space) -> Iterator[Prometheus]:
+        cluster.have("prometheus")
         prometheus = Prometheus(space)
         objects = render(*MONITORS)
         monitors = of_kind(objects, "ServiceMonitor") + of_kind(objects, "PodMonitor")
@@ -62,7 +63,7 @@ class TestMonitoring:
         space.apply(manifest("wrong", data__uri="s3://cprjob/data/nothing.tsv"))
         cluster.store.put(SALES_KEY, sales())
         space.apply(scored())
-        run = Run.start(space, "watched", data__epochs=EPOCHS)
+        run = Run.start(space, "watched", data=DATA)
         prometheus.wait_for('cprjob_phase{cprjob="watched", phase="Running"} == 1')
         run.slow_down()
         run.recover_from("the kill", lambda: cluster.nodes.signal(run.pod("shard", 1), "KILL"))
