@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Selector(selectors.SelectSelector):
@@ -46,6 +48,16 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run it as `asyncio.run` does, in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an async test, and none of its fixtures, in virtual time."""
+
+    @functools.wraps(test)
+    def plain(*arguments: P.args, **options: P.kwargs) -> None:
+        run(test(*arguments, **options))
+
+    return plain
 
 
 def now() -> float:
