@@ -13,7 +13,7 @@ from cpr_operator.desired.workload import QUOTA_FINALIZER
 from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import DEBOUNCE_S, Workers
-from support.virtual_time import in_virtual_time, now
+from simulation.control_plane.clock import in_virtual_time, now
 
 
 class Watches:

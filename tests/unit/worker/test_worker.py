@@ -21,7 +21,7 @@ from cpr_operator.worker import (
     Workers,
     backoff_s,
 )
-from support.virtual_time import in_virtual_time, now
+from simulation.control_plane.clock import in_virtual_time, now
 
 #: Longer than any regular interval.
 LONG_S = 3600.0
