@@ -69,7 +69,7 @@ test: lint  ## ring 1: lint, types and all tests that need Python alone; the typ
 	wait $$types || tests=1; cat .cache/types.log; exit $$tests
 
 prepare: env  ## what `make e2e` needs and is built once: binaries, images
-	tests/cluster/cluster.sh prepare
+	tests/cluster/cluster.sh images
 
 e2e: prepare  ## ring 2: a real API server, the cluster, S3 servers, a browser, the chart, pages as printed
 	$(PYTEST) $(WORKERS) $(RING2)
