@@ -24,6 +24,7 @@ DOCUMENTS = [
 SOURCES = sorted(path for folder in ("operator", "laboratory") for path in (ROOT / folder).rglob("*.py"))
 #: In code of a page, or behind "`" or a colon in a message.
 MENTION = re.compile(r"(?:^ {4}|[`$(:] ?|\| )(?:kubectl )?cprjob((?: [^`|\n]+)+)", re.MULTILINE)
+COMMAND: Any = get_command(app)
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=1, samples=1)
 
 
@@ -37,7 +38,7 @@ def mentions(text: str) -> Iterator[list[str]]:
 
 def wrong(words: list[str]) -> str:
     """What of a mention does not exist; empty if all does."""
-    command: Any = get_command(app)
+    command = COMMAND
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
             return words[0]
@@ -55,8 +56,7 @@ def test_commands_of_all_pages_exist() -> None:
 
 def test_pages_mention_each_command() -> None:
     found = {words[0] for page in DOCUMENTS for words in mentions(page.read_text("utf-8"))}
-    commands: Any = get_command(app)
-    assert set(commands.commands) - found <= {"version"}
+    assert set(COMMAND.commands) - found <= {"version"}
     assert len(found) > 20
 
 
@@ -76,8 +76,7 @@ def test_each_next_step_is_a_command() -> None:
     ):
         there = next_step_there(status, "job", where.options)
         (words,) = mentions(there)
-        command: Any = get_command(app)
-        context = command.commands[words[0]].make_context(words[0], words[1:])
+        context = COMMAND.commands[words[0]].make_context(words[0], words[1:])
         assert context.params["namespace"] == "n"
         assert context.params["context"] == "c"
         for found in mentions(next_step_here(status, Path("/work"))):
