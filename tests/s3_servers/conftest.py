@@ -10,6 +10,8 @@ from cpr_contract.spec import StoreSpec
 from cpr_trainer.store import Store, open_store
 from support.s3_servers import SERVERS, S3Server, ServerOf, servers_on_demand
 
+pytest.register_assert_rewrite("support.store_suite", "support.store_faults", "support.store_data")
+
 
 @pytest.fixture(scope="session")
 def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerOf]:

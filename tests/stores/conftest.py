@@ -12,6 +12,8 @@ from cpr_trainer.store import Store, open_store
 from support.memory_store import MemoryStore
 from support.s3_servers import S3Server, running_moto
 
+pytest.register_assert_rewrite("support.store_suite", "support.store_faults", "support.store_data")
+
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
