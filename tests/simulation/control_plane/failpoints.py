@@ -102,6 +102,7 @@ KINDS = (
     "reshard",
     "scale trainers",
     "lower budget",
+    "skew clock",
 )
 #: Seconds that the API server's clock may be ahead of the operator's.
 SKEWS_S = (-30.0, 7.0, 30.0)
@@ -171,6 +172,7 @@ def storms(max_faults: int = 6) -> st.SearchStrategy[Storm]:
         st.lists(faults, min_size=1, max_size=max_faults).map(tuple),
         roster_delay_s=st.sampled_from((0.0, 0.5, 1.5)),
         report_age_s=st.sampled_from((0.0, 0.0, 0.5, 1.5)),
+        skew_s=st.sampled_from((0.0, *SKEWS_S)),
     )
 
 

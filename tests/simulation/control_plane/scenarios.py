@@ -11,6 +11,7 @@ from simulation.control_plane.failpoints import (
     kill_spares,
     lose_node,
     quota,
+    skew_clock,
     stop,
 )
 from simulation.control_plane.kueue import admit, delete_workload, no_workload, preempt, waits
@@ -78,6 +79,18 @@ SCENARIOS = (
     ),
     case("the leader hangs", (HALF, stop("trainer", 0)), replaced="trainer/0"),
     case("a shard's node is lost", (HALF, lose_node("shard", 1)), replaced="shard/1"),
+    case(
+        "a shard is drained while the API server's clock is behind",
+        (after(0), skew_clock(-40)),
+        (HALF, drain("shard", 1)),
+        replaced="shard/1",
+    ),
+    case(
+        "a shard's node is lost, and the API server's clock jumps ahead",
+        (trained(500), skew_clock(40)),
+        (HALF, lose_node("shard", 1)),
+        replaced="shard/1",
+    ),
     case("a shard is killed, and a spare is there", KILL_SHARD_1, spec=SPARES, replaced="shard/1"),
     case(
         "two shards are killed, and one spare is there",
