@@ -44,7 +44,7 @@ class FakeCluster(FakeNodes):
         self.quota: int | None = None
         self.terminating = False  # the namespace is being deleted
         self.calls: list[str] = []
-        self.recorded: dict[str, str] = {}  # what pods were told last that the status holds, by name
+        self.recorded: dict[str, str] = {}  # the last report that the status holds, as pods were informed, by name
         self.sent: list[tuple[str, str, str]] = []  # rosters that pods were sent: name, text, signature
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None

@@ -196,8 +196,8 @@ class StormSimulation(Simulation):
     """Drives one job through its storm."""
 
     def __init__(self, storm: Storm) -> None:
-        everybody = (*(f"shard/{i}" for i in range(3)), *(f"trainer/{i}" for i in range(3)))
-        super().__init__(Scenario("storm", spec=storm.spec, replaced=everybody, deadline_s=900.0))
+        members = (*(f"shard/{i}" for i in range(3)), *(f"trainer/{i}" for i in range(3)))
+        super().__init__(Scenario("storm", spec=storm.spec, replaced=members, deadline_s=900.0))
         self.storm = storm
         self.cluster.roster_delay_s = storm.roster_delay_s
         self.cluster.skew_s = storm.skew_s
@@ -319,7 +319,7 @@ class StormSimulation(Simulation):
             self.controller = self._controller()
 
     def _cut_off(self, role: str, index: int) -> Callable[[], None]:
-        """Deleted by force on a node that nobody reaches: the object is gone, the process works on for a while."""
+        """Delete it by force on an unreachable node: the object is gone, and the process works on for a while."""
         pod, plane = self.cluster.member(role, index), self.cluster.plane()
         del self.cluster.pods[pod.name]
         return lambda: plane.kill(pod.name)

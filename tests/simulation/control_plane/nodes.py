@@ -109,7 +109,7 @@ class FakeNodes:
         self.roster_delay_s = 0.0  # from an annotation to the file that a process reads
         self.history: list[tuple[str, str]] = []  # (created pods' names, uids) in order
         self._uids = 0
-        self._mail: list[tuple[float, Pod, str]] = []  # when who gets which roster
+        self._rosters: list[tuple[float, Pod, str]] = []  # time, pod and roster of deliveries
 
     # for tests
 
@@ -215,7 +215,7 @@ class FakeNodes:
 
     def send(self, pod: Pod, roster: str) -> None:
         """The annotation reaches the process in time."""
-        self._mail.append((self.now + self.roster_delay_s, pod, roster))
+        self._rosters.append((self.now + self.roster_delay_s, pod, roster))
         self._deliver()
 
     def report(self, pod: Pod) -> bytes | None:
@@ -226,13 +226,13 @@ class FakeNodes:
 
     def _deliver(self) -> None:
         """Let processes read the annotations that their kubelets know by now."""
-        due = [mail for mail in self._mail if mail[0] <= self.now]
-        self._mail = [mail for mail in self._mail if mail[0] > self.now]
+        due = [roster for roster in self._rosters if roster[0] <= self.now]
+        self._rosters = [roster for roster in self._rosters if roster[0] > self.now]
         for _, pod, roster in due:
-            self._tell(pod, roster)
+            self._hand_over(pod, roster)
 
-    def _tell(self, pod: Pod, roster: str) -> None:
-        if pod.phase == "Running" and self._plane_of(pod).tell(pod.name, roster, self.now):
+    def _hand_over(self, pod: Pod, roster: str) -> None:
+        if pod.phase == "Running" and self._plane_of(pod).hand_over(pod.name, roster, self.now):
             pod.ends_at = pod.ends_at or self.now + FLUSH_S
 
     def _mark_deleted(self, pod: Pod, grace_s: int) -> None:

@@ -1,4 +1,4 @@
-"""Scenarios: the steps of a job's life, and how it ends."""
+"""Scenarios: the steps of a job's result, and how it ends."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ SCENARIOS = (
         (after(0), lambda c: setattr(c, "unschedulable", "0/3 nodes are available")),
         ends="Failed",
     ),
-    case("everybody is killed", (HALF, kill_all), replaced=ALL),
+    case("all members are killed", (HALF, kill_all), replaced=ALL),
     case("the newest save is damaged", (HALF, both(damage_save(1), kill("shard", 1))), replaced="shard/1"),
     case(
         "the newest anchor is damaged",

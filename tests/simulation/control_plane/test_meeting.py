@@ -28,9 +28,9 @@ def job(trainers: int = 2, portion: float = 0.3) -> dict[str, Any]:
     )
 
 
-def numbers(life: RunResult) -> list[int]:
+def numbers(result: RunResult) -> list[int]:
     """How many trainers the job had, one after the other."""
-    counts = (len(Status.model_validate(document).trainers) for document in life.cluster.statuses)
+    counts = (len(Status.model_validate(document).trainers) for document in result.cluster.statuses)
     return [count for count, _ in groupby(counts) if count]
 
 
@@ -72,14 +72,14 @@ FEWER = Fault("scale trainers", 1, 2.0, 0.0)
         "the job is suspended on the way",
         "and back before they have stopped",
         "and back again",
-        "a shard has not told what it lost, and its worst fits at no anchor",
+        "a shard has not reported what it lost, and its worst fits at no anchor",
         "the anchor is damaged later",
     ],
 )
 def test_the_number_changes(storm: Storm, expected: list[int], rollbacks: int) -> None:
-    life = run_storm(storm)
-    assert numbers(life) == expected
-    assert life.status.budget is not None
-    assert life.status.budget.rollbacks == rollbacks
+    result = run_storm(storm)
+    assert numbers(result) == expected
+    assert result.status.budget is not None
+    assert result.status.budget.rollbacks == rollbacks
     if not any("shard" in fault.kind for fault in storm.faults):
-        assert charged(life.status) == [set(), set()]
+        assert charged(result.status) == [set(), set()]
