@@ -187,7 +187,7 @@ async def test_a_template_that_cannot_be_merged_does_not_hold_the_job() -> None:
         cluster.set_spec("job", trainers={"replicas": 2, "template": {"spec": {"containers": [None]}}})
         cluster.user_deletes("job")
 
-    story = ((BEGUN, suspend(value=True)), (phase("Suspended"), spoil), (gone, lambda _: None))
+    story = ((BEGUN, suspend), (phase("Suspended"), spoil), (gone, lambda _: None))
     life = await Simulation(Scenario("spoilt and deleted", story, WITH_SAVES, deadline_s=700)).run()
     assert ("default", "job") not in life.cluster.jobs
 

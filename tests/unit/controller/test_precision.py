@@ -8,7 +8,7 @@ from cpr_operator.cli.progress import event_line
 from simulation.control_plane.cluster import FakeCluster
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import RunResult, Simulation
-from simulation.control_plane.workload import Scenario, after, phase, spec, suspend, trained
+from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
 
 SLOW = Problem("PrecisionEmulated", "This processor has no instructions for bf16.", "Train in fp32.")
 UNREACHABLE = Problem("StoreUnreachable", "The store does not answer.", "Check it.")
@@ -102,8 +102,8 @@ def starts_anew(cluster: FakeCluster) -> bool:
 async def test_a_job_that_is_resumed_on_such_processors_again_says_nothing_anew() -> None:
     story = (
         (trained(0), says(SLOW, 0, 1)),
-        (trained(500), suspend(value=True)),
-        (phase("Suspended"), suspend(value=False)),
+        (trained(500), suspend),
+        (phase("Suspended"), resume),
         (starts_anew, says(SLOW, 0, 1)),
     )
     everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
