@@ -234,35 +234,6 @@ def test_both_commands_of_contributors_are_in_the_readme() -> None:
     assert ours == [["make", "demo"], ["make", "test"]]
 
 
-def test_an_impossible_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    reader = Reader()
-    reader.follow(["kubectl", "apply", "-f", "examples/quickstart.yaml"])
-    for wrong in (
-        "kubectl get cpr quick",
-        "kubectl wait cpr/quickstart --for=condition=Completed",
-        "kubectl wait cpr/quickstart --for=jsonpath={.status.phase}=Trains",
-        "kubectl delete pod --selector cprjob.io/job=quickstart,cprjob.io/role=shard,cprjob.io/index=2",
-        "kubectl delete pod --selector cprjob.io/job=quickstart,cprjob.io/shard=1",
-        "kubectl apply -f examples/nothing.yaml",
-        "kubectl delete -f examples/store.yaml",
-        "cprjob runs examples/quickstart.yaml",
-        "cprjob run examples/nothing.yaml",
-        "cprjob run examples/quickstart.yaml --kil shard/1@0.5:POD",
-        "cprjob run examples/quickstart.yaml --kill shard/2@0.5:POD",
-        "make image",
-        "pip install .[all]",
-        "kind load docker-image --name cprjob localhost/cprjob-operator:dev",
-        "helm test cprjob --namespace cprjob-system",
-        "torchx cancle $JOB",
-        "torchx run -s cprjob --dry cprjob.dlrm --job examples/nothing.yaml",
-        "torchx run -s kubernetes cprjob.dlrm --job examples/quickstart.yaml",
-        "curl somewhere",
-    ):
-        with pytest.raises((AssertionError, KeyError, ValueError, OSError, SystemExit, USAGE_ERROR)):
-            reader.follow(wrong.split())
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_example_says_what_it_needs_and_how_to_apply_check_and_clean_it(path: Path) -> None:
     lines = path.read_text("utf-8").partition("\napiVersion")[0].splitlines()
