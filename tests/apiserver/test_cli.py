@@ -268,7 +268,7 @@ def test_report_prints_next_steps_that_run(cprjob: Cprjob, api: httpx.Client, tm
     assert cprjob.as_printed(found["Running"]).exit_code == 0
     assert cprjob.as_printed(found["Suspended"]).exit_code == 0
     assert "has no pod with a log" in words(cprjob.as_printed(found["Failed"]).output)
-    # There is no kubelet here: tests/cluster/test_cli.py runs this one to its end.
+    # There is no kubelet here: tests/cluster/test_cprjob.py runs this one to its end.
     assert found["Succeeded"].startswith(f"cprjob export cpr/{name} --to model --kubeconfig ")
 
 

@@ -42,18 +42,6 @@ def test_a_save_holds_what_changed_since_the_one_it_stands_on() -> None:
     assert same(restored(bench, 1), at_20)
 
 
-def test_a_save_that_fails_forgets_nothing() -> None:
-    bench = bench_with_origin()
-    bench.change(1, 2)
-    bench.save(10)
-    links = bench.links
-    bench.change(3)
-    bench.arena.capture_changes(links[-1].epoch).end()  # given up
-    bench.change(4)
-    assert bench.save(30, links).manifest.rows == 2
-    assert same(restored(bench), bench.values())
-
-
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_damaged_save_takes_those_that_stand_on_it_along(which: int) -> None:
     bench = bench_with_origin()

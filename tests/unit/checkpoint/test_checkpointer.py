@@ -15,7 +15,6 @@ from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import Problem
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.parts import Link
-from cpr_trainer.checkpoint.write import checkpointer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
@@ -120,19 +119,12 @@ def test_a_priority_save_holds_the_most_used_rows_and_the_small_tables_that_chan
     assert save.draft.strategy == "MFU"
 
 
-def test_its_step_is_one_that_every_rank_has_reached() -> None:
-    bench = Bench()
-    bench.push(5, applied=(3, 2))
-    save = bench.turn(EVERY_S)
-    assert save is not None
-    assert (save.draft.step, save.draft.applied) == (2, (3, 2))
-
-
 def test_it_is_committed_when_nobody_can_send_again_what_it_holds() -> None:
     bench = Bench()
     bench.push(5, applied=(3, 2))
     save = bench.turn(EVERY_S)
     assert save is not None
+    assert (save.draft.step, save.draft.applied) == (2, (3, 2)), "its step is one that every rank has reached"
     for applied in ((5, 5), (9, 4), (5, 9)):
         bench.progress.applied = applied
         bench.turn(EVERY_S)
@@ -352,7 +344,3 @@ def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:
         bench.commit(anchor)
         bench.saving._links = (bench.saving._links[0], bench.saving._links[-1])  # a rule that never has enough
     raise AssertionError("no full save")
-
-
-def test_the_margin_is_what_a_trainer_can_repeat() -> None:
-    assert checkpointer._REPEATABLE == 3, "two unacknowledged pushes, and one in hand"

@@ -90,23 +90,6 @@ def test_a_spared_step_stays_with_all_that_it_stands_on(monkeypatch: pytest.Monk
     assert not [key for key in store.objects if "/step-000000004/" in key]
 
 
-def test_a_save_that_others_stand_on_stays_as_long_as_they_do() -> None:
-    store = MemoryStore()
-    bench = ShardBench(store)
-    write_origin(store, origin(1))
-    pruner = Pruner(store, "uid", grace_s=0.0)
-    for step in (5, 10, 15, 20):
-        bench.change(step)
-        bench.save(step, bench.links)
-        pruner.prune((anchor(step),))
-        _, home = bench.restore(bench.choices()[0])
-        assert same(bench.values(home), bench.values())
-    bench.change(1)
-    bench.save(25)  # a full one
-    pruner.prune((anchor(25),))
-    assert {key.split("/")[-2] for key in store.objects if "step-" in key} == {"step-000000025"}
-
-
 @pytest.mark.parametrize("rule", ["Consecutive", "OneShot", "Intermittent"])
 def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
     store, rng = MemoryStore(), random.Random(rule)

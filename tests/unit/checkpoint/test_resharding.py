@@ -11,7 +11,6 @@ import torch
 
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import Received
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, Values
@@ -35,28 +34,6 @@ def anchor_of(store: MemoryStore, shards: int) -> tuple[AnchorRef, Values]:
     anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * shards)
     rows, states = zip(*(bench.values() for bench in benches), strict=True)
     return anchor, (np.concatenate(rows), np.concatenate(states))
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3), (3, 2), (4, 4), (2, 5), (5, 2)])
-def test_all_places_come_back_on_other_shards(before: int, after: int) -> None:
-    store = MemoryStore()
-    anchor, expected = anchor_of(store, before)
-    found = []
-    for index in range(after):
-        bench = bench_of(store, index, after)
-        (only,) = bench.choices(1, 2, anchor)
-        restored, home = bench.restore(only)
-        assert (restored.step, restored.samples, restored.applied) == (20, 1280, (20, 20))
-        assert bool(restored.chain) == (before == after), "others' saves are none to stand on"
-        found.append(bench.values(home))
-        if before != after:
-            bench.go_on(restored, home)
-            full = bench.save(30, bench.links, generation=2)
-            assert full.manifest.chain == ()
-            assert full.manifest.rows == bench.arena.epochs.changed_rows > 0
-    rows, states = zip(*found, strict=True)
-    assert np.array_equal(np.concatenate(rows), expected[0])
-    assert np.array_equal(np.concatenate(states), expected[1])
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
@@ -92,14 +69,3 @@ def test_a_shard_reads_only_the_parts_that_hold_its_places() -> None:
     bench.restore(bench.choices(1, 2, anchor)[0])
     assert set(read) < set(sizes)
     assert sum(sizes[key] for key in read) < 0.5 * sum(sizes.values())
-
-
-def test_a_gap_between_old_shards_is_noticed() -> None:
-    store = MemoryStore()
-    anchor, _ = anchor_of(store, 3)
-    bench = bench_of(store, 0, 1)
-    (only,) = bench.choices(1, 2, anchor)
-    assert len(only.saves) == 3
-    for wrong in (only.saves[:2], only.saves[1:], (only.saves[0], only.saves[2]), only.saves[::-1]):
-        with pytest.raises(DamagedError, match="place"):
-            bench.restore(replace(only, saves=wrong))
