@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import cpr_contract
+from contract.examples import EXAMPLES, UID
 from cpr_contract import CONTRACT_VERSION, env, manifests, model, reports, roster, spec
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.manifests import (
@@ -24,7 +25,6 @@ from cpr_contract.manifests import (
 from cpr_contract.model import OptimizerSpec, SparseOptimizerSpec
 from cpr_contract.reports import PERMANENT, ExitCode, ShardState, TrainerState
 from cpr_contract.spec import JobSpec, samples_at, steps_in
-from support.contract_examples import EXAMPLES, UID
 
 GOLDEN = Path(__file__).parent / "golden"
 
