@@ -9,6 +9,7 @@ from torchx.specs import AppDef, Resource, Role
 
 from cpr_operator.torchx.components import dlrm
 from cpr_operator.torchx.manifest import SchedulerError, application, manifest
+from support.documents import edited
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 QUICKSTART = next(path for path in EXAMPLES if path.name == "quickstart.yaml")
@@ -86,40 +87,33 @@ def test_what_the_cluster_wrote_of_an_old_job_is_left_out(tmp_path: Path) -> Non
     assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
 
 
-class TestWhatCannotRun:
-    def test_every_wrong_field_is_named(self, tmp_path: Path) -> None:
-        wrong = quickstart()
-        wrong["spec"]["data"]["batchSize"] = "many"
-        wrong["spec"]["modle"] = {}
-        file = tmp_path / "wrong.yaml"
-        file.write_text(yaml.safe_dump(wrong), "utf-8")
-        with pytest.raises(SchedulerError, match="did you mean model") as told:
-            dlrm(str(file))
-        assert "spec.data.batchSize" in str(told.value)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "contains 0 CPRJobs", id="empty"),
+        pytest.param("7", "is not an object", id="number"),
+        pytest.param(
+            yaml.safe_dump(edited({"spec.data.batchSize": "many", "spec.modle": {}}, quickstart())),
+            r"(?s)spec\.data\.batchSize.*did you mean model",
+            id="wrong-fields",
+        ),
+    ],
+)
+def test_file_without_a_valid_job_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "file").write_text(text, "utf-8")
+    with pytest.raises(SchedulerError, match=message):
+        dlrm(str(tmp_path / "file"), name="any")
 
-    @pytest.mark.parametrize(("text", "says"), [("", "contains 0 CPRJobs"), ("7", "is not an object")])
-    def test_a_file_without_a_job(self, tmp_path: Path, text: str, says: str) -> None:
-        (tmp_path / "file").write_text(text, "utf-8")
-        with pytest.raises(SchedulerError, match=says):
-            dlrm(str(tmp_path / "file"), name="any")
 
-    def test_another_component(self) -> None:
-        with pytest.raises(SchedulerError, match=r"run the component cprjob\.dlrm"):
-            manifest(AppDef("echo", roles=[Role("echo", "image")]), None)
-
-    def test_roles_that_do_not_agree(self) -> None:
-        app = dlrm(str(QUICKSTART))
-        app.roles[0].image = "other"
-        with pytest.raises(SchedulerError, match="2 images; give both the same"):
+def test_application_that_is_no_job_is_refused() -> None:
+    unequal, huge = dlrm(str(QUICKSTART)), dlrm(str(QUICKSTART))
+    unequal.roles[0].image = "other"
+    huge.roles[1].num_replicas = 100_000
+    for app, message in (
+        (AppDef("echo", roles=[Role("echo", "image")]), r"run the component cprjob\.dlrm"),
+        (unequal, "2 images; give both the same"),
+        (huge, r"spec\.shards\.replicas"),
+    ):
+        with pytest.raises(SchedulerError, match=message) as refused:
             manifest(app, None)
-
-    def test_changes_that_break_a_rule(self) -> None:
-        app = dlrm(str(QUICKSTART))
-        app.roles[1].num_replicas = 100_000
-        with pytest.raises(SchedulerError, match=r"spec\.shards\.replicas"):
-            manifest(app, None)
-
-    def test_it_ends_a_command_with_one_line(self) -> None:
-        with pytest.raises(SystemExit) as end:
-            raise SchedulerError("why; what to do")
-        assert end.value.code == "why; what to do"
+        assert refused.value.code == str(refused.value), "a command ends with this line"
