@@ -73,16 +73,12 @@ def read_criteo(folder: Path, data: bytes, allowed: int = 0) -> Batch:
 
 
 @pytest.mark.parametrize(("bad", "fault"), FAULTS.values(), ids=FAULTS)
-def test_a_bad_line_is_named(tmp_path: Path, bad: bytes, fault: str) -> None:
+def test_bad_lines_are_named_and_left_out_up_to_the_limit(tmp_path: Path, bad: bytes, fault: str) -> None:
     with pytest.raises(DataError) as caught:
         read_criteo(tmp_path, b"\n".join([criteo(), criteo(), bad, criteo()]))
     assert caught.value.reason == "BadData"
     assert caught.value.message.startswith(f"{tmp_path}/clicks.tsv, line 3: {fault}")
     assert "maxBadLines" in caught.value.remedy
-
-
-@pytest.mark.parametrize(("bad", "fault"), FAULTS.values(), ids=FAULTS)
-def test_bad_lines_up_to_the_limit_are_left_out(tmp_path: Path, bad: bytes, fault: str) -> None:
     good = [criteo(0, [k] * 13) for k in range(3)]
     data = b"\n".join([bad, good[0], bad, good[1], good[2], bad]) + b"\n"
     assert_same(read_criteo(tmp_path, data, 3), read_criteo(tmp_path, b"\n".join(good)))
@@ -221,14 +217,6 @@ def test_data_without_a_row_is_an_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(DataError, match=r"a\.csv has no row"):
         read(spec("CSV", f"{tmp_path}/a.csv"))
-
-
-def test_a_file_that_changes_while_it_trains_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(as_text(clicks(50), ","))
-    dataset = read(spec("CSV", f"{tmp_path}/a.csv"))
-    (tmp_path / "a.csv").write_bytes(as_text(clicks(20), ","))
-    with pytest.raises(DataError, match=r"a\.csv has changed"):
-        everything(dataset)
 
 
 def test_a_source_that_fails_is_no_bad_data() -> None:

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,15 +163,3 @@ def test_a_trainer_whose_connection_broke_is_missed_like_a_silent_one(shard: Sha
     assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == (1,)
     shard.do(lambda: shard.server.forget_silent(now + WAIT_S, WAIT_S / 2))
     assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == ()
-
-
-def test_an_exchange_of_another_job_is_refused(shard: ShardThread) -> None:
-    other = Exchange(replace(JOB, job_uid="other"), 0, 1, KEY, 1000)
-    try:
-        other.follow(trainer_roster((shard.peer,)))
-        problem = "shard/0 incarnation 1 belongs to another job than trainer/0 incarnation 1"
-        wait_for(lambda: other.problems() == (problem,))
-        with pytest.raises(ShardsAwayError):
-            other.wait_ready(0.5)
-    finally:
-        other.close()

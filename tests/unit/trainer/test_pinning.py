@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataManifest, data_key, workers_key
 from cpr_contract.spec import DataSpec
-from cpr_trainer.checkpoint.format.records import keep, read_data, read_vocabularies, read_workers
+from cpr_trainer.checkpoint.format.records import keep, read_data, read_workers
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Block, Index, SourceFile
@@ -255,53 +254,8 @@ def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World)
         assert_same(everything(each), everything(first))
 
 
-def test_a_leader_that_dies_while_it_counts_leaves_nothing_and_the_next_counts_again(world: World) -> None:
-    pinnings = [Pinning("uid", URI, lambda: True, attend) for attend in (_die, lambda: None)]
-
-    def start(pinning: Pinning) -> Dataset:
-        return open_dataset(
-            spec("CSV", URI),
-            model_of(BUILT),
-            world.files,
-            lambda find: pinning.indices(world.store, world.files, find),
-            vocabularies=lambda find: pinning.vocabularies(world.store, find),
-        )
-
-    with pytest.raises(Terminated):
-        start(pinnings[0])
-    assert read_vocabularies(world.store, "uid") is None
-    assert start(pinnings[1]).layout.rows == 400
-    assert read_vocabularies(world.store, "uid") is not None
-
-
 def _die() -> None:
     raise Terminated
-
-
-def test_of_two_leaders_the_faster_one_counts(world: World) -> None:
-    both = threading.Barrier(2, timeout=30)
-    found: list[Dataset] = []
-
-    def lead(take: slice) -> None:
-        pinning = Pinning("uid", URI, lambda: True, lambda: None)
-        data = spec("CSV", URI)
-
-        def indices(find: Callable[[], list[Index]]) -> list[Index]:
-            def slow() -> list[Index]:
-                both.wait()  # neither has pinned anything when they look
-                return list(find())[take]
-
-            return list(pinning.indices(world.store, world.files, slow))
-
-        found.append(open_dataset(data, model_of(TABLES), world.files, indices))  # type: ignore[arg-type]
-
-    threads = [threading.Thread(target=lead, args=(take,)) for take in (slice(0, 1), slice(0, 2))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len({dataset.layout.rows for dataset in found}) == 1
-    assert len(found) == 2
 
 
 def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
@@ -335,19 +289,6 @@ def test_workers_are_measured_once_and_all_who_come_later_have_as_many() -> None
     follower = start()
     assert first == successor == follower == Workers(2, "faster")
     assert measures.left == [4, 8]
-
-
-def test_a_follower_waits_for_the_measurement_and_makes_it_where_the_leader_dies() -> None:
-    store, turns = MemoryStore(), 0
-
-    def attend() -> None:
-        nonlocal turns
-        assert read_workers(store, "uid") is None
-        turns += 1
-
-    pinning = Pinning("uid", None, lambda: turns > 25, attend)
-    assert pinning.find_workers(store, Measures(3)) == Workers(3, "faster")
-    assert turns > 25
 
 
 def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
