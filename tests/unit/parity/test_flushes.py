@@ -37,17 +37,6 @@ def running(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Iterator[ParityJob
     running.close()
 
 
-def test_a_new_process_gets_and_gives_everything_anew(running: ParityJob) -> None:
-    running.push()
-    running.protect()
-    running.replace(1)
-    running.follow()
-    running.push()
-    running.protect()
-    running.rest()
-    running.check()
-
-
 def test_what_not_all_ranks_have_pushed_is_not_told_as_protected(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A floor that is taken from it would ask for more than the parity has of the other rank."""
     monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)

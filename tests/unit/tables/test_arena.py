@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from cpr_contract.model import SparseOptimizerSpec, state_width
+from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.segments import Seeding
-from support.oracle import update_rows
 from support.row_optimizers import KINDS, Kind, mixed
 from support.shard_job import small_job
 
@@ -47,33 +44,6 @@ def test_rows_split_over_arenas_change_bit_for_bit_as_in_one(kind: Kind, dim: in
             half.apply(slots[mine] % 200, slots[mine], gradients[mine], step)
     assert np.array_equal(whole.rows, np.concatenate([half.rows for half in halves]))
     assert np.array_equal(whole.state, np.concatenate([half.state for half in halves]))
-
-
-def test_each_table_changes_as_with_its_optimizer_alone() -> None:
-    """Against the oracle, table by table; the rows of a push come in any order."""
-    job = mixed_job()
-    optimizers, offsets = job.model.table_optimizers, (0, 400, 430, 437)
-    rng = np.random.default_rng(4)
-    arena = Arena.empty(job, 437)
-    slots_of = rng.permutation(437)  # as places are: the tables lie mixed
-    tables = [torch.zeros(last - first, 16) for first, last in pairwise(offsets)]
-    states = [
-        torch.zeros(len(table), state_width(kind.kind, 16)) for table, kind in zip(tables, optimizers, strict=True)
-    ]
-    for step in range(1, 6):
-        numbers = rng.permutation(437)[:200]
-        gradients = rng.standard_normal((200, 16), np.float32)
-        arena.apply(slots_of[numbers], numbers, gradients, step)
-        for kind, table, state, first in zip(optimizers, tables, states, offsets, strict=False):
-            mine = (numbers >= first) & (numbers < first + len(table))
-            ids = torch.from_numpy(numbers[mine] - first)
-            update_rows(kind, table, state, ids, torch.from_numpy(gradients[mine]), step)
-    found, kept = torch.from_numpy(arena.rows[slots_of]), torch.from_numpy(arena.state[slots_of])
-    torch.testing.assert_close(found, torch.cat(tables))
-    for state, first in zip(states, offsets, strict=False):
-        its = kept[first : first + len(state)]
-        torch.testing.assert_close(its[:, : state.shape[1]], state)
-        assert not its[:, state.shape[1] :].any(), "what an optimizer does not need stays zero"
 
 
 def test_a_row_takes_as_much_as_its_optimizer_keeps() -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cpr_contract.codec import from_json, to_json
@@ -183,15 +182,6 @@ def test_data_without_files_has_no_new_ones() -> None:
     pinning = Pinning("uid", None, lambda: True, lambda: None)
     pinning.count_new_files()
     assert pinning.new_files == 0
-
-
-def test_a_file_that_has_changed_is_refused_by_name_when_it_is_read(world: World) -> None:
-    world.open(spec("CSV", URI))
-    world.s3.objects["day=2.csv"] = day(7)
-    dataset, _ = world.open(spec("CSV", URI))
-    dataset.take(np.arange(10))
-    with pytest.raises(DataError, match=r"s3://clicks/day=2\.csv has changed"):
-        everything(dataset)
 
 
 def test_a_local_file_that_has_changed_is_refused_and_a_copy_of_it_is_not(tmp_path: Path) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cpr_contract.manifests import RowUpdates
-from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
 from cpr_trainer.exchange import Exchange, ShardsAwayError
-from cpr_trainer.exchange.segments import Segment
-from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from support.exchanges import WAIT_S, wait_for
 from support.replays import BATCH, Start, join, of_one, push, save, sums
@@ -147,33 +141,3 @@ def test_a_push_that_finds_no_room_at_all_is_kept_until_acknowledged(
     assert exchange.forgotten() == (-1,)
     assert np.array_equal(exchange.lookup(6, rows).result(WAIT_S), sums(rows, *of_one(5)))
     del shard
-
-
-def test_memory_is_touched_while_nobody_waits_for_the_lock(
-    job: JobSpec, exchanges: Callable[..., Exchange], begin: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However large steps become: the thread that reads the sockets needs the lock."""
-    free: list[bool] = []
-
-    class Watched(Segment):
-        def __init__(self, *arguments: Any) -> None:
-            lock = exchange._loop.changed if made else threading.Condition()
-            aside = threading.current_thread().name.startswith("ring")
-            free.append(aside and lock.acquire())
-            if free[-1]:
-                lock.release()
-            super().__init__(*arguments)
-
-    monkeypatch.setattr("cpr_trainer.exchange.segments.Segment", Watched)
-    made: list[Exchange] = []
-    exchange = exchanges(replay_bytes=8 << 10)
-    made.append(exchange)
-    shard = begin()
-    join(exchange, shard)
-    placement = Placement.of(job.model, 1)
-    for step, count in enumerate((1, 5, 10, 15, 20, 20, 20, 20), 1):
-        taken = np.stack([np.arange(count), np.arange(count)], axis=1)
-        push(exchange, find_access(placement, taken).unique, step)
-    exchange.settle(WAIT_S)
-    assert len(free) > 5
-    assert all(free)
