@@ -86,6 +86,11 @@ class ShardThread:
         row_updates = RowUpdates((pushed,) * trainers)
         self.service.start(Progress(generation, (applied,) * trainers, Losses.restored((), trainers), row_updates))
 
+    @property
+    def progress(self) -> Progress:
+        assert self.service.progress is not None
+        return self.service.progress
+
     def do(self, action: Callable[[], object]) -> None:
         with self._done:
             self._jobs.append(lambda: (action(), None)[1])

@@ -101,22 +101,6 @@ def test_priority_saves_make_rows_fresher_and_leave_the_rest() -> None:
     assert after.chain == links
 
 
-def test_what_a_priority_save_brought_is_in_the_next_save() -> None:
-    """Restore, save, restore again: bit for bit, though no push came between."""
-    bench = bench_with_origin()
-    bench.change(1, 2)
-    bench.save(10)
-    bench.change(2, 7)
-    bench.save_rows(12, 2, 7)
-    once, home = bench.restore(bench.choices()[0])
-    bench.go_on(once, home)
-    write_origin(
-        bench.store, origin(2, parent=once.ref, parent_incarnation=1, replayed=once.replayed, step=10, samples=640)
-    )
-    assert bench.save(20, bench.links, incarnation=2).manifest.rows == 2
-    assert same(restored(bench, incarnation=3), bench.values())
-
-
 def test_a_damaged_priority_save_is_left_out_and_named() -> None:
     bench = bench_with_origin()
     bench.change(1, 2)

@@ -137,8 +137,7 @@ def test_a_new_generation_forgets_the_cut_of_the_last(exchange: Exchange, pair: 
     exchange.wait_ready(WAIT_S)
     exchange.lookup(4, rows).result(WAIT_S)
     for shard in pair:
-        progress = shard.service.progress
-        assert progress is not None
+        progress = shard.progress
         assert (progress.generation, progress.cuts.pending) == (2, 0)
 
 

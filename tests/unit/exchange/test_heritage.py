@@ -142,8 +142,7 @@ def test_a_push_killed_at_any_line_is_applied_once(
         house.settle()
         assert np.array_equal(house.values(), sums(rows, 4)), f"killed at line {line}"
         for shard in shards:
-            assert shard.service.progress is not None
-            assert shard.service.progress.row_updates.lost == 0
+            assert shard.progress.row_updates.lost == 0
         house.exchange.close()
         if not died:
             break

@@ -76,8 +76,7 @@ def test_strangers_are_told_why_and_change_nothing(
     assert Header.unpack(heard[:HEADER_BYTES]).operation is Operation.ERROR
     assert says in heard
     assert exchange.away() == ()
-    assert shard.service.progress is not None
-    assert shard.service.progress.applied == (0, 0)
+    assert shard.progress.applied == (0, 0)
 
 
 def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: Connect) -> None:

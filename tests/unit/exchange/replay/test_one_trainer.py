@@ -28,8 +28,7 @@ def test_a_successor_gets_all_that_no_save_holds(
     join(exchange, successor := begin(2, saved), roster=2)
     found = exchange.lookup(31, rows).result(WAIT_S)
     assert np.array_equal(found, sums(rows, *of_one(30)))
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     assert progress.resumed
     assert (progress.losses.lost, progress.row_updates) == ((), RowUpdates((30 * len(rows),)))
     assert progress.replayed == 20 * BATCH
@@ -45,8 +44,7 @@ def test_a_replay_that_an_earlier_life_of_the_shard_began_is_not_timed(
     exchange.settle(WAIT_S)
     shard.close()
     successor = begin(2)
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     progress.replayed = 1
     join(exchange, successor, roster=2)
     exchange.lookup(21, rows).result(WAIT_S)
@@ -83,8 +81,7 @@ def test_full_replay_memory_drops_the_oldest_pushes_and_reports_that_before(
     join(exchange, successor := begin(2), roster=2)
     push(exchange, rows, last)
     exchange.settle(WAIT_S)
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     (lost,) = progress.losses.lost
     assert lost[0] == 0
     assert lost[1] // BATCH <= told, "no more than what was told"
@@ -111,8 +108,7 @@ def test_what_memory_has_no_room_for_is_on_disk_and_comes_back_in_its_order(
     again.close()
     join(exchange, successor := begin(3, saved), roster=3)
     assert np.array_equal(exchange.lookup(101, rows).result(WAIT_S), sums(rows, *of_one(100)))
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     assert (progress.losses.lost, progress.replayed) == ((), 70 * BATCH)
 
 

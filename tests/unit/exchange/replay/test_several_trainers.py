@@ -32,8 +32,7 @@ def test_a_rank_that_comes_back_empty_handed_keeps_nobody_waiting(
     push(heir, rows, 3, rank=1)
     found = one.lookup(4, rows).result(WAIT_S)
     heir.settle(WAIT_S)
-    progress = second.service.progress
-    assert progress is not None
+    progress = second.progress
     wait_for(lambda: progress.resumed)
     assert progress.losses.lost == ((5, 10), (15, 20)), "steps 1 and 2 of the rank whose memory is gone"
     assert found.shape == (len(rows), 4)
@@ -81,8 +80,7 @@ def test_pushes_of_several_ranks_are_applied_in_the_order_of_the_first_time(
         ranks.succeed(saved)
         ranks.follow(rng.sample(ranks.exchanges, 3))
     ranks.settle()
-    progress = ranks.shard.service.progress
-    assert progress is not None
+    progress = ranks.shard.progress
     wait_for(lambda: progress.resumed)
     assert progress.in_order
     after = Save(ranks.shard)
