@@ -17,17 +17,15 @@ HELM   ?= helm
 PEERS  := laboratory/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
-# Tests run on all cores: tests/support/side_by_side.py says which goes first, and a worker that dies is not replaced.
-# All others run at the lowest priority beside the cluster's, which wait half of the time: first those that only compute,
-# because the cluster and its binaries take minutes to build. Their log follows, and what failed comes last.
-COMPUTE := tests/unit tests/contract tests/golden tests/guard
+# Three rings of tests; docs/testing.md says which folder is in which, and why.
+RING1 := tests/unit tests/contract tests/guard tests/simulation tests/processes tests/stores
+RING2 := tests/cluster tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/walkthroughs
+PARTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/soak/*/test_*.py)))) seeds storms storm scale)
+# A worker that dies is not replaced: its tests fail.
+PYTEST := $(BIN)/pytest --quiet --run-report --durations 10
 WORKERS := --numprocesses auto --max-worker-restart 0
-BESIDE  := .cache/beside.log
-CLUSTER := .cache/cluster.log
-# Each test by its name as it runs, and which took longest.
-SHOWN    := --verbose --durations 10
 
-.PHONY: env peers demo check lint types compute processes test soak storm e2e cluster-up cluster-down crds docs images dist version pins
+.PHONY: env peers demo check lint types test prepare e2e soak parts storm cluster-up cluster-down crds docs images dist version pins
 
 env: $(STAMP)  ## make .venv with cprjob and cprjob-bench in it
 
@@ -39,7 +37,7 @@ $(UV): requirements/uv.txt
 
 $(STAMP): $(UV) pyproject.toml laboratory/pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt -r requirements/docs.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r requirements/dev.txt -r requirements/docs.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable laboratory
 	@touch $@
@@ -63,30 +61,31 @@ lint: env
 types: env
 	$(BIN)/mypy
 
-compute: env
-	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE)
+test: lint  ## ring 1: lint, types and all tests that need Python alone; the types are checked beside the tests
+	@mkdir -p .cache; \
+	TIMEFORMAT="types: %U s user, %S s system"; { time $(MAKE) --no-print-directory types; } >.cache/types.log 2>&1 & types=$$!; \
+	trap "kill $$types; wait; exit 130" INT TERM; \
+	$(PYTEST) $(WORKERS) $(RING1); tests=$$?; \
+	wait $$types || tests=1; cat .cache/types.log; exit $$tests
 
-processes: env
-	-tests/cluster/cluster.sh prepare  # waits while another one prepares
-	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
+prepare: env  ## what `make e2e` needs and is built once: binaries, images
+	tests/cluster/cluster.sh prepare
 
-test: lint  ## check, and all tests; those that this machine cannot run skip and say why
-	tests/support/lowest.sh $(MAKE) --keep-going types compute processes >$(BESIDE) 2>&1 & beside=$$!; \
-	trap "kill $$beside; wait; exit 130" INT TERM; \
-	tests/cluster/cluster.sh prepare; \
-	$(BIN)/pytest $(SHOWN) tests/cluster | tee $(CLUSTER); cluster=$$?; \
-	wait $$beside; others=$$?; cat $(BESIDE); \
-	if [ $$((cluster | others)) != 0 ]; then \
-	echo "What failed:"; grep -h '^E  ' $(CLUSTER) $(BESIDE) | tail -n 40; \
-	grep -hE '^(FAILED |ERROR |make.*Error)' $(BESIDE) $(CLUSTER); exit 1; fi
+e2e: prepare  ## ring 2: a real API server, the cluster, S3 servers, a browser, the chart, pages as printed
+	$(PYTEST) $(WORKERS) $(RING2)
 
-soak: env  ## what needs hours: many storms, 10,000 worlds, the cluster's tests five times, a storm on it (SEED, MINUTES), the operator's benches
-	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
-	PYTHONPATH=tests $(BIN)/python -m support.world 0 10000
-	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
-	$(MAKE) storm
-	$(BIN)/python laboratory/scripts/passes.py
-	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
+# Parts with a command of their own; every other part is the folder tests/soak/PART.
+SOAK_seeds  = cd tests && ../$(BIN)/python -m simulation.data_plane 0 10000
+SOAK_storms = $(PYTEST) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
+SOAK_storm  = $(MAKE) storm
+SOAK_scale  = $(BIN)/python laboratory/scripts/passes.py && $(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
+
+soak: env  ## ring 3: PART=name, one of `make parts`; each takes at most an hour
+	$(if $(filter $(PART),$(PARTS)),,$(error PART is "$(PART)"; give one of: $(PARTS)))
+	$(or $(SOAK_$(PART)),$(PYTEST) tests/soak/$(PART))
+
+parts:  ## print the names of the parts of `make soak`
+	@printf '%s\n' $(PARTS)
 
 # Without a seed, a storm that nobody has seen. It prints its seed.
 SEED    ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(10**6))')
@@ -96,10 +95,7 @@ FIRST   ?= 1
 # Some of the catalogue's faults by their names, with semicolons between them. None: all of them.
 ONLY    ?=
 storm: env  ## faults of all kinds on the cluster, two or three at once: SEED=n MINUTES=m FIRST=round ONLY="fault; fault"
-	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/cluster/storm/soak.py
-
-e2e: env  ## only the tests on the several-node cluster
-	$(BIN)/pytest tests/cluster
+	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/simulation/real_cluster/run.py
 
 cluster-up: env  ## a Kubernetes of three nodes on this machine, with MinIO and both images
 	tests/cluster/cluster.sh up

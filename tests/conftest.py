@@ -5,13 +5,23 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.protocol import Scheduling
 
-from support import realdata
+from support import realdata, run_report
 from support.side_by_side import SideBySide
 
 # Two loaded cores are late now and then: a time is never a reason to fail.
 settings.register_profile("cprjob", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("soak", parent=settings.get_profile("cprjob"), max_examples=3000)
 settings.load_profile("cprjob")  # pytest's --hypothesis-profile goes before it
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make test`, `make e2e` and `make soak`."""
+    parser.addoption("--run-report", action="store_true", help="a line for each file; core-minutes by folder; no skips")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugins of this project."""
+    run_report.configure(config)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

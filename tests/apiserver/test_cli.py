@@ -262,7 +262,7 @@ def test_every_next_step_can_be_taken_as_printed(cprjob: Cprjob, api: httpx.Clie
     assert cprjob.as_printed(found["Running"]).exit_code == 0
     assert cprjob.as_printed(found["Suspended"]).exit_code == 0
     assert "has no pod with a log" in words(cprjob.as_printed(found["Failed"]).output)
-    # There is no kubelet here: tests/unit/cli/test_asking.py and tests/cluster/test_cli.py run this one to its end.
+    # There is no kubelet here: tests/unit/cli/test_asking.py and tests/cluster/test_cprjob.py run this one to its end.
     assert found["Succeeded"].startswith(f"cprjob export cpr/{name} --to model --kubeconfig ")
 
 

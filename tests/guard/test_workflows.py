@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,13 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_there_are_tests_site_and_release() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
+    assert [path.stem for path in WORKFLOWS] == ["docs", "nightly", "release", "tests"]
+
+
+def test_nightly_runs_every_part_of_the_soak() -> None:
+    parts = subprocess.run(["make", "--silent", "parts"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    matrix = jobs(ROOT / ".github" / "workflows" / "nightly.yaml")["soak"]["strategy"]["matrix"]
+    assert matrix["part"] == parts.split()
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -8,8 +8,8 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Hold, Timing
-from support.driver import spec
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
 
 
 class House:

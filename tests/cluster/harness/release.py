@@ -57,10 +57,9 @@ class Release:
         """Have the release of another chart in the place of ours, and in the end ours as it was."""
         values = self._helm("get", "values", NAME, "--output", "json")
         self._helm("uninstall", NAME, *_wait())
-        stable = r"nodeSelector.cprjob\.io/stable=true"
-        theirs = ("--set", f"image.repository={image},image.tag=dev", "--set-string", stable)
+        theirs = ("--values", "-", "--set", f"image.repository={image}")
         try:
-            self._helm("install", NAME, str(chart), *theirs, *_wait())
+            self._helm("install", NAME, str(chart), *theirs, *_wait(), stdin=values)
             yield
         finally:
             ours = ("upgrade", "--install", NAME, str(CHART), "--reset-values", "--values", "-")

@@ -12,8 +12,8 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, PassInput, reconcile
-from support.driver import spec
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
 
 #: Far longer than the event loop needs for a turn; nobody waits for it if all is well.
 PATIENCE_S = 20.0

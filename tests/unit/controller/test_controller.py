@@ -13,7 +13,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import Controller
 from cpr_operator.guarding import InstalledCrd
 from cpr_operator.reconcile import Hold
-from support.driver import spec
+from simulation.control_plane.workload import spec
 from support.house import House
 
 

@@ -17,10 +17,10 @@ from cpr_operator.controller import Controller
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, reconcile
 from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, kept_anchors, location
-from support.deletions import BEGUN, DELETIONS, WITH_SAVES, end_of_deletion, gone
-from support.driver import Driver, Life, Scenario, spec, world_in_mid_training
-from support.fake_cluster import FakeCluster
-from support.story import phase, suspend
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.deletions import BEGUN, DELETIONS, WITH_SAVES, end_of_deletion, gone
+from simulation.control_plane.run import RunResult, Simulation, input_in_mid_training
+from simulation.control_plane.workload import Scenario, phase, spec, suspend
 
 BY_NAME = {scenario.name: scenario for scenario in DELETIONS}
 EVERYTHING_GOES = [
@@ -40,21 +40,21 @@ EVERYTHING_STAYS = [
 ]
 
 
-async def live(name: str) -> Life:
-    return await Driver(BY_NAME[name]).run()
+async def live(name: str) -> RunResult:
+    return await Simulation(BY_NAME[name]).run()
 
 
-def told(life: Life, reason: str) -> str:
+def told(life: RunResult, reason: str) -> str:
     return "; ".join(event.message for event in life.cluster.events.values() if event.reason == reason)
 
 
-def attempts(life: Life) -> list[str]:
+def attempts(life: RunResult) -> list[str]:
     return [name for name, _ in life.cluster.history if "cleanup" in name]
 
 
 @pytest.mark.parametrize("scenario", DELETIONS, ids=lambda s: s.name)
 async def test_a_deleted_job_goes(scenario: Scenario) -> None:
-    life = await Driver(scenario).run()
+    life = await Simulation(scenario).run()
     assert ("default", "job") not in life.cluster.jobs
 
 
@@ -73,7 +73,7 @@ async def test_all_saves_go_with_their_job(name: str) -> None:
 
 
 async def test_nobody_cleans_up_while_a_pod_may_still_write() -> None:
-    driver = Driver(BY_NAME["deleted with its saves"])
+    driver = Simulation(BY_NAME["deleted with its saves"])
     alone = []
     follow = driver.cluster.on_pod
 
@@ -116,7 +116,7 @@ async def test_what_cannot_be_deleted_is_left_and_told_with_the_command(name: st
 
 
 async def test_a_deletion_is_over_within_its_limit() -> None:
-    driver = Driver(BY_NAME["deleted with its saves while no pod can be created"])
+    driver = Simulation(BY_NAME["deleted with its saves while no pod can be created"])
     began = []
 
     def note(call: str, _number: int, when: str) -> None:
@@ -188,12 +188,12 @@ async def test_a_template_that_cannot_be_merged_does_not_hold_the_job() -> None:
         cluster.user_deletes("job")
 
     story = ((BEGUN, suspend(value=True)), (phase("Suspended"), spoil), (gone, lambda _: None))
-    life = await Driver(Scenario("spoilt and deleted", story, WITH_SAVES, deadline_s=700)).run()
+    life = await Simulation(Scenario("spoilt and deleted", story, WITH_SAVES, deadline_s=700)).run()
     assert ("default", "job") not in life.cluster.jobs
 
 
 async def test_a_cleanup_that_cannot_be_made_is_told_and_holds_nothing() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     spec = world.job.spec.model_copy(
         update={
             "snapshots": world.job.spec.snapshots.model_copy(update={"delete_with_job": True}),

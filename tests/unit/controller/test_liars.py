@@ -10,7 +10,8 @@ import pytest
 
 from cpr_contract.limits import MAX_MEMBERS, MAX_RANGES, MAX_SHARDS, longest_report
 from cpr_operator.cluster.views import PodView
-from support.driver import Driver, Scenario, spec
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec
 
 SHARDS, TRAINERS = 4, 56
 PODS = SHARDS + TRAINERS
@@ -53,7 +54,7 @@ def a_mebibyte(report: bytes) -> bytes:
 async def test_pods_that_answer_with_the_most_they_may_take_little_memory(
     lie: Lie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = Driver(Scenario("liars", (), spec(shards__replicas=SHARDS, trainers__replicas=TRAINERS)))
+    driver = Simulation(Scenario("liars", (), spec(shards__replicas=SHARDS, trainers__replicas=TRAINERS)))
     await driver.passes(10)
     assert driver.status().phase == "Running"
     cluster = driver.cluster

@@ -15,15 +15,16 @@ from cpr_operator.reconcile.apply_reports import with_total
 from cpr_operator.reconcile.members import account_of, is_overspent, with_account
 from cpr_operator.reconcile.pass_ import PassInput
 from cpr_operator.recovery.account import Account
-from support.driver import TICK_S, Driver, Scenario, spec, world_in_mid_training
-from support.story import kill, trained
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.run import TICK_S, Simulation, input_in_mid_training
+from simulation.control_plane.workload import Scenario, spec, trained
 
 
 @pytest.mark.parametrize("samples", [700, 900, 1100, 1300])
 async def test_a_limit_set_to_what_is_shown_as_spent_is_honoured(samples: int) -> None:
     """The API server's own remedy: at least spent + reserved."""
     document = spec(trainers__replicas=1, data__samples=1900)
-    driver = Driver(Scenario("lowered", (), document))
+    driver = Simulation(Scenario("lowered", (), document))
     driver.cluster.total = 1900
     story, lowered = [(trained(samples), kill("shard", 1))], 0.0
     while driver.status().phase not in {"Succeeded", "Failed"}:
@@ -43,7 +44,7 @@ async def test_a_limit_set_to_what_is_shown_as_spent_is_honoured(samples: int) -
 
 
 async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> None:
-    driver = Driver(Scenario("lowered", (), spec()))
+    driver = Simulation(Scenario("lowered", (), spec()))
     story = [(trained(1500), kill("shard", 2)), (trained(900), kill("shard", 1))]
     lowered = False
     while driver.status().phase not in {"Succeeded", "Failed"}:
@@ -62,7 +63,7 @@ async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> Non
 
 @pytest.fixture(scope="module")
 def world() -> PassInput:
-    return asyncio.run(world_in_mid_training(1))
+    return asyncio.run(input_in_mid_training(1))
 
 
 @given(

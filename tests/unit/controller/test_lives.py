@@ -7,24 +7,25 @@ import pytest
 
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile.lifecycle import TRANSITIONS
-from support.driver import BATCH, Driver, Life, Scenario
-from support.scenarios import SCENARIOS
-from support.storms import missing_portion
+from simulation.control_plane.checker import missing_portion
+from simulation.control_plane.run import RunResult, Simulation
+from simulation.control_plane.scenarios import SCENARIOS
+from simulation.control_plane.workload import BATCH, Scenario
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
-async def live(name: str) -> Life:
-    return await Driver(BY_NAME[name]).run()
+async def live(name: str) -> RunResult:
+    return await Simulation(BY_NAME[name]).run()
 
 
-def lost(life: Life) -> tuple[int, ...]:
+def lost(life: RunResult) -> tuple[int, ...]:
     return tuple(sum(end - first for first, end in ranges) for ranges in life.status.ledger.ranges)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 async def test_every_life_ends_as_it_should_by_documented_steps(scenario: Scenario) -> None:
-    life = await Driver(scenario).run()
+    life = await Simulation(scenario).run()
     assert life.status.phase == scenario.phase
     if scenario.phase == "Succeeded":
         assert life.status.progress.auc == 1.0, "the AUC of the last step"

@@ -11,7 +11,7 @@ from cpr_operator.api.status import Ancestor, Status
 from cpr_operator.finalizer import kept_for_others
 from cpr_operator.reading import job_of
 from cpr_operator.reconcile.origin import origin_in
-from support.driver import spec
+from simulation.control_plane.workload import spec
 from support.house import House
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from cpr_contract.reports import Problem
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cli.progress import event_line
-from support.driver import Driver, Life, Scenario, spec
-from support.fake_cluster import FakeCluster
-from support.story import after, kill, phase, suspend, trained
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.run import RunResult, Simulation
+from simulation.control_plane.workload import Scenario, after, phase, spec, suspend, trained
 
 SLOW = Problem("PrecisionEmulated", "This processor has no instructions for bf16.", "Train in fp32.")
 UNREACHABLE = Problem("StoreUnreachable", "The store does not answer.", "Check it.")
@@ -24,11 +25,11 @@ def says(problem: Problem | None, *indices: int) -> Callable[[FakeCluster], None
     return act
 
 
-async def live(*story: object, replaced: tuple[str, ...] = ()) -> Life:
-    return await Driver(Scenario("emulated", story, spec(), replaced=replaced)).run()  # type: ignore[arg-type]
+async def live(*story: object, replaced: tuple[str, ...] = ()) -> RunResult:
+    return await Simulation(Scenario("emulated", story, spec(), replaced=replaced)).run()  # type: ignore[arg-type]
 
 
-def told(life: Life) -> list[Condition]:
+def told(life: RunResult) -> list[Condition]:
     """The condition as it was, one after the other: once for each change."""
     found: list[Condition] = []
     for document in life.cluster.statuses:
@@ -38,7 +39,7 @@ def told(life: Life) -> list[Condition]:
     return found
 
 
-def events(life: Life) -> list[str]:
+def events(life: RunResult) -> list[str]:
     return [event_line(event) for event in life.cluster.events.values() if event.reason == "PrecisionEmulated"]
 
 

@@ -15,9 +15,9 @@ from cpr_operator.cluster.rate import Ration
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, Timing
 from cpr_operator.urgency import FIGURES_PER_S, pause_s, urgency_of
-from support.driver import spec
-from support.fake_cluster import FakeCluster
-from support.virtual_time import now, run
+from simulation.control_plane.clock import now, run
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
 
 #: How long the API server takes for any request.
 ANSWER_S = 0.005

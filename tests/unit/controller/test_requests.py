@@ -15,8 +15,8 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import AGAIN_S, BUSY_S, Controller
 from cpr_operator.reconcile import Timing
 from cpr_operator.roster_delivery import AT_ONCE
-from support.driver import spec
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
 
 ENDLESS = 1 << 30
 

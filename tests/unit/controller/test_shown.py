@@ -4,8 +4,9 @@ import re
 from typing import Any
 
 from cpr_operator.api import crd
-from support.driver import Driver, Scenario, spec
-from support.story import kill, trained
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec, trained
 
 
 def row(job: dict[str, Any]) -> dict[str, str]:
@@ -23,7 +24,7 @@ def row(job: dict[str, Any]) -> dict[str, str]:
 async def test_figures_are_short_and_have_units() -> None:
     struck = ((trained(900), kill("shard", 1)),)
     document = spec(data__samples=1900, snapshots__interval={"mode": "Fixed", "seconds": 90})
-    driver = Driver(Scenario("shown", struck, document, replaced=("shard/1",)))
+    driver = Simulation(Scenario("shown", struck, document, replaced=("shard/1",)))
     driver.cluster.total = 1900
     life = await driver.run()
     printed = [row({"status": status}) for status in life.cluster.statuses]

@@ -16,9 +16,9 @@ from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S, Controller
 from cpr_operator.reconcile import Timing
-from support.driver import spec
-from support.fake_cluster import FakeCluster
-from support.virtual_time import now, run
+from simulation.control_plane.clock import now, run
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
 
 Members = tuple[tuple[str, int], ...]
 

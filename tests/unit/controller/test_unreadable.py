@@ -8,8 +8,9 @@ import pytest
 from cpr_operator.cluster.protocol import RefusedError
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile.deletion import FINALIZER
-from support.driver import TICK_S, spec
-from support.fake_cluster import FakeCluster, When
+from simulation.control_plane.cluster import FakeCluster, When
+from simulation.control_plane.run import TICK_S
+from simulation.control_plane.workload import spec
 
 KEEPS_NOTHING = {
     "store": {"endpoint": "file:///store", "bucket": "saves"},

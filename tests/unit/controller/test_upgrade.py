@@ -14,25 +14,26 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.desired import description
 from cpr_trainer.runtime import RosterFile
-from support.driver import Driver, Scenario, spec
-from support.fake_nodes import Pod
-from support.story import kill
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.nodes import Pod
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec
 
 
-async def in_mid_run() -> Driver:
-    driver = Driver(Scenario("upgraded", (), spec()))
+async def in_mid_run() -> Simulation:
+    driver = Simulation(Scenario("upgraded", (), spec()))
     await passes(driver, 14)
     assert driver.status().phase == "Running"
     return driver
 
 
-async def passes(driver: Driver, number: int) -> None:
+async def passes(driver: Simulation, number: int) -> None:
     for _ in range(number):
         driver.cluster.tick(0.25)
         await driver.controller.run_pass("default", "job")
 
 
-def upgrade(driver: Driver, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
+def upgrade(driver: Simulation, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
     """The operator is of a later release; pods keep their image."""
     monkeypatch.setattr(description, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
     driver.controller = driver._controller()
@@ -98,7 +99,7 @@ async def test_a_job_of_a_version_that_is_not_spoken_any_more_is_left_alone(monk
 
 
 async def test_a_new_job_starts_in_the_operators_own_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(Scenario("new", (), spec()))
+    driver = Simulation(Scenario("new", (), spec()))
     upgrade(driver, monkeypatch, 1)
     await passes(driver, 1)
     status = Status.model_validate(driver.cluster.jobs["default", "job"].status)
@@ -141,7 +142,7 @@ async def test_a_job_of_a_release_without_replay_does_as_before_until_its_end() 
 
 
 async def test_a_job_that_replays_says_so_and_gives_its_trainers_the_memory() -> None:
-    driver = Driver(Scenario("new", (), spec(recovery__replay={"mode": "Auto"})))
+    driver = Simulation(Scenario("new", (), spec(recovery__replay={"mode": "Auto"})))
     await passes(driver, 1)
     runtime = driver.status().runtime
     assert runtime is not None

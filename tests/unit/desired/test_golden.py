@@ -19,7 +19,7 @@ from cpr_operator.desired.names import JobId, key_secret_name, spare_name
 from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.store_pod import cleanup_pod, tool_pod
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = JobId("research", "criteo", "0a1b2c3d-0000-4000-8000-000000000000")

@@ -11,7 +11,7 @@ import yaml
 from cluster.jobs import pod_template
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.template import Restriction
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))

@@ -20,7 +20,7 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.election import Elector, NotLeadingError, Term, Timing
 from cpr_operator.election.lease import NONE, Lease, Seen, judge, see, taken
-from support.virtual_time import run
+from simulation.control_plane.clock import run
 
 TIMING = Timing()
 

@@ -5,8 +5,8 @@ import pytest
 from cpr_operator.api.status import Shard
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.recover import avoided
-from support.driver import Driver
-from support.scenarios import SCENARIOS
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.scenarios import SCENARIOS
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -31,7 +31,7 @@ def test_what_the_successor_keeps_off(kind: Kind, avoid: str, worked: bool, expe
 
 @pytest.mark.parametrize("name", ["a shard hangs", "the leader hangs", "a shard's node is lost"])
 async def test_the_successor_of_a_silent_member_runs_on_another_node(name: str) -> None:
-    driver = Driver(BY_NAME[name])
+    driver = Simulation(BY_NAME[name])
     life = await driver.run()
     (failure,) = life.status.failures
     (heir,) = (m for m in (*life.status.shards, *life.status.trainers) if m.incarnation == 2)
@@ -40,7 +40,7 @@ async def test_the_successor_of_a_silent_member_runs_on_another_node(name: str) 
 
 
 async def test_where_no_other_node_is_the_next_try_goes_anywhere() -> None:
-    life = await Driver(BY_NAME["a shard hangs on the only node"]).run()
+    life = await Simulation(BY_NAME["a shard hangs on the only node"]).run()
     shard = life.status.shards[1]
     assert (shard.incarnation, shard.avoid, shard.node) == (3, "", "node-0")
     assert [f.kind for f in life.status.failures] == ["Hung"]

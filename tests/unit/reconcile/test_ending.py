@@ -11,13 +11,14 @@ from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.lifecycle import succeed, with_late_shards_lost
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Done, Draft, Fact, Lost, NoPod
-from support.driver import BATCH, TOTAL, world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
+from simulation.control_plane.workload import BATCH, TOTAL
 
 KILLED = Lost(None, Failure(Kind.KILLED, "Error", "the process was killed by SIGKILL", ended=True, exit_code=137))
 
 
 async def test_trainers_that_are_lost_after_the_final_anchor_are_done_and_shards_are_not() -> None:
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     facts: dict[str, Fact] = {"trainer/0": KILLED, "shard/0": KILLED, "shard/1": NoPod(), "shard/2": NoPod()}
     found = with_late_shards_lost(Draft(world, world.job.status, facts))
     assert found.facts == facts | {"trainer/0": Done("")}
@@ -38,7 +39,7 @@ BEST = Anchor(key="best", digest="0", generation=1, step=5, samples=500)
 async def test_the_model_is_the_best_one_if_there_is_a_best(
     samples: int, best: BestModel | None, reason: str, model: str, percent: int
 ) -> None:
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     status = world.job.status.evolve(best=best)
     last = Anchor(key="last", digest="0", generation=1, step=samples // BATCH, samples=samples)
     ended = succeed(Draft(world, status, {}), last).status
@@ -53,7 +54,7 @@ async def test_the_model_is_the_best_one_if_there_is_a_best(
 
 async def test_a_shard_that_comes_back_to_an_early_end_has_nothing_to_wait_for() -> None:
     """Nobody will push to it, and it lacks nothing: that tells what it lost, though the data has more samples."""
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     status, step = world.job.status, 8
     shard = status.shards[0].evolve(lost_at=world.now)
     report = world.reports[shard.uid]

@@ -7,7 +7,7 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
 from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.reconcile.plan import plan_news, planned
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 SPEC = parse_spec(
     spec(

@@ -5,14 +5,17 @@ import logging
 import pytest
 
 from cpr_operator.api.status import Status
-from support.driver import Driver, Scenario, spec
-from support.story import kill, trained
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec, trained
 
 
 async def test_a_plan_says_the_same_in_status_event_and_log(caplog: pytest.LogCaptureFixture) -> None:
     job = spec(snapshots__interval={"mode": "Auto"}, failurePolicy__expectedJobMtbfSeconds=20)
     with caplog.at_level(logging.INFO, "cpr_operator"):
-        life = await Driver(Scenario("struck", ((trained(1200), kill("shard", 1)),), job, replaced=("shard/1",))).run()
+        life = await Simulation(
+            Scenario("struck", ((trained(1200), kill("shard", 1)),), job, replaced=("shard/1",))
+        ).run()
     plans = [status.plan for each in life.cluster.statuses if (status := Status.model_validate(each)).plan is not None]
     told = [event.message for event in life.cluster.events.values() if event.reason == "Planned"]
     # At the start, when the speed is known, and after the failure.

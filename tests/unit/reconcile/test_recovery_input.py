@@ -11,7 +11,8 @@ from cpr_operator.reconcile import PassInput
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Report
 from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
-from support.driver import BATCH, Driver, Scenario, spec
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import BATCH, Scenario, spec
 
 STARTED = 700
 FASTEST_STEP = 12
@@ -19,9 +20,9 @@ FASTEST_STEP = 12
 
 async def world_after(dense_sync: str) -> PassInput:
     """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
-    driver = Driver(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
+    driver = Simulation(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
     await driver.passes(10)
-    world = await driver.world()
+    world = await driver.pass_input()
     gone = {("trainer", 1), ("shard", 0)}
     pods = tuple(pod for pod in world.pods if (pod.role, pod.index) not in gone)
     reports = dict[str, Report]()

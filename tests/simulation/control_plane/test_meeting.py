@@ -1,0 +1,85 @@
+"""Other trainers take their places in a shadow mode, whatever faults meanwhile: nothing is charged that is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from cpr_operator.api.status import Status
+from simulation.control_plane.checker import charged, run_storm
+from simulation.control_plane.failpoints import Fault, Storm
+from simulation.control_plane.run import RunResult
+from simulation.control_plane.workload import spec
+
+
+def job(trainers: int = 2, portion: float = 0.3) -> dict[str, Any]:
+    """Partial recovery over two shards, a save every second or 400 samples."""
+    return spec(
+        accuracyBudget__portionOfLostSamples=portion,
+        recovery={"mode": "Partial", "onShardLoss": "Pause"},
+        shards__replicas=2,
+        trainers={"replicas": trainers, "denseSync": "ShadowMA"},
+        snapshots__interval={"mode": "Fixed", "seconds": 1},
+        failurePolicy__restartLimit={"count": 50},
+        failurePolicy__startupDeadlineSeconds=600,
+    )
+
+
+def numbers(life: RunResult) -> list[int]:
+    """How many trainers the job had, one after the other."""
+    counts = (len(Status.model_validate(document).trainers) for document in life.cluster.statuses)
+    return [count for count, _ in groupby(counts) if count]
+
+
+MORE = Fault("scale trainers", 2, 1.25, 0.0)
+KILL, SUSPEND = Fault("kill shard", 1, 1.0, 1.0), Fault("suspend", 0, 0.25, 1.0)
+FEWER = Fault("scale trainers", 1, 2.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("storm", "expected", "rollbacks"),
+    [
+        (Storm(job(), (MORE,)), [2, 3], 0),
+        (Storm(job(3), (FEWER,), roster_delay_s=1.5), [3, 2], 0),
+        (Storm(job(), (MORE, Fault("kill shard", 1, 0.25, 0.0)), roster_delay_s=0.5), [2, 3], 0),
+        (Storm(job(), (MORE, Fault("kill trainer", 1, 0.25, 0.0)), roster_delay_s=0.5), [2, 3], 0),
+        (Storm(job(), (MORE, Fault("kill trainer", 0, 0.25, 0.0)), roster_delay_s=1.5, report_age_s=1.5), [2, 3], 0),
+        (Storm(job(), (Fault("stop trainer", 1, 0.75, 4.0), MORE)), [2, 3], 0),
+        (Storm(job(), (Fault("store down", 1, 1.0, 4.0), MORE)), [2, 3], 0),
+        (Storm(job(), (MORE, Fault("suspend", 1, 0.25, 2.0)), roster_delay_s=1.5), [2, 3], 0),
+        (Storm(job(), (MORE, Fault("operator killed", 1, 0.25, 0.0), FEWER), roster_delay_s=0.5), [2], 0),
+        (Storm(job(), (MORE, replace(FEWER, after_s=7.5))), [2, 3, 2], 0),
+        (
+            Storm(
+                job(portion=0.15), (KILL, replace(MORE, after_s=0.75), SUSPEND), roster_delay_s=0.5, report_age_s=1.5
+            ),
+            [2, 3],
+            0,
+        ),
+        (Storm(job(), (MORE, Fault("damage anchor", 1, 1.75, 0.0), Fault("kill shard", 1, 0.5, 0.0))), [2, 3], 1),
+    ],
+    ids=[
+        "nothing else happens",
+        "fewer, and rosters are late",
+        "a shard is killed",
+        "a trainer is killed",
+        "the leader is killed, and rosters and reports are late",
+        "a trainer stands still",
+        "the store is away",
+        "the job is suspended on the way",
+        "and back before they have stopped",
+        "and back again",
+        "a shard has not told what it lost, and its worst fits at no anchor",
+        "the anchor is damaged later",
+    ],
+)
+def test_the_number_changes(storm: Storm, expected: list[int], rollbacks: int) -> None:
+    life = run_storm(storm)
+    assert numbers(life) == expected
+    assert life.status.budget is not None
+    assert life.status.budget.rollbacks == rollbacks
+    if not any("shard" in fault.kind for fault in storm.faults):
+        assert charged(life.status) == [set(), set()]
