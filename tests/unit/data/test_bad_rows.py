@@ -121,12 +121,6 @@ def test_a_batch_leaves_bad_rows_out_and_keeps_the_order(tmp_path: Path) -> None
     assert np.expm1(batch.dense[:, 0]).round().tolist() == [9, 2, 0]
 
 
-def test_lines_are_counted_with_the_header(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(f"{HEAD}\n1,1,1,1,u,7\n1,1,1,cheap,u,7\n")
-    with pytest.raises(DataError, match=r"a\.csv, line 3: column price is 'cheap', not a number or empty"):
-        everything(read(spec("CSV", f"{tmp_path}/a.csv")))
-
-
 def test_rows_of_parquet_are_named(tmp_path: Path) -> None:
     table = as_table([Click(1), Click(0), Click(1, price=float("nan")), Click(1)])
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
@@ -167,15 +161,18 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path,
         read(data)
 
 
-def test_a_name_that_two_columns_have_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(f"{HEAD},user\n1,1,1,1,u,7,v\n")
-    with pytest.raises(DataError, match="2 columns 'user'"):
-        read(spec("CSV", f"{tmp_path}/a.csv"))
-
-
-def test_line_breaks_in_quotes_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(f'{HEAD}\n1,1,1,1,"a\nb",7\n')
-    with pytest.raises(DataError, match=r"line 2: it has 5 columns|without line breaks in quotes"):
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"{HEAD}\n1,1,1,1,u,7\n1,1,1,cheap,u,7\n", r"a\.csv, line 3: column price is 'cheap', not a number or empty"),
+        (f"{HEAD},user\n1,1,1,1,u,7,v\n", "2 columns 'user'"),
+        (f'{HEAD}\n1,1,1,1,"a\nb",7\n', r"line 2: it has 5 columns|without line breaks in quotes"),
+    ],
+    ids=["lines are counted with the header", "two columns of a name", "line breaks in quotes"],
+)
+def test_csv_that_is_wrong_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=told):
         everything(read(spec("CSV", f"{tmp_path}/a.csv")))
 
 

@@ -7,26 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.spec import JobSpec
 from cpr_contract.trace import TracedStep
 from cpr_trainer.exchange import Exchange, PendingLookup
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import Trace
-from cpr_trainer.tables.segments import initial_rows
 from support.exchanges import WAIT_S, Pair, push, wait_for
-
-
-def test_rows_come_from_the_shards_that_hold_them(
-    job: JobSpec, exchange: Exchange, pair: Pair, rows: UniqueRows
-) -> None:
-    vectors = exchange.lookup(1, rows).result(WAIT_S)
-    tables = (rows.numbers >= 50).astype(np.int64)
-    for table in (0, 1):
-        mine = rows.numbers[tables == table] - 50 * table
-        assert np.array_equal(vectors[tables == table], initial_rows(job.model, 7, table, mine))
-    assert exchange.applied() == (0, 0)
-    assert exchange.away() == ()
-    assert len(pair) == 2
 
 
 def test_a_lookup_sees_the_push_before_it(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
