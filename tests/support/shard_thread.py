@@ -94,7 +94,7 @@ class ShardThread:
     def do(self, action: Callable[[], object]) -> None:
         with self._done:
             self._jobs.append(lambda: (action(), None)[1])
-            assert self._done.wait_for(lambda: not self._jobs, 20)
+            self._done.wait_for(lambda: not self._jobs)
 
     def freeze(self) -> None:
         """Neither read nor answer, as a stopped process; what `do` is given still runs."""

@@ -121,11 +121,11 @@ def test_watching_sees_a_roster_that_comes_later(path: Path) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     replace_file(path, to_json(roster(5)))
-    assert first.wait(10)
+    assert first.wait()
     replace_file(path, to_json(roster(7)))
-    watcher.join(10)
+    watcher.join()
     stop.set()
-    watcher.join(10)
+    watcher.join()
     assert seen == [5, 7]
 
 

@@ -18,7 +18,7 @@ from support.exchanges import wait_for
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 from support.shard_thread import ShardThread
 
-WAIT_S = 20.0
+WAIT_S = 240.0
 JOB = small_job(Path("unused"), trainers=2)
 Connect = Callable[[int, int], Exchange]
 

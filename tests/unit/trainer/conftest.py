@@ -22,5 +22,5 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _patience() -> Iterator[None]:
     """A wait that does not end fails its test, before the test's own timeout leaves threads behind."""
-    with patience(60.0):
+    with patience(200.0):
         yield

@@ -35,7 +35,7 @@ def members() -> Iterator[list[Member]]:
 
 def _all(pool: ThreadPoolExecutor, calls: list[Callable[[], object]]) -> list[Any]:
     futures: list[Future[Any]] = [pool.submit(call) for call in calls]
-    return [future.exception(timeout=60) or future.result() for future in futures]
+    return [future.exception() or future.result() for future in futures]
 
 
 def _listen(group: Group) -> None:
@@ -127,7 +127,7 @@ def test_a_leader_that_had_no_address_at_first_is_found(threads: ThreadPoolExecu
     wait_for(lambda: all(group.absent() for group in groups))
     for group in groups:
         group.follow(roster)
-    assert [each.result(timeout=60) for each in met] == [False] * 3
+    assert [each.result() for each in met] == [False] * 3
 
 
 def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor) -> None:
@@ -136,9 +136,9 @@ def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor)
     roster = roster_of([leader, fresh], group=2)
     led = threads.submit(lambda: leader.meet(leader.join(roster)))
 
-    assert isinstance(told.exception(timeout=60), Superseded)
+    assert isinstance(told.exception(), Superseded)
     fresh.meet(fresh.join(roster))
-    assert led.result(timeout=60) is False
+    assert led.result() is False
     for member in (leader, stale, fresh):
         member.lobby.close()
 
@@ -158,7 +158,7 @@ def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -
         refused.meet(stranger.replica, attend, give_up)
     assert not led.done()
     friend.meet(friend.join(roster))
-    assert led.result(timeout=60) is False
+    assert led.result() is False
     for member in (leader, stranger, friend):
         member.lobby.close()
 
@@ -170,5 +170,5 @@ def test_a_closed_lobby_leaves_no_thread_behind() -> None:
     assert started
     member.lobby.close()
     for thread in started:
-        thread.join(10)
+        thread.join()
     assert not [thread.name for thread in started if thread.is_alive()]

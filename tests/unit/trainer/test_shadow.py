@@ -27,7 +27,7 @@ from support.devices import on_each_device
 from support.local_job import small_job
 from support.patience import attend
 
-HOST, WAIT_S, LAST_STEP = "127.0.0.1", 20.0, 10
+HOST, WAIT_S, LAST_STEP = "127.0.0.1", 240.0, 10
 
 
 @dataclass
