@@ -57,12 +57,6 @@ async def test_a_job_says_so_once_and_trains_on_as_if_nothing_were_the_matter() 
     assert not [e for e in life.cluster.events.values() if e.reason in {"PodStuck", "SnapshotsDegraded"}]
 
 
-async def test_where_nobody_says_so_there_is_no_condition() -> None:
-    life = await live((trained(500), kill("trainer", 1)), replaced=("trainer/1",))
-    assert told(life) == []
-    assert events(life) == []
-
-
 async def test_it_is_over_once_the_trainer_runs_elsewhere() -> None:
     life = await live((trained(0), says(SLOW, 1)), (trained(500), kill("trainer", 1)), replaced=("trainer/1",))
     slow, over = told(life)

@@ -76,50 +76,29 @@ def test_changes_of_the_application_reach_the_job() -> None:
     assert (job["spec"]["trainers"]["replicas"], job["spec"]["shards"]["replicas"]) == (5, 5)
 
 
-def test_what_the_cluster_wrote_of_an_old_job_is_left_out(tmp_path: Path) -> None:
-    old = quickstart() | {"status": {"phase": "Succeeded"}}
-    old["metadata"] |= {"labels": {"team": "ads"}, "uid": "1", "resourceVersion": "2", "finalizers": ["cprjob.io/x"]}
-    file = tmp_path / "old.yaml"
-    file.write_text(yaml.safe_dump(old), "utf-8")
-    job = manifest(dlrm(str(file)), None)
-    assert job["metadata"] == {"name": "quickstart", "labels": {"team": "ads"}}
-    assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
-
-
-class TestWhatCannotRun:
-    def test_every_wrong_field_is_named(self, tmp_path: Path) -> None:
-        wrong = quickstart()
-        wrong["spec"]["data"]["batchSize"] = "many"
-        wrong["spec"]["modle"] = {}
-        file = tmp_path / "wrong.yaml"
-        file.write_text(yaml.safe_dump(wrong), "utf-8")
-        with pytest.raises(SchedulerError, match="did you mean model") as told:
-            dlrm(str(file))
-        assert "spec.data.batchSize" in str(told.value)
-
-    @pytest.mark.parametrize(("text", "says"), [("", "contains 0 CPRJobs"), ("7", "is not an object")])
-    def test_a_file_without_a_job(self, tmp_path: Path, text: str, says: str) -> None:
-        (tmp_path / "file").write_text(text, "utf-8")
+def test_a_file_with_wrong_fields_or_without_a_job_names_them(tmp_path: Path) -> None:
+    wrong = quickstart()
+    wrong["spec"]["data"]["batchSize"] = "many"
+    wrong["spec"]["modle"] = {}
+    file = tmp_path / "wrong.yaml"
+    file.write_text(yaml.safe_dump(wrong), "utf-8")
+    with pytest.raises(SchedulerError, match="did you mean model") as told:
+        dlrm(str(file))
+    assert "spec.data.batchSize" in str(told.value)
+    for text, says in (("", "contains 0 CPRJobs"), ("7", "is not an object")):
+        file.write_text(text, "utf-8")
         with pytest.raises(SchedulerError, match=says):
-            dlrm(str(tmp_path / "file"), name="any")
+            dlrm(str(file), name="any")
 
-    def test_another_component(self) -> None:
-        with pytest.raises(SchedulerError, match=r"run the component cprjob\.dlrm"):
-            manifest(AppDef("echo", roles=[Role("echo", "image")]), None)
 
-    def test_roles_that_do_not_agree(self) -> None:
-        app = dlrm(str(QUICKSTART))
-        app.roles[0].image = "other"
-        with pytest.raises(SchedulerError, match="2 images; give both the same"):
-            manifest(app, None)
-
-    def test_changes_that_break_a_rule(self) -> None:
-        app = dlrm(str(QUICKSTART))
-        app.roles[1].num_replicas = 100_000
-        with pytest.raises(SchedulerError, match=r"spec\.shards\.replicas"):
-            manifest(app, None)
-
-    def test_it_ends_a_command_with_one_line(self) -> None:
-        with pytest.raises(SystemExit) as end:
-            raise SchedulerError("why; what to do")
-        assert end.value.code == "why; what to do"
+def test_an_application_that_cannot_be_a_job_is_refused_in_one_line() -> None:
+    with pytest.raises(SchedulerError, match=r"run the component cprjob\.dlrm"):
+        manifest(AppDef("echo", roles=[Role("echo", "image")]), None)
+    app = dlrm(str(QUICKSTART))
+    app.roles[0].image = "other"
+    with pytest.raises(SchedulerError, match="2 images; give both the same"):
+        manifest(app, None)
+    app = dlrm(str(QUICKSTART))
+    app.roles[1].num_replicas = 100_000
+    with pytest.raises(SystemExit, match=r"spec\.shards\.replicas"):  # ends a command without a traceback
+        manifest(app, None)
