@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
-from cpr_contract.manifests import ManifestRef, SavedModel
+from cpr_contract.manifests import SavedModel
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import ExportRequest
 from cpr_contract.roster import AnchorRef
@@ -70,25 +70,28 @@ def value_of(table: int, rows: np.ndarray) -> np.ndarray:
     return (1000.0 * table + rows)[:, np.newaxis] + np.arange(DIM) / 8
 
 
-def shards_of(job: JobSpec) -> tuple[ManifestRef, ...]:
-    placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model)
+def anchored(job: JobSpec, generation: int, shards: int, negative: dict[int, list[int]]) -> AnchorRef:
+    """An anchor of a generation, of so many shards, in which some rows of each table are negative."""
+    placement, layout, step = Placement.of(job.model, shards), layout_hash(job.model), 10 * generation
     refs = []
-    for index in range(SHARDS):
+    for index in range(shards):
         arena = np.zeros((placement.size(index), DIM), np.float32)
         for chunk in placement.rows_of(index, chunk=10):
             for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
-                arena[slot] = value_of(int(table), np.array([row]))[0]
-        manifest = draft(10, index=index, layout=layout, first_place=int(placement.starts[index]))
+                sign = -1 if int(row) in negative.get(int(table), []) else 1
+                arena[slot] = sign * value_of(int(table), np.array([row]))[0]
+        manifest = draft(step, index=index, layout=layout, first_place=int(placement.starts[index]))
+        manifest = replace(manifest, generation=generation)
         refs.append(full_save(the_store(job), manifest, arena, np.ones((len(arena), 1), np.float32)).ref)
-    return tuple(refs)
+    state = DenseState(job, 1000)
+    state.begin({})
+    meta = DenseMeta("uid", generation, 1, step, 1000, 100 * step, layout, ())
+    return commit_anchor(the_store(job), meta, state.tensors(), tuple(refs), ((),) * shards)
 
 
 @pytest.fixture
 def anchor(job: JobSpec) -> AnchorRef:
-    state = DenseState(job, 1000)
-    state.begin({})
-    meta = DenseMeta("uid", 1, 1, 10, 1000, 1000, layout_hash(job.model), ())
-    return commit_anchor(the_store(job), meta, state.tensors(), shards_of(job), ((),) * SHARDS)
+    return anchored(job, 1, SHARDS, {})
 
 
 def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
@@ -155,31 +158,11 @@ def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef, 
         run(environ(job), ExportRequest("uid/no/such/manifest.json"), str(tmp_path / "out"), NO_STREAM)
 
 
-def changed(job: JobSpec, anchor: AnchorRef, *, shards: int, rows: dict[int, list[int]], uid: str = "uid") -> AnchorRef:
-    """A later anchor, of so many shards, in which some rows of each table are negative."""
-    placement, layout = Placement.of(job.model, shards), layout_hash(job.model)
-    refs = []
-    for index in range(shards):
-        arena = np.zeros((placement.size(index), DIM), np.float32)
-        for chunk in placement.rows_of(index, chunk=10):
-            for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
-                sign = -1 if int(row) in rows.get(int(table), []) else 1
-                arena[slot] = sign * value_of(int(table), np.array([row]))[0]
-        manifest = replace(
-            draft(20, index=index, layout=layout, first_place=int(placement.starts[index])), generation=2, job_uid=uid
-        )
-        refs.append(full_save(the_store(job), manifest, arena, np.ones((len(arena), 1), np.float32)).ref)
-    state = DenseState(job, 1000)
-    state.begin({})
-    meta = DenseMeta(uid, 2, 1, 20, 1000, 2000, layout, ())
-    return commit_anchor(the_store(job), meta, state.tensors(), tuple(refs), ((),) * shards)
-
-
 @pytest.mark.parametrize("shards", [2, SHARDS, 5])
 def test_only_the_rows_that_changed_are_written_however_many_shards_there_were(
     job: JobSpec, anchor: AnchorRef, tmp_path: Path, shards: int
 ) -> None:
-    later = changed(job, anchor, shards=shards, rows={0: [3, 100], 2: [7]})
+    later = anchored(job, 2, shards, {0: [3, 100], 2: [7]})
     folder = tmp_path / "out"
     run(environ(job), ExportRequest(later.key, since=anchor.key), str(folder), NO_STREAM)
     user, only, page = (load_file(folder / "tables" / f"{file}.safetensors") for file in ("user", "a%2Fb", "page"))
@@ -207,24 +190,18 @@ def untouched(job: JobSpec, uid: str, step: int, seed: int | None = None) -> Anc
     return commit_anchor(the_store(job), meta, state.tensors(), (save.ref,), ((),))
 
 
-def test_rows_that_no_save_of_another_job_holds_count_as_changed(job: JobSpec, tmp_path: Path) -> None:
-    """Their first values followed from that job's seed."""
-    until, counts = untouched(job, "uid", 20), []
-    for since in (untouched(job, "uid", 10), untouched(job, "other", 10)):
-        run(environ(job), ExportRequest(until.key, since=since.key), str(tmp_path / "out"), NO_STREAM)
-        counts.append(json.loads((tmp_path / "out" / "delta.json").read_text())["rows"])
-    assert counts == [{"user": 0, "a/b": 0, "page": 0}, {"user": 101, "a/b": 1, "page": 57}]
-
-
-@pytest.mark.parametrize(("seed", "changed"), [(0, False), (1, True)])
-def test_rows_that_no_save_of_another_job_holds_follow_from_the_seed_that_it_tells(
-    job: JobSpec, tmp_path: Path, seed: int, *, changed: bool
+@pytest.mark.parametrize(
+    ("uid", "told", "changes"),
+    [("uid", None, False), ("other", None, True), ("other", SEED, False), ("other", SEED + 1, True)],
+)
+def test_rows_that_no_save_holds_follow_from_the_seed_that_their_job_tells(
+    job: JobSpec, tmp_path: Path, uid: str, told: int | None, *, changes: bool
 ) -> None:
-    seed += job.data.seed
-    since, until = untouched(job, "other", 10, seed), untouched(job, "uid", 20)
+    since, until = untouched(job, uid, 10, told), untouched(job, "uid", 20)
     run(environ(job), ExportRequest(until.key, since=since.key), str(tmp_path / "out"), NO_STREAM)
     counts = json.loads((tmp_path / "out" / "delta.json").read_text())["rows"]
-    assert counts == ({"user": 101, "a/b": 1, "page": 57} if changed else {"user": 0, "a/b": 0, "page": 0})
-    run(environ(job), ExportRequest(since.key), str(tmp_path / "whole"), NO_STREAM)
-    whole = load_file(tmp_path / "whole" / "tables" / "page.safetensors")["weight"].numpy()
-    assert np.array_equal(whole, initial_rows(job.model, seed, 2, np.arange(57)))
+    assert counts == {table.name: table.rows if changes else 0 for table in TABLES}
+    if told is not None:
+        run(environ(job), ExportRequest(since.key), str(tmp_path / "whole"), NO_STREAM)
+        whole = load_file(tmp_path / "whole" / "tables" / "page.safetensors")["weight"].numpy()
+        assert np.array_equal(whole, initial_rows(job.model, told, 2, np.arange(57)))

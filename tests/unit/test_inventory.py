@@ -98,18 +98,13 @@ def test_a_save_of_no_anchor_stays_as_long_as_a_kept_one_stands_on_it() -> None:
     assert steps(found.go) == [10]
 
 
-def test_what_is_young_by_the_clock_stays(store: _OldStore) -> None:
+def test_nothing_is_pruned_that_is_young_or_fewer_than_are_kept_or_not_in_an_anchor(store: _OldStore) -> None:
     assert prune(store, now_s=59.0, keep=2).objects == 0
-
-
-def test_more_to_keep_than_there_is_keeps_all(store: _OldStore) -> None:
     assert steps(prune(store, keep=9, delete=True).stay) == [10, 20, 30, 40]
-
-
-def test_without_an_anchor_nothing_is_pruned() -> None:
-    store = _OldStore()
-    JobBench(store).dense(5)
-    assert prune(store, keep=1, delete=True).objects == 0
+    assert prune(MemoryStore(), keep=1, delete=True).objects == 0
+    without_anchor = _OldStore()
+    JobBench(without_anchor).dense(5)
+    assert prune(without_anchor, keep=1, delete=True).objects == 0
 
 
 def test_keeping_nothing_deletes_all_of_the_job_and_nothing_else(store: _OldStore) -> None:
@@ -123,10 +118,6 @@ def test_of_several_jobs_one_has_to_be_named(store: _OldStore, keep: int) -> Non
     store.put("else/gen-0001/shard-0000/inc-0001/origin.json", b"{}")
     with pytest.raises(AmbiguousError, match="else, uid"):
         prune(store, keep=keep, delete=True)
-
-
-def test_an_empty_store_has_nothing_to_prune() -> None:
-    assert prune(MemoryStore(), keep=1, delete=True).objects == 0
 
 
 class TestAfterARollback:

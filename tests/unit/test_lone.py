@@ -35,14 +35,6 @@ def samples_of(job: JobSpec) -> Dataset:
     return open_dataset(job.data, job.model, files_of(job))
 
 
-def trained(job: JobSpec, losses: tuple[StepLoss, ...] = (), steps: int = STEPS) -> LoneTrainer:
-    """A trainer after `steps` of the job's steps, with losses on the way."""
-    part = replace(job, data=replace(job.data, samples=steps * BATCH))
-    trainer = LoneTrainer(part, samples_of(job), job.data.seed)
-    trainer.train(InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena)), lambda _: None)
-    return trainer
-
-
 def shard_rows(job: JobSpec, shard: int) -> slice:
     starts = Placement.of(job.model, SHARDS).starts.tolist()
     return slice(starts[shard], starts[shard + 1])
@@ -71,25 +63,6 @@ def test_without_losses_it_is_the_oracle(job: JobSpec, kind: Kind, device: Devic
     )
     assert_close(found, train_alone(job))
     assert scores.samples == STEPS * BATCH * 4 // 5
-
-
-def test_a_lost_shard_is_where_it_was_and_the_others_are_where_they_are(job: JobSpec) -> None:
-    lossless, earlier = trained(job), trained(job, steps=12)
-    found = trained(job, (StepLoss(shard=1, back_to=12, at=STEPS),))
-    for shard, expected in ((0, lossless), (1, earlier), (2, lossless)):
-        rows = shard_rows(job, shard)
-        assert np.array_equal(found.arena.rows[rows], expected.arena.rows[rows])
-        assert np.array_equal(found.arena.state[rows], expected.arena.state[rows])
-    assert not np.array_equal(lossless.arena.rows[shard_rows(job, 1)], earlier.arena.rows[shard_rows(job, 1)])
-    assert torch.equal(found.replica.parameters, lossless.replica.parameters), "trainers lose nothing"
-
-
-def test_a_shard_lost_since_the_start_has_its_first_values(job: JobSpec) -> None:
-    found = trained(job, (StepLoss(shard=2, back_to=0, at=STEPS),))
-    fresh = LoneTrainer(job, samples_of(job), job.data.seed)
-    rows = shard_rows(job, 2)
-    assert np.array_equal(found.arena.rows[rows], fresh.arena.rows[rows])
-    assert not found.arena.state[rows].any()
 
 
 class NaiveLosses:

@@ -28,7 +28,7 @@ def pod_of(plan: PodPlan, kind: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
-def test_a_long_description_is_an_annotation_that_a_file_shows(kind: str) -> None:
+def test_a_long_description_is_an_annotation_that_a_file_shows_and_a_short_one_a_variable(kind: str) -> None:
     pod = pod_of(PLAN, kind)
     metadata, spec = pod["metadata"], pod["spec"]
     (main,) = spec["containers"]  # type: ignore[index]
@@ -41,13 +41,7 @@ def test_a_long_description_is_an_annotation_that_a_file_shows(kind: str) -> Non
     assert item == {"path": "job", "fieldRef": {"fieldPath": "metadata.annotations['cprjob.io/job-spec']"}}
     (mount,) = (each for each in main["volumeMounts"] if each["name"] == "cprjob-spec")
     assert mount == {"name": "cprjob-spec", "mountPath": "/etc/cprjob/spec", "readOnly": True}
-
-
-@pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
-def test_a_short_one_is_a_variable_which_images_of_any_release_read(kind: str) -> None:
-    pod = pod_of(replace(PLAN, job_spec="{}"), kind)
-    (main,) = pod["spec"]["containers"]  # type: ignore[index]
-    variables = {each["name"]: each.get("value") for each in main["env"]}
-    assert variables[env.SPEC] == "{}"
-    assert env.SPEC_FILE not in variables
-    assert "cprjob-spec" not in str(pod)
+    (main,) = pod_of(replace(PLAN, job_spec="{}"), kind)["spec"]["containers"]  # type: ignore[index]
+    short = {each["name"]: each.get("value") for each in main["env"]}
+    assert (short[env.SPEC], env.SPEC_FILE in short) == ("{}", False), "images of any release read it"
+    assert "cprjob-spec" not in str(main)

@@ -50,14 +50,6 @@ def test_the_order_of_events_does_not_matter(updates: list[Update], rng: random.
     assert one.lost_per_failure == pytest.approx(other.lost_per_failure)
 
 
-def test_a_wrong_estimate_gives_way_to_what_is_seen() -> None:
-    rng, belief = random.Random(1), prior(280 * HOUR, lost_per_failure=1)
-    for _ in range(100):
-        belief = after_failure(after_quiet(belief, rng.expovariate(1 / (28 * HOUR))), 4)
-    assert belief.mtbf_s == pytest.approx(28 * HOUR, rel=0.25)
-    assert belief.lost_per_failure == pytest.approx(4, rel=0.05)
-
-
 @pytest.mark.parametrize("wrong", [lambda: prior(0), lambda: prior(HOUR, 0), lambda: after_failure(prior(HOUR), 0)])
 def test_what_makes_no_sense_is_refused(wrong: Callable[[], Belief]) -> None:
     with pytest.raises(ValueError, match=r"positive|without a lost shard"):

@@ -20,12 +20,6 @@ def test_the_paper_says_so() -> None:
     assert alternatives.break_even(PAPER) == pytest.approx(0.0025, abs=0.0001)
 
 
-def test_four_shards_a_failure_want_a_quarter_of_the_interval() -> None:
-    four = replace(PAPER, belief=prior(28 * HOUR, 4))
-    assert alternatives.partial(four).interval_s == pytest.approx(11.2 * HOUR)
-    assert alternatives.break_even(four) == pytest.approx(4 * alternatives.break_even(PAPER))
-
-
 def test_no_save_begins_before_the_last_is_committed() -> None:
     slow = replace(PAPER, limit=0.0, costs=Costs(1.0, HOUR, 1.0, 1.0))
     assert alternatives.partial(slow).interval_s == HOUR
