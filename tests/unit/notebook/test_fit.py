@@ -19,7 +19,6 @@ from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.notebook import Fitted
 from cprjob import fit
-from support.devices import NO_GPU
 from support.documents import Document, edited
 from support.oracle import exact_auc
 from support.plain_batches import single_ids
@@ -141,13 +140,6 @@ def test_the_loss_is_the_networks_own_and_scores_are_those_of_the_logits() -> No
     assert found.loss == pytest.approx(7)
     assert found.progressive.log_loss is not None
     assert found.progressive.log_loss < 2
-
-
-@NO_GPU
-def test_a_model_trained_on_a_gpu_is_handed_out_on_the_cpu() -> None:
-    found = fit(spec(trainers__device="cuda"))
-    assert {each.device.type for each in found.network.state_dict().values()} == {"cpu"}
-    assert found.predict(found.batch(range(5))).shape == (5,)
 
 
 def test_a_network_that_is_none_is_refused_by_name() -> None:
