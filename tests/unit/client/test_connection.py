@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self._chunk(b"first\nsec")
-        assert self.server.goes_on.wait(30)
+        assert self.server.goes_on.wait()
         if self.server.cuts:
             self.close_connection = True
             return

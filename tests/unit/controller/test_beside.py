@@ -15,9 +15,6 @@ from cpr_operator.reconcile import Outcome, PassInput, reconcile
 from support.driver import spec
 from support.fake_cluster import FakeCluster
 
-#: Far longer than the event loop needs for a turn; nobody waits for it if all is well.
-PATIENCE_S = 20.0
-
 
 class Meanwhile:
     """A slow step of a pass, which goes on only when another job did."""
@@ -28,7 +25,7 @@ class Meanwhile:
 
     def wait(self) -> None:
         self._began.set()
-        self.seen.append(self._others_went_on.wait(PATIENCE_S))
+        self.seen.append(self._others_went_on.wait())
 
     async def run(self, job: dict[str, Any]) -> None:
         """A pass over the job, and another job beside it."""
@@ -36,7 +33,7 @@ class Meanwhile:
         cluster.add_job("job", job)
 
         async def another_job() -> None:
-            await asyncio.to_thread(self._began.wait, PATIENCE_S)
+            await asyncio.to_thread(self._began.wait)
             self._others_went_on.set()
 
         large = Controller(cluster, lambda: cluster.now)
