@@ -1,5 +1,7 @@
 """When a plan is made anew, and when that is news."""
 
+import logging
+
 import pytest
 
 from cpr_operator.api.spec import CPRJobSpec
@@ -8,7 +10,8 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
 from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.reconcile.plan import plan_news, planned
-from support.driver import spec
+from support.driver import Driver, Scenario, spec
+from support.story import kill, trained
 
 SPEC = parse_spec(
     spec(
@@ -131,3 +134,21 @@ RESTORED = status().model_copy(
 def test_saves_take_the_bits_that_are_asked_for(quantisation: dict[str, object], before: Status, bits: int) -> None:
     wanted = parse_spec(spec(snapshots__quantisation=quantisation))
     assert plan_of(wanted, before, renew=True).stored_bits == bits
+
+
+async def test_a_plan_says_the_same_in_status_event_and_log(caplog: pytest.LogCaptureFixture) -> None:
+    job = spec(snapshots__interval={"mode": "Auto"}, failurePolicy__expectedJobMtbfSeconds=20)
+    with caplog.at_level(logging.INFO, "cpr_operator"):
+        life = await Driver(Scenario("struck", ((trained(1200), kill("shard", 1)),), job, replaced=("shard/1",))).run()
+    plans = [status.plan for each in life.cluster.statuses if (status := Status.model_validate(each)).plan is not None]
+    told = [event.message for event in life.cluster.events.values() if event.reason == "Planned"]
+    # At the start, when the speed is known, and after the failure.
+    assert len({plan.interval_seconds for plan in plans}) >= 3
+    assert len(told) >= 3
+    assert told[0] == plans[0].reason
+    assert set(told) <= {plan.reason for plan in plans}
+    logged = [message.removeprefix("job: Planned: ") for message in caplog.messages if ": Planned: " in message]
+    assert logged == told
+    for plan in plans:
+        assert plan.reason
+        assert plan.inputs["shards"] == 3
