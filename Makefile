@@ -75,6 +75,7 @@ e2e: prepare  ## ring 2: a real API server, the cluster, S3 servers, a browser, 
 	$(PYTEST) $(WORKERS) $(RING2)
 
 # Parts with a command of their own; every other part is the folder tests/soak/PART.
+SOAK_peers  = $(MAKE) peers && $(PYTEST) tests/soak/peers
 SOAK_seeds  = cd tests && ../$(BIN)/python -m simulation.data_plane 0 10000
 SOAK_storms = $(PYTEST) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
 SOAK_storm  = $(MAKE) storm
