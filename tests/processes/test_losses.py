@@ -44,6 +44,8 @@ def train_unsaved(running: LocalJob, step: int) -> None:
         running.wait_for(lambda: running.trainer().anchors, "there is an anchor")
         running.interval_s = NEVER_S
         running.publish()
+        roster = running.counters.roster
+        running.wait_for(lambda: running.trainer().counters.roster == roster, "the leader plans no more cuts")
     running.hold_at(step)
     running.reach(step * BATCH)
 

@@ -10,7 +10,8 @@ import signal
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.env import KEEPER, MEMORY_DIR
 from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE, Counters, signature
+from support.killed_shard import KilledInPushes
 from support.shard_job import KEY, ShardProcess, shard_roster, small_job
 from support.shard_story import BATCH, Story, push_through
 
@@ -42,38 +44,44 @@ def end_container(story: Story) -> None:
     story.wait_for(lambda: not Path(f"/proc/{server}").exists())
 
 
-def restart_container(story: Story) -> None:
-    end_container(story)
-    story.shard.run_again()
-
-
-def kill_process(story: Story) -> None:
-    story.shard.signal_server()
+@pytest.mark.parametrize("moment", ["before", "half", "after"])
+def test_process_killed_in_a_push_is_followed_by_one_that_has_it_once(moment: str, tmp_path: Path) -> None:
+    with Story(tmp_path, {KEEPER: "1"}) as story:
+        story.start(KilledInPushes((5, 11), moment))
+        story.join()
+        push_through(story, *range(1, 15), cut=8)
+        report = story.shard.wait_until(lambda report: report.lives == 3 and report.applied == (14,))
+        assert (report.lost, report.restored_samples, report.restarts) == ((), 0, 0)
+        assert report.row_updates is not None
+        assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
+        story.assert_rows(story.expected(*range(1, 15)))
 
 
 @pytest.mark.parametrize("strategy", ["Full", "MFU"])
-@pytest.mark.parametrize("restart", [kill_process, restart_container])
-def test_restarted_process_has_applied_each_push_once(
-    restart: Callable[[Story], None], strategy: str, tmp_path: Path, memory: Path
-) -> None:
+def test_restarted_container_has_applied_each_push_once(strategy: str, tmp_path: Path, memory: Path) -> None:
     """It is killed right after a push was sent, which it may have applied or not, and may be saving."""
     rng = random.Random(strategy)
     with Story(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}, strategy=strategy) as story:
+
+        def restart(step: int, at: int) -> None:
+            if step == at:
+                end_container(story)
+                story.shard.run_again()
+
         story.start()
         story.join()
         last, lives = 0, 1
-        for _ in range(2):  # a third crash of processes within a minute ends the pod
-            struck = last + rng.randrange(2, 16)
+        for _ in range(2):
+            strike = partial(restart, at=last + rng.randrange(2, 16))
             for first in range(last + 1, last + 21, 4):
-                steps = range(first, first + 4)
-                push_through(story, *steps, cut=first + 1, pushed=lambda step, at=struck: step == at and restart(story))
+                push_through(story, *range(first, first + 4), cut=first + 1, pushed=strike)
             last += 20
             lives = story.shard.wait_until(lambda report, before=lives: report.lives > before).lives
         report = story.shard.wait_until(lambda report: report.applied == (last,))
         assert (report.lost, report.restored_samples, report.incarnation) == ((), 0, 1)
         assert report.row_updates is not None
         assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
-        assert report.restarts == (0 if restart is kill_process else 2)
+        assert report.restarts == 2
         push_through(story, last + 1, cut=last + 1)
         story.wait_for(lambda: story.saved_step() == last + 1)
         story.shard.kill()

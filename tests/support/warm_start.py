@@ -66,21 +66,28 @@ def run_slowly(arguments: list[str]) -> int:
 
 
 def run_held(arguments: list[str]) -> int:
-    """Be a trainer that stands between two steps where the file HELD_AT says, follows rosters there, and may be told
-    to stop: so a fault comes at a step, however fast the machine is.
+    """Be a trainer that takes no step after the one in the file HELD_AT: so a fault comes at a step on any machine.
+
+    While it stands it follows rosters, and ends if it is told to.
     """
     from cpr_trainer.trainer.interrupts import SLICE_S  # noqa: PLC0415 -- in the process alone
     from cpr_trainer.trainer.stepper import Stepper  # noqa: PLC0415
 
-    take_step, last = Stepper._step, Path(os.environ[HELD_AT])
+    train, take_step, last = Stepper.train, Stepper._step, Path(os.environ[HELD_AT])
+    goals: list[Callable[[], int]] = []
+
+    def train_to(self: Stepper, feed: Any, group: Any, leading: Any, goal: Callable[[], int]) -> None:
+        goals[:] = [goal]
+        train(self, feed, group, leading, goal)
 
     def step_in_time(self: Stepper, vectors: Any, *others: Any) -> None:
-        while vectors.slice.step > int(last.read_text("ascii")):
+        while self.state.done < goals[0]() and vectors.slice.step > int(last.read_text("ascii")):
             self._watch.attend_or_stop()
             time.sleep(SLICE_S)
-        take_step(self, vectors, *others)
+        if self.state.done < goals[0]():  # where trainers are to meet the step is not taken
+            take_step(self, vectors, *others)
 
-    with mock.patch.object(Stepper, "_step", step_in_time):
+    with mock.patch.object(Stepper, "train", train_to), mock.patch.object(Stepper, "_step", step_in_time):
         return run(arguments)
 
 
