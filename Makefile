@@ -75,6 +75,7 @@ e2e: prepare  ## ring 2: a real API server, the cluster, S3 servers, a browser, 
 	$(PYTEST) $(WORKERS) $(RING2)
 
 # Parts with a command of their own; every other part is the folder tests/soak/PART.
+SOAK_peers   = $(MAKE) peers && $(PYTEST) tests/soak/peers
 SOAK_seeds-1 = $(call seeds,0,2500,5000)
 SOAK_seeds-2 = $(call seeds,5000,7500,10000)
 seeds        = cd tests; ../$(BIN)/python -m simulation.data_plane $(1) $(2) & ../$(BIN)/python -m simulation.data_plane $(2) $(3) && wait $$!

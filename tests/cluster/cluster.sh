@@ -54,16 +54,17 @@ pack() { # pack NAME: the image of a server of another project
 }
 
 load_image() {
+  local nodes=(); mapfile -t nodes < <(seq "$NODES")
   case $backend/$1 in
     */minio|*/versitygw|*/prometheus) pack "$1" ;;
+    bare/*)                           export_image "$1" ;;
   esac
-  case $backend/$1 in
-    kind/minio|kind/prometheus) "$here/kind.sh" load "$1" 1 ;; # they run on the stable node only
-    kind/*) "$here/kind.sh" load "$1" ;;
-    bare/minio|bare/prometheus) "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" 1 ;;
-    bare/versitygw) "$here/node.sh" load "$RUN/images/versitygw" localhost/cprjob-versitygw:dev ;;
-    bare/*) export_image "$1"; "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" ;;
-  esac
+  case $1 in minio|prometheus|*-before) nodes=(1) ;; esac # they run on the stable node only
+  if [ "$backend" = kind ]; then
+    "$here/kind.sh" load "$1" "${nodes[@]}"
+  else
+    "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" "${nodes[@]}"
+  fi
 }
 
 images() {
@@ -72,19 +73,23 @@ images() {
 }
 
 before() { # the release before, which tests/support/before.py names, as operator-before and trainer-before; it never changes
-  local name files commit; commit=$(sed -n 's/^COMMIT = "\(.*\)"/\1/p' "$here/../support/before.py")
+  local files commit; commit=$(sed -n 's/^COMMIT = "\(.*\)"/\1/p' "$here/../support/before.py")
   git -C "$root" cat-file -e "$commit^{commit}" 2>/dev/null || return 0 # the test of the upgrade skips
-  files=$RUN/before/$commit
-  if [ ! -d "$files" ]; then
-    rm -rf "$RUN/before"; mkdir -p "$files"
-    git -C "$root" archive "$commit" | tar -x -C "$files"
-  fi
+  if [ "$(cat "$RUN/before" 2>/dev/null)" = "$commit" ] && has operator-before && has trainer-before; then return; fi
+  files=$(mktemp -d)
+  git -C "$root" archive "$commit" | tar -x -C "$files"
   CPR_SOURCE=$files "$here/images.sh" localhost/cprjob-%-before:dev operator trainer
+  rm -rf "$files"
+  echo "$commit" >"$RUN/before"
+}
+
+has() { # has NAME: an image of ours is built
+  if [ "$backend" = kind ]; then docker image inspect "localhost/cprjob-$1:dev" >/dev/null 2>&1; else buildah images -q "localhost/cprjob-$1:dev" >/dev/null 2>&1; fi
 }
 
 load_before() { # what these images share with today's is neither compressed nor sent to a node again
   local name
-  [ -d "$RUN/before" ] || return 0
+  [ -f "$RUN/before" ] || return 0
   for name in operator trainer; do
     if [ "$backend" = bare ] && [ ! -d "$RUN/images/$name-before" ]; then
       mkdir "$RUN/images/$name-before"

@@ -219,8 +219,8 @@ class Run:
         return kinds(self.wait(f"is over {what}", passed, within_s=90)["failures"][before:])
 
     def slow_down(self) -> None:
-        """Leave each trainer a fifth of a core: waiting for what the cluster does takes no more."""
-        self._limit_trainers("200m")
+        """Leave each trainer a twentieth of a core: waiting for what the cluster does takes no more."""
+        self._limit_trainers("50m")
 
     def speed_up(self) -> None:
         """Let the trainers that were slowed down train on as fast as they can."""

@@ -18,8 +18,7 @@ from cluster.jobs import ENDLESS, Run, failures, manifest
 BIN = Path(sys.executable).parent
 JOB = "by-cprjob"
 STARTS = "starts as shard"
-#: Many enough that the shard is killed before the end.
-DATA = ENDLESS | {"samples": 200_000}
+DATA = ENDLESS | {"samples": 120_000}
 
 
 class Cprjob:
@@ -55,10 +54,12 @@ def test_job_is_submitted_watched_struck_and_exported(space: Space, tmp_path: Pa
     try:
         run = Run(space, JOB)
         run.wait("trains", lambda status: status.get("phase") == "Running", within_s=120)
+        run.slow_down()  # the shard is killed before the end
         tail = cprjob.start(log, "logs", JOB, "-f", "--role", "shard", "--index", "1")
         until("the log is shown", lambda: STARTS in log.read_text("utf-8"), 30)
-        run.reach(0.1)
+        run.reach(0.01)
         assert f"killed shard/1 (pod {JOB}-" in cprjob("chaos", JOB, "--kill", "shard/1")
+        run.speed_up()
         until("the log has both pods", lambda: log.read_text("utf-8").count(STARTS) == 2, 60)
         assert watch.wait(180) == 0, shown.read_text("utf-8")
         assert tail.wait(30) == 0, "the job has ended, and so has its log"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cluster.harness import Cluster, Space
-from cluster.jobs import Run, failures, verify_stopped
+from cluster.jobs import Run, failures, pod_template, verify_stopped
 from support.before import unpack
 
 IMAGE = "localhost/cprjob-trainer-before:dev"
@@ -15,7 +15,9 @@ def test_job_of_the_release_before_trains_on_and_is_recovered_by_this_one(
     unpack(tmp_path)
     with cluster.operator_before(tmp_path):
         assert cluster.operator_images() == {"localhost/cprjob-operator-before:dev"}
-        run = Run.endless(space, "old", image=IMAGE, recovery=None)
+        here = pod_template(cluster.nodes.name(1))  # only this node has that image
+        templates = {"trainers__template": here, "shards__template": here}
+        run = Run.endless(space, "old", image=IMAGE, recovery=None, **templates)
         cluster.release.upgrade("localhost/cprjob-operator")
         cluster.wait_operator()
         assert cluster.operator_images() == {"localhost/cprjob-operator:dev"}

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from contract.examples import EXAMPLES, UID
 from cpr_contract import CONTRACT_VERSION, env, manifests, model, reports, roster, spec
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.model import OptimizerSpec, SparseOptimizerSpec
 from cpr_contract.reports import PERMANENT, ExitCode, ShardState, TrainerState
 from cpr_contract.spec import samples_at, steps_in
-from support.contract_examples import EXAMPLES, UID
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import typer
 import yaml
 from torchx.cli.main import create_parser, get_sub_cmds
 from typer.main import get_command
@@ -19,17 +18,11 @@ from cpr_operator.api.spec import API_VERSION
 from cpr_operator.api.status import ConditionType, Phase
 from cpr_operator.cli.app import app
 from cpr_operator.cli.kills import check_targets, parse_kill
-from support.pages import blocks, of_a_user
+from support.pages import DOCUMENTS, blocks, of_a_user
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/get-started.md", "docs/kind.md", "docs/torchx.md")
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
-DOCUMENTS = [
-    *ROOT.glob("*.md"),
-    *sorted(ROOT.glob("docs/**/*.md")),
-    *ROOT.glob("charts/*/*.md"),
-    *ROOT.glob("laboratory/*.md"),
-]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION = PROJECT["version"]
 IMAGES = {f"cprjob-operator:{VERSION}", f"cprjob-trainer:{VERSION}"}
@@ -52,8 +45,6 @@ KINDS = {
 VALUED = {"--namespace", "--selector", "--output", "--type", "-f", "-p"}
 HEADER = ("Prerequisites", "Apply", "Check", "Clean")
 Object = dict[str, Any]
-#: Of typer, which has no name of its own for it.
-USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
 def objects(path: str) -> list[Object]:

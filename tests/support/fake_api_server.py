@@ -119,7 +119,7 @@ class FakeApiServer:
         self._watches.clear()
 
     def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _do(self, act: Callable[[], object]) -> None:
         async def do() -> None:

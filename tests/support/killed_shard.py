@@ -1,4 +1,4 @@
-"""A shard process that dies by SIGKILL at one moment of one write to its store."""
+"""Shard processes that die by SIGKILL at one moment of one write to their store, or of a push."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import re
 import signal
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from cpr_contract import env
+from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write import writer
 from cpr_trainer.process import main
 from cpr_trainer.store.folder import FolderStore
+from cpr_trainer.tables.arena import Arena
 
 PART_ROWS = 7
 
@@ -56,6 +60,43 @@ class KilledAt:
             os.truncate(descriptor, os.fstat(descriptor).st_size // 2)
             die()
         sync(descriptor)
+
+
+@dataclass(frozen=True)
+class KilledInPushes:
+    """Runs a shard whose processes die in the push of each of `steps`, once, with the redo record complete.
+
+    `moment` is "before" (no row is written), "half" (half of them are) or "after" (all are, and the push does not count
+    as applied yet).
+    """
+
+    steps: tuple[int, ...]
+    moment: str
+
+    def __call__(self, arguments: list[str]) -> int:
+        """Patch this process, and be the shard."""
+        apply, put = Arena.apply, Arena._put
+        struck, now = Path(os.environ[env.SCRATCH_DIR]), [0]
+
+        def noting_apply(arena: Arena, slots: Ints, *arguments: Any) -> bool:
+            _, _, now[0], *_ = arguments
+            return apply(arena, slots, *arguments)
+
+        def killing_put(arena: Arena, slots: Ints, edges: Any, room: Any) -> None:
+            mark = struck / f"struck-{now[0]}"
+            if now[0] not in self.steps or mark.exists():
+                return put(arena, slots, edges, room)
+            mark.touch()
+            if self.moment == "half":
+                ((rows, state),) = room
+                half = len(slots) // 2
+                put(arena, slots[:half], (0, half), [(rows[:half], state[:half])])
+            elif self.moment == "after":
+                put(arena, slots, edges, room)
+            return die()
+
+        Arena.apply, Arena._put = noting_apply, killing_put  # type: ignore[assignment]
+        return main(arguments, os.environ)
 
 
 def die() -> None:

@@ -33,7 +33,7 @@ from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoste
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.shard_job import SILENCE_S
-from support.warm_start import Main, Process, run
+from support.warm_start import HELD_AT, Main, Process, run
 
 HOST = "127.0.0.1"
 PATIENCE_S = 300.0  # for two loaded cores; nothing here waits that long on its own
@@ -114,12 +114,16 @@ class Member:
 
 @dataclass
 class LocalJob:
-    """All members of a job. `interval_s` goes into the rosters; `stopped` are the roles that they tell to stop."""
+    """All members of a job. `interval_s` goes into the rosters; `stopped` are the roles that they tell to stop.
+
+    With `memory` a folder of each member outlives its container.
+    """
 
     job: JobSpec
     folder: Path
     interval_s: float = 0.5
     environ: dict[str, str] = field(default_factory=dict)
+    memory: bool = False
 
     def __post_init__(self) -> None:
         (self.folder / "key").write_bytes(b"a key of this test")
@@ -136,6 +140,7 @@ class LocalJob:
         self.floors: dict[int, int] = {}  # of shards, in samples; 0 where none is named
         self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
+        self._trainer: Main = run
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
         self.trainers = [self._member(env.ROLE_TRAINER, i, 1) for i in range(self.job.trainers)]
 
@@ -153,12 +158,17 @@ class LocalJob:
                 print(f"--- {member.name}-{member.incarnation}", (member.folder / "log").read_text()[-3000:])
 
     def start(self, trainer: Main = run) -> None:
-        """Start all members, the trainers by this function."""
+        """Start all members, the trainers and their successors by this function."""
+        self._trainer = trainer
         self.publish()
-        for member in self.shards:
+        for member in (*self.shards, *self.trainers):
             self._run(member)
-        for member in self.trainers:
-            self._run(member, trainer)
+
+    def hold_at(self, step: int) -> None:
+        """Let trainers that were started by `run_held` train up to this step."""
+        temporary = self.folder / "held-at.new"
+        temporary.write_text(str(step), "ascii")
+        temporary.rename(self.folder / "held-at")
 
     def publish(self, **counters: int) -> None:
         """Write everybody's roster, with the next roster number."""
@@ -281,7 +291,11 @@ class LocalJob:
         self.everyone.append(member)
         return member
 
-    def _run(self, member: Member, main: Main = run) -> None:
+    def restart(self, member: Member) -> None:
+        """Begin a member's container again, as a kubelet does: all in its folder is still there."""
+        self._run(member)
+
+    def _run(self, member: Member) -> None:
         variables = {
             env.SPEC: to_json(self.job),
             env.ROSTER_FILE: str(member.folder / "roster.json"),
@@ -291,7 +305,11 @@ class LocalJob:
             env.SCRATCH_DIR: str(member.folder),
             env.TERMINATION_FILE: str(member.folder / "termination"),
             "OMP_NUM_THREADS": "1",
+            HELD_AT: str(self.folder / "held-at"),
         }
+        if self.memory:
+            variables[env.MEMORY_DIR] = str(member.folder)
+        main = self._trainer if member.role == env.ROLE_TRAINER else run
         member.process = Process([member.role], variables | self.environ, member.folder / "log", main)
 
     def _shard_roster(self, member: Member) -> ShardRoster:

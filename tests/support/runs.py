@@ -123,16 +123,3 @@ def until(found: Callable[[], Any]) -> Any:
             return value
         time.sleep(0.05)
     pytest.fail("it did not come true")
-
-
-def exported(folder: Path) -> dict[str, bytes]:
-    """Export the model of a run in `folder`; return each file by its path.
-
-    `model.json` names the anchor, whose key begins with the job's uid: that is cut out.
-    """
-    subprocess.run((*CPRJOB, "export", "--workdir", folder / "work", "--to", folder / "model"), check=True)
-    found = (path for path in (folder / "model").rglob("*") if path.is_file())
-    files = {str(path.relative_to(folder / "model")): path.read_bytes() for path in found}
-    uid, _, _ = json.loads(files["model.json"])["anchor"].partition("/")
-    assert files["model.json"].count(uid.encode()) == 1
-    return files | {"model.json": files["model.json"].replace(uid.encode(), b"UID")}

@@ -127,8 +127,11 @@ class Story:
         assert np.array_equal(found, expected.rows[self.slots]), "the optimizer's state is that of the save, too"
 
 
-def push_through(story: Story, *steps: int, cut: int = 0) -> None:
-    """Push some steps until all are acknowledged, however often the server is killed meanwhile."""
+def push_through(story: Story, *steps: int, cut: int = 0, pushed: Callable[[int], object] = lambda _step: None) -> None:
+    """Push some steps until all are acknowledged, however often the server is killed meanwhile.
+
+    `pushed` is called after each step is sent.
+    """
     exchange = story.exchange
     assert exchange is not None
 
@@ -142,6 +145,7 @@ def push_through(story: Story, *steps: int, cut: int = 0) -> None:
     for step in steps:
         values = gradients(step)[touched(step)]
         insist(lambda s=step, v=values: exchange.push(s, story.rows_of(s), v, cut, PATIENCE_S))
+        pushed(step)
     insist(lambda: exchange.settle(PATIENCE_S))
 
 

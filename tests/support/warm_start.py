@@ -1,7 +1,7 @@
 """Processes of jobs that need not load torch: forks of one server, which has loaded the trainer's and the shard's code.
 
 Loading takes seconds of a processor for each trainer and half of one for each shard. What a process of its own loads,
-and when, is shown by the tests in tests/guard and tests/e2e_local.
+and when, is shown by the tests in tests/guard and tests/soak/local.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _LOADED_WITH = {
 }
 
 _REST_S = 0.02
+#: Names a file with the last step that trainers of `run_held` may train.
+HELD_AT = "CPR_TEST_HELD_AT"
 
 #: Runs a process to its end, from its arguments, and returns the exit code.
 Main = Callable[[list[str]], int]
@@ -60,6 +62,32 @@ def run_slowly(arguments: list[str]) -> int:
         time.sleep(_REST_S)
 
     with mock.patch.object(Exchange, "push", push_and_rest):
+        return run(arguments)
+
+
+def run_held(arguments: list[str]) -> int:
+    """Be a trainer that takes no step after the one in the file HELD_AT: so a fault comes at a step on any machine.
+
+    While it stands it follows rosters, and ends if it is told to.
+    """
+    from cpr_trainer.trainer.interrupts import SLICE_S  # noqa: PLC0415 -- in the process alone
+    from cpr_trainer.trainer.stepper import Stepper  # noqa: PLC0415
+
+    train, take_step, last = Stepper.train, Stepper._step, Path(os.environ[HELD_AT])
+    goals: list[Callable[[], int]] = []
+
+    def train_to(self: Stepper, feed: Any, group: Any, leading: Any, goal: Callable[[], int]) -> None:
+        goals[:] = [goal]
+        train(self, feed, group, leading, goal)
+
+    def step_in_time(self: Stepper, vectors: Any, *others: Any) -> None:
+        while self.state.done < goals[0]() and vectors.slice.step > int(last.read_text("ascii")):
+            self._watch.attend_or_stop()
+            time.sleep(SLICE_S)
+        if self.state.done < goals[0]():  # where trainers are to meet the step is not taken
+            take_step(self, vectors, *others)
+
+    with mock.patch.object(Stepper, "train", train_to), mock.patch.object(Stepper, "_step", step_in_time):
         return run(arguments)
 
 

@@ -1,4 +1,4 @@
-"""What must be true of a job that rode out a storm."""
+"""What must be true of a job after a storm."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from simulation.control_plane.workload import BATCH, TOTAL
 
 
 def run_storm(storm: Storm) -> RunResult:
-    """The job's life in this storm; the driver checks each status on the way."""
-    life = asyncio.run(StormSimulation(storm).run())
-    assert life.status.phase == "Succeeded"
-    check_reservations(life)
-    account = account_of(life.status).ledger
+    """Run a job through its storm, and check its end; the simulation checks each status on the way."""
+    result = asyncio.run(StormSimulation(storm).run())
+    assert result.status.phase == "Succeeded"
+    check_reservations(result)
+    account = account_of(result.status).ledger
     assert account.left >= 0
-    assert missing_portion(life) <= Fraction(account.spent, account.total * len(account.lost))
+    assert missing_portion(result) <= Fraction(account.spent, account.total * len(account.lost))
     if not account.carried:
-        lost, known = missing(life), charged(life.status)
+        lost, known = missing(result), charged(result.status)
         for shard, samples in enumerate(lost):
             assert samples <= known[shard], f"shard {shard} misses samples that were never charged"
-        for told, true in zip(life.status.shards, missing_row_updates(life), strict=True):
-            if told.lost_row_updates is None:
-                assert may_end_suspended(storm), f"{told.name} has not told what it lost"
-            elif told.lost_row_updates_exact or not storm.report_age_s:
-                assert told.lost_row_updates == true, f"{told.name} tells a wrong number"
+        for reported, true in zip(result.status.shards, missing_row_updates(result), strict=True):
+            if reported.lost_row_updates is None:
+                assert may_end_suspended(storm), f"{reported.name} has not reported what it lost"
+            elif reported.lost_row_updates_exact or not storm.report_age_s:
+                assert reported.lost_row_updates == true, f"{reported.name} reports a wrong number"
             else:
-                assert told.lost_row_updates >= true, f"{told.name} tells less than it lost"
-    assert failures_counted(life.status) == failures_seen(life)
-    return life
+                assert reported.lost_row_updates >= true, f"{reported.name} reports less than it lost"
+    assert failures_counted(result.status) == failures_seen(result)
+    return result
 
 
-def check_reservations(life: RunResult) -> None:
+def check_reservations(result: RunResult) -> None:
     """Whenever a pod is created, what is lost and what may still be lost keep to the limit.
 
     What training may go on for without a shard is set aside as long as it may.
     """
-    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    statuses = [Status.model_validate(document) for document in result.cluster.statuses]
     for shard in (shard for status in statuses for shard in status.shards):
         assert shard.allowance <= max((end for _, end in shard.reserved), default=0)
     for before, after in pairwise(statuses):
@@ -53,7 +53,7 @@ def check_reservations(life: RunResult) -> None:
 
 
 def may_end_suspended(storm: Storm) -> bool:
-    """Whether the job may end when it is to be suspended: nobody is awaited then."""
+    """Whether the job may end when it is to be suspended: no report is awaited then."""
     return any(fault.kind in {"suspend", "reshard", "scale trainers"} for fault in storm.faults)
 
 
@@ -62,9 +62,9 @@ def failures_counted(status: Status) -> float:
     return 0.0 if alpha is None else alpha - 1.0  # what the user expected weighs one
 
 
-def failures_seen(life: RunResult) -> int:
+def failures_seen(result: RunResult) -> int:
     """Interruptions that took the state of a shard, as the written statuses show them: each has one end."""
-    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    statuses = [Status.model_validate(document) for document in result.cluster.statuses]
     return sum(
         bool(before.recovery and before.recovery.lost_shards) or any(s.state == "Lost" for s in after.shards)
         for before, after in pairwise(statuses)
@@ -76,9 +76,9 @@ def _interrupted(status: Status) -> bool:
     return status.recovery is not None or status.phase == "Suspending"
 
 
-def missing(life: RunResult) -> list[set[int]]:
+def missing(result: RunResult) -> list[set[int]]:
     """For each shard the samples that some of its rows in the finished model never saw."""
-    shards, dense = _anchored(life)
+    shards, dense = _anchored(result)
     steps = range(1, -(-TOTAL // BATCH) + 1)
     held = [steps_in_all(cells) & dense for cells in shards]
     return [
@@ -87,24 +87,24 @@ def missing(life: RunResult) -> list[set[int]]:
     ]
 
 
-def missing_portion(life: RunResult) -> Fraction:
+def missing_portion(result: RunResult) -> Fraction:
     """The portion of the samples that the finished model never saw, each row for itself."""
-    shards, dense = _anchored(life)
+    shards, dense = _anchored(result)
     seen = sum((cell & dense).bit_count() for cells in shards for cell in cells)
     return 1 - Fraction(seen, CELLS * -(-TOTAL // BATCH))
 
 
-def missing_row_updates(life: RunResult) -> list[int]:
+def missing_row_updates(result: RunResult) -> list[int]:
     """For each shard the row updates that the finished model lacks there: one for each step."""
-    shards, _ = _anchored(life)
+    shards, _ = _anchored(result)
     return [-(-TOTAL // BATCH) - steps_in_all(cells).bit_count() for cells in shards]
 
 
-def _anchored(life: RunResult) -> tuple[list[Cells], int]:
+def _anchored(result: RunResult) -> tuple[list[Cells], int]:
     """What is in the finished model."""
-    result = life.status.result
-    assert result is not None
-    return life.cluster.plane().store.anchored[result.key]
+    anchor = result.status.result
+    assert anchor is not None
+    return result.cluster.plane().store.anchored[anchor.key]
 
 
 def charged(status: Status) -> list[set[int]]:

@@ -44,7 +44,7 @@ class FakeCluster(FakeNodes):
         self.quota: int | None = None
         self.terminating = False  # the namespace is being deleted
         self.calls: list[str] = []
-        self.recorded: dict[str, str] = {}  # what pods were told last that the status holds, by name
+        self.recorded: dict[str, str] = {}  # the last report that the status holds, as pods were informed, by name
         self.sent: list[tuple[str, str, str]] = []  # rosters that pods were sent: name, text, signature
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
@@ -61,7 +61,7 @@ class FakeCluster(FakeNodes):
         self, name: str, spec: Mapping[str, Any], uid: str = "12345678-0000", labels: Mapping[str, str] | None = None
     ) -> JobView:
         version, labels = self._next(), labels or {}
-        job = JobView("default", name, uid, 1, version, self.now, deleting=False, labels=labels, spec=spec)
+        job = JobView("default", name, uid, 1, version, self.server_now, deleting=False, labels=labels, spec=spec)
         self.jobs["default", name] = job
         return job
 
@@ -84,7 +84,7 @@ class FakeCluster(FakeNodes):
         """The job is gone: so are its pods, with grace, and its Workload, unless a finalizer keeps that."""
         for kind, namespace, name in list(self.objects):
             if kind == "Workload" and _is_owned(self.objects[kind, namespace, name], owner_uid):
-                self.applied.delete(kind, namespace, name, format_time(self.now))
+                self.applied.delete(kind, namespace, name, format_time(self.server_now))
         for pod in self.pods.values():
             if pod.view().owner_uid == owner_uid and pod.deleting_until is None:
                 self.terminate(pod)
@@ -201,7 +201,7 @@ class FakeCluster(FakeNodes):
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         def delete() -> None:
-            self.applied.delete(kind, namespace, name, format_time(self.now))
+            self.applied.delete(kind, namespace, name, format_time(self.server_now))
             if kind == "Secret":
                 self.secrets.pop(name, None)
 

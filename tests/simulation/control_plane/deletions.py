@@ -1,16 +1,30 @@
-"""Jobs that are deleted with their saves: what may be in the way, and where it ends."""
+"""Scenarios of jobs that are deleted with their saves."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from cpr_contract.codec import to_json
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from simulation.control_plane.cluster import FakeCluster
-from simulation.control_plane.failpoints import kill, quota
+from simulation.control_plane.failpoints import kill, lose_node, quota, store
 from simulation.control_plane.run import RunResult
-from simulation.control_plane.workload import Action, Scenario, after, both, phase, runs, spec, suspend, trained
+from simulation.control_plane.workload import (
+    Action,
+    Scenario,
+    Spec,
+    Trigger,
+    after,
+    both,
+    case,
+    phase,
+    runs,
+    spec,
+    suspend,
+    trained,
+)
 
 BEGUN = trained(300)
 WITH_SAVES = spec(snapshots__deleteWithJob=True)
@@ -18,10 +32,6 @@ WITH_SAVES = spec(snapshots__deleteWithJob=True)
 
 def delete(cluster: FakeCluster) -> None:
     cluster.user_deletes("job")
-
-
-def store(*, down: bool) -> Action:
-    return lambda cluster: setattr(cluster.plane().store, "down", down)
 
 
 def terminate_namespace(cluster: FakeCluster) -> None:
@@ -42,108 +52,68 @@ def another_restores_from(anchor: str) -> Action:
 
     def act(cluster: FakeCluster) -> None:
         wanted = spec(snapshots__restoreFrom=anchor)
-        heir = cluster.add_job("heir", wanted, uid="fedcba98-2222")
-        told = to_json(to_job_spec(parse_spec(wanted), heir.uid, heir.name))
-        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "runtime": {"jobSpec": told}}
-        cluster.jobs["default", "heir"] = replace(heir, status=status)
+        successor = cluster.add_job("heir", wanted, uid="fedcba98-2222")
+        job_spec = to_json(to_job_spec(parse_spec(wanted), successor.uid, successor.name))
+        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "runtime": {"jobSpec": job_spec}}
+        cluster.jobs["default", "heir"] = replace(successor, status=status)
 
     return act
 
 
-def lose_a_node(cluster: FakeCluster) -> None:
-    cluster.lose_node("shard", 1)
+def deletion(name: str, *steps: tuple[Trigger, Action], spec: Spec = WITH_SAVES, **fields: Any) -> Scenario:
+    """A job that is deleted with its saves, by default while it runs."""
+    return case(name, *steps, spec=spec, **{"ends": "Running"} | fields)
 
 
 DELETIONS = (
-    Scenario("deleted", ((BEGUN, delete),), spec(), "Running"),
-    Scenario("deleted with its saves", ((BEGUN, delete),), WITH_SAVES, "Running"),
-    Scenario(
+    deletion("deleted", (BEGUN, delete), spec=spec()),
+    deletion("deleted with its saves", (BEGUN, delete)),
+    case(
         "deleted with its saves before it began",
-        ((phase("Suspended"), delete),),
-        spec(snapshots__deleteWithJob=True, suspend=True),
-        "Suspended",
+        (phase("Suspended"), delete),
+        spec=spec(snapshots__deleteWithJob=True, suspend=True),
+        ends="Suspended",
     ),
-    Scenario("deleted with its saves before anything is trained", ((runs(1), delete),), WITH_SAVES, "Starting"),
-    Scenario("deleted with its saves when it is over", ((phase("Succeeded"), delete),), WITH_SAVES),
-    Scenario(
+    deletion("deleted with its saves before anything is trained", (runs(1), delete), ends="Starting"),
+    deletion("deleted with its saves when it is over", (phase("Succeeded"), delete), ends="Succeeded"),
+    case(
         "deleted with its saves in time",
-        ((gone, lambda _: None),),
-        spec(snapshots__deleteWithJob=True, ttlSecondsAfterFinished=10),
+        (gone, lambda _: None),
+        spec=spec(snapshots__deleteWithJob=True, ttlSecondsAfterFinished=10),
     ),
-    Scenario(
-        "deleted with its saves while it is suspended",
-        ((BEGUN, suspend(value=True)), (phase("Suspended"), delete)),
-        WITH_SAVES,
-        "Suspended",
+    deletion(
+        "deleted with its saves while it is suspended", (BEGUN, suspend), (phase("Suspended"), delete), ends="Suspended"
     ),
-    Scenario(
-        "deleted with its saves while a shard is replaced",
-        ((BEGUN, both(kill("shard", 1), delete)),),
-        WITH_SAVES,
-        "Running",
-    ),
-    Scenario(
-        "deleted with its saves while a node is lost", ((BEGUN, both(lose_a_node, delete)),), WITH_SAVES, "Running"
-    ),
-    Scenario(
+    deletion("deleted with its saves while a shard is replaced", (BEGUN, both(kill("shard", 1), delete))),
+    deletion("deleted with its saves while a node is lost", (BEGUN, both(lose_node("shard", 1), delete))),
+    deletion(
         "deleted with its saves while the store is down for a while",
-        ((BEGUN, both(store(down=True), delete)), (after(25), store(down=False))),
-        WITH_SAVES,
-        "Running",
+        (BEGUN, both(store(down=True), delete)),
+        (after(25), store(down=False)),
     ),
-    Scenario(
+    deletion(
         "deleted with its saves while the store is down for ever",
-        ((BEGUN, both(store(down=True), delete)),),
-        WITH_SAVES,
-        "Running",
+        (BEGUN, both(store(down=True), delete)),
         deadline_s=400,
     ),
-    Scenario(
-        "deleted with its saves while no pod can be created",
-        ((BEGUN, both(quota(0), delete)),),
-        WITH_SAVES,
-        "Running",
-        deadline_s=700,
-    ),
-    Scenario(
-        "deleted with its saves and its namespace",
-        ((BEGUN, both(terminate_namespace, delete)),),
-        WITH_SAVES,
-        "Running",
-    ),
-    Scenario(
-        "deleted with its saves, and the cleanup is killed",
-        ((BEGUN, delete), (cleaning, kill("cleanup", 0))),
-        WITH_SAVES,
-        "Running",
-    ),
-    Scenario(
+    deletion("deleted with its saves while no pod can be created", (BEGUN, both(quota(0), delete)), deadline_s=700),
+    deletion("deleted with its saves and its namespace", (BEGUN, both(terminate_namespace, delete))),
+    deletion("deleted with its saves, and the cleanup is killed", (BEGUN, delete), (cleaning, kill("cleanup", 0))),
+    deletion(
         "deleted with its saves, of which another job needs an anchor",
-        ((BEGUN, both(another_restores_from("12345678-0000/anchor"), delete)),),
-        WITH_SAVES,
-        "Running",
+        (BEGUN, both(another_restores_from("12345678-0000/anchor"), delete)),
     ),
 )
 
 
-#: Those that together make every call that a deletion can make.
-MANIFOLD = tuple(
-    scenario
-    for scenario in DELETIONS
-    if scenario.name
-    in {
-        "deleted with its saves",
-        "deleted with its saves in time",
-        "deleted with its saves while it is suspended",
-        "deleted with its saves while the store is down for a while",
-        "deleted with its saves while the store is down for ever",
-        "deleted with its saves and its namespace",
-    }
-)
+#: Together they make every call that a deletion can make.
+_EVERY_CALL = {"", " in time", " while it is suspended", " and its namespace"}
+_EVERY_CALL |= {f" while the store is down for {long}" for long in ("a while", "ever")}
+MANIFOLD = tuple(each for each in DELETIONS if each.name.removeprefix("deleted with its saves") in _EVERY_CALL)
 
 
-def end_of_deletion(life: RunResult) -> tuple[object, ...]:
-    """Whether the job is gone, what was spared if its saves are, and whether anybody was told that they are not."""
-    planes = [plane.store.cleaned for uid, plane in life.cluster.planes.items() if uid.startswith("12345678")]
-    told = {event.reason for event in life.cluster.events.values()} & {"SavesDeleted", "SavesLeft"}
-    return ("default", "job") in life.cluster.jobs, planes, told
+def end_of_deletion(result: RunResult) -> tuple[object, ...]:
+    """Whether the job is gone, the anchors that its cleanup spared, and the events about its saves."""
+    planes = [plane.store.cleaned for uid, plane in result.cluster.planes.items() if uid.startswith("12345678")]
+    reported = {event.reason for event in result.cluster.events.values()} & {"SavesDeleted", "SavesLeft"}
+    return ("default", "job") in result.cluster.jobs, planes, reported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,27 @@ CallFault = Callable[[str, int, When], None]
 
 def kill(role: str, index: int) -> Action:
     return lambda cluster: cluster.kill(role, index)
+
+
+def drain(role: str, index: int, *, force: bool = False) -> Action:
+    return lambda cluster: cluster.drain(role, index, force=force)
+
+
+def stop(role: str, index: int) -> Action:
+    return lambda cluster: cluster.stop(role, index)
+
+
+def lose_node(role: str, index: int) -> Action:
+    return lambda cluster: cluster.lose_node(role, index)
+
+
+def store(*, down: bool) -> Action:
+    return lambda cluster: setattr(cluster.plane().store, "down", down)
+
+
+def skew_clock(seconds: float) -> Action:
+    """From now on the API server's clock is so far ahead of the operator's."""
+    return lambda cluster: setattr(cluster, "skew_s", seconds)
 
 
 def kill_spares(cluster: FakeCluster) -> None:
@@ -61,7 +83,7 @@ def kill_all(c: FakeCluster) -> None:
 
 KINDS = (
     "kill shard",
-    "kill shard",  # twice: it is what a storm is made of
+    "kill shard",  # twice as likely as others
     "kill trainer",
     "kill two shards",
     "drain shard",
@@ -80,7 +102,10 @@ KINDS = (
     "reshard",
     "scale trainers",
     "lower budget",
+    "skew clock",
 )
+#: Seconds that the API server's clock may be ahead of the operator's.
+SKEWS_S = (-30.0, 7.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -93,14 +118,23 @@ class Fault:
     lasts_s: float
 
 
+def faults(script: str) -> tuple[Fault, ...]:
+    """Read `SECONDS KIND [INDEX] [for SECONDS]; ...`: "1.75 kill shard 1; 0.25 store down for 8"."""
+    found = [re.fullmatch(r"([\d.]+) ([a-z ]+?)(?: (\d))?(?: for ([\d.]+))?", each) for each in script.split("; ")]
+    assert all(found), script
+    rows = [each.groups() for each in found if each]
+    return tuple(Fault(kind, int(index or 0), float(after), float(lasts or 0)) for after, kind, index, lasts in rows)
+
+
 @dataclass(frozen=True)
 class Storm:
-    """A job, and what faults it."""
+    """A job, and the faults that are injected."""
 
     spec: dict[str, Any]
     faults: tuple[Fault, ...]
     roster_delay_s: float = 0.0  # until a process reads its new roster
-    report_age_s: float = 0.0  # reports tell how things stood so long ago
+    report_age_s: float = 0.0  # the age of reports
+    skew_s: float = 0.0  # the API server's clock is so far ahead of the operator's
 
 
 def storms(max_faults: int = 6) -> st.SearchStrategy[Storm]:
@@ -138,6 +172,7 @@ def storms(max_faults: int = 6) -> st.SearchStrategy[Storm]:
         st.lists(faults, min_size=1, max_size=max_faults).map(tuple),
         roster_delay_s=st.sampled_from((0.0, 0.5, 1.5)),
         report_age_s=st.sampled_from((0.0, 0.0, 0.5, 1.5)),
+        skew_s=st.sampled_from((0.0, *SKEWS_S)),
     )
 
 
@@ -161,10 +196,11 @@ class StormSimulation(Simulation):
     """Drives one job through its storm."""
 
     def __init__(self, storm: Storm) -> None:
-        everybody = (*(f"shard/{i}" for i in range(3)), *(f"trainer/{i}" for i in range(3)))
-        super().__init__(Scenario("storm", spec=storm.spec, replaced=everybody, deadline_s=900.0))
+        members = (*(f"shard/{i}" for i in range(3)), *(f"trainer/{i}" for i in range(3)))
+        super().__init__(Scenario("storm", spec=storm.spec, replaced=members, deadline_s=900.0))
         self.storm = storm
         self.cluster.roster_delay_s = storm.roster_delay_s
+        self.cluster.skew_s = storm.skew_s
         self.cluster.fetch_report = self._old_report
         self._reports: list[dict[str, bytes | None]] = []
         self._later = _Later()
@@ -226,6 +262,8 @@ class StormSimulation(Simulation):
                 later(self._stop(role, index))
             case "damage":
                 (damage_save(index) if "save" in fault.kind else damage_anchor)(cluster)
+            case "skew":
+                cluster.skew_s = SKEWS_S[fault.index]
             case "store" | "operator":
                 self._be_away(fault)
             case _:
@@ -281,7 +319,7 @@ class StormSimulation(Simulation):
             self.controller = self._controller()
 
     def _cut_off(self, role: str, index: int) -> Callable[[], None]:
-        """Deleted by force on a node that nobody reaches: the object is gone, the process works on for a while."""
+        """Delete it by force on an unreachable node: the object is gone, and the process works on for a while."""
         pod, plane = self.cluster.member(role, index), self.cluster.plane()
         del self.cluster.pods[pod.name]
         return lambda: plane.kill(pod.name)

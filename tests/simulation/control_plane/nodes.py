@@ -29,15 +29,21 @@ READY_STATES = frozenset({"Ready", *TRAINING_STATES})
 
 @dataclass
 class Pod:
-    """A pod, and when the kubelet will do something about it."""
+    """A pod, and when the kubelet will do something about it.
+
+    `created` and `deleting_until` are stamps of the API server's clock, all other times are the kubelet's.
+    """
 
     manifest: dict[str, Any]
     uid: str
     created: float
     node: str
+    placed_at: float
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"] = "Pending"
     container: ContainerView | None = None
     deleting_until: float | None = None
+    grace_s: int | None = None
+    kill_at: float = 0.0
     ends_at: float | None = None
     gone_at: float | None = None
     disruption: str = ""
@@ -78,6 +84,7 @@ class Pod:
             host=f"10.0.0.{int(self.uid.removeprefix('pod-'))}" if running else "",
             port_base=env.DEFAULT_PORT_BASE,
             deleting_until=self.deleting_until,
+            deletion_grace_s=self.grace_s,
             disruption=self.disruption,
             unschedulable=self.unschedulable,
             container=self.container,
@@ -91,7 +98,8 @@ class FakeNodes:
     """What carries out what the API server holds. `tick` lets time pass; everything else happens at once."""
 
     def __init__(self, total: int) -> None:
-        self.now = 1_000_000.0
+        self.now = 1_000_000.0  # of the operator and the kubelets
+        self.skew_s = 0.0  # the API server's clock is so far ahead of theirs
         self.pods: dict[str, Pod] = {}
         self.planes: dict[str, DataPlane] = {}  # by job uid
         self.unschedulable = ""
@@ -101,9 +109,14 @@ class FakeNodes:
         self.roster_delay_s = 0.0  # from an annotation to the file that a process reads
         self.history: list[tuple[str, str]] = []  # (created pods' names, uids) in order
         self._uids = 0
-        self._mail: list[tuple[float, Pod, str]] = []  # when who gets which roster
+        self._rosters: list[tuple[float, Pod, str]] = []  # time, pod and roster of deliveries
 
     # for tests
+
+    @property
+    def server_now(self) -> float:
+        """The time that the API server stamps on objects."""
+        return self.now + self.skew_s
 
     def member(self, role: str, index: int) -> Pod:
         """The newest pod of a member."""
@@ -183,7 +196,8 @@ class FakeNodes:
     def place(self, manifest: Manifest) -> Pod:
         """A new pod, on a node that will have it."""
         self._uids += 1
-        pod = Pod(json.loads(json.dumps(manifest)), f"pod-{self._uids}", self.now, self._schedule(manifest))
+        copy = json.loads(json.dumps(manifest))
+        pod = Pod(copy, f"pod-{self._uids}", self.server_now, self._schedule(manifest), self.now)
         self.pods[pod.name] = pod
         self.history.append((pod.name, pod.uid))
         return pod
@@ -196,12 +210,12 @@ class FakeNodes:
                 self._plane_of(pod).kill(pod.name)
             del self.pods[pod.name]
             return
-        pod.deleting_until = self.now + grace
+        self._mark_deleted(pod, grace)
         pod.ends_at = self.now + (FLUSH_S if pod.phase == "Running" else 0.0)
 
     def send(self, pod: Pod, roster: str) -> None:
         """The annotation reaches the process in time."""
-        self._mail.append((self.now + self.roster_delay_s, pod, roster))
+        self._rosters.append((self.now + self.roster_delay_s, pod, roster))
         self._deliver()
 
     def report(self, pod: Pod) -> bytes | None:
@@ -212,14 +226,17 @@ class FakeNodes:
 
     def _deliver(self) -> None:
         """Let processes read the annotations that their kubelets know by now."""
-        due = [mail for mail in self._mail if mail[0] <= self.now]
-        self._mail = [mail for mail in self._mail if mail[0] > self.now]
+        due = [roster for roster in self._rosters if roster[0] <= self.now]
+        self._rosters = [roster for roster in self._rosters if roster[0] > self.now]
         for _, pod, roster in due:
-            self._tell(pod, roster)
+            self._hand_over(pod, roster)
 
-    def _tell(self, pod: Pod, roster: str) -> None:
-        if pod.phase == "Running" and self._plane_of(pod).tell(pod.name, roster, self.now):
+    def _hand_over(self, pod: Pod, roster: str) -> None:
+        if pod.phase == "Running" and self._plane_of(pod).hand_over(pod.name, roster, self.now):
             pod.ends_at = pod.ends_at or self.now + FLUSH_S
+
+    def _mark_deleted(self, pod: Pod, grace_s: int) -> None:
+        pod.deleting_until, pod.grace_s, pod.kill_at = self.server_now + grace_s, grace_s, self.now + grace_s
 
     def _schedule(self, manifest: Manifest) -> str:
         """A node in turn, if the pod keeps off none that is left; else none."""
@@ -235,7 +252,8 @@ class FakeNodes:
     def _run_kubelet(self, pod: Pod) -> None:
         if pod.node_lost:
             if self.now >= pod.taints_at and pod.deleting_until is None:
-                pod.deleting_until, pod.disruption = self.now + 30, "DeletionByTaintManager"
+                self._mark_deleted(pod, 30)
+                pod.disruption = "DeletionByTaintManager"
             return
         if pod.gone_at is not None and self.now >= pod.gone_at:
             self.pods.pop(pod.name, None)
@@ -243,7 +261,7 @@ class FakeNodes:
         pod.unschedulable = (
             self.unschedulable or ("" if pod.node else "no node matches") if pod.phase == "Pending" else ""
         )
-        ready = self.now >= pod.created + START_S and not pod.unschedulable
+        ready = self.now >= pod.placed_at + START_S and not pod.unschedulable
         if pod.phase == "Pending" and pod.deleting_until is None and ready:
             self._start(pod)
         if pod.ends_at is None or self.now < pod.ends_at or pod.gone_at is not None:
@@ -278,7 +296,7 @@ class FakeNodes:
             return True
         process = plane.process(pod.name)
         if process is not None and process.stopped:  # only SIGKILL ends it
-            if pod.deleting_until is not None and self.now >= pod.deleting_until:
+            if pod.deleting_until is not None and self.now >= pod.kill_at:
                 plane.kill(pod.name)
                 self._end(pod, 137, "")
             return False

@@ -27,8 +27,8 @@ class DataPlane(Saving):
             case TrainerRoster():
                 self.trainers[pod] = Trainer(roster, now)
 
-    def tell(self, pod: str, text: str, now: float) -> bool:
-        """Give a process its new roster, or a spare its first; whether that tells it to stop."""
+    def hand_over(self, pod: str, text: str, now: float) -> bool:
+        """Give a process its new roster, or a spare its first; whether the roster asks it to stop."""
         if pod in self.spares:
             self.spares.remove(pod)
             self.start(pod, from_json(ShardRoster, text), now)
@@ -75,8 +75,8 @@ class DataPlane(Saving):
                 self._run_trainer(trainer)
         self._form_group()
         self._train(dt)
-        self._hear_of_saves()
-        self.listen(now)
+        self._report_saves()
+        self.track_silence(now)
 
     def report(self, pod: str) -> bytes | None:
         if pod in self.spares:
@@ -124,7 +124,7 @@ class DataPlane(Saving):
         shard.problem = None
         shard.generation, shard.state = roster.counters.generation, ShardState.READY
         shard.samples, shard.lost, shard.cells = save.samples, save.lost, save.cells
-        self.store.heirs[shard.generation, roster.index] = roster.incarnation
+        self.store.claims[shard.generation, roster.index] = roster.incarnation
         if roster.incarnation > 1:
             shard.restored, shard.resumed = save.samples, None
 
@@ -150,7 +150,7 @@ class DataPlane(Saving):
         """Stand at the anchor that the generation starts from."""
         anchor = trainer.roster.anchor
         trainer.samples = trainer.since = anchor.samples if anchor else 0
-        trainer.told, trainer.forgotten = {}, {}
+        trainer.reported, trainer.forgotten = {}, {}
         trainer.steps = self.store.anchored[anchor.key][1] if anchor else 0
 
     def _group(self) -> list[Trainer] | None:
@@ -251,14 +251,14 @@ class DataPlane(Saving):
             trainer.waiting_for = () if shards else ("shard",)
         if shards is None:
             return
-        everybody = len(shards) == len(group[0].roster.shards)
+        complete = len(shards) == len(group[0].roster.shards)
         for shard in shards:
             self._catch_up(shard, position, group)
             for trainer in group:
                 trainer.served.add((shard.roster.index, shard.roster.incarnation))
         bit = trains << self.step(after)
         for trainer in group:
-            trainer.degraded += 0 if everybody else after - position
+            trainer.degraded += 0 if complete else after - position
             trainer.samples, trainer.steps = after, trainer.steps | bit
         for shard in shards:
             shard.samples, shard.cells = max(shard.samples, after), tuple(cell | bit for cell in shard.cells)
@@ -269,10 +269,10 @@ class DataPlane(Saving):
             or (self.healing and bool(self.spec.replay_bytes))
             or self.trained_s - self.cut_s >= group[0].roster.interval_s
         )
-        if due and everybody and not self.store.down:
+        if due and complete and not self.store.down:
             self.cut_s, self.healing = self.trained_s, False
             self._cut(group[0], shards, after)
-        if last and everybody and not self.store.down:
+        if last and complete and not self.store.down:
             self._end(group)
 
     def _meet(self, group: list[Trainer], samples: int) -> bool:
@@ -333,14 +333,14 @@ class DataPlane(Saving):
             shard.cells = tuple(cell | again for cell in shard.cells)
             shard.samples, shard.replayed = position, position - shard.resumed
 
-    def _hear_of_saves(self) -> None:
+    def _report_saves(self) -> None:
         """Trainers forget what a save holds."""
         for trainer in self.trainers.values():
             if trainer.stopped or trainer.samples is None:
                 continue
             for (index, incarnation), shard in self._ready_shards(trainer.roster).items():
                 saved = shard.newest.samples if shard.newest else 0
-                trainer.told[index] = saved, incarnation
+                trainer.reported[index] = saved, incarnation
                 trainer.forgotten[index] = max(trainer.forgotten.get(index, 0), saved)
 
     def _cut(self, leader: Trainer, shards: list[Shard], position: int) -> None:

@@ -1,7 +1,7 @@
 """The nouns of the fake data plane: saves, processes, and where they all are.
 
 Beside what a process would know, each state carries which steps are truly in it, a bit for each. No process looks at
-them; tests compare what was charged with what is missing. Of a shard it is told for each of its cells, portions of the
+them; tests compare what was charged with what is missing. A shard has them for each of its cells, portions of the
 tables that never lie apart, however many shards there are.
 """
 
@@ -52,10 +52,10 @@ class Store:
     dense: dict[int, list[Save]] = field(default_factory=dict)  # generation
     anchors: list[AnchorRef] = field(default_factory=list)
     anchored: dict[str, tuple[list[Cells], int]] = field(default_factory=dict)  # anchor -> all shards' cells, steps
-    heirs: dict[tuple[int, int], int] = field(default_factory=dict)  # (generation, index) -> who chose a save last
+    claims: dict[tuple[int, int], int] = field(default_factory=dict)  # (generation, index) -> who chose a save last
     damaged: set[str] = field(default_factory=set)  # saves and anchors that do not verify
     down: bool = False
-    cleaned: tuple[str, ...] | None = None  # what a cleanup was told to spare, once one has deleted all else
+    cleaned: tuple[str, ...] | None = None  # the saves that a cleanup spared, once one has run
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Trainer:
     degraded: int = 0
     new_files: int = 0
     since: int = 0  # what it pushed before, another process pushed
-    told: dict[int, tuple[int, int]] = field(default_factory=dict)  # shard -> samples of its save, who told
+    reported: dict[int, tuple[int, int]] = field(default_factory=dict)  # shard -> samples of its save, its incarnation
     forgotten: dict[int, int] = field(default_factory=dict)  # shard -> samples that it cannot push again
 
     def keeps_after(self, shard: int) -> int:
@@ -138,11 +138,11 @@ class Plane:
     def step(self, samples: int) -> int:
         return -(-samples // self.spec.data.batch_size)
 
-    def listen(self, now: float) -> None:
+    def track_silence(self, now: float) -> None:
         """Note since when processes have said nothing."""
         self.now = now
-        everybody: dict[str, Shard | Trainer] = {**self.shards, **self.trainers}
-        for pod, process in everybody.items():
+        processes: dict[str, Shard | Trainer] = {**self.shards, **self.trainers}
+        for pod, process in processes.items():
             if not process.stopped:
                 self.silence.pop(pod, None)
             else:

@@ -29,8 +29,8 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
         resumed_samples=shard.resumed,
         lost=shard.lost,
         load_s=LOAD_S if shard.restored is not None else None,
-        silent=_unheard(plane, shard, plane.spec.silence_s),
-        overdue=_unheard(plane, shard, plane.spec.overdue_s),
+        silent=_silent_members(plane, shard, plane.spec.silence_s),
+        overdue=_silent_members(plane, shard, plane.spec.overdue_s),
         problem=shard.problem,
         row_updates=_row_updates(plane, shard),
         replayed_samples=shard.replayed,
@@ -56,7 +56,8 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
     offered = trainer.offered if trainer.state is TrainerState.BELOW_FLOOR else None
     dense = plane.store.dense.get(trainer.generation, [])
     newest = offered if offered is not None else (dense[-1].samples if dense else None)
-    told = [_told(trainer, peer.index, peer.incarnation) for peer in sorted(roster.shards, key=lambda peer: peer.index)]
+    peers = sorted(roster.shards, key=lambda peer: peer.index)
+    reported = [_reported(trainer, peer.index, peer.incarnation) for peer in peers]
     keeps = bool(plane.spec.replay_bytes)
     return TrainerReport(
         contract=CONTRACT_VERSION,
@@ -70,19 +71,19 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         samples_started=started,
         total_samples=plane.total,
         waiting_for=trainer.waiting_for if trainer.state is TrainerState.PAUSED else (),
-        silent=_unheard(plane, trainer, plane.spec.silence_s),
-        overdue=_unheard(plane, trainer, plane.spec.overdue_s),
+        silent=_silent_members(plane, trainer, plane.spec.silence_s),
+        overdue=_silent_members(plane, trainer, plane.spec.overdue_s),
         lost=trainer.lost,
         problem=trainer.problem,
         samples_per_s=plane.spec.data.batch_size / plane.step_s if plane.step_s else None,
-        shard_saves=tuple(save for save, _ in told) if leads or keeps else (),
-        shard_incarnations=tuple(teller for _, teller in told) if leads or keeps else (),
+        shard_saves=tuple(save for save, _ in reported) if leads or keeps else (),
+        shard_incarnations=tuple(reporter for _, reporter in reported) if leads or keeps else (),
         forgotten=tuple(-1 if trainer.samples is None else trainer.keeps_after(i) for i in range(plane.spec.shards))
         if keeps
         else (),
         dense_save=SaveRef("dense", plane.step(newest), newest) if leads and newest is not None else None,
         anchors=tuple(plane.store.anchors) if leads else (),
-        auc=samples / plane.total if leads else None,  # tells of which step it is
+        auc=samples / plane.total if leads else None,  # the step that it belongs to
         saves=plane.saves if leads else 0,
         save_stall_s=SAVE_S * plane.saves if leads else 0.0,
         commit_s=COMMIT_S if leads and plane.saves else None,
@@ -92,7 +93,7 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
     )
 
 
-def _unheard(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:
+def _silent_members(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:
     """Members that run and have said nothing for so long, as this process sees it."""
     roster, names = reporter.roster, []
     for pod, since in plane.silence.items():
@@ -115,7 +116,7 @@ def _newest_trainer(plane: Plane, index: int) -> int:
     return max(t.roster.incarnation for t in plane.trainers.values() if t.roster.index == index)
 
 
-def _told(trainer: Trainer, index: int, incarnation: int) -> tuple[int, int]:
-    """The newest save that this incarnation told the trainer of, and who did; -1 if it did not."""
-    saved, teller = trainer.told.get(index, (-1, -1))
-    return (saved, teller) if teller == incarnation else (-1, -1)
+def _reported(trainer: Trainer, index: int, incarnation: int) -> tuple[int, int]:
+    """The newest save that this incarnation reported to the trainer, and the incarnation; -1 if there is none."""
+    saved, reporter = trainer.reported.get(index, (-1, -1))
+    return (saved, reporter) if reporter == incarnation else (-1, -1)

@@ -1,4 +1,4 @@
-"""How a job's whole life is driven to its end, in virtual time."""
+"""How a job's whole result is driven to its end, in virtual time."""
 
 from __future__ import annotations
 
@@ -72,9 +72,13 @@ class Simulation:
         return len(self._story) < len(self.scenario.story)
 
     async def run(self) -> RunResult:
-        """Go on to the end."""
-        while not self._over() or self.unfinished:
+        """Run to the end."""
+        while not self.over:
             await self.step()
+        return self.result()
+
+    def result(self) -> RunResult:
+        """What the run has led to."""
         phases = [str(status["phase"]) for status in self.cluster.statuses]
         return RunResult(self.cluster, self.status(), phases)
 
@@ -142,7 +146,11 @@ class Simulation:
                 with contextlib.suppress(Crash, ClusterError):
                     await release_quota(self.cluster, self._clock, namespace, name)
 
-    def _over(self) -> bool:
+    @property
+    def over(self) -> bool:
+        """Whether all steps are done, and the job or its pods have nothing left to do."""
+        if self.unfinished:
+            return False
         live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
         job = self.cluster.jobs.get(("default", "job"))
         return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
@@ -196,7 +204,7 @@ class Simulation:
 
 
 async def input_in_mid_training(trainers: int) -> PassInput:
-    """A job that trains, with a report of everybody."""
+    """A job that trains, and a report of each member."""
     driver = Simulation(Scenario("half", (), spec(trainers__replicas=trainers)))
     await driver.passes(10)
     world = await driver.pass_input()

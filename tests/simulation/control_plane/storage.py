@@ -28,8 +28,8 @@ class Saving(Plane):
         prefix = f"{self.spec.job_uid}/gen-{shard.generation:04d}/shard-{roster.index:04d}"
         key = f"{prefix}/inc-{roster.incarnation:04d}/{shard.samples}"
         saves = self.store.shards.setdefault((shard.generation, roster.index), [])
-        heir = self.store.heirs.get((shard.generation, roster.index), 0)
-        if heir <= roster.incarnation and (not saves or saves[-1].samples < shard.samples):
+        successor = self.store.claims.get((shard.generation, roster.index), 0)
+        if successor <= roster.incarnation and (not saves or saves[-1].samples < shard.samples):
             saves.append(Save(shard.samples, shard.lost, key, cells=shard.cells))
         shard.newest = SaveRef(key, self.step(shard.samples), shard.samples)
         return shard.newest

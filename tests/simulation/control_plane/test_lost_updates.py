@@ -1,4 +1,4 @@
-"""What failures took of the rows, in the records of a job's whole life: one row update for each step and shard here."""
+"""Lost row updates in the failure records of a whole job: here each step has one for each shard."""
 
 from cpr_operator.api.status import FailureRecord
 from simulation.control_plane.checker import missing_row_updates
@@ -21,23 +21,23 @@ def costs(failures: tuple[FailureRecord, ...]) -> list[tuple[int | None, int | N
 
 
 async def test_what_is_lost_again_counts_once() -> None:
-    life = await live(500, 1500, portion=0.9)
-    first, second = costs(life.status.failures)
+    result = await live(500, 1500, portion=0.9)
+    first, second = costs(result.status.failures)
     assert first[0] is not None
     assert second[0] is not None
     assert first == (first[0], first[0] // BATCH, True)
     assert second == (second[0], second[0] // BATCH, True)
     assert 0 < first[0] < TOTAL - second[0], "the second loss begins where the first one ended"
-    told = [shard.lost_row_updates for shard in life.status.shards]
-    assert told == missing_row_updates(life) == [0, (first[0] + second[0]) // BATCH, 0]
+    reported = [shard.lost_row_updates for shard in result.status.shards]
+    assert reported == missing_row_updates(result) == [0, (first[0] + second[0]) // BATCH, 0]
 
 
 async def test_what_a_rollback_undoes_is_not_lost() -> None:
-    life = await live(500, 1500, portion=0.15)
-    assert life.status.budget is not None
-    assert life.status.budget.rollbacks == 1
-    first, second = costs(life.status.failures)
+    result = await live(500, 1500, portion=0.15)
+    assert result.status.budget is not None
+    assert result.status.budget.rollbacks == 1
+    first, second = costs(result.status.failures)
     assert first[0] is not None
     assert first[0] > 0
     assert (first[1], second[1]) == (first[0] // BATCH, 0)
-    assert [shard.lost_row_updates for shard in life.status.shards] == missing_row_updates(life) == [0, 0, 0]
+    assert [shard.lost_row_updates for shard in result.status.shards] == missing_row_updates(result) == [0, 0, 0]

@@ -10,7 +10,7 @@ import pytest
 
 from cpr_operator.api.status import Status
 from simulation.control_plane.checker import charged, run_storm
-from simulation.control_plane.failpoints import Fault, Storm
+from simulation.control_plane.failpoints import Fault, Storm, faults
 from simulation.control_plane.run import RunResult
 from simulation.control_plane.workload import spec
 
@@ -28,14 +28,14 @@ def job(trainers: int = 2, portion: float = 0.3) -> dict[str, Any]:
     )
 
 
-def numbers(life: RunResult) -> list[int]:
+def numbers(result: RunResult) -> list[int]:
     """How many trainers the job had, one after the other."""
-    counts = (len(Status.model_validate(document).trainers) for document in life.cluster.statuses)
+    counts = (len(Status.model_validate(document).trainers) for document in result.cluster.statuses)
     return [count for count, _ in groupby(counts) if count]
 
 
 MORE = Fault("scale trainers", 2, 1.25, 0.0)
-KILL, SUSPEND = Fault("kill shard", 1, 1.0, 1.0), Fault("suspend", 0, 0.25, 1.0)
+KILL, SUSPEND = faults("1 kill shard 1 for 1")[0], faults("0.25 suspend for 1")[0]
 FEWER = Fault("scale trainers", 1, 2.0, 0.0)
 
 
@@ -44,13 +44,13 @@ FEWER = Fault("scale trainers", 1, 2.0, 0.0)
     [
         (Storm(job(), (MORE,)), [2, 3], 0),
         (Storm(job(3), (FEWER,), roster_delay_s=1.5), [3, 2], 0),
-        (Storm(job(), (MORE, Fault("kill shard", 1, 0.25, 0.0)), roster_delay_s=0.5), [2, 3], 0),
-        (Storm(job(), (MORE, Fault("kill trainer", 1, 0.25, 0.0)), roster_delay_s=0.5), [2, 3], 0),
-        (Storm(job(), (MORE, Fault("kill trainer", 0, 0.25, 0.0)), roster_delay_s=1.5, report_age_s=1.5), [2, 3], 0),
-        (Storm(job(), (Fault("stop trainer", 1, 0.75, 4.0), MORE)), [2, 3], 0),
-        (Storm(job(), (Fault("store down", 1, 1.0, 4.0), MORE)), [2, 3], 0),
-        (Storm(job(), (MORE, Fault("suspend", 1, 0.25, 2.0)), roster_delay_s=1.5), [2, 3], 0),
-        (Storm(job(), (MORE, Fault("operator killed", 1, 0.25, 0.0), FEWER), roster_delay_s=0.5), [2], 0),
+        (Storm(job(), (MORE, *faults("0.25 kill shard 1")), roster_delay_s=0.5), [2, 3], 0),
+        (Storm(job(), (MORE, *faults("0.25 kill trainer 1")), roster_delay_s=0.5), [2, 3], 0),
+        (Storm(job(), (MORE, *faults("0.25 kill trainer 0")), roster_delay_s=1.5, report_age_s=1.5), [2, 3], 0),
+        (Storm(job(), (*faults("0.75 stop trainer 1 for 4"), MORE)), [2, 3], 0),
+        (Storm(job(), (*faults("1 store down 1 for 4"), MORE)), [2, 3], 0),
+        (Storm(job(), (MORE, *faults("0.25 suspend 1 for 2")), roster_delay_s=1.5), [2, 3], 0),
+        (Storm(job(), (MORE, *faults("0.25 operator killed 1"), FEWER), roster_delay_s=0.5), [2], 0),
         (Storm(job(), (MORE, replace(FEWER, after_s=7.5))), [2, 3, 2], 0),
         (
             Storm(
@@ -59,7 +59,7 @@ FEWER = Fault("scale trainers", 1, 2.0, 0.0)
             [2, 3],
             0,
         ),
-        (Storm(job(), (MORE, Fault("damage anchor", 1, 1.75, 0.0), Fault("kill shard", 1, 0.5, 0.0))), [2, 3], 1),
+        (Storm(job(), (MORE, *faults("1.75 damage anchor 1; 0.5 kill shard 1"))), [2, 3], 1),
     ],
     ids=[
         "nothing else happens",
@@ -72,14 +72,14 @@ FEWER = Fault("scale trainers", 1, 2.0, 0.0)
         "the job is suspended on the way",
         "and back before they have stopped",
         "and back again",
-        "a shard has not told what it lost, and its worst fits at no anchor",
+        "a shard has not reported what it lost, and its worst fits at no anchor",
         "the anchor is damaged later",
     ],
 )
 def test_the_number_changes(storm: Storm, expected: list[int], rollbacks: int) -> None:
-    life = run_storm(storm)
-    assert numbers(life) == expected
-    assert life.status.budget is not None
-    assert life.status.budget.rollbacks == rollbacks
+    result = run_storm(storm)
+    assert numbers(result) == expected
+    assert result.status.budget is not None
+    assert result.status.budget.rollbacks == rollbacks
     if not any("shard" in fault.kind for fault in storm.faults):
-        assert charged(life.status) == [set(), set()]
+        assert charged(result.status) == [set(), set()]

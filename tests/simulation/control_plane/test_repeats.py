@@ -34,10 +34,10 @@ class Stutterer(Simulation):
 @given(times=st.integers(1, 5), samples=st.integers(1, 15).map(BATCH.__mul__), shard=st.integers(0, 2))
 async def test_a_failure_repeated_in_events_is_charged_once(times: int, samples: int, shard: int) -> None:
     story = ((trained(samples), kill("shard", shard)),)
-    life = await Stutterer(Scenario("repeated", story, spec(), replaced=(f"shard/{shard}",)), times).run()
-    status = life.status
+    result = await Stutterer(Scenario("repeated", story, spec(), replaced=(f"shard/{shard}",)), times).run()
+    status = result.status
     (failure,) = status.failures
-    lost = missing(life)
+    lost = missing(result)
     assert charged(status) == lost
     assert failure.lost_samples == len(lost[shard])
     assert status.ledger.running_sample_shards == sum(map(len, lost))
@@ -51,8 +51,8 @@ async def test_a_failure_repeated_in_events_is_charged_once(times: int, samples:
 @pytest.mark.parametrize("name", ["a shard is drained", "a trainer is drained", "the only trainer is drained"])
 async def test_a_drain_with_grace_is_no_failure(name: str) -> None:
     (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == name)
-    life = await Simulation(scenario).run()
-    assert life.status.restarts == 1
-    assert life.status.policy.alpha == 1  # what was expected beforehand, and no more
-    assert life.status.ledger.running_sample_shards == 0
-    assert not any(charged(life.status))
+    result = await Simulation(scenario).run()
+    assert result.status.restarts == 1
+    assert result.status.policy.alpha == 1  # what was expected beforehand, and no more
+    assert result.status.ledger.running_sample_shards == 0
+    assert not any(charged(result.status))

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from cpr_operator.api.status import Status
 from simulation.control_plane.checker import charged, missing, missing_row_updates, run_storm
-from simulation.control_plane.failpoints import Fault, Storm, StormSimulation, storms
+from simulation.control_plane.failpoints import Storm, StormSimulation, faults, storms
 from simulation.control_plane.workload import spec
 
 
@@ -33,14 +33,14 @@ def job(portion: float, seconds: int = 1, trainers: int = 2) -> dict[str, Any]:
 
 async def worst_of(storm: Storm) -> tuple[Status, list[str]]:
     """The first status of the job's first recovery, and what was said while it lasted."""
-    life = await StormSimulation(storm).run()
-    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    result = await StormSimulation(storm).run()
+    statuses = [Status.model_validate(document) for document in result.cluster.statuses]
     first = next(status for status in statuses if status.recovery is not None)
-    return first, [event.message for event in life.cluster.events.values() if event.reason == "RollingBack"]
+    return first, [event.message for event in result.cluster.events.values() if event.reason == "RollingBack"]
 
 
 async def test_the_worst_is_set_aside_before_a_successor_is_created() -> None:
-    first, _ = await worst_of(Storm(job(0.2), (Fault("kill shard", 1, 1.75, 0.0),)))
+    first, _ = await worst_of(Storm(job(0.2), faults("1.75 kill shard 1")))
     shard = first.shards[1]
     assert (shard.incarnation, shard.floor_samples) == (2, 800)
     (reserved,) = shard.reserved
@@ -52,7 +52,7 @@ async def test_the_worst_is_set_aside_before_a_successor_is_created() -> None:
 
 async def test_what_one_death_may_cost_is_not_given_to_another() -> None:
     """Either loss alone would fit into what is left; the second one comes while the first is not settled."""
-    first, said = await worst_of(Storm(job(0.25, 3), (Fault("kill two shards", 0, 0.5, 1.0),)))
+    first, said = await worst_of(Storm(job(0.25, 3), faults("0.5 kill two shards 0 for 1")))
     (reserved,) = first.shards[0].reserved
     assert first.ledger.limit_sample_shards / 2 < reserved[1] - reserved[0] <= first.ledger.limit_sample_shards
     assert len(said) == 1
@@ -78,83 +78,59 @@ def every(seconds: int) -> dict[str, Any]:
     return {"mode": "Fixed", "seconds": seconds}
 
 
-def killed(portion: float, shards: int, seconds: int, *faults: Fault) -> Storm:
+def killed(portion: float, shards: int, seconds: int, script: str) -> Storm:
     """One trainer, and reports that are 1.5 s old."""
-    return Storm(lone(portion, shards, every(seconds)), faults, report_age_s=1.5)
+    return Storm(lone(portion, shards, every(seconds)), faults(script), report_age_s=1.5)
 
 
-#: A job that is trained before a shard has told what it lost: found by the test above.
-UNTOLD = {
-    "an heir dies untold at the end": killed(
+#: A job that is trained before a shard has reported what it lost: found by the test above.
+UNREPORTED = {
+    "a successor dies unreported at the end": killed(
         0.9,
         2,
         3,
-        Fault("drain trainer", 0, 0.25, 0.0),
-        Fault("kill shard", 0, 4.0, 0.0),
-        Fault("kill shard", 0, 2.0, 0.0),
+        "0.25 drain trainer 0; 4 kill shard 0; 2 kill shard 0",
     ),
-    "the heir of one that is cut off dies untold at the end": killed(
+    "the successor of one that is cut off dies unreported at the end": killed(
         0.1,
         3,
         1,
-        Fault("kill shard", 0, 0.0, 0.0),
-        Fault("cut off shard", 0, 4.0, 0.0),
-        Fault("kill shard", 0, 2.0, 0.0),
+        "0 kill shard 0; 4 cut off shard 0; 2 kill shard 0",
     ),
-    "a lone trainer's heir ends before a report tells what it lost": Storm(
+    "a lone trainer's successor ends before it reports what it lost": Storm(
         lone(0.1, 2, every(1)),
-        (
-            Fault("kill shard", 0, 0.0, 0.0),
-            Fault("kill shard", 0, 0.25, 0.0),
-            Fault("kill trainer", 0, 4.0, 0.0),
-        ),
+        faults("0 kill shard 0; 0.25 kill shard 0; 4 kill trainer 0"),
         report_age_s=1.5,
     ),
-    "an heir restores before one that is cut off has trained to the end": Storm(
+    "a successor restores before one that is cut off has trained to the end": Storm(
         lone(0.2, 3, {"mode": "Auto"}, mtbf_s=10),
-        (
-            Fault("kill shard", 0, 2.0, 0.0),
-            Fault("kill two shards", 0, 0.0, 2.0),
-            Fault("cut off shard", 0, 4.0, 4.0),
-            Fault("kill shard", 0, 2.0, 0.0),
-            Fault("cut off shard", 0, 4.0, 4.0),
+        faults(
+            "2 kill shard 0; 0 kill two shards 0 for 2; 4 cut off shard 0 for 4; 2 kill shard 0; "
+            "4 cut off shard 0 for 4"
         ),
         roster_delay_s=1.5,
         report_age_s=0.5,
     ),
-    "an heir dies untold at the end, and its last save is damaged": killed(
+    "a successor dies unreported at the end, and its last save is damaged": killed(
         0.9,
         2,
         3,
-        Fault("drain trainer", 0, 0.25, 0.0),
-        Fault("kill shard", 0, 4.0, 0.0),
-        Fault("damage save", 0, 2.0, 0.0),
-        Fault("kill shard", 0, 0.0, 0.0),
+        "0.25 drain trainer 0; 4 kill shard 0; 2 damage save 0; 0 kill shard 0",
     ),
-    "suspended at the end, where a rollback's shards have not told": Storm(
+    "suspended at the end, where a rollback's shards have not reported": Storm(
         lone(0.0, 2, every(1)),
-        (
-            Fault("drain trainer", 0, 0.5, 0.0),
-            Fault("kill two shards", 0, 4.0, 0.0),
-            Fault("kill shard", 0, 0.25, 0.0),
-            Fault("kill shard", 0, 1.0, 0.0),
-            Fault("suspend", 0, 3.0, 0.0),
-        ),
+        faults("0.5 drain trainer 0; 4 kill two shards 0; 0.25 kill shard 0; 1 kill shard 0; 3 suspend"),
         report_age_s=1.5,
     ),
-    "a rollback after an heir that lost something ended before a report told so": Storm(
+    "a rollback after a successor that lost something ended before it reported so": Storm(
         lone(0.0, 2, every(1)),
-        (
-            Fault("kill shard", 0, 0.25, 0.0),
-            Fault("drain shard", 0, 2.0, 0.0),
-            Fault("kill shard", 0, 2.0, 0.0),
-        ),
+        faults("0.25 kill shard 0; 2 drain shard 0; 2 kill shard 0"),
         roster_delay_s=1.5,
         report_age_s=1.5,
     ),
-    "a lone trainer dies in its first step, and its heir is resharded before a report tells what it lost": Storm(
+    "a lone trainer dies in its first step, and its successor is resharded before it reports what it lost": Storm(
         lone(0.0, 2, every(1)),
-        (Fault("kill trainer", 0, 0.25, 0.0), Fault("reshard", 0, 1.0, 0.0)),
+        faults("0.25 kill trainer 0; 1 reshard 0"),
         roster_delay_s=1.5,
         report_age_s=1.5,
     ),
@@ -162,93 +138,84 @@ UNTOLD = {
         0.1,
         2,
         1,
-        Fault("kill shard", 0, 0.25, 0.0),
-        Fault("kill shard", 0, 4.0, 0.0),
-        Fault("kill shard", 0, 1.0, 0.0),
+        "0.25 kill shard 0; 4 kill shard 0; 1 kill shard 0",
     ),
 }
 
 
-@pytest.mark.parametrize("name", UNTOLD)
+@pytest.mark.parametrize("name", UNREPORTED)
 def test_a_job_ends_with_the_whole_account(name: str) -> None:
-    run_storm(UNTOLD[name])
+    run_storm(UNREPORTED[name])
 
 
 async def test_nothing_is_charged_that_was_not_lost_where_an_heir_tells_after_the_end() -> None:
-    life = await StormSimulation(UNTOLD["an heir dies untold at the end"]).run()
-    assert charged(life.status) == missing(life)
-    assert charged(life.status)[0]
+    result = await StormSimulation(UNREPORTED["a successor dies unreported at the end"]).run()
+    assert charged(result.status) == missing(result)
+    assert charged(result.status)[0]
 
 
 #: What was thought of, or found by the test above, and how often the job goes back to an anchor.
 STORMS: dict[str, tuple[Storm, int]] = {
-    "two deaths a second apart": (Storm(job(0.2), (Fault("kill two shards", 0, 1.5, 1.0),)), 0),
+    "two deaths a second apart": (Storm(job(0.2), faults("1.5 kill two shards 0 for 1")), 0),
     "two deaths a second apart, the second does not fit": (
-        Storm(job(0.1, 3), (Fault("kill two shards", 0, 1.0, 1.0),)),
+        Storm(job(0.1, 3), faults("1 kill two shards 0 for 1")),
         1,
     ),
     "the newest save is damaged": (
-        Storm(job(0.2), (Fault("damage save", 1, 2.0, 0.0), Fault("kill shard", 1, 0.0, 0.0))),
+        Storm(job(0.2), faults("2 damage save 1; 0 kill shard 1")),
         0,
     ),
     "the newest save is damaged, so its anchor is, and the save before does not fit": (
-        Storm(job(0.1), (Fault("damage save", 1, 2.5, 0.0), Fault("kill shard", 1, 0.0, 0.0))),
+        Storm(job(0.1), faults("2.5 damage save 1; 0 kill shard 1")),
         2,
     ),
     "the store is down when a shard dies": (
-        Storm(job(0.1), (Fault("store down", 0, 1.25, 4.0), Fault("kill shard", 1, 1.0, 0.0))),
+        Storm(job(0.1), faults("1.25 store down for 4; 1 kill shard 1")),
         1,
     ),
     "a save that a suspended job left is damaged": (
         Storm(
             lone(0.0, 2, every(1)),
-            (
-                Fault("suspend", 0, 2.0, 4.0),
-                Fault("damage save", 0, 4.0, 0.0),
-            ),
+            faults("2 suspend for 4; 4 damage save 0"),
             roster_delay_s=1.5,
         ),
         2,
     ),
     "a rollback is interrupted": (
-        Storm(job(0.01), (Fault("kill shard", 1, 2.25, 0.0), Fault("kill shard", 0, 0.5, 0.0))),
+        Storm(job(0.01), faults("2.25 kill shard 1; 0.5 kill shard 0")),
         2,
     ),
-    "reports of two seconds ago": (Storm(job(0.2), (Fault("kill two shards", 0, 2.0, 0.5),), report_age_s=2.0), 0),
+    "reports of two seconds ago": (Storm(job(0.2), faults("2 kill two shards 0 for 0.5"), report_age_s=2.0), 0),
     "a shard that is cut off trains on, beyond what was set aside": (
-        Storm(job(0.25, 3), (Fault("cut off shard", 1, 1.0, 2.0),), roster_delay_s=1.5),
+        Storm(job(0.25, 3), faults("1 cut off shard 1 for 2"), roster_delay_s=1.5),
         1,
     ),
     "trainers end before they hear that they are to go back": (
-        Storm(job(0.1, 3), (Fault("cut off shard", 1, 3.0, 2.0),), roster_delay_s=1.5),
+        Storm(job(0.1, 3), faults("3 cut off shard 1 for 2"), roster_delay_s=1.5),
         1,
     ),
-    "the model is done before a replaced shard has told what it lost": (
+    "the model is done before a replaced shard has reported what it lost": (
         Storm(
             job(0.2) | {"shards": {"replicas": 3}},
-            (
-                Fault("kill two shards", 0, 2.0, 4.0),
-                Fault("drain trainer", 0, 0.25, 0),
-                Fault("cut off shard", 1, 0.5, 0),
-            ),
+            faults("2 kill two shards 0 for 4; 0.25 drain trainer 0; 0.5 cut off shard 1"),
             report_age_s=1.5,
         ),
         0,
     ),
-    "a shard has not told what it lost when others take its place": (
-        Storm(job(0.3, 3), (Fault("kill shard", 1, 0.75, 0.0), Fault("reshard", 2, 1.0, 0.0)), report_age_s=2.0),
+    "a shard has not reported what it lost when others take its place": (
+        Storm(job(0.3, 3), faults("0.75 kill shard 1; 1 reshard 2"), report_age_s=2.0),
         0,
     ),
     "others take the place of a shard that may have lost more than the budget allows": (
-        Storm(job(0.3, 3), (Fault("cut off shard", 1, 0.75, 1.0), Fault("reshard", 2, 1.5, 0.0)), report_age_s=2.0),
+        Storm(job(0.3, 3), faults("0.75 cut off shard 1 for 1; 1.5 reshard 2"), report_age_s=2.0),
         1,
     ),
     "a resumed job finds an older dense save than it hoped for, which does not fit": (
-        Storm(lone(0.04, 2, every(1)), (Fault("cut off trainer", 2, 1.0, 1.0), Fault("suspend", 1, 0.5, 1.0))),
+        Storm(lone(0.04, 2, every(1)), faults("1 cut off trainer 2 for 1; 0.5 suspend 1 for 1")),
         1,
     ),
-    "the only trainer is cut off, trains on, and the next one ends before it tells": (
-        Storm(job(0.2, 3, 1), (Fault("cut off trainer", 0, 2.0, 4.0),), report_age_s=0.5),
+    "the only trainer is cut off, trains on, and the next one ends before it reports": (
+        Storm(job(0.2, 3, 1), faults("2 cut off trainer 0 for 4"), report_age_s=0.5),
         0,
     ),
 }
@@ -265,16 +232,16 @@ def test_a_count_from_before_the_last_step_is_an_upper_bound() -> None:
         failurePolicy__restartLimit={"count": 50},
         failurePolicy__startupDeadlineSeconds=600,
     )
-    both = (Fault("kill trainer", 1, 2.0, 0.0), Fault("kill trainer", 0, 0.0, 0.0))
-    life = run_storm(Storm(wanted, (Fault("cut off shard", 0, 2.0, 0.0), *both), report_age_s=1.5))
-    told = [(shard.lost_row_updates, shard.lost_row_updates_exact) for shard in life.status.shards]
-    assert told == [(1, False), (0, True), (0, True)]
-    assert missing_row_updates(life) == [0, 0, 0]
+    both = faults("2 kill trainer 1; 0 kill trainer 0")
+    result = run_storm(Storm(wanted, (*faults("2 cut off shard 0"), *both), report_age_s=1.5))
+    reported = [(shard.lost_row_updates, shard.lost_row_updates_exact) for shard in result.status.shards]
+    assert reported == [(1, False), (0, True), (0, True)]
+    assert missing_row_updates(result) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", STORMS)
 def test_a_storm_that_was_thought_of(name: str) -> None:
     storm, rollbacks = STORMS[name]
-    life = run_storm(storm)
-    assert life.status.budget is not None
-    assert life.status.budget.rollbacks == rollbacks, life.status.ledger.ranges
+    result = run_storm(storm)
+    assert result.status.budget is not None
+    assert result.status.budget.rollbacks == rollbacks, result.status.ledger.ranges

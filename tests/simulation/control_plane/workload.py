@@ -9,15 +9,10 @@ from typing import Any
 from simulation.control_plane.cluster import FakeCluster
 
 TOTAL = 2000
-
-
 BATCH = 100
-
-
+Spec = Mapping[str, Any]
 #: When something happens: a look at the cluster that says so.
 Trigger = Callable[[FakeCluster], bool]
-
-
 Action = Callable[[FakeCluster], None]
 
 
@@ -64,6 +59,19 @@ class Scenario:
     queue: str = ""  # the job stands in this queue of Kueue
 
 
+def case(  # noqa: PLR0913 -- a row of a table
+    name: str,
+    *steps: tuple[Trigger, Action],
+    spec: Spec | None = None,
+    ends: str = "Succeeded",
+    replaced: str = "",
+    queue: str = "",
+    deadline_s: float = 300.0,
+) -> Scenario:
+    """A scenario as a row of a table; `replaced` names members, separated by spaces."""
+    return Scenario(name, steps, spec, ends, tuple(replaced.split()), deadline_s, queue)
+
+
 def trained(samples: int) -> Trigger:
     """All trainers' common position has passed this many samples."""
     return lambda cluster: any(
@@ -99,8 +107,12 @@ def both(*actions: Action) -> Action:
     return act
 
 
-def suspend(*, value: bool) -> Action:
-    return lambda cluster: cluster.set_spec("job", suspend=value)
+def suspend(cluster: FakeCluster) -> None:
+    cluster.set_spec("job", suspend=True)
+
+
+def resume(cluster: FakeCluster) -> None:
+    cluster.set_spec("job", suspend=False)
 
 
 def resume_with(shards: int) -> Action:

@@ -12,7 +12,7 @@ WAYS = {"to the end": run_to_completion, "through": run_under_faults}
 
 
 def main(first: int, end: int) -> int:
-    """Return how many rides failed."""
+    """Return how many runs failed."""
     probes, failed = Counter[str](), 0
     for seed in range(first, end):
         for name, way in WAYS.items():
@@ -23,12 +23,12 @@ def main(first: int, end: int) -> int:
                 print(f"seed {seed}, {name}:\n{traceback.format_exc()}", flush=True)
             else:
                 probes += result.probes
-                probes["pushes lost, and told"] += sum(map(len, result.missing.values()))
+                probes["pushes lost and reported"] += sum(map(len, result.missing.values()))
         if seed % 100 == 99:
             print(f"up to seed {seed}: {failed} failed", flush=True)
     for what, often in sorted(probes.items()):
         print(f"{often:9,} {what}")
-    print(f"seeds {first} to {end - 1}: {failed} of {len(WAYS) * (end - first)} rides failed")
+    print(f"seeds {first} to {end - 1}: {failed} of {len(WAYS) * (end - first)} runs failed")
     return failed
 
 

@@ -32,7 +32,7 @@ Push = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Seen:
+class LateRead:
     """A read: which steps of a rank it had to show of a shard's rows, and did not."""
 
     generation: int
@@ -72,7 +72,7 @@ class Checker:
         #: a trainer that is gone had pushed is not among them: its successor pushes it again while others go on.
         self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
         self._due: dict[int, list[list[Due]]] = {}
-        self.late_reads: list[Seen] = []
+        self.late_reads: list[LateRead] = []
 
     def before_read(self, trainer: Trainer) -> None:
         """A trainer is about to ask for rows: note what it has to see."""
@@ -98,7 +98,7 @@ class Checker:
                 if missed:
                     what = f"rank {trainer.rank} read shard {shard} for step {step}"
                     pushes = frozenset((rank, each) for each in missed)
-                    self.late_reads.append(Seen(trainer.generation, shard, pushes, what))
+                    self.late_reads.append(LateRead(trainer.generation, shard, pushes, what))
 
     def check_rows(self) -> None:
         """Compare the rows of every shard that serves with what it says of them."""
@@ -113,7 +113,7 @@ class Checker:
             return set()
         who = f"{pod.host} (generation {progress.generation})"
         missing = self._missing_in(service.arena.rows, pod.index, progress.applied, who)
-        self._check_told(progress.losses.so_far(self._order), missing, progress.applied, who)
+        self._check_reported(progress.losses.so_far(self._order), missing, progress.applied, who)
         if progress.resumed and progress.row_updates.exact:
             rows = sum(len(self._workload.on_shard(pod.index, *each)[0]) for each in missing)
             assert progress.row_updates.lost == rows, f"{who} lost {rows} row updates, told {progress.row_updates}"
@@ -129,7 +129,7 @@ class Checker:
             assert set(service.progress.applied) == {self._workload.last_step}
             missing[pod.index] = self.missing_of(pod, service)
             self._check_save(pod)
-        # What is pushed again at the end, for want of memory or of a save, comes rank by rank, and nobody waits for it.
+        # Pushes that are repeated at the end, where memory or a save is missing, come rank by rank; no barrier follows.
         kept = self._workload.job.replay_bytes and not self._cluster.damaged
         for seen in self.late_reads:
             if kept and seen.generation == self._cluster.generation:
@@ -176,7 +176,7 @@ class Checker:
         assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
         return missing
 
-    def _check_told(
+    def _check_reported(
         self, lost: tuple[tuple[int, int], ...], missing: set[Push], applied: tuple[int, ...], who: str
     ) -> None:
         order, trainers = self._order, self._workload.job.trainers
@@ -208,7 +208,7 @@ class Checker:
             assert restored.step == self._workload.last_step, f"the newest save of {pod.host} is {newest}"
         if restored.step:
             missing = self._missing_in(home.arena.rows, pod.index, restored.applied, newest.key)
-            self._check_told(restored.lost, missing, restored.applied, newest.key)
+            self._check_reported(restored.lost, missing, restored.applied, newest.key)
 
     def _due_of(self, pod: TrainerPod, reader: Trainer, shard: int, incarnation: int) -> Due:
         by = self._acknowledged[reader.generation, shard, pod]

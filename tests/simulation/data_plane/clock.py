@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 class Process:
-    """Tasks that die together, on one host. `frozen`: none of them runs, as after SIGSTOP.
+    """Tasks that die together, on one host. `paused`: none of them runs, as after SIGSTOP.
 
     `at_end` is called once when it is dead, with the status as `waitpid` has it.
     """
@@ -27,7 +27,7 @@ class Process:
     def __init__(self, pid: int, name: str, host: str) -> None:
         self.pid, self.name, self.host = pid, name, host
         self.dead = False
-        self.frozen = False
+        self.paused = False
         self.tasks: dict[Task, None] = {}
         self.held: list[Task] = []
         self.at_end: list[Callable[[int], None]] = []
@@ -126,7 +126,7 @@ class Scheduler:
         """Let the running task wait for so long."""
         self.park(delay_s)
 
-    def give_way(self) -> None:
+    def yield_now(self) -> None:
         """Let others go first, perhaps."""
         task = self.current
         assert task is not None
@@ -136,10 +136,10 @@ class Scheduler:
         if task.process.dead:
             raise Killed
 
-    def freeze(self, process: Process, for_s: float) -> None:
+    def pause(self, process: Process, for_s: float) -> None:
         """Let nothing of a process run for so long."""
-        process.frozen = True
-        self.after(for_s, lambda: self._thaw(process))
+        process.paused = True
+        self.after(for_s, lambda: self._resume(process))
 
     def kill(self, process: Process, status: int = 9) -> None:
         """End a process; what it waits for does not come any more."""
@@ -178,7 +178,7 @@ class Scheduler:
     def _switch_to(self, task: Task) -> None:
         if task.done:
             return
-        if task.process.frozen and not task.process.dead:
+        if task.process.paused and not task.process.dead:
             task.process.held.append(task)
             return
         self.switches += 1
@@ -192,8 +192,8 @@ class Scheduler:
             task.parked = False
             self._ready.append(task)
 
-    def _thaw(self, process: Process) -> None:
-        process.frozen = False
+    def _resume(self, process: Process) -> None:
+        process.paused = False
         self._ready += process.held
         process.held.clear()
 

@@ -61,13 +61,13 @@ class Cluster:
         return all(each.finished and not each.dead for each in self.trainers)
 
     @contextmanager
-    def begun(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Begin the job; in the end all of it is gone."""
         opened, main.open_store = main.open_store, lambda *_place: self.store  # type: ignore[attr-defined]
         try:
             with probes_installed(self), patched(self.scheduler, self.network, self.kernel, self.rng):
                 self.checker = Checker(self)
-                self.operator.begin()
+                self.operator.start()
                 try:
                     yield
                 finally:

@@ -1,6 +1,6 @@
-"""A stand-in for the operator: it replaces who is lost, as `operator/cpr_operator/recovery` decides, and tells all.
+"""A stand-in for the operator: it replaces lost members as `operator/cpr_operator/recovery` decides, and sends rosters.
 
-It asks nobody for leave: what cannot be had any more is lost, and the shard tells so.
+It has no budget: updates that no copy holds are lost, and the shard reports them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulation.data_plane.trainers import TrainerPod
 if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class OperatorStub:
@@ -29,7 +29,7 @@ class OperatorStub:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._late_s = cluster.rng.choice((0.05, 0.3, 2.0))  # a roster takes so long at most
+        self._delay_s = cluster.rng.choice((0.05, 0.3, 2.0))  # a roster takes so long at most
         self._roster = 0
         self._group = 1
         self.generation = 1
@@ -38,55 +38,55 @@ class OperatorStub:
         self._waiting: set[ShardPod | TrainerPod] = set()
         self._asked = set[int]()  # shards that asked parity for their floor, and did not get that
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Create all pods."""
         cluster, job = self._cluster, self._cluster.workload.job
         self._roster += 1
-        cluster.newest = [ShardPod(cluster, self._of_shard(index, 1)) for index in range(job.shards)]
+        cluster.newest = [ShardPod(cluster, self._shard_roster(index, 1)) for index in range(job.shards)]
         cluster.pods += cluster.newest
-        cluster.trainers = [TrainerPod(cluster, self._of_trainer(rank, 1)) for rank in range(job.trainers)]
-        self.tell()
-        self._look()
+        cluster.trainers = [TrainerPod(cluster, self._trainer_roster(rank, 1)) for rank in range(job.trainers)]
+        self.publish_rosters()
+        self._poll()
 
-    def tell(self) -> None:
+    def publish_rosters(self) -> None:
         """Give all living pods a newer roster, each at its time."""
         cluster = self._cluster
         self._roster += 1
         for pod in cluster.pods:
-            roster = self._of_shard(pod.index, pod.incarnation)
+            roster = self._shard_roster(pod.index, pod.incarnation)
             if pod.code is None and not pod.lost:
                 self._deliver(pod, roster)
         for trainer in cluster.trainers:
-            self._deliver(trainer, self._of_trainer(trainer.rank, trainer.incarnation))
+            self._deliver(trainer, self._trainer_roster(trainer.rank, trainer.incarnation))
 
     def roll_back(self) -> None:
         """Let all begin again, in a new generation."""
         self.generation += 1
         self._floors = [0] * len(self._floors)
         self._saved = [0] * len(self._saved)
-        self.tell()
+        self.publish_rosters()
 
-    def oust(self, pod: ShardPod) -> None:
+    def replace_live(self, pod: ShardPod) -> None:
         """Replace a pod that lives."""
-        self._soon(pod, lambda: self._replace_shard(pod.index, pod))
+        self._act_later(pod, lambda: self._replace_shard(pod.index, pod))
 
     def successor_of(self, roster: ShardRoster) -> ShardRoster:
         """The roster of the incarnation after this one."""
         number = roster.incarnation + 1
-        return replace(self._of_shard(roster.index, number), incarnation=number, newest_incarnation=number)
+        return replace(self._shard_roster(roster.index, number), incarnation=number, newest_incarnation=number)
 
     def _deliver(self, pod: ShardPod | TrainerPod, roster: ShardRoster | TrainerRoster) -> None:
         cluster = self._cluster
         free = cluster.network.arrival("operator", pod.host)
-        cluster.scheduler.at(free + cluster.rng.uniform(0.0, self._late_s), lambda: pod.give(roster))  # type: ignore[arg-type]
+        cluster.scheduler.at(free + cluster.rng.uniform(0.0, self._delay_s), lambda: pod.give(roster))  # type: ignore[arg-type]
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         cluster = self._cluster
         changed = False
         for index, pod in enumerate(cluster.newest):
             report = pod.report if cluster.network.reaches(pod.host, "operator") else None
             if pod.code is not None or self._silent(pod):
-                self._soon(pod, partial(self._replace_shard, index, pod))
+                self._act_later(pod, partial(self._replace_shard, index, pod))
             elif report is not None and report.counters.generation == self.generation:
                 offer = report.newest_save.samples if report.newest_save is not None else 0
                 if report.state is ShardState.BELOW_FLOOR and offer < self._floors[index]:
@@ -99,10 +99,10 @@ class OperatorStub:
                     self._saved[index] = max(self._saved[index], offer)
         for trainer in cluster.trainers:
             if trainer.dead:
-                self._soon(trainer, partial(self._replace_trainer, trainer))
+                self._act_later(trainer, partial(self._replace_trainer, trainer))
         if changed:
-            self.tell()
-        cluster.scheduler.after(_LOOK_S, self._look)
+            self.publish_rosters()
+        cluster.scheduler.after(_POLL_S, self._poll)
 
     def _silent(self, pod: ShardPod) -> bool:
         """Whether all trainers, of whom there is one at least, have not heard from a shard for long."""
@@ -113,7 +113,7 @@ class OperatorStub:
         current = all(link and link[0].peer.incarnation == pod.incarnation for link in follows)
         return bool(told) and all(told) and current
 
-    def _soon(self, pod: ShardPod | TrainerPod, action: Callable[[], None]) -> None:
+    def _act_later(self, pod: ShardPod | TrainerPod, action: Callable[[], None]) -> None:
         if pod not in self._waiting:
             self._waiting.add(pod)
             self._cluster.scheduler.after(self._cluster.rng.choice((0.05, 0.3, 1.0)), action)
@@ -128,9 +128,9 @@ class OperatorStub:
         self._roster += 1
         number = pod.incarnation + 1
         cluster.probes["a shard was replaced"] += 1
-        cluster.newest[index] = ShardPod(cluster, self._of_shard(index, number, number))
+        cluster.newest[index] = ShardPod(cluster, self._shard_roster(index, number, number))
         cluster.pods.append(cluster.newest[index])
-        self.tell()
+        self.publish_rosters()
 
     def _floor_of(self, index: int, pod: ShardPod) -> int:
         """What the successor is to find at least (`operator/cpr_operator/reconcile/replay.py`)."""
@@ -163,14 +163,14 @@ class OperatorStub:
         self._roster += 1
         self._group += 1
         cluster.probes["a trainer was replaced"] += 1
-        cluster.trainers[pod.rank] = TrainerPod(cluster, self._of_trainer(pod.rank, pod.incarnation + 1))
-        self.tell()
+        cluster.trainers[pod.rank] = TrainerPod(cluster, self._trainer_roster(pod.rank, pod.incarnation + 1))
+        self.publish_rosters()
 
     @property
     def _counters(self) -> Counters:
         return Counters(self._roster, self._group, self.generation)
 
-    def _of_shard(self, index: int, incarnation: int, newest: int | None = None) -> ShardRoster:
+    def _shard_roster(self, index: int, incarnation: int, newest: int | None = None) -> ShardRoster:
         cluster = self._cluster
         peers = tuple(pod.peer for pod in cluster.newest) if cluster.workload.job.parity_shards else ()
         if newest is None:
@@ -189,7 +189,7 @@ class OperatorStub:
             shards=peers,
         )
 
-    def _of_trainer(self, rank: int, incarnation: int) -> TrainerRoster:
+    def _trainer_roster(self, rank: int, incarnation: int) -> TrainerRoster:
         cluster = self._cluster
         return TrainerRoster(
             contract=CONTRACT_VERSION,

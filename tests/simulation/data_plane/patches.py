@@ -53,7 +53,7 @@ class Selector:
     def select(self, timeout_s: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         scheduler = self._network.scheduler
         if any(self._ready()):
-            scheduler.give_way()
+            scheduler.yield_now()
         else:
             self._waiting = scheduler.current
             scheduler.park(timeout_s)
@@ -134,7 +134,7 @@ class Overlay:
 
 
 class _Chance:
-    """`random`, where nobody draws what the seed does not know."""
+    """`random`, with generators that the seed determines."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

@@ -95,7 +95,7 @@ class ShardPod:
         self.cluster.scheduler.kill(self.keeper)
 
     def lose(self) -> None:
-        """Cut its node off for good: nobody hears of it again."""
+        """Cut its node off for good: it is never reached again."""
         self.lost = True
         self.cluster.network.cut_off(self.host)
 

@@ -1,4 +1,4 @@
-"""Looks into the product while a cluster runs: which service is whose, which rare states were met, and crash points."""
+"""Probes in the product during a run: the services of processes, rare states, and crash points."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Call = Callable[..., Any]
 @contextmanager
 def probes_installed(cluster: Cluster) -> Iterator[None]:
     """Watch everything in a cluster, where saves have several parts, captures several blocks, and so on."""
-    watch, rng = _Watch(cluster), cluster.rng
+    watch, rng = _Probes(cluster), cluster.rng
     replaced: list[tuple[Any, str, Any]] = [
         (owner, name, _around(vars(owner)[name], wrapper)) for owner, name, wrapper in watch.wrappers()
     ]
@@ -70,7 +70,7 @@ def probes_installed(cluster: Cluster) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-class _Watch:
+class _Probes:
     """What happens around calls of the product. Each method gets the call, and its arguments."""
 
     def __init__(self, cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""One seed: a job is struck by faults, and what must hold is looked at."""
+"""Runs of one seed: faults are injected into a job, and the checker looks at it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from simulation.data_plane.failpoints import Failpoints
 from simulation.data_plane.workload import Workload
 
 #: So long a job has after the last fault; it needs some seconds.
-_PATIENCE_S = 200.0
-_LOOK_S = 0.5
+_END_TIMEOUT_S = 200.0
+_POLL_S = 0.5
 #: What parity needs to be whole once nothing happens any more.
 _REST_S = 30.0
 
@@ -32,46 +32,48 @@ class RunResult:
 
 
 def run_to_completion(seed: int, alter: Callable[[Workload], Workload] = lambda workload: workload) -> RunResult:
-    """Failpoints strike for a while, and then the job must end, with all that it misses told.
+    """Inject faults for a while. Then the job must end, and it must have reported all that it misses.
 
-    If nothing struck that takes the last copy of a push along, it misses nothing.
+    It misses nothing if every push had a copy that no fault took.
     """
     with _cluster(seed, alter) as cluster:
-        faults = Failpoints(cluster, gentle=cluster.rng.random() < 0.6)
+        faults = Failpoints(cluster, recoverable=cluster.rng.random() < 0.6)
         end = cluster.scheduler.now + cluster.rng.choice((2.0, 4.0, 8.0))
-        faults.strike_until(end, cluster.rng.choice((0.2, 0.6, 2.0)))
+        faults.inject_until(end, cluster.rng.choice((0.2, 0.6, 2.0)))
         while cluster.scheduler.now < end and not cluster.finished:
-            cluster.scheduler.run(lambda: cluster.finished, cluster.scheduler.now + _LOOK_S)
+            cluster.scheduler.run(lambda: cluster.finished, cluster.scheduler.now + _POLL_S)
             cluster.checker.check_rows()
         cluster.scheduler.run(lambda: False, end)
         faults.heal()
-        done = cluster.scheduler.run(lambda: at_the_end(cluster), cluster.scheduler.now + _PATIENCE_S)
-        assert done, f"the job does not end: {_standing(cluster)}"
-        result = _ride(cluster)
+        done = cluster.scheduler.run(lambda: completed(cluster), cluster.scheduler.now + _END_TIMEOUT_S)
+        assert done, f"the job does not end: {_state_of(cluster)}"
+        result = _run(cluster)
         result.missing = cluster.checker.check_end()
         full = cluster.probes["memory for pushes was full"]
-        if faults.gentle and cluster.workload.job.replay_bytes and not full:
+        if faults.recoverable and cluster.workload.job.replay_bytes and not full:
             assert not any(result.missing.values()), f"lost although a copy was left: {result.missing}"
         if cluster.workload.job.parity_shards:
-            calm = cluster.scheduler.run(lambda: whole(cluster), cluster.scheduler.now + _REST_S)
+            calm = cluster.scheduler.run(lambda: parity_complete(cluster), cluster.scheduler.now + _REST_S)
             assert calm, "parity does not become whole"
             cluster.checker.check_parity()
         return result
 
 
 def run_under_faults(seed: int, alter: Callable[[Workload], Workload] = lambda workload: workload) -> RunResult:
-    """Failpoints strike without end: at any time, what rows lack is told."""
+    """Inject faults until the run ends. At any time the shards report all that their rows lack."""
     with _cluster(seed, alter) as cluster:
         end = cluster.scheduler.now + cluster.rng.choice((3.0, 6.0, 10.0))
-        Failpoints(cluster, gentle=cluster.rng.random() < 0.2).strike_until(end, cluster.rng.choice((0.1, 0.3, 1.0)))
+        Failpoints(cluster, recoverable=cluster.rng.random() < 0.2).inject_until(
+            end, cluster.rng.choice((0.1, 0.3, 1.0))
+        )
         while cluster.scheduler.now < end:
-            cluster.scheduler.run(lambda: False, cluster.scheduler.now + cluster.rng.uniform(0.0, _LOOK_S))
+            cluster.scheduler.run(lambda: False, cluster.scheduler.now + cluster.rng.uniform(0.0, _POLL_S))
             cluster.checker.check_rows()
-        return _ride(cluster)
+        return _run(cluster)
 
 
-def at_the_end(cluster: Cluster) -> bool:
-    """Whether all is trained and saved, all shards serve, and nobody has yet to hear of a rollback."""
+def completed(cluster: Cluster) -> bool:
+    """Whether all is trained and saved, all shards serve, and no shard is behind a rollback."""
     if not cluster.finished:
         return False
     last, services = cluster.workload.last_step, cluster.serving_services()
@@ -82,7 +84,7 @@ def at_the_end(cluster: Cluster) -> bool:
     )
 
 
-def whole(cluster: Cluster) -> bool:
+def parity_complete(cluster: Cluster) -> bool:
     """Whether all parity is there, each member knows where it stands in it, and nothing is under way."""
     found = [cluster.redundancies[pod.server] for pod in cluster.newest if pod.serving]
     if len(found) < len(cluster.newest):
@@ -103,7 +105,7 @@ def _cluster(seed: int, alter: Callable[[Workload], Workload]) -> Iterator[Clust
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        with cluster.begun():
+        with cluster.running():
             yield cluster
     except Exception as error:
         error.add_note(f"seed {seed}")
@@ -112,13 +114,13 @@ def _cluster(seed: int, alter: Callable[[Workload], Workload]) -> Iterator[Clust
         logging.disable(before)
 
 
-def _ride(cluster: Cluster) -> RunResult:
+def _run(cluster: Cluster) -> RunResult:
     return RunResult(
         cluster.seed, cluster.probes, seconds=cluster.scheduler.now - 1000.0, switches=cluster.scheduler.switches
     )
 
 
-def _standing(cluster: Cluster) -> list[str]:
+def _state_of(cluster: Cluster) -> list[str]:
     shards = [f"{pod.host}: {pod.report and (pod.report.state, pod.report.applied)}" for pod in cluster.newest]
     return [
         *shards,

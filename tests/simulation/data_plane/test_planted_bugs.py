@@ -126,7 +126,7 @@ BUGS = {
     "a push that was half done stays so": Bug(leave_a_push_half_done, 10, with_faults("kill_between_lines")),
     "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_faults("reset", shards=4, parity_shards=2)),
     "a late commit counts, although a successor has chosen": Bug(
-        pass_over_claims, 20, with_faults("oust", "store_slow")
+        pass_over_claims, 20, with_faults("replace_live", "store_slow")
     ),
     "priority saves beside replay": Bug(lambda _: None, 10, with_priority_saves),
     "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, with_faults("roll_back")),

@@ -29,7 +29,7 @@ from support.shard_job import KEY
 NO_STATE = -1
 
 
-class BrokenError(Exception):
+class GroupBrokenError(Exception):
     """A member is gone: all meet again."""
 
 
@@ -40,19 +40,19 @@ class Group:
         self.epoch = 0
         self._scheduler = scheduler
         self._trainers = trainers
-        self._said: dict[tuple[int, str], dict[int, int]] = {}
+        self._values: dict[tuple[int, str], dict[int, int]] = {}
 
     def break_up(self) -> None:
         """Let all meet again."""
         self.epoch += 1
-        self._said.clear()
+        self._values.clear()
 
     def agree(self, epoch: int, subject: str, rank: int, value: int, attend: Callable[[], None]) -> int:
-        """Return the highest value that any rank has on a subject, once all have said theirs. Raises BrokenError."""
+        """Return the highest value of a subject, once every rank has sent its own. Raises GroupBrokenError."""
         while True:
             if self.epoch != epoch:
-                raise BrokenError
-            said = self._said.setdefault((epoch, subject), {})
+                raise GroupBrokenError
+            said = self._values.setdefault((epoch, subject), {})
             said[rank] = value
             if len(said) == self._trainers:
                 return max(said.values())
@@ -69,7 +69,7 @@ _SLICE_S = 0.05
 _FULL = 0.75
 
 
-class RollBackError(Exception):
+class RolledBackError(Exception):
     """The newest roster is of another generation."""
 
 
@@ -173,9 +173,9 @@ class Trainer:
         while True:
             try:
                 self._serve(self.cluster.group.epoch)
-            except BrokenError:
+            except GroupBrokenError:
                 continue
-            except RollBackError:
+            except RolledBackError:
                 self.done, self.pushed, self.pod.kept, self.pod.finished = NO_STATE, None, None, False
                 self.pod.pushes.clear()
                 self._schedule, self._cut = CutSchedule(lambda _: self.workload.last_step), 0
@@ -229,7 +229,7 @@ class Trainer:
         self._cut = self.cluster.group.agree(epoch, f"step {step}", self.rank, announced, self.attend)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, 0.002))  # the sum over trainers
         if self.cluster.group.epoch != epoch:
-            raise BrokenError
+            raise GroupBrokenError
         self.done = step
         self._push(step)
 
@@ -262,7 +262,7 @@ class Trainer:
             self.attend()
             if self.cluster.group.epoch != epoch:
                 self.pod.finished = False
-                raise BrokenError
+                raise GroupBrokenError
             try:
                 self.exchange.settle(_SLICE_S)
             except (ShardsAwayError, TimeoutError):
@@ -280,7 +280,7 @@ class Trainer:
             try:
                 self.cluster.checker.before_read(self)
                 lookup = self.exchange.lookup(step, wanted)
-                vectors = self._patiently(partial(lookup.result, _SLICE_S))
+                vectors = self._retry_until_done(partial(lookup.result, _SLICE_S))
             except ShardsAwayError:
                 self._await_ready()
             else:
@@ -299,7 +299,7 @@ class Trainer:
 
         while True:
             try:
-                self._patiently(lambda: self.exchange.push(step, rows, gradients, self._cut, _SLICE_S, keep))
+                self._retry_until_done(lambda: self.exchange.push(step, rows, gradients, self._cut, _SLICE_S, keep))
             except ShardsAwayError:
                 self._await_ready()
             else:
@@ -320,7 +320,7 @@ class Trainer:
                 continue
             return
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _retry_until_done(self, call: Callable[[], T]) -> T:
         while True:
             try:
                 return call()
@@ -328,10 +328,10 @@ class Trainer:
                 self.attend()
 
     def attend(self) -> None:
-        """Follow the newest roster. Raises RollBackError."""
+        """Follow the newest roster. Raises RolledBackError."""
         if self.pod.roster is self._roster:
             return
         before, self._roster = self.generation, self.pod.roster
         self.exchange.follow(replace(self._roster))
         if self.generation != before:
-            raise RollBackError
+            raise RolledBackError

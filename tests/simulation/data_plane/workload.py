@@ -36,7 +36,7 @@ UNIT = 2.0**-5
 class Workload:
     """A job, as a seed draws it. `interval_s` is the time between two cuts, `step_s` that of a step at most.
 
-    `keepers`: trainers have one. `priority_interval_s`: see `ShardRoster`. `faults`: only these strike; empty: any.
+    `keepers`: trainers have one. `priority_interval_s`: see `ShardRoster`. `faults`: the only ones; empty: any.
     """
 
     job: JobSpec
@@ -145,7 +145,7 @@ def coarse(values: Floats) -> Floats:
 
 
 def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
-    """Return what makes plans ones in which trainers keep all that no save holds, and only these faults strike.
+    """Return an alteration: trainers buffer all that no save holds, and only these faults are injected.
 
     changes: of the job.
     """

@@ -14,13 +14,16 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass
-class Done:
-    """A injection as it went: whom it hit, and what kept it from being done or undone."""
+class Injected:
+    """An injection as it went: the members that it hit, and the error that kept it from being done or undone."""
 
     injection: Injection
-    fault: Fault
     hit: Hit | None = None  # None: it was not injected
-    said: str = ""
+    error: str = ""
+
+    @property
+    def fault(self) -> Fault:
+        return self.injection.fault
 
     @property
     def jobs(self) -> set[str]:
@@ -49,12 +52,12 @@ class Promise:
     refuses: set[str] = field(default_factory=set)
 
 
-def after_round(job: str, promise: Promise, before: Look, after: Look, injections: Iterable[Done]) -> list[str]:
+def after_round(job: str, promise: Promise, before: Look, after: Look, injections: Iterable[Injected]) -> list[str]:
     """Return what is wrong with a job that is whole again after these injections."""
     done = [injection for injection in injections if injection.hit is not None]
     found = _budget(promise, after.status)
     if before.uid != after.uid:
-        if not any("spec" in injection.fault.kind.takes and job in injection.jobs for injection in done):
+        if not any("spec" in injection.fault.takes and job in injection.jobs for injection in done):
             found.append("its resource is another one")
         return found
     found += _replaced(job, before.status, after.status, done)
@@ -75,7 +78,7 @@ def _budget(promise: Promise, status: Status) -> list[str]:
     return found
 
 
-def _replaced(job: str, before: Status, after: Status, injections: list[Done]) -> list[str]:
+def _replaced(job: str, before: Status, after: Status, injections: list[Injected]) -> list[str]:
     """Only members that were hit are replaced, and each replacement that no user asked for has its failure."""
     old, new, found = uids(before), uids(after), []
     allowed = {
@@ -88,7 +91,7 @@ def _replaced(job: str, before: Status, after: Status, injections: list[Done]) -
     by_user = {
         who[1:]
         for injection in injections
-        if "spec" in injection.fault.kind.takes
+        if "spec" in injection.fault.takes
         for who in injection.hit or ()
         if who[0] == job
     }
@@ -103,7 +106,7 @@ def _replaced(job: str, before: Status, after: Status, injections: list[Done]) -
     return found
 
 
-def _may_lose(job: str, injections: list[Done]) -> bool:
+def _may_lose(job: str, injections: list[Injected]) -> bool:
     """Whether the injections let this job lose samples: state dies, or pods end while they cannot save."""
     costs = [injection.fault.cost for injection in injections]
     mine = [injection.fault.cost for injection in injections if job in injection.jobs]

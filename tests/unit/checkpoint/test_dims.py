@@ -45,15 +45,6 @@ def trained(store: MemoryStore, **which: int) -> ShardBench:
     return bench
 
 
-def test_rows_take_what_their_own_table_needs() -> None:
-    segments = trained(MemoryStore()).arena.segments
-    assert [(len(segment), segment.dim, segment.state.shape[1]) for segment in segments] == [
-        (2340, 4, 8),  # Adam, and Adagrad in the small table
-        (900, 16, 1),
-        (700, 3, 0),
-    ]
-
-
 @pytest.mark.parametrize("bits", [32, 8, 4, 3, 2])
 def test_a_chain_and_a_priority_save_come_back(bits: Bits) -> None:
     """Rows of `bits` come back as those bits decode: each by itself, out of the last save that has it."""

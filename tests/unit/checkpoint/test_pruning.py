@@ -130,23 +130,6 @@ def test_every_anchor_that_is_left_is_whole_whenever_the_job_ends() -> None:
     assert len(anchors) < 20, "something was pruned"
 
 
-def test_manifests_are_read_once() -> None:
-    reads: list[str] = []
-
-    class Recorder(MemoryStore):
-        def get(self, key: str) -> bytes:
-            reads.append(key)
-            return super().get(key)
-
-    store = Recorder()
-    bench, pruner = ShardBench(store), Pruner(store, "uid")
-    for step in (5, 10):
-        bench.save(step)
-        dense(store, step)
-        pruner.prune((anchor(5),))
-    assert len(reads) == 2
-
-
 def test_nothing_goes_while_a_save_that_is_needed_cannot_be_read() -> None:
     store = MemoryStore()
     bench = ShardBench(store)

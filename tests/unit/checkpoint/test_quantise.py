@@ -116,15 +116,6 @@ def test_what_was_decoded_once_decodes_to_the_same_again(bits: Bits, rows: Float
     assert there_and_back(once, bits).tobytes() == once.tobytes()
 
 
-@pytest.mark.parametrize("bits", FEW_BITS)
-def test_so_do_many_rows(bits: Bits) -> None:
-    rng = np.random.default_rng(4)
-    spread, whole = rng.normal(size=(20_000, 16)), rng.integers(0, 9, (60_000, 12))
-    for rows in (spread.astype(np.float32), whole.astype(np.float32)):
-        once = there_and_back(rows, bits)
-        assert np.array_equal(there_and_back(once, bits), once)
-
-
 @pytest.mark.parametrize("bits", ALL_BITS)
 @settings(deadline=None)
 @given(value=st.floats(-(2.0**126), 2.0**126, width=32, allow_subnormal=True), dim=st.integers(1, 20))

@@ -9,7 +9,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
 from simulation.control_plane.cluster import FakeCluster
 from simulation.control_plane.run import TICK_S, Simulation
-from simulation.control_plane.workload import Scenario, after, phase, spec, suspend, trained
+from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
 
 LONG = 1_000_000  # samples: the job is not over before the test is
 DEADLINE_S = 60.0
@@ -134,11 +134,11 @@ def _store(*, down: bool) -> Callable[[FakeCluster], None]:
 async def test_a_resume_whose_store_is_away_is_suspended_and_ends_well_once_it_is_back() -> None:
     def away_and_resumed(cluster: FakeCluster) -> None:
         _store(down=True)(cluster)
-        suspend(value=False)(cluster)
+        resume(cluster)
 
     everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
     story = (
-        (trained(900), suspend(value=True)),
+        (trained(900), suspend),
         (phase("Suspended"), away_and_resumed),
         (phase("Suspending"), lambda _: None),
         (phase("Suspended"), _store(down=False)),

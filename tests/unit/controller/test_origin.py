@@ -50,16 +50,6 @@ async def test_it_waits_for_an_anchor_and_stays_with_that_one() -> None:
     assert (house.status.phase, begun_from(house)) == ("Running", "y/first")
 
 
-async def test_a_job_of_another_store_is_refused_by_field() -> None:
-    house = House(spec(restoreFrom={"job": "yesterday"}))
-    house.cluster.add_job("yesterday", spec(snapshots__store__bucket="others"), uid="y")
-    tell(house, phase="Succeeded", result={"key": "y/result"})
-    await house.go(3)
-    assert (house.status.phase, house.condition("PodsReady")[1]) == ("Pending", "AnchorRefused")
-    (event,) = house.cluster.events.values()
-    assert event.message.startswith("spec.restoreFrom.job: yesterday saves into another store, bucket or prefix; ")
-
-
 DAILY = {"restoreFrom": {"latestOf": {"matchLabels": {"series": "clicks"}, "none": "Initialise"}}}
 
 

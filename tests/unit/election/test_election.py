@@ -165,30 +165,6 @@ def test_a_dead_leader_is_followed_when_its_lease_was_seen_unchanged_for_all_its
     play("a", "b", server=server, script=script)
 
 
-def test_times_that_others_wrote_count_for_nothing() -> None:
-    """A record of last year is not a lease that has run out, and one of next year is."""
-
-    async def script(a: Candidate, *_: object) -> None:
-        await asyncio.sleep(7.9)
-        assert not a.terms
-        await asyncio.sleep(1)
-        assert a.leads
-
-    for renewed in ("2001-01-01T00:00:00.000000Z", "2101-01-01T00:00:00.000000Z"):
-        lease = Lease("old", 8, renewed, renewed, resource_version="0")
-        play("a", server=FakeLeases(lease), script=script)
-
-
-def test_a_holder_s_own_duration_counts() -> None:
-    async def script(a: Candidate, *_: object) -> None:
-        await asyncio.sleep(29)
-        assert not a.terms
-        await asyncio.sleep(3)
-        assert a.leads
-
-    play("a", server=FakeLeases(Lease("other release", 30, "x", "x", resource_version="0")), script=script)
-
-
 def test_a_leader_that_is_cut_off_ends_its_term_before_another_begins() -> None:
     async def script(a: Candidate, b: Candidate, *_: object) -> None:
         await asyncio.sleep(30)
@@ -245,19 +221,6 @@ def test_a_lease_that_is_deleted_or_written_over_is_noticed() -> None:
 
     server = FakeLeases()
     play("a", "b", server=server, script=script)
-
-
-def test_an_object_that_is_only_labelled_is_renewed_all_the_same() -> None:
-    async def script(a: Candidate, *_: object) -> None:
-        await asyncio.sleep(30)
-        assert server.lease is not None
-        server.lease = replace(server.lease, resource_version="labelled")
-        await asyncio.sleep(30)
-        assert len(a.terms) == 1
-        assert a.leads
-
-    server = FakeLeases()
-    play("a", server=server, script=script)
 
 
 def test_a_lease_that_is_given_back_is_taken_at_once() -> None:

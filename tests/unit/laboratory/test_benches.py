@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import random
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,11 +21,10 @@ from cpr_operator.cli.app import app
 from cpr_operator.cli.asking import TrialError
 from cpr_operator.cli.console import OptionError
 from cprjob_bench.commands import kills, measuring, recovery, redundancy, snapshot, train
-from cprjob_bench.commands.contenders import peer_commands
 from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause
-from cprjob_bench.commands.modes import MODES, NO_SAVE_S, ROW_BYTES, Contender, killed_job
+from cprjob_bench.commands.modes import MODES, Contender, killed_job
 from cprjob_bench.commands.priority import Samples, job_over, prepare, result, runs_of
-from cprjob_bench.commands.verdict import ANCHORS, FULL, STRATEGIES, Design, Run, Study, design, mean_of, study
+from cprjob_bench.commands.verdict import ANCHORS, FULL, Design, Run, Study, design, mean_of, study
 from cprjob_bench.documents import Contest, Cut, Figures, Latency, RedundancyDocument, Round, Saved, Saving, Window
 from cprjob_bench.options import RedundancyMode, TrainPreset
 
@@ -63,14 +61,6 @@ def test_bench_job_is_valid(name: str) -> None:
     assert validate(JOBS[name]) == ()
 
 
-@pytest.mark.parametrize("mode", list(RedundancyMode))
-def test_killed_job_has_shards_of_its_size_and_saves_nothing_beside_parity(mode: RedundancyMode) -> None:
-    spec = JOBS[f"redundancy-{mode}"]["spec"]
-    rows = sum(table["rows"] for table in spec["model"]["tables"])
-    assert rows * ROW_BYTES / spec["shards"]["replicas"] == pytest.approx(64 * MIB, rel=0.01)
-    assert (spec["snapshots"]["interval"]["seconds"] == NO_SAVE_S) == (MODES[mode].data_shards > 0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -89,20 +79,6 @@ def test_bench_refuses_mistakes_before_it_starts(tmp_path: Path, arguments: list
     found = CliRunner().invoke(app, ["bench", *(each.format(data=tmp_path / "rows.tsv") for each in arguments)])
     assert found.exit_code == code, found.output
     assert message in " ".join(found.output.split())
-
-
-@pytest.mark.parametrize(
-    ("peers", "message"),
-    [
-        (("sh",), "NAME=COMMAND"),
-        (("a=sh 'x",), "No closing quotation"),
-        (("single=sh",), "the name single is already in use"),
-        (("a=no-such-program -x",), "the program no-such-program was not found"),
-    ],
-)
-def test_peer_that_cannot_run_is_refused(peers: tuple[str, ...], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        peer_commands(peers)
 
 
 # --- pauses and rates
@@ -256,19 +232,6 @@ def a_study(drops: dict[str, list[float]]) -> Study:
     return study([Run(seed, name, 0.8 - drop, drop, 0.1, 0.1, 100_000, 1000, 64) for name, seed, drop in runs])  # type: ignore[arg-type]
 
 
-def test_priority_design_meets_all_strategies_with_the_same_failures() -> None:
-    planned = design(SAVING, 3, range(4, 6), 8)
-    assert planned.runs == tuple((seed, strategy) for seed in (4, 5) for strategy in (None, *STRATEGIES, ANCHORS))
-    failures = {
-        seed: {trial.saving.failures for (of, _), trial in zip(planned.runs, planned.experiment.trials, strict=True)
-               if of == seed and trial.saving is not None}
-        for seed in (4, 5)
-    }  # fmt: skip
-    assert [len(each) for each in failures.values()] == [1, 1]
-    assert failures[4] != failures[5]
-    assert all(len(set(failure.shards)) == 4 and 0 < failure.at <= 1 for each in failures[4] for failure in each)
-
-
 def test_priority_mean_has_students_interval() -> None:
     found = mean_of([0.0, 1.0, 2.0, 3.0])
     error = math.sqrt(5 / 3) / 2
@@ -294,23 +257,6 @@ def test_priority_study_compares_strategies_seed_by_seed() -> None:
     assert "The difference between MFU and Full is not significant" in unsure
     document = json.loads(json.dumps(result("rows.tsv", found).document))
     assert (document["best"], document["significant"], len(document["runs"])) == ("MFU", True, 12)
-
-
-@pytest.mark.parametrize("predictor", ["samples", "updates"])
-def test_priority_study_names_the_better_predictor(predictor: str) -> None:
-    rng, runs = random.Random(1), []
-    for seed in range(20):
-        for name in ("Full", "MFU", ANCHORS):
-            pls, plu = rng.random(), rng.random()
-            drop = 0.02 * (pls if predictor == "samples" else plu)
-            runs.append(Run(seed, name, 0.8 - drop, drop, pls, plu, 10, 1000, 64))  # type: ignore[arg-type]
-    found = study(runs)
-    exact = found.samples if predictor == "samples" else found.updates
-    assert (exact.slope, exact.correlation) == (pytest.approx(0.02), pytest.approx(1))
-    words = {"samples": "lost samples", "updates": "lost row updates"}[predictor]
-    assert f"fraction of {words} predicts the AUC drop significantly better." in printed(result("rows", found).show)
-    equal = study([replace(run, pls=run.plu) for run in runs])
-    assert "Neither predicts the AUC drop significantly better" in printed(result("rows", equal).show)
 
 
 def test_priority_run_is_compared_with_its_own_seed() -> None:

@@ -236,15 +236,6 @@ def test_trace_is_replayed_as_recorded() -> None:
     assert list(recorded(times)(PAPER, random.Random(0))) == [(HOUR_S, 4), (1.5 * HOUR_S, 3), (0.0, 4)]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("1\n1 two", "line 2: '1 two' is not HOURS"), ("1 0", "at most one count"), ("2\n1", "hours in order")],
-)
-def test_trace_error_names_its_line(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_trace(text)
-
-
 # --- the results that the pages quote
 
 

@@ -32,7 +32,7 @@ from cpr_trainer.shard import server
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.segments import Seeding
 from cprjob_bench.documents import Failure, Saving
-from cprjob_bench.roles.differences import Difference, Sums, row_shapes
+from cprjob_bench.roles.differences import Sums, row_shapes
 from cprjob_bench.roles.eager import EagerConnection, EagerLink, EagerRedundancy, EagerServer, Rounds
 from cprjob_bench.roles.priority import (
     SavingShards,
@@ -133,12 +133,6 @@ def test_saving_that_does_not_fit_its_run_is_refused(job: JobSpec, changes: dict
         schedule_of(job, replace(Saving("MFU", 0.25, 2, 0.2, ()), **changes))
 
 
-@pytest.mark.parametrize("failure", [Failure((3,), 0.5), Failure((0,), 0.0), Failure((0,), 1.1)])
-def test_failure_that_does_not_fit_its_run_is_refused(failure: Failure) -> None:
-    with pytest.raises(BadSpecError, match="does not fit a run over 3 shards"):
-        failing_shards((failure,), SHARDS, STEPS)
-
-
 # --- eager parity, as ECRec keeps it
 
 
@@ -190,18 +184,6 @@ def test_eager_parity_sums_the_differences_of_all_members(shards: list[EagerThre
         assert np.abs(expected[0]).max() > 0
         np.testing.assert_allclose(rows, expected[0], rtol=0, atol=1e-5)
         np.testing.assert_allclose(state, expected[1], rtol=1e-5, atol=1e-5)
-
-
-def test_eager_parity_counts_a_staged_difference_once_it_is_committed() -> None:
-    sums = Sums([(3, 2, 1)])
-    one = Difference(np.array([2], np.uint32), np.ones((1, 2), np.float32), np.full((1, 1), 5, np.float32))
-    for step in (4, 4, 5):
-        sums.stage((0, 1), step, (one,))
-    assert not sums.sums[0][0].any()
-    for writer in ((0, 2), (0, 1), (0, 1)):
-        sums.commit(writer)
-    assert sums.sums[0][0].tolist() == [[0, 0], [0, 0], [2, 2]]
-    assert sums.sums[0][1].ravel().tolist() == [0, 0, 10]
 
 
 # --- a single process

@@ -1,14 +1,15 @@
 """Once the final anchor is known, trainers have done their part, however they ended."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from cpr_contract.reports import ShardReport, ShardState
-from cpr_operator.api.status import Anchor, BestModel
+from cpr_operator.api.status import TERMINAL_PHASES, Anchor, BestModel, Phase
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import apply_reports
-from cpr_operator.reconcile.lifecycle import succeed, with_late_shards_lost
+from cpr_operator.reconcile.lifecycle import TRANSITIONS, succeed, with_late_shards_lost
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Done, Draft, Fact, Lost, NoPod
 from simulation.control_plane.run import input_in_mid_training
@@ -67,3 +68,21 @@ async def test_a_shard_that_comes_back_to_an_early_end_has_nothing_to_wait_for()
         found = apply_reports(begin(given)).status
         assert (found.shards[0].lost_at is None) is settled
         assert (found.ledger.ranges[0] == ((100, 200),)) is settled
+
+
+def test_every_phase_has_its_line() -> None:
+    assert set(TRANSITIONS) == set(get_args(Phase))
+
+
+@pytest.mark.parametrize("phase", sorted(TERMINAL_PHASES))
+def test_terminal_stays_terminal(phase: Phase) -> None:
+    assert TRANSITIONS[phase] == frozenset()
+
+
+def test_all_phases_but_suspension_can_fail_and_every_one_can_be_reached() -> None:
+    for phase in set(TRANSITIONS) - TERMINAL_PHASES - {"Suspending", "Suspended"}:
+        assert "Failed" in TRANSITIONS[phase]
+    reached: set[Phase] = {"Pending"}
+    while more := {after for phase in reached for after in TRANSITIONS[phase]} - reached:
+        reached |= more
+    assert reached == set(TRANSITIONS)

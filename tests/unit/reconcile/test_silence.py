@@ -1,5 +1,7 @@
 """When silence of a member counts, and who is at fault where members call each other silent."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,10 +13,12 @@ from cpr_contract.spec import steps_in
 from cpr_operator.api.held_out_spec import EarlyStop
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
-from cpr_operator.reconcile.observe import ends_untold, observe
-from cpr_operator.reconcile.pass_ import Lost
+from cpr_operator.reconcile.observe import begin, ends_untold, observe
+from cpr_operator.reconcile.pass_ import Lost, Report
+from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
 from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
-from simulation.control_plane.run import input_in_mid_training
+from simulation.control_plane.run import Simulation, input_in_mid_training
+from simulation.control_plane.workload import BATCH, Scenario, spec
 from support.passes import pod_of, with_pod, with_report, with_shard, with_spec, with_status, without_reports
 
 
@@ -327,3 +331,36 @@ def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer
     unheard = {} if listens else {"shard/1": Verdict((), beside="trainer/0")}
     assert with_unheard(found, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == found | unheard
     assert with_unheard({}, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == {}
+
+
+STARTED = 700
+FASTEST_STEP = 12
+
+
+async def world_after(dense_sync: str) -> PassInput:
+    """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
+    driver = Simulation(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
+    await driver.passes(10)
+    world = await driver.pass_input()
+    gone = {("trainer", 1), ("shard", 0)}
+    pods = tuple(pod for pod in world.pods if (pod.role, pod.index) not in gone)
+    reports = dict[str, Report]()
+    for pod in pods:
+        match world.reports[pod.uid]:
+            case TrainerReport() as report:
+                reports[pod.uid] = replace(report, samples_started=STARTED)
+            case ShardReport() as report:
+                reports[pod.uid] = replace(report, applied=(6, FASTEST_STEP))
+    return replace(world, pods=pods, reports=reports)
+
+
+@pytest.mark.parametrize(
+    ("dense_sync", "bound"),
+    [("AllReduce", STARTED), ("ShadowMA", (FASTEST_STEP + STEPS_UNDER_WAY) * BATCH)],
+)
+async def test_without_lockstep_shards_know_how_far_the_fastest_was(dense_sync: str, bound: int) -> None:
+    world = await world_after(dense_sync)
+    given = recovery_input(begin(world))
+    assert given is not None
+    assert given.trainer_bound == bound
+    assert given.dense_charged == (dense_sync == "AllReduce")

@@ -1,8 +1,9 @@
-"""What a fault is, and the target that it strikes."""
+"""A fault of a real cluster, its cost, and the target that it hits."""
 
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -17,7 +18,6 @@ from cluster.harness.control import ControlPlane
 from cluster.harness.kubectl import KubectlError
 from cluster.harness.space import Role
 from cluster.jobs import FINAL, Run
-from simulation.real_cluster.timeline import Kind
 
 Group = Literal["pods", "processes", "nodes", "store", "API server", "operator", "user"]
 #: A member of a job, as (job, role, index).
@@ -27,7 +27,7 @@ NOBODY: Hit = frozenset()
 #: What goes wrong with a call while something else is broken on purpose.
 TROUBLE = (KubectlError, ApiException, HTTPError, MinioException, RuntimeError, OSError, subprocess.SubprocessError)
 UNDO_S = 180
-#: Phases in which a job can be hit: a fault that strikes a recovery is the point of a storm.
+#: Phases in which faults hit a job: a storm hits recoveries, too.
 TRAINING = {"Running", "Recovering", "RollingBack"}
 Answer = TypeVar("Answer")
 
@@ -112,37 +112,31 @@ class Target:
         return frozenset((job, *member) for member in surely(self.runs[job].uids))
 
 
-#: Strikes when it is entered, undoes it when it is left, and yields who is hit.
+#: Injects the fault when it is entered, undoes it when it is left, and yields the members that it hits.
 Inject = Callable[[Target, Random], AbstractContextManager[Hit]]
+Span = tuple[float, float]
+AT_ONCE: Span = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One entry of the catalogue. `bare`: only the bare cluster can have it."""
+    """One fault of the catalogue.
+
+    No two faults of a round take the same thing. A fault lasts for `holds_s`, between the two; AT_ONCE if there is
+    nothing to undo. `bare`: only the bare cluster can have it.
+    """
 
     group: Group
-    kind: Kind
+    name: str
     inject: Inject
     cost: Cost
+    takes: AbstractSet[str] = frozenset()
+    holds_s: Span = AT_ONCE
     bare: bool = False
 
 
-def fault(  # noqa: PLR0913 -- a row of the catalogue
-    group: Group,
-    name: str,
-    inject: Inject,
-    cost: Cost,
-    *,
-    takes: Iterable[str] = (),
-    holds_s: tuple[float, float] = (0, 0),
-    bare: bool = False,
-) -> Fault:
-    """Make an entry of the catalogue."""
-    return Fault(group, Kind(name, frozenset(takes), holds_s), inject, cost, bare)
-
-
 def once(act: Callable[[Target, Random], Hit]) -> Inject:
-    """Make a inject of an act that leaves nothing to undo."""
+    """Return the injection of an act that leaves nothing to undo."""
 
     @contextmanager
     def inject(target: Target, random: Random) -> Iterator[Hit]:
@@ -152,7 +146,7 @@ def once(act: Callable[[Target, Random], Hit]) -> Inject:
 
 
 def during(enter: Callable[[Target, Random], AbstractContextManager[object]]) -> Inject:
-    """Make a inject that touches no member of a job out of a block."""
+    """Return the injection of a block that hits no member of a job."""
 
     @contextmanager
     def inject(target: Target, random: Random) -> Iterator[Hit]:
@@ -162,8 +156,22 @@ def during(enter: Callable[[Target, Random], AbstractContextManager[object]]) ->
     return inject
 
 
+def held(act: Callable[[Target], object], undo: Callable[[Target], object], within_s: float = 20) -> Inject:
+    """Return the injection of an act that hits no member of a job, with its undo."""
+
+    @contextmanager
+    def inject(target: Target, random: Random) -> Iterator[Hit]:
+        surely(lambda: act(target), within_s)
+        try:
+            yield NOBODY
+        finally:
+            surely(lambda: undo(target))
+
+    return inject
+
+
 def surely(act: Callable[[], Answer], within_s: float = UNDO_S) -> Answer:
-    """Do it again until nothing that is broken on purpose stands in its way; raise what it raises in the end."""
+    """Retry while a fault may stand in the way; raise the last error."""
     deadline = time.monotonic() + within_s
     while True:
         try:

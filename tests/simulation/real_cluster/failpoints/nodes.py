@@ -1,11 +1,11 @@
-"""Faults of nodes. Node 1 carries the store and the operator, whose own faults are elsewhere, so 2 and 3 are hit."""
+"""Faults of nodes. Node 1 carries the store and the operator, whose own faults are elsewhere, so faults hit 2 and 3."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from random import Random
 
 from cluster.harness.nodes import Daemon, Nodes
-from simulation.real_cluster.failpoints.fault import FREE, Cost, Fault, Hit, Inject, Target, fault, surely
+from simulation.real_cluster.failpoints.fault import FREE, NOBODY, Cost, Fault, Hit, Inject, Span, Target, surely
 
 STABLE, OTHERS = 1, (2, 3)
 HELD_S = (12.0, 30.0)
@@ -66,25 +66,8 @@ def _halted(*daemons: Daemon) -> Callable[[Nodes, int], AbstractContextManager[o
     return lambda nodes, node: nodes.halted(node, *daemons)
 
 
-def _deaf(nodes: Nodes, node: int) -> AbstractContextManager[object]:
-    return nodes.blocked(node, 5 - node)
-
-
-def _deaf_to_the_store(nodes: Nodes, node: int) -> AbstractContextManager[object]:
-    return nodes.blocked(node, STABLE)
-
-
-def _here(target: Target, node: int) -> Hit:
-    return target.on(node)
-
-
-def _both(target: Target, node: int) -> Hit:
-    """All that talk over the way to the node."""
-    return target.peers(node)
-
-
-def _none(target: Target, node: int) -> Hit:
-    return frozenset()
+def _nobody(target: Target, node: int) -> Hit:
+    return NOBODY
 
 
 def _node(  # noqa: PLR0913 -- a row of the catalogue
@@ -92,26 +75,38 @@ def _node(  # noqa: PLR0913 -- a row of the catalogue
     enter: Callable[[Nodes, int], AbstractContextManager[object]],
     hit: Callable[[Target, int], Hit],
     cost: Cost,
-    holds_s: tuple[float, float] = HELD_S,
+    holds_s: Span = HELD_S,
     *,
     bare: bool = True,
 ) -> Fault:
-    return fault("nodes", name, _inject(enter, hit), cost, takes={"node"}, holds_s=holds_s, bare=bare)
+    return Fault("nodes", name, _inject(enter, hit), cost, {"node"}, holds_s, bare)
 
 
 NODES: tuple[Fault, ...] = (
-    _node("a node has no power", _without_power, _here, LOST, bare=False),
-    _node("a node is cut off", _cut, _both, LOST, bare=False),
-    _node("a node is cut off for moments", _cut, _both, LOST, (1.0, 4.0), bare=False),
-    _node("a node does not hear another", _deaf, _both, LOST, bare=False),
-    _node("a node does not hear that of the store", _deaf_to_the_store, _both, LOST, bare=False),
-    _node("the link of a node is slow", _fault("slow", "fast"), _both, LOST),
-    _node("the link of a node loses packets", _fault("lossy", "lossless"), _both, LOST),
-    _node("a node is drained", _drained, _here, Cost(ends=True, touches=True), bare=False),
-    _node("a node's memory is short", _fault("squeeze", "relax"), _here, LOST),
-    _node("a node's kubelet is dead", _halted("kubelet"), _none, FREE, UNNOTICED_S),
-    _node("a node's runtime is dead", _halted("containerd"), _none, FREE, UNNOTICED_S),
-    _node("kubelet and runtime of a node are dead", _halted("kubelet", "containerd"), _none, FREE, UNNOTICED_S),
-    _node("a node resolves no names", _halted("dns"), _none, Cost(hinders=True)),
-    _node("a node's proxy is dead", _halted("proxy"), _none, FREE),
+    _node("a node has no power", _without_power, Target.on, LOST, bare=False),
+    _node("a node is cut off", _cut, Target.peers, LOST, bare=False),
+    _node("a node is cut off for moments", _cut, Target.peers, LOST, (1.0, 4.0), bare=False),
+    _node(
+        "a node does not hear another",
+        lambda nodes, node: nodes.blocked(node, 5 - node),
+        Target.peers,
+        LOST,
+        bare=False,
+    ),
+    _node(
+        "a node does not hear that of the store",
+        lambda nodes, node: nodes.blocked(node, STABLE),
+        Target.peers,
+        LOST,
+        bare=False,
+    ),
+    _node("the link of a node is slow", _fault("slow", "fast"), Target.peers, LOST),
+    _node("the link of a node loses packets", _fault("lossy", "lossless"), Target.peers, LOST),
+    _node("a node is drained", _drained, Target.on, Cost(ends=True, touches=True), bare=False),
+    _node("a node's memory is short", _fault("squeeze", "relax"), Target.on, LOST),
+    _node("a node's kubelet is dead", _halted("kubelet"), _nobody, FREE, UNNOTICED_S),
+    _node("a node's runtime is dead", _halted("containerd"), _nobody, FREE, UNNOTICED_S),
+    _node("kubelet and runtime of a node are dead", _halted("kubelet", "containerd"), _nobody, FREE, UNNOTICED_S),
+    _node("a node resolves no names", _halted("dns"), _nobody, Cost(hinders=True)),
+    _node("a node's proxy is dead", _halted("proxy"), _nobody, FREE),
 )

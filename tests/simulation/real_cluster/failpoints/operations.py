@@ -12,17 +12,20 @@ from cluster.harness.cluster import DEPLOYMENT
 from cluster.harness.release import NAMESPACE
 from cluster.jobs import Run
 from simulation.real_cluster.failpoints.fault import (
+    AT_ONCE,
     ENDS,
     FREE,
     NOBODY,
     Cost,
     Fault,
     Hit,
+    Inject,
     NotNowError,
+    Span,
     Target,
     during,
     ended,
-    fault,
+    held,
     once,
     surely,
 )
@@ -71,39 +74,27 @@ def _lease_deleted(target: Target, random: Random) -> Hit:
     return NOBODY
 
 
-@contextmanager
-def _gone(target: Target, random: Random) -> Iterator[None]:
-    surely(target.cluster.stop_operator, 60)
-    try:
-        yield
-    finally:
-        surely(target.cluster.start_operator)
-
-
 def _rolled(target: Target, random: Random) -> Hit:
     surely(lambda: target.cluster.kubectl("-n", NAMESPACE, "rollout", "restart", f"deployment/{DEPLOYMENT}"), 20)
     return NOBODY
 
 
-def _operator(name: str, inject: Any, holds_s: tuple[float, float] = (0, 0), takes: tuple[str, ...] = ()) -> Fault:
-    return fault("operator", name, inject, FREE, takes={"operator", *takes}, holds_s=holds_s)
+def _operator(name: str, inject: Inject, holds_s: Span = AT_ONCE, *takes: str) -> Fault:
+    return Fault("operator", name, inject, FREE, {"operator", *takes}, holds_s)
 
 
+_away = held(lambda t: t.cluster.stop_operator(), lambda t: t.cluster.start_operator(), within_s=60)
+_newer = during(lambda t, _: t.cluster.newer_operator())
 OPERATOR: tuple[Fault, ...] = (
     _operator("the operator is killed", once(_killed)),
     _operator("the operator is killed three times", once(_killed_often)),
     _operator("the leading operator is killed", once(_leader_killed)),
     _operator("the leading operator is stopped, and goes on beside its heir", during(_leader_stopped), (20, 35)),
     _operator("the operator's lease is deleted", once(_lease_deleted)),
-    _operator("the operator is away", during(_gone), (5, 20)),
+    _operator("the operator is away", _away, (5, 20)),
     _operator("the operator is restarted, one replica after the other", once(_rolled)),
     # helm asks the API server for two minutes, so that has to be there
-    _operator(
-        "the operator is of the next version for a while",
-        during(lambda w, _: w.cluster.newer_operator()),
-        (5, 10),
-        ("api",),
-    ),
+    _operator("the operator is of the next version for a while", _newer, (5, 10), "api"),
 )
 
 
@@ -225,30 +216,28 @@ def give_credentials(target: Target) -> None:
     surely(lambda: target.space.apply(manifest))
 
 
-@contextmanager
-def _no_room(target: Target, random: Random) -> Iterator[None]:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "storm"},
-        "spec": {"hard": {"pods": "0"}},
-    }
-    surely(lambda: target.space.apply(quota), 20)
-    try:
-        yield
-    finally:
-        surely(lambda: target.space.kubectl("delete", "resourcequota", "storm", "--ignore-not-found"))
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "storm"},
+    "spec": {"hard": {"pods": "0"}},
+}
+_no_room = held(
+    lambda t: t.space.apply(QUOTA), lambda t: t.space.kubectl("delete", "resourcequota", "storm", "--ignore-not-found")
+)
+
+
+def _user(name: str, inject: Inject, cost: Cost, holds_s: Span = AT_ONCE, takes: str = "spec") -> Fault:
+    return Fault("user", name, inject, cost, {takes} - {""}, holds_s)
 
 
 USER: tuple[Fault, ...] = (
-    fault("user", "a job is suspended and resumed", _suspended, ENDS, takes={"spec"}, holds_s=(5, 25)),
-    fault("user", "a job gets other shards", _reshard, ENDS, takes={"spec"}),
-    fault("user", "a job gets other trainers", once(_scale), ENDS, takes={"spec"}),
-    fault("user", "a job has a spare for a while", during(_spare), FREE, takes={"spec"}, holds_s=(15, 30)),
-    fault("user", "a budget is changed", once(_budget), FREE, takes={"spec"}),
-    fault("user", "a job is deleted and applied anew", once(_anew), ANEW, takes={"spec"}),
-    fault(
-        "user", "the store's Secret is rotated", during(_rotated), Cost(hinders=True), takes={"store"}, holds_s=(20, 40)
-    ),
-    fault("user", "the namespace may have no more pods", during(_no_room), FREE, holds_s=(8, 20)),
+    _user("a job is suspended and resumed", _suspended, ENDS, (5, 25)),
+    _user("a job gets other shards", _reshard, ENDS),
+    _user("a job gets other trainers", once(_scale), ENDS),
+    _user("a job has a spare for a while", during(_spare), FREE, (15, 30)),
+    _user("a budget is changed", once(_budget), FREE),
+    _user("a job is deleted and applied anew", once(_anew), ANEW),
+    _user("the store's Secret is rotated", during(_rotated), Cost(hinders=True), (20, 40), takes="store"),
+    _user("the namespace may have no more pods", _no_room, FREE, (8, 20), takes=""),
 )

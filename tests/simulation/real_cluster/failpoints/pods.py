@@ -16,7 +16,7 @@ from simulation.real_cluster.failpoints.fault import (
     Inject,
     NotNowError,
     Target,
-    fault,
+    Who,
     once,
     surely,
 )
@@ -66,35 +66,22 @@ def _kill_children(target: Target, pod: Pod) -> None:
         time.sleep(3)
 
 
-def _together(target: Target, random: Random, chosen: Callable[[list[Role]], list[Role]]) -> Hit:
-    """Delete several members of one job by force, at once."""
-    run = random.choice(target.training())
-    found = target.members([run])
-    victims = []
-    for role in chosen([who[1] for who, _ in found]):
-        fit = [each for each in found if each[0][1] == role and each not in victims]
-        if not fit:
-            raise NotNowError(f"another {role}")
-        victims.append(random.choice(fit))
-    for _, pod in victims:
-        surely(lambda pod=pod: _force(target, pod), 20)
-    return frozenset(who for who, _ in victims)
+def _together(*roles: Role, every: Role | None = None) -> Inject:
+    """Delete several members of one job by force, at once: one of each role, or all of one."""
 
+    def inject(target: Target, random: Random) -> Hit:
+        found = target.members([random.choice(target.training())])
+        victims: list[tuple[Who, Pod]] = []
+        for role in roles or [role for (_, role, _), _ in found if role == every]:
+            fit = [each for each in found if each[0][1] == role and each not in victims]
+            if not fit:
+                raise NotNowError(f"another {role}")
+            victims.append(random.choice(fit))
+        for _, pod in victims:
+            surely(lambda pod=pod: _force(target, pod), 20)
+        return frozenset(who for who, _ in victims)
 
-def _two_shards(target: Target, random: Random) -> Hit:
-    return _together(target, random, lambda _: ["shard", "shard"])
-
-
-def _all_shards(target: Target, random: Random) -> Hit:
-    return _together(target, random, lambda roles: [role for role in roles if role == "shard"])
-
-
-def _all_trainers(target: Target, random: Random) -> Hit:
-    return _together(target, random, lambda roles: [role for role in roles if role == "trainer"])
-
-
-def _shard_and_trainer(target: Target, random: Random) -> Hit:
-    return _together(target, random, lambda _: ["shard", "trainer"])
+    return once(inject)
 
 
 @contextmanager
@@ -134,25 +121,26 @@ def _dozing(target: Target, random: Random) -> Iterator[Hit]:
         yield frozenset({who})
 
 
+SEVERAL = {"several"}
 PODS: tuple[Fault, ...] = (
-    fault("pods", "a pod is deleted", at(_delete), ENDS),
-    fault("pods", "a pod is deleted by force", at(_force), KILLS),
-    fault("pods", "a pod is evicted", at(_evict), ENDS),
-    fault("pods", "a pod has no memory left", at(_exhaust), KILLS, bare=True),
-    fault("pods", "a pod is stopped", _stopped, KILLS, holds_s=HELD_S),
-    fault("pods", "the main thread of a process is stuck", _stuck(first=True), KILLS, holds_s=HELD_S, bare=True),
-    fault("pods", "another thread of a process is stuck", _stuck(first=False), KILLS, holds_s=HELD_S, bare=True),
-    fault("pods", "two shards are deleted at once", once(_two_shards), KILLS, takes={"several"}),
-    fault("pods", "all shards are deleted at once", once(_all_shards), KILLS, takes={"several"}),
-    fault("pods", "all trainers are deleted at once", once(_all_trainers), KILLS, takes={"several"}),
-    fault("pods", "a shard and a trainer are deleted at once", once(_shard_and_trainer), KILLS, takes={"several"}),
+    Fault("pods", "a pod is deleted", at(_delete), ENDS),
+    Fault("pods", "a pod is deleted by force", at(_force), KILLS),
+    Fault("pods", "a pod is evicted", at(_evict), ENDS),
+    Fault("pods", "a pod has no memory left", at(_exhaust), KILLS, bare=True),
+    Fault("pods", "a pod is stopped", _stopped, KILLS, holds_s=HELD_S),
+    Fault("pods", "the main thread of a process is stuck", _stuck(first=True), KILLS, holds_s=HELD_S, bare=True),
+    Fault("pods", "another thread of a process is stuck", _stuck(first=False), KILLS, holds_s=HELD_S, bare=True),
+    Fault("pods", "two shards are deleted at once", _together("shard", "shard"), KILLS, SEVERAL),
+    Fault("pods", "all shards are deleted at once", _together(every="shard"), KILLS, SEVERAL),
+    Fault("pods", "all trainers are deleted at once", _together(every="trainer"), KILLS, SEVERAL),
+    Fault("pods", "a shard and a trainer are deleted at once", _together("shard", "trainer"), KILLS, SEVERAL),
 )
 PROCESSES: tuple[Fault, ...] = (
-    fault("processes", "a shard's server is killed", at(_kill_child, "shard"), KILLS),
-    fault("processes", "a trainer's process is killed", at(_kill_child, "trainer"), KILLS),
-    fault("processes", "three processes of a pod are killed", at(_kill_children), KILLS),
-    fault("processes", "all processes of a shard are killed", at(_signal("KILL"), "shard"), KILLS),
-    fault("processes", "all processes of a trainer are killed", at(_signal("KILL"), "trainer"), KILLS),
-    fault("processes", "a pod's processes are told to end", at(_signal("TERM")), ENDS),
-    fault("processes", "a pod runs a fifth of the time", _dozing, KILLS, holds_s=HELD_S, bare=True),
+    Fault("processes", "a shard's server is killed", at(_kill_child, "shard"), KILLS),
+    Fault("processes", "a trainer's process is killed", at(_kill_child, "trainer"), KILLS),
+    Fault("processes", "three processes of a pod are killed", at(_kill_children), KILLS),
+    Fault("processes", "all processes of a shard are killed", at(_signal("KILL"), "shard"), KILLS),
+    Fault("processes", "all processes of a trainer are killed", at(_signal("KILL"), "trainer"), KILLS),
+    Fault("processes", "a pod's processes are told to end", at(_signal("TERM")), ENDS),
+    Fault("processes", "a pod runs a fifth of the time", _dozing, KILLS, holds_s=HELD_S, bare=True),
 )

@@ -10,16 +10,19 @@ from cluster.harness import Pod
 from cluster.harness import store as stores
 from cluster.harness.release import NAMESPACE
 from simulation.real_cluster.failpoints.fault import (
+    AT_ONCE,
     FREE,
     HINDERS,
     NOBODY,
     Cost,
     Fault,
     Hit,
+    Inject,
     NotNowError,
+    Span,
     Target,
     during,
-    fault,
+    held,
     once,
     surely,
 )
@@ -48,25 +51,6 @@ def _hung(target: Target, random: Random) -> Iterator[None]:
         yield
     finally:
         target.cluster.nodes.signal(pod, "CONT")
-
-
-@contextmanager
-def _full(target: Target, random: Random) -> Iterator[None]:
-    surely(lambda: target.cluster.store.limit(1), 20)
-    try:
-        yield
-    finally:
-        surely(lambda: target.cluster.store.limit(0))
-
-
-@contextmanager
-def _refused(target: Target, random: Random) -> Iterator[None]:
-    user = target.user
-    surely(lambda: target.cluster.store.remove_user(user[0]), 20)
-    try:
-        yield
-    finally:
-        surely(lambda: target.cluster.store.add_user(*user))
 
 
 def _part(target: Target, random: Random) -> str:
@@ -112,19 +96,8 @@ LEVEL = {
 
 
 def _schema(account: str) -> dict[str, Any]:
-    everything = ["*"]
-    rules = {
-        "subjects": [{"kind": "ServiceAccount", "serviceAccount": {"name": account, "namespace": NAMESPACE}}],
-        "resourceRules": [
-            {
-                "verbs": everything,
-                "apiGroups": everything,
-                "resources": everything,
-                "clusterScope": True,
-                "namespaces": everything,
-            }
-        ],
-    }
+    everything = {key: ["*"] for key in ("verbs", "apiGroups", "resources", "namespaces")}
+    subject = {"kind": "ServiceAccount", "serviceAccount": {"name": account, "namespace": NAMESPACE}}
     return {
         "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
         "kind": "FlowSchema",
@@ -132,21 +105,19 @@ def _schema(account: str) -> dict[str, Any]:
         "spec": {
             "priorityLevelConfiguration": {"name": "cprjob-storm"},
             "matchingPrecedence": 2,
-            "rules": [rules],
+            "rules": [{"subjects": [subject], "resourceRules": [everything | {"clusterScope": True}]}],
         },
     }
 
 
-@contextmanager
-def _too_many_requests(target: Target, random: Random) -> Iterator[None]:
-    kubectl = target.cluster.kubectl
-    surely(lambda: kubectl.apply(LEVEL), 20)
-    surely(lambda: kubectl.apply(_schema("cprjob")), 20)
-    try:
-        yield
-    finally:
-        for kind in ("flowschema", "prioritylevelconfiguration"):
-            surely(lambda kind=kind: kubectl("delete", kind, "cprjob-storm", "--ignore-not-found"))
+def _level(target: Target) -> None:
+    target.cluster.kubectl.apply(LEVEL)
+    target.cluster.kubectl.apply(_schema("cprjob"))
+
+
+def _no_level(target: Target) -> None:
+    for kind in ("flowschema", "prioritylevelconfiguration"):
+        target.cluster.kubectl("delete", kind, "cprjob-storm", "--ignore-not-found")
 
 
 @contextmanager
@@ -169,69 +140,39 @@ def _forgotten(target: Target, random: Random) -> Hit:
     return NOBODY
 
 
+def _store(name: str, inject: Inject, cost: Cost = HINDERS, *, holds_s: Span = HELD_S, bare: bool = False) -> Fault:
+    return Fault("store", name, inject, cost, {"store"}, holds_s, bare)
+
+
 STORE: tuple[Fault, ...] = (
-    fault(
-        "store",
-        "the store is down",
-        during(lambda w, _: w.cluster.store_down()),
-        HINDERS,
-        takes={"store"},
-        holds_s=HELD_S,
+    _store("the store is down", during(lambda t, _: t.cluster.store_down())),
+    _store("the store is killed", once(_killed), holds_s=AT_ONCE),
+    _store("the store hangs", during(_hung)),
+    _store("the store is slow", during(lambda t, _: t.cluster.nodes.dozing(_minio(t))), bare=True),
+    _store("the store is full", held(lambda t: t.cluster.store.limit(1), lambda t: t.cluster.store.limit(0))),
+    _store(
+        "the store refuses the credentials",
+        held(lambda t: t.cluster.store.remove_user(t.user[0]), lambda t: t.cluster.store.add_user(*t.user)),
     ),
-    fault("store", "the store is killed", once(_killed), HINDERS, takes={"store"}),
-    fault("store", "the store hangs", during(_hung), HINDERS, takes={"store"}, holds_s=HELD_S),
-    fault(
-        "store",
-        "the store is slow",
-        during(lambda w, _: w.cluster.nodes.dozing(_minio(w))),
-        HINDERS,
-        takes={"store"},
-        holds_s=HELD_S,
-        bare=True,
-    ),
-    fault("store", "the store is full", during(_full), HINDERS, takes={"store"}, holds_s=HELD_S),
-    fault("store", "the store refuses the credentials", during(_refused), HINDERS, takes={"store"}, holds_s=HELD_S),
-    fault(
-        "store",
-        "the store is cut off",
-        during(lambda w, _: w.cluster.nodes.fault("shut", "open", 1, 9000)),
-        HINDERS,
-        takes={"store"},
-        holds_s=HELD_S,
-        bare=True,
-    ),
-    fault(
-        "store",
-        "an object is damaged",
-        during(lambda w, r: _harmed(w, r, stores.Store.corrupt)),
-        DAMAGES,
-        takes={"store"},
-        holds_s=HELD_S,
-    ),
-    fault(
-        "store",
-        "an object is missing",
-        during(lambda w, r: _harmed(w, r, stores.Store.delete)),
-        DAMAGES,
-        takes={"store"},
-        holds_s=HELD_S,
-    ),
+    _store("the store is cut off", during(lambda t, _: t.cluster.nodes.fault("shut", "open", 1, 9000)), bare=True),
+    _store("an object is damaged", during(lambda t, r: _harmed(t, r, stores.Store.corrupt)), DAMAGES),
+    _store("an object is missing", during(lambda t, r: _harmed(t, r, stores.Store.delete)), DAMAGES),
 )
 
 
-def _api(name: str, inject: Any, holds_s: tuple[float, float] = (5, 20)) -> Fault:
-    return fault("API server", name, inject, FREE, takes={"api"}, holds_s=holds_s, bare=True)
+def _api(name: str, inject: Inject, holds_s: Span = (5, 20)) -> Fault:
+    return Fault("API server", name, inject, FREE, {"api"}, holds_s, bare=True)
 
 
 API: tuple[Fault, ...] = (
-    _api("the API server is down", during(lambda w, _: w.control.down("apiserver"))),
-    _api("the API server hangs", during(lambda w, _: w.control.frozen("apiserver"))),
-    _api("the API server is slow", during(lambda w, _: w.control.dozing("apiserver"))),
-    _api("the API server answers the operator 429", during(_too_many_requests)),
+    _api("the API server is down", during(lambda t, _: t.control.down("apiserver"))),
+    _api("the API server hangs", during(lambda t, _: t.control.frozen("apiserver"))),
+    _api("the API server is slow", during(lambda t, _: t.control.dozing("apiserver"))),
+    _api("the API server answers the operator 429", held(_level, _no_level)),
     _api("the API server answers 503 for jobs", during(_unavailable)),
-    _api("etcd stands still", during(lambda w, _: w.control.frozen("etcd"))),
-    _api("etcd is killed", during(lambda w, _: w.control.down("etcd")), (0, 5)),
-    _api("the history of watches is lost", once(_forgotten), (0, 0)),
-    _api("the scheduler is dead", during(lambda w, _: w.control.down("scheduler"))),
-    _api("the controller manager is dead", during(lambda w, _: w.control.down("controller-manager"))),
+    _api("etcd stands still", during(lambda t, _: t.control.frozen("etcd"))),
+    _api("etcd is killed", during(lambda t, _: t.control.down("etcd")), (0, 5)),
+    _api("the history of watches is lost", once(_forgotten), AT_ONCE),
+    _api("the scheduler is dead", during(lambda t, _: t.control.down("scheduler"))),
+    _api("the controller manager is dead", during(lambda t, _: t.control.down("controller-manager"))),
 )

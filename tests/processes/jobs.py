@@ -1,0 +1,202 @@
+"""The jobs of the tables of this folder: 240 steps with one trainer and two shards, and the models that they end in.
+
+Each function makes a job by name. It writes the data and will keep the saves in a folder.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.reports import HeldOutScores
+from cpr_contract.spec import ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSpec, JobSpec
+from cpr_trainer.access import Rows, of_bands
+from cpr_trainer.arrays import Ints
+from cpr_trainer.data.files import files_of
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.evaluate import score_held_out
+from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.trainer.early_stop import Verdict
+from support import bag_data, feature_data, table_data
+from support.local_job import small_job, small_steps
+from support.row_dims import with_dims
+from support.row_optimizers import mixed
+
+ROOT = Path(__file__).parents[2]
+#: The folders that hold the jobs' networks, and rows that come from code.
+PACKAGES = (ROOT / "tests", ROOT / "examples" / "two_labels", ROOT / "examples" / "own_data")
+STEPS, BATCH = 240, 100
+SAMPLES = STEPS * BATCH
+DIMS = (None, 3, 16, 8)  # the second and the third table of their own, the others 8
+EVERY = 20 * BATCH
+STOP = EarlyStopSpec("AUC", 2, 0.01)
+
+
+def plain(folder: Path) -> JobSpec:
+    return small_job(folder, samples=SAMPLES)
+
+
+def three_workers(folder: Path) -> JobSpec:
+    """Three threads compute each step; their gradients are summed in one order."""
+    return replace(plain(folder), workers=3)
+
+
+def dims(folder: Path) -> JobSpec:
+    """Tables of three dims, each with an optimizer of its own, under the DLRM."""
+    job = mixed(with_dims(plain(folder), *DIMS))
+    return replace(job, data=replace(job.data, hold_out=0.1))
+
+
+def recipe(folder: Path) -> JobSpec:
+    """A network over several dims, Adam with clipping and decay, and rates of all optimizers that follow a schedule."""
+    phases = (PhaseSpec("Warmup", 160), PhaseSpec("Constant", 20), PhaseSpec("Polynomial", 80, power=2.0))
+    kinds = (
+        SparseOptimizerSpec("RowWiseAdagrad", 0.02, schedule=phases),
+        SparseOptimizerSpec("Adam", 0.002, schedule=phases),
+        SparseOptimizerSpec("SGD", 0.5, schedule=phases),
+        SparseOptimizerSpec("Adagrad", 0.02, schedule=phases),
+    )
+    adam = OptimizerSpec("Adam", 0.005, epsilon=1e-8, weight_decay=1e-4, clip_norm=0.5, schedule=phases)
+    job = with_dims(plain(folder), *DIMS)
+    tables = tuple(replace(table, optimizer=kind) for table, kind in zip(job.model.tables, kinds, strict=True))
+    model = replace(job.model, tables=tables, dense_optimizer=adam, entrypoint="support.several_dims:Network")
+    return replace(job, model=model)
+
+
+def features(folder: Path) -> JobSpec:
+    """Features that share tables, a sequence with weights among them, read from Parquet."""
+    data = feature_data.write_visits(feature_data.visits(SAMPLES // 6), folder / "visits", "parquet")
+    adam = OptimizerSpec("Adam", 0.01, epsilon=1e-8, schedule=(PhaseSpec("Warmup", 20),))
+    rows = SparseOptimizerSpec("RowWiseAdagrad", 0.05)
+    model = replace(feature_data.model_of_features(), dense_optimizer=adam, sparse_optimizer=rows)
+    data = replace(data, epochs=6, batch_size=BATCH, seed=11, shuffle_rows=1024)
+    return replace(plain(folder), model=model, data=data)
+
+
+def two_labels(folder: Path) -> JobSpec:
+    """The example with two labels, its own loss and its own metrics."""
+    script = ROOT / "examples" / "two_labels" / "shop.py"
+    subprocess.run([sys.executable, script, folder / "shop", str(SAMPLES // 3)], check=True)
+    job = plain(folder)
+    model = replace(
+        job.model,
+        top_mlp=(16,),
+        tables=(TableSpec("user", 4000), TableSpec("item", 1000)),
+        sparse_optimizer=SparseOptimizerSpec("SGD", 2.0),
+        entrypoint="towers:Towers",
+        labels=("click", "buy"),
+    )
+    columns = ColumnsSpec(("click", "buy"), (), ("price",), ("user", "item"))
+    data = DataSpec("Parquet", f"{folder}/shop/", 3, None, BATCH, 2, 0, columns=columns)
+    return replace(job, model=model, data=data)
+
+
+def bags(folder: Path) -> JobSpec:
+    """Tables whose samples have any number of ids, pooled by mean and sum."""
+    data = bag_data.write_bags(bag_data.bag_clicks(SAMPLES // 12), folder / "bags", "parquet", files=2)
+    data = replace(data, epochs=12, batch_size=BATCH, seed=11, shuffle_rows=1024)
+    job = plain(folder)
+    return replace(job, model=replace(job.model, tables=bag_data.TABLES), data=data)
+
+
+def vocabulary(folder: Path) -> JobSpec:
+    """The days of a log in CSV; the vocabulary of a table is built from the data, the other one is hashed."""
+    (folder / "log").mkdir()
+    for day in (1, 2):
+        rows = table_data.clicks(SAMPLES // 12, seed=day)
+        (folder / "log" / f"day={day}.csv").write_bytes(table_data.as_text(rows, ","))
+    tables = (
+        TableSpec("user", 61, ids="Vocabulary", out_of_range="DefaultRow", min_count=58),
+        TableSpec("item", 50, ids="XXH64", hash_seed=7),
+    )
+    job, uri = plain(folder), f"{folder}/log/day=*"
+    data = DataSpec("CSV", uri, 6, None, BATCH, 11, 0, columns=table_data.COLUMNS, shuffle_rows=SAMPLES // 24)
+    return replace(job, model=replace(job.model, tables=tables), data=data)
+
+
+def code(folder: Path) -> JobSpec:
+    """Rows that come from the example's code, whose ids are row numbers."""
+    tables = (TableSpec("user", 4000), TableSpec("page", 1000), TableSpec("tags", 300, "Mean"))
+    job, columns = plain(folder), ColumnsSpec(("click",), (), ("price",), ("user", "page", "tags"))
+    numbered = tuple(replace(table, ids="RowNumber") for table in tables)
+    data = DataSpec(
+        "Custom", None, None, SAMPLES, BATCH, 3, 0, columns=columns, hold_out=0.1, entrypoint="clicks:Clicks"
+    )
+    return replace(job, model=replace(job.model, tables=numbered, numeric=1), data=replace(data, hold_out=0.1))
+
+
+def wide(folder: Path) -> JobSpec:
+    """Eighty tables, one for each column."""
+    random, rows = np.random.default_rng(4), SAMPLES // 12
+    tables = tuple(TableSpec(f"t{place}", 20 + place, ids="RowNumber") for place in range(80))
+    columns = {table.name: random.integers(0, table.rows, rows) for table in tables}
+    (folder / "wide").mkdir()
+    pq.write_table(pa.table({"click": random.integers(0, 2, rows)} | columns), folder / "wide" / "rows.parquet")
+    named = ColumnsSpec(("click",), (), (), tuple(columns))
+    data = DataSpec("Parquet", f"{folder}/wide/", 12, None, BATCH, 5, 0, columns=named)
+    job = plain(folder)
+    return replace(job, model=replace(job.model, tables=tables), data=data)
+
+
+def early_stop(folder: Path) -> JobSpec:
+    """Rows are held out, and the job ends once two evaluations in a row gain less than `STOP` says."""
+    job = plain(folder)
+    return replace(job, data=replace(job.data, hold_out=0.1), evaluation=EvaluationSpec(EVERY, 10**6, STOP))
+
+
+def two_trainers(folder: Path) -> JobSpec:
+    """Two trainers in lockstep, by SGD in small steps."""
+    return replace(small_steps(plain(folder)), trainers=2)
+
+
+def averages(folder: Path) -> JobSpec:
+    """Two trainers whose copies are averaged; the dense state is saved often."""
+    job = two_trainers(folder)
+    return replace(job, dense_sync="ShadowMA", snapshots=replace(job.snapshots, dense_interval_s=0.05))
+
+
+JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
+    make.__name__: make
+    for make in (
+        *(plain, three_workers, dims, recipe, features, two_labels),
+        *(bags, vocabulary, code, wide, early_stop, two_trainers, averages),
+    )
+}
+
+
+def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], Verdict]:
+    """Return what one process scores at each evaluation up to the one that ends the job, and the verdict there."""
+    dataset = open_dataset(job.data, job.model, files_of(job))
+    trainer, found, verdict = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), Verdict()
+    evaluation = job.evaluation
+    assert evaluation is not None
+    stop = evaluation.early_stop
+
+    class Evaluations:
+        def after_step(self, step: int, slots: Ints) -> None:
+            del slots
+            nonlocal verdict
+            samples = step * job.data.batch_size
+            if verdict.ends(stop) or (samples % evaluation.every and step != trainer.order.steps):
+                return
+
+            def fetch(rows: UniqueRows) -> Rows:
+                return of_bands(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
+
+            scores = score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch)
+            figures = (scores.auc(), scores.log_loss(), scores.normalised_entropy(), scores.calibration())
+            found.append(HeldOutScores(step, samples, scores.samples, *figures))
+            verdict = verdict if stop is None else verdict.after(found[-1], stop)
+
+    trainer.train(Evaluations(), lambda _: None)
+    return tuple(found), verdict

@@ -1,0 +1,123 @@
+"""Smoke tests of the program: a job on this machine with a kill becomes a served model, and a stopped one goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from support.oracle import exact_auc, log_loss
+from support.runs import CPRJOB, incarnations, living, run, small_job, started, status, until
+
+pytestmark = pytest.mark.dist
+
+SERVE = Path(__file__).parents[2] / "examples" / "serve.py"
+ROWS, HELD_OUT, EPOCHS, BATCH = 4_000, 1_000, 10, 100
+#: Packages of the trainer, which serving does without.
+TRAINERS = ("torch", "safetensors", "minio", "pydantic", "onnxruntime")
+
+
+def write_job(folder: Path, **spec: Any) -> Path:
+    """Write clicks on items, each with a chance of its own, and the job that learns them; return its manifest."""
+    random = np.random.default_rng(1)
+    item = random.integers(0, 100, ROWS)
+    chance = 1 / (1 + np.exp(-np.random.default_rng(0).normal(0, 2, 100)[item]))
+    clicks = (random.random(ROWS) < chance).astype(np.int64)
+    items = [f"item-{each}" for each in item]
+    table = pa.table({"click": clicks, "price": random.normal(size=ROWS), "user": random.integers(0, 300, ROWS)})
+    (folder / "clicks").mkdir()
+    pq.write_table(table.append_column("item", [items]), folder / "clicks" / "rows.parquet", row_group_size=1000)
+    document = small_job(
+        accuracyBudget={"portionOfLostSamples": 0},
+        recovery={"replay": {"mode": "Required", "memory": "64Mi"}},
+        trainers={"workers": 1},
+        model={
+            "embeddingDim": 4,
+            "bottomMlp": [8, 4],
+            "topMlp": [8, 1],
+            "numeric": 1,
+            "tables": [{"name": name, "rows": 500} for name in ("user", "item")],
+        },
+        data={
+            "format": "Parquet",
+            "uri": f"{folder}/clicks/",
+            "epochs": EPOCHS,
+            "batchSize": BATCH,
+            "columns": {"labels": ["click"], "numbers": ["price"], "categories": ["user", "item"]},
+            "holdOut": HELD_OUT / ROWS,
+        },
+        **spec,
+    )
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    return path
+
+
+def cprjob(*arguments: object, **variables: str) -> str:
+    command = (*CPRJOB, *map(str, arguments))
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_run_with_a_killed_pod_is_evaluated_exported_and_served_without_the_trainer(tmp_path: Path) -> None:
+    code, report, output = run(tmp_path, write_job(tmp_path), "--kill", "shard/1@0.3:POD")
+    assert code == 0, output
+    assert (report["phase"], report["samples"]) == ("Succeeded", EPOCHS * (ROWS - HELD_OUT))
+    assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1}
+    (failure,) = report["failures"]
+    assert (failure["kind"], failure["tier"], failure["action"]) == ("Killed", "NewPod", "ReplaceShards")
+    assert (failure["lost_samples"], failure["lost_row_updates"], report["budget"]["spent"]) == (0, 0, 0)
+    assert report["replayed_samples"] > 0
+    assert "SIGKILL to all of shard/1" in output
+    until(lambda: not living(tmp_path))
+
+    score = json.loads(cprjob("evaluate", "--workdir", tmp_path / "work", "--json"))
+    assert score["samples"] == HELD_OUT
+    assert score["auc"] > 0.75
+    cprjob("export", "--workdir", tmp_path / "work", "--to", tmp_path / "model")
+    absent = tmp_path / "absent"
+    absent.mkdir()
+    for package in TRAINERS:
+        (absent / f"{package}.py").write_text(f"raise ImportError('{package} is not here')", "utf-8")
+    rows = pq.read_table(tmp_path / "clicks" / "rows.parquet").slice(ROWS - HELD_OUT)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    served = subprocess.run(
+        [sys.executable, SERVE, tmp_path / "model", tmp_path / "rows.parquet"],
+        env=os.environ | {"PYTHONPATH": str(absent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert served.returncode == 0, served.stderr
+    logits, labels = np.array(served.stdout.split(), float), rows["click"].to_numpy()
+    assert score["auc"] == pytest.approx(exact_auc(logits, labels), abs=1e-3)
+    assert score["logloss"] == pytest.approx(log_loss(logits, labels), rel=1e-4)
+
+
+def test_interrupted_run_goes_on_with_another_number_of_shards(tmp_path: Path) -> None:
+    manifest = write_job(tmp_path)
+    with started(tmp_path, manifest) as process:
+        until(lambda: status(tmp_path).get("progress", {}).get("samples"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    until(lambda: not living(tmp_path))
+    assert f"cprjob run --resume --workdir {tmp_path / 'work'}" in (tmp_path / "output.txt").read_text()
+    (anchor,) = status(tmp_path)["anchors"][-1:]
+    code, report, output = run(tmp_path, "--resume", "--set", "shards.replicas=3")
+    assert code == 0, output
+    assert "2 shards become 3" in output
+    assert incarnations(report) == {"shard/0": 2, "shard/1": 2, "shard/2": 1, "trainer/0": 2}
+    assert status(tmp_path)["forks"][-1]["anchor"] == anchor
+    assert report["samples"] == EPOCHS * (ROWS - HELD_OUT)
+    assert (report["budget"]["spent"], report["failures"]) == (0, [])

@@ -1,0 +1,232 @@
+"""A kill leaves the bytes of a run without: jobs of real processes against one process that nothing happens to.
+
+Each row of the table is a job with one trainer, so that pushes have one order, and faults at some of its steps. The
+rows pair features and faults; not every feature meets every fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.reports import Result
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.format.records import read_anchor
+from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.data.files import files_of
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.evaluate import evaluate
+from cpr_trainer.notebook import Fitted
+from cpr_trainer.store import open_store
+from processes.conftest import Reference
+from processes.faults import (
+    KEEPERS,
+    OFTEN_S,
+    REPLAY,
+    Row,
+    drained_shard,
+    drained_trainer,
+    ended_container,
+    kill,
+    killed_processes,
+    killed_shard_and_trainer_process,
+    killed_shards,
+    promoted_spare,
+    rolled_back,
+    run_without_loss,
+    superseded_shard,
+    with_parity,
+    without_store,
+)
+from processes.jobs import BATCH, EVERY, JOBS, SAMPLES, STEPS, STOP, evaluated_alone
+from support import table_data
+from support.local_job import LocalJob
+from support.model import assert_fitted, saved_model
+from support.resized_job import resized, stop
+from support.warm_start import run_held
+
+pytestmark = pytest.mark.dist
+
+
+@contextmanager
+def added_file(running: LocalJob) -> Iterator[None]:
+    """The trainer is replaced after a file came that its data would begin with; the job goes on without it."""
+    rows = table_data.as_text(table_data.clicks(600, seed=9), ",")
+    (running.folder / "log" / "day=0.csv").write_bytes(rows)
+    with drained_trainer(running):
+        yield
+    assert running.trainer().total_samples == SAMPLES
+    running.wait_for(lambda: running.trainer().new_files == 1, "the leader reports the file that is left out")
+
+
+TABLE = (
+    Row(
+        "pods of one and of both shards, and again while they catch up",
+        "plain",
+        ((60, killed_shards(1)), (150, killed_shards(0, 1, times=3))),
+        REPLAY,
+    ),
+    Row(
+        "pushes that memory does not hold, and the process of the trainer",
+        "plain",
+        ((60, killed_processes(ROLE_TRAINER, 0)), (160, killed_shards(1))),
+        {"replay_bytes": 256 << 10, "spill_bytes": 64 << 20},
+        environ=KEEPERS,
+    ),
+    Row(
+        "a shard that lives is replaced, then all go back to step 0",
+        "plain",
+        ((60, superseded_shard), (120, rolled_back(to_anchor=False))),
+        REPLAY,
+        OFTEN_S,
+    ),
+    Row(
+        "gradients of three workers",
+        "three_workers",
+        ((60, killed_processes(ROLE_TRAINER, 0)), (140, killed_processes(ROLE_TRAINER, 0))),
+        environ=KEEPERS,
+    ),
+    Row(
+        "several dims",
+        "dims",
+        ((60, drained_shard), (140, rolled_back(kills=ROLE_SHARD))),
+        interval_s=OFTEN_S,
+    ),
+    Row(
+        "a recipe, in its warm-up",
+        "recipe",
+        ((40, killed_shards(1)), (120, rolled_back(kills=ROLE_TRAINER))),
+        REPLAY,
+        OFTEN_S,
+    ),
+    Row("a recipe, and its moments go with a drained trainer", "recipe", ((60, drained_trainer),)),
+    Row("features and a sequence", "features", ((60, killed_shards(1)), (140, drained_shard)), REPLAY),
+    Row(
+        "two labels",
+        "two_labels",
+        ((60, killed_processes(ROLE_SHARD, 1)), (140, rolled_back(kills=ROLE_SHARD))),
+        interval_s=OFTEN_S,
+        environ=KEEPERS,
+    ),
+    Row(
+        "bags",
+        "bags",
+        ((60, ended_container), (110, killed_processes(ROLE_SHARD, 0)), (160, killed_shards(1))),
+        REPLAY,
+        environ=KEEPERS,
+        memory=True,
+    ),
+    Row("a built vocabulary", "vocabulary", ((60, added_file), (140, killed_shards(1))), REPLAY, OFTEN_S),
+    Row("rows from code", "code", ((60, killed_shard_and_trainer_process),), REPLAY, environ=KEEPERS),
+    Row(
+        "eighty tables", "wide", ((60, killed_processes(ROLE_SHARD, 1)), (120, killed_shards(1))), REPLAY, 1.0, KEEPERS
+    ),
+    Row(
+        "parity of three shards",
+        "plain",
+        (
+            (40, with_parity(killed_processes(ROLE_SHARD, 1))),
+            (80, with_parity(killed_shards(1, rebuilt=True))),
+            (120, with_parity(killed_processes(ROLE_SHARD, 0))),
+            (160, with_parity(promoted_spare(2))),
+        ),
+        REPLAY | {"shards": 3, "parity_shards": 2},
+        environ=KEEPERS,
+    ),
+    Row(
+        "parity while the store is away",
+        "plain",
+        ((100, with_parity(without_store(killed_shards(1, times=3, rebuilt=True)))),),
+        REPLAY | {"parity_shards": 1},
+    ),
+    Row(
+        "both shards of a stripe",
+        "plain",
+        ((100, with_parity(killed_shards(0, 1, rebuilt=False))),),
+        REPLAY | {"parity_shards": 1},
+    ),
+    Row(
+        "an early stop, and both kinds of members",
+        "early_stop",
+        ((EVERY // BATCH // 2, killed_shards(1)), (2 * EVERY // BATCH + 5, killed_processes(ROLE_TRAINER, 0))),
+        REPLAY,
+        OFTEN_S,
+        KEEPERS,
+    ),
+    Row("an early stop after a rollback", "early_stop", ((2 * EVERY // BATCH + 5, rolled_back()),), REPLAY, OFTEN_S),
+)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_killed_members_leave_the_bytes_of_a_run_without(row: Row, tmp_path: Path, reference: Reference) -> None:
+    undisturbed, expected = reference(row.job)
+    job = replace(JOBS[row.job](tmp_path), **row.spec)
+    if job.evaluation is None:
+        result = run_without_loss(row, job, tmp_path)
+        assert result.anchor.samples == SAMPLES
+        assert_ended_as(expected, job, result.anchor, tmp_path)
+    else:
+        last = evaluated_alone(undisturbed)[1].step
+        assert_ended_early(job, undisturbed, run_without_loss(row, job, tmp_path, last))
+
+
+def assert_ended_as(expected: Fitted, job: JobSpec, anchor: AnchorRef, folder: Path) -> None:
+    """The saved model is the expected one, bit for bit: rows, parameters, moments, scores."""
+    model = saved_model(job, anchor, folder / "model")
+    assert_fitted(expected, job, model)
+    assert model.metrics == expected.progressive.metrics
+    store = open_store(job.snapshots.store, None, None)
+    if job.model.dense_optimizer.kind == "Adam":
+        tensors = read_tensors(store, read_anchor(store, anchor))
+        assert float(tensors["optimizer_steps"]) == STEPS
+        assert len(tensors["network"]) == 3, "the parameters and both moments"
+    if expected.held_out is not None:
+        scored = evaluate(job, open_dataset(job.data, job.model, files_of(job)), store, anchor.key)
+        held_out = expected.held_out
+        assert (scored.auc, scored.log_loss, scored.samples) == (held_out.auc, held_out.log_loss, held_out.samples)
+
+
+def assert_ended_early(job: JobSpec, undisturbed: JobSpec, result: Result) -> None:
+    """The job ended where one process does; the best model is an anchor, and has the score that counted."""
+    evaluations, verdict = evaluated_alone(undisturbed)
+    assert verdict.ends(STOP)
+    assert 0 < verdict.best_step < verdict.step < STEPS
+    assert result.best is not None
+    assert (result.anchor.step, result.evaluation) == (verdict.step, evaluations[-1])
+    found = (result.best.anchor.step, result.best.value, result.best.since)
+    assert found == (verdict.best_step, verdict.best, verdict.since)
+    store, dataset = open_store(job.snapshots.store, None, None), open_dataset(job.data, job.model, files_of(job))
+    scored = evaluate(job, dataset, store, result.best.anchor.key)
+    assert (scored.step, scored.auc) == (verdict.best_step, verdict.best)
+
+
+@pytest.mark.parametrize("name", ["plain", "dims"])
+def test_resharded_job_leaves_the_bytes_of_a_run_without(name: str, tmp_path: Path, reference: Reference) -> None:
+    """Two shards, three, and two again; a shard of the three is killed right after the change."""
+    _, expected = reference(name)
+    job, anchor = JOBS[name](tmp_path), None
+    for generation, (shards, until) in enumerate(((2, 60), (3, 140), (2, STEPS)), start=1):
+        with resized(replace(job, shards=shards), tmp_path / f"run-{generation}", generation, anchor) as running:
+            running.hold_at(until if anchor is None else anchor.step)
+            running.start(run_held)
+            if generation == 2:
+                restored(running, until=60)
+                kill(running, 1)
+                running.replace_shard(1)
+                restored(running, until=60)
+            running.hold_at(until)
+            running.reach(until * BATCH)
+            anchor = running.result() if until == STEPS else stop(running)
+            assert (anchor.generation, anchor.samples) == (generation, until * BATCH)
+    assert anchor is not None
+    assert_ended_as(expected, job, anchor, tmp_path)
+
+
+def restored(running: LocalJob, until: int) -> None:
+    running.wait_for(lambda: running.shard(1).restored_samples == until * BATCH, "the shard has the anchor's rows")

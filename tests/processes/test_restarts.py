@@ -1,0 +1,183 @@
+"""Processes of a shard that begin again in the same pod, and spares; the test plays the trainer.
+
+A push is applied once, bit for bit, wherever the process was killed.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.codec import to_json
+from cpr_contract.env import KEEPER, MEMORY_DIR
+from cpr_contract.reports import ExitCode, ShardState
+from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE, Counters, signature
+from support.killed_shard import KilledInPushes
+from support.shard_job import KEY, ShardProcess, shard_roster, small_job
+from support.shard_story import BATCH, Story, push_through
+
+pytestmark = pytest.mark.dist
+
+POD = "small-spare-1"
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """The memory of the pod, which outlives its container."""
+    with tempfile.TemporaryDirectory(prefix="cpr-memory-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def end_container(story: Story) -> None:
+    """Kill the keeper, as the kernel does when the container runs out of memory: its process dies with it."""
+    server = story.shard.process.child
+    story.shard.process.send(signal.SIGKILL)
+    assert story.shard.end() == -signal.SIGKILL
+    story.wait_for(lambda: not Path(f"/proc/{server}").exists())
+
+
+@pytest.mark.parametrize("moment", ["before", "half", "after"])
+def test_process_killed_in_a_push_is_followed_by_one_that_has_it_once(moment: str, tmp_path: Path) -> None:
+    with Story(tmp_path, {KEEPER: "1"}) as story:
+        story.start(KilledInPushes((5, 11), moment))
+        story.join()
+        push_through(story, *range(1, 15), cut=8)
+        report = story.shard.wait_until(lambda report: report.lives == 3 and report.applied == (14,))
+        assert (report.lost, report.restored_samples, report.restarts) == ((), 0, 0)
+        assert report.row_updates is not None
+        assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
+        story.assert_rows(story.expected(*range(1, 15)))
+
+
+@pytest.mark.parametrize("strategy", ["Full", "MFU"])
+def test_restarted_container_has_applied_each_push_once(strategy: str, tmp_path: Path, memory: Path) -> None:
+    """It is killed right after a push was sent, which it may have applied or not, and may be saving."""
+    rng = random.Random(strategy)
+    with Story(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}, strategy=strategy) as story:
+
+        def restart(step: int, at: int) -> None:
+            if step == at:
+                end_container(story)
+                story.shard.run_again()
+
+        story.start()
+        story.join()
+        last, lives = 0, 1
+        for _ in range(2):
+            strike = partial(restart, at=last + rng.randrange(2, 16))
+            for first in range(last + 1, last + 21, 4):
+                push_through(story, *range(first, first + 4), cut=first + 1, pushed=strike)
+            last += 20
+            lives = story.shard.wait_until(lambda report, before=lives: report.lives > before).lives
+        report = story.shard.wait_until(lambda report: report.applied == (last,))
+        assert (report.lost, report.restored_samples, report.incarnation) == ((), 0, 1)
+        assert report.row_updates is not None
+        assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
+        assert report.restarts == 2
+        push_through(story, last + 1, cut=last + 1)
+        story.wait_for(lambda: story.saved_step() == last + 1)
+        story.shard.kill()
+        (memory / "rows").unlink()
+        story.start()  # in another pod: the last save stands alone
+        assert story.shard.wait_ready().restored_samples == BATCH * (last + 1)
+        story.assert_rows(story.expected(*range(1, last + 2)))
+
+
+def damage(path: Path) -> None:
+    """Change what the process has kept beside the rows, in both copies."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b'"generation"')
+    while at >= 0:
+        data[at + 1] ^= 1
+        at = data.find(b'"generation"', at)
+    path.write_bytes(data)
+
+
+def test_damaged_memory_of_a_container_ends_the_pod(tmp_path: Path, memory: Path) -> None:
+    """Its exit code begins no container again."""
+    with Story(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}) as story:
+        story.start()
+        story.join()
+        story.push(1, 2)
+        end_container(story)
+        damage(memory / "rows")
+        story.shard.run_again()
+        assert story.shard.end() == ExitCode.INTERNAL
+        assert story.shard.termination()["reason"] == "GivenUp"
+
+
+def test_stopped_pod_flushes_though_its_process_is_killed_before_it_reads_the_signal(tmp_path: Path) -> None:
+    with Story(tmp_path, {KEEPER: "1"}) as story:
+        story.start()
+        story.join()
+        story.push(1, 2, 3)
+        story.shard.signal_server(signal.SIGSTOP)
+        story.shard.process.send(signal.SIGTERM)
+        story.shard.signal_server()
+        assert story.shard.end() == ExitCode.FLUSHED
+        assert story.shard.termination()["samples"] == BATCH * 3
+        story.start()
+        assert story.shard.wait_ready().restored_samples == BATCH * 3
+        story.assert_rows(story.expected(1, 2, 3))
+
+
+@pytest.fixture
+def spare(tmp_path: Path) -> Iterator[ShardProcess]:
+    """A spare that is warm, with a keeper."""
+    roster = shard_roster(index=1, incarnation=3, newest_incarnation=3)
+    process = ShardProcess.start_spare(tmp_path, small_job(tmp_path, shards=2), roster, CPR_KEEPER="1", CPR_POD=POD)
+    try:
+        process.wait_until(lambda report: report.state is ShardState.SPARE)
+        yield process
+    finally:
+        process.kill()
+
+
+def send(spare: ShardProcess, number: int, *, pod: str = POD, key: bytes = KEY, size: int | None = None) -> int:
+    """Post the roster of incarnation 3 under this roster number; return the HTTP status."""
+    counters = Counters(roster=number, group=1, generation=1)
+    body = to_json(shard_roster(index=1, incarnation=3, newest_incarnation=3, counters=counters)).encode()
+    headers = {ROSTER_SIGNATURE: signature(key, pod, body), "Content-Length": str(len(body) if size is None else size)}
+    request = urllib.request.Request(spare.url(ROSTER_PAGE), body, headers, method="POST")  # noqa: S310 -- loopback
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_spare_becomes_a_shard_by_a_signed_roster_in_its_second_process(spare: ShardProcess) -> None:
+    spare.signal_server()
+    report = spare.wait_until(lambda report: report.state is ShardState.SPARE and report.lives == 2)
+    assert (report.index, report.incarnation, report.applied, spare.status_of("/readyz")) == (-1, 0, (), 200)
+    assert send(spare, 1, key=b"another") == 403
+    assert send(spare, 1, pod="small-spare-2") == 403
+    assert send(spare, 1, size=MAX_ROSTER_BYTES + 1) == 413
+    assert spare.wait_until(lambda report: report.state is ShardState.SPARE).index == -1
+    assert send(spare, 2) == 204
+    report = spare.wait_ready()
+    assert (report.index, report.incarnation, report.lives, report.counters.roster) == (1, 3, 2, 2)
+    spare.give(shard_roster(index=1, incarnation=3, newest_incarnation=3))  # the file of roster 1 comes later
+    assert send(spare, 3) == 204
+    assert spare.wait_until(lambda report: report.counters.roster == 3).incarnation == 3
+
+
+def test_superseded_spare_and_stopped_spare_end(spare: ShardProcess, tmp_path: Path) -> None:
+    spare.give(shard_roster(index=1, incarnation=3, newest_incarnation=4))
+    assert spare.end() == ExitCode.SUPERSEDED
+    other = ShardProcess.start_spare(tmp_path, small_job(tmp_path), shard_roster(), CPR_KEEPER="1", CPR_POD=POD)
+    try:
+        other.wait_until(lambda report: report.state is ShardState.SPARE)
+        other.process.send(signal.SIGTERM)
+        assert other.end() == 128 + signal.SIGTERM
+    finally:
+        other.kill()

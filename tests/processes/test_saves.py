@@ -1,0 +1,110 @@
+"""A shard killed at every stage of a save, of each kind, and of a restore comes back with a committed state.
+
+A real process over a real folder. Rows are compared bit for bit with a model that applied the same pushes; so is the
+state of the optimizer, by one more push.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.roster import Counters
+from support.killed_shard import KilledAt
+from support.shard_job import shard_roster
+from support.shard_story import BATCH, Story
+
+pytestmark = pytest.mark.dist
+
+
+def first_cut(story: Story) -> None:
+    story.cut(1, 2, 3, 4)
+
+
+def second_cut(story: Story) -> None:
+    story.cut(1, 2, 3, 4)
+    story.cut(5, 6, 7, 8)
+
+
+def priority_save(story: Story) -> None:
+    """One is marked after step 6, and may be committed after step 9."""
+    story.cut(1, 2, 3, 4)
+    story.push(5, 6)
+    story.shard.give(shard_roster(counters=Counters(2, 1, 1), priority_interval_s=0.01))
+    story.wait_for(lambda: any(story.store.rglob("*-priority")) or story.dead())
+    story.push(7, 8, 9)
+
+
+def flush(story: Story) -> None:
+    story.cut(1, 2, 3, 4)
+    story.push(5, 6)
+    story.shard.process.send(signal.SIGTERM)
+
+
+KINDS: dict[str, tuple[Callable[[Story], None], str, tuple[int, int], tuple[int, int]]] = {
+    # kind of save: its pushes, its folder, and the steps of (rows, progress) if it is not committed, and if it is
+    "the first cut": (first_cut, "step-000000004", (0, 0), (4, 4)),
+    "a cut on another": (second_cut, "step-000000008", (4, 4), (8, 8)),
+    "the most important rows": (priority_save, "step-000000006-priority", (4, 4), (6, 4)),
+    "a flush": (flush, "step-000000006-flush", (4, 4), (6, 6)),
+}
+STAGES: dict[str, tuple[str, str, bool]] = {
+    # stage: the object that is being written, what is done of it, whether the save counts
+    "before the first part": ("part-00000", "before", False),
+    "half of the first part": ("part-00000", "half", False),
+    "between two parts": ("part-00001", "after", False),
+    "before the manifest": ("manifest.json", "before", False),
+    "half of the manifest": ("manifest.json", "half", False),
+    "after the manifest": ("manifest.json", "after", True),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_shard_killed_while_it_saves_restores_a_committed_state(kind: str, stage: str, tmp_path: Path) -> None:
+    save, folder, without, with_it = KINDS[kind]
+    object_name, moment, counts = STAGES[stage]
+    rows_step, progress_step = with_it if counts else without
+    with Story(tmp_path) as story:
+        story.start(KilledAt(f"/{folder}/{object_name}", moment))
+        story.join()
+        save(story)
+        assert story.shard.end() == -signal.SIGKILL
+        story.start()
+        report = story.shard.wait_ready()
+        assert report.restored_samples == BATCH * progress_step
+        story.assert_rows(story.expected(*range(1, rows_step + 1)))
+
+
+@pytest.mark.parametrize("moment", ["before", "half", "after"])
+def test_shard_killed_while_it_records_its_restore_restores_again(moment: str, tmp_path: Path) -> None:
+    with Story(tmp_path) as story:
+        story.start()
+        story.join()
+        story.cut(1, 2, 3, 4)
+        story.push(5, 6)
+        story.shard.kill()
+        story.start(KilledAt("inc-0002/origin.json", moment))
+        assert story.shard.end() == -signal.SIGKILL
+        story.start()
+        assert story.shard.wait_ready().restored_samples == BATCH * 4
+        story.assert_rows(story.expected(1, 2, 3, 4))
+
+
+def test_restored_priority_rows_are_in_the_next_save(tmp_path: Path) -> None:
+    """Rows of a priority save are changes that no complete save holds: the next one must have them."""
+    with Story(tmp_path) as story:
+        story.start(KilledAt("step-000000006-priority/manifest.json", "after"))
+        story.join()
+        priority_save(story)
+        assert story.shard.end() == -signal.SIGKILL
+        story.start()
+        story.join()
+        story.cut(10)
+        story.shard.kill()
+        story.start()
+        assert story.shard.wait_ready().restored_samples == BATCH * 10
+        story.assert_rows(story.expected(1, 2, 3, 4, 5, 6, 10))

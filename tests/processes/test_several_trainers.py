@@ -1,0 +1,186 @@
+"""Jobs of two trainers whose members are killed: every push is applied once, and nothing is lost.
+
+The pushes of two trainers come in any order, so bits cannot be compared. The row updates that a shard has applied are
+counted from the data.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.choices import DenseSync
+from cpr_contract.codec import from_json
+from cpr_contract.env import ROLE_TRAINER
+from cpr_contract.manifests import RowUpdates, ShardManifest, WorkersManifest
+from cpr_contract.reports import Result, TrainerState
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import MEASURED, EvaluationSpec
+from cpr_trainer.checkpoint.format.records import is_even, pin, read_anchor
+from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.store import open_store
+from cpr_trainer.trainer.scores import MERGE_STEPS
+from processes.faults import (
+    KEEPERS,
+    NEVER_S,
+    OFTEN_S,
+    REPLAY,
+    Row,
+    drained_shard,
+    killed_processes,
+    killed_shards,
+    killed_trainer,
+    killed_trainers_and_shard,
+    rolled_back,
+    run_without_loss,
+    stopped_trainer,
+)
+from processes.jobs import BATCH, EVERY, JOBS, SAMPLES, STEPS, evaluated_alone
+from support.local_job import LocalJob, small_job
+from support.model import saved_model, train_alone
+from support.resized_job import resized, stop
+from support.row_count import Count
+from support.warm_start import run_held
+
+pytestmark = pytest.mark.dist
+
+TABLE = (
+    Row("a leader's pod, then a shard", "two_trainers", ((60, killed_trainer(0)), (150, killed_shards(0))), REPLAY),
+    Row("a follower's pod, then the leader's", "two_trainers", ((60, killed_trainer(1)), (140, killed_trainer(0)))),
+    Row("the processes of both", "two_trainers", ((60, killed_processes(ROLE_TRAINER, 0, 1)),), environ=KEEPERS),
+    Row("both shards together, and again", "two_trainers", ((60, killed_shards(0, 1, times=2)),), REPLAY),
+    Row("a drained shard, and its successor", "two_trainers", ((60, drained_shard), (140, killed_shards(1))), REPLAY),
+    Row("the leader of averages", "averages", ((60, killed_trainer(0)),), {"dense_sync": "ShadowMA"}),
+    Row("a leader that stands still", "averages", ((60, stopped_trainer(0)),), {"dense_sync": "ShadowBMUF"}),
+    Row("a follower that stands still", "averages", ((60, stopped_trainer(1)),), {"dense_sync": "ShadowEASGD"}),
+    Row("a rollback of averages", "averages", ((120, rolled_back()),), {"dense_sync": "ShadowBMUF"}, OFTEN_S),
+    Row("all trainers and a shard", "averages", ((100, killed_trainers_and_shard),), {"dense_sync": "ShadowMA"}),
+)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_killed_members_of_two_trainers_lose_no_push(row: Row, tmp_path: Path) -> None:
+    job = replace(JOBS[row.job](tmp_path), **row.spec)
+    anchor = run_without_loss(row, job, tmp_path).anchor
+    assert anchor.samples == SAMPLES
+    store = open_store(job.snapshots.store, None, None)
+    saved = from_json(ShardManifest, store.get(read_anchor(store, anchor).shards[1].key))
+    assert saved.row_updates == RowUpdates(Count(job).all(), 0, exact=True)
+
+
+def test_two_trainers_in_lockstep_learn_as_well_as_one_though_the_leader_is_killed(tmp_path: Path) -> None:
+    """The AUC of fewer steps depends more on the order of the pushes."""
+    steps = 600
+    job = replace(JOBS["two_trainers"](tmp_path), data=small_job(tmp_path, samples=steps * BATCH).data)
+    with LocalJob(job, tmp_path) as running:
+        running.hold_at(200)
+        running.start(run_held)
+        running.reach(200 * BATCH)
+        with killed_trainer(0)(running):
+            running.hold_at(steps)
+        model, expected = saved_model(job, running.result(), tmp_path / "model"), train_alone(job)
+    assert model.auc is not None
+    assert abs(model.auc - expected.auc) < 0.002
+    # The scores of a process since the last merge die with it.
+    unmerged = MERGE_STEPS * BATCH // 2
+    assert steps * BATCH * 4 // 5 - unmerged <= model.scored <= steps * BATCH * 4 // 5
+
+
+def test_replaced_trainers_are_sent_the_moments(tmp_path: Path) -> None:
+    """The second leader has a copy of the state; its count of steps differs from that of moments that begin anew."""
+    job = replace(JOBS["recipe"](tmp_path), trainers=2)
+    with LocalJob(job, tmp_path, NEVER_S) as running:
+        running.hold_at(60)
+        running.start(run_held)
+        running.reach(40 * BATCH)
+        with killed_trainer(1)(running):
+            running.hold_at(100)
+        with killed_trainer(0)(running):
+            running.hold_at(STEPS)
+        anchor = running.result()
+    tensors = read_tensors(store := open_store(job.snapshots.store, None, None), read_anchor(store, anchor))
+    assert float(tensors["optimizer_steps"]) == STEPS
+    model, expected = saved_model(job, anchor, tmp_path / "model"), train_alone(job)
+    assert model.auc is not None
+    assert abs(model.auc - expected.auc) < 0.02
+
+
+def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp_path: Path) -> None:
+    job = JOBS["two_trainers"](tmp_path)
+    job = replace(job, data=replace(job.data, hold_out=0.1), evaluation=EvaluationSpec(EVERY, 10**6))
+    with LocalJob(job, tmp_path, NEVER_S) as running:
+        running.hold_at(60)
+        running.start(run_held)
+        first = running.wait_for(lambda: running.trainer().evaluation, "the model is scored")
+        with killed_trainer(1)(running):
+            running.hold_at(STEPS)
+        running.result()
+        found = from_json(Result, running.trainers[0].last_word).evaluation
+    evaluations, _ = evaluated_alone(job)
+    alone = next(each for each in evaluations if found is not None and each.step == found.step)
+    assert first.scored == found.scored == alone.scored
+    assert found.step == (STEPS - 1) // (EVERY // BATCH) * (EVERY // BATCH)
+    assert found.auc == pytest.approx(alone.auc, abs=0.02)
+    assert found.logloss == pytest.approx(alone.logloss, abs=0.02)
+
+
+def test_replaced_trainers_have_the_workers_that_were_measured(tmp_path: Path) -> None:
+    """The first leader has measured, and was lost since. No trainer here would measure so many."""
+    job = replace(JOBS["two_trainers"](tmp_path), workers=MEASURED)
+    found = WorkersManifest(CONTRACT_VERSION, job.job_uid, 3, "measured before")
+    pin(open_store(job.snapshots.store, None, None), found)
+    with LocalJob(job, tmp_path, NEVER_S) as running:
+        running.hold_at(40)
+        running.start(run_held)
+        running.reach(20 * BATCH)
+        with killed_trainer(1)(running):
+            running.hold_at(80)
+        with killed_trainer(0)(running):
+            running.hold_at(120)
+        assert [running.trainer(rank).workers for rank in (0, 1)] == [3, 3]
+
+
+def meet(running: LocalJob) -> AnchorRef:
+    """Have trainers without lockstep come to one step; return its anchor."""
+    running.meet = True
+    running.publish()
+    anchor = running.wait_for(lambda: running.trainer(running.leader).met, "all have met")
+    assert isinstance(anchor, AnchorRef)
+    assert is_even(open_store(running.job.snapshots.store, None, None), anchor)
+    return anchor
+
+
+@pytest.mark.parametrize("sync", ["AllReduce", "ShadowEASGD"])
+def test_trainers_whose_number_changes_train_every_sample_once(tmp_path: Path, sync: DenseSync) -> None:
+    """Two, three, and two again. Without lockstep the leader and a shard of the three die on the way to a step."""
+    job, anchor = replace(JOBS["two_trainers"](tmp_path), dense_sync=sync), None
+    for generation, (trainers, until) in enumerate(((2, 60), (3, 140)), start=1):
+        part = replace(job, trainers=trainers)
+        with resized(part, tmp_path / f"run-{generation}", generation, anchor) as running:
+            running.hold_at(until + 20)
+            running.start(run_held)
+            running.reach(until * BATCH)
+            if not job.lockstep:
+                if generation == 2:
+                    running.kill(running.trainers[1], signal.SIGSTOP)
+                    running.meet = True
+                    running.publish()
+                    running.wait_for(lambda r=running: r.trainer().state is TrainerState.MEETING, "the leader waits")
+                    running.kill(running.trainers[0])
+                    running.kill(running.trainers[1], signal.SIGCONT)
+                    running.replace_trainers(0, leader=1)
+                there = meet(running)
+            anchor = stop(running)
+            assert until <= anchor.step < STEPS
+            assert job.lockstep or anchor == there
+    with resized(job, tmp_path / "run-3", 3, anchor) as running:
+        running.start()
+        result = running.result()
+        shards = [running.shard(index) for index in (0, 1)]
+    assert result.samples == SAMPLES
+    assert [shard.lost for shard in shards] == [(), ()]
+    assert [shard.row_updates.lost for shard in shards if shard.row_updates] == [0, 0]

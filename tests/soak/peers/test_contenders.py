@@ -1,0 +1,87 @@
+"""What CPRJob's speed is compared with trains the same model on the same samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_contract.codec import to_json
+from cpr_contract.env import SPEC
+from cpr_contract.trace import STEP_TRACE, TracedStep
+from cpr_trainer.runtime import Trace
+from cprjob_bench.roles.single import train
+from processes.jobs import two_labels
+from support.local_job import small_job
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+
+REPOSITORY = Path(__file__).parents[3]
+CONTENDERS = REPOSITORY / "laboratory" / "contenders"
+PACKAGES = os.pathsep.join(str(REPOSITORY / folder) for folder in ("trainer_image", "laboratory"))
+PEERS_PYTHON = CONTENDERS / ".venv" / "bin" / "python"
+needs_torchrec = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="TorchRec is not installed: run `make peers`")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param((sys.executable, "rpc_peer.py"), id="torch-rpc"),
+        pytest.param((PEERS_PYTHON, "torchrec_peer.py", "1"), id="torchrec", marks=needs_torchrec),
+        pytest.param((PEERS_PYTHON, "torchrec_peer.py", "2"), id="torchrec-gloo", marks=needs_torchrec),
+    ],
+)
+def test_a_peer_ends_where_one_process_does(tmp_path: Path, command: tuple[str | Path, ...]) -> None:
+    job = small_job(tmp_path, samples=1000)
+    with closing(Trace(None)) as untraced:
+        alone, _ = train(job, untraced)
+    python, script, *rest = command
+    variables = {SPEC: to_json(job), STEP_TRACE: str(tmp_path / "steps"), "OMP_WAIT_POLICY": "PASSIVE"}
+    subprocess.run(
+        [python, CONTENDERS / script, *rest, tmp_path / "end.pt"],
+        env={**os.environ, **variables, "PYTHONPATH": PACKAGES},
+        check=True,
+    )
+    torch.testing.assert_close(torch.load(tmp_path / "end.pt"), alone.parameters, rtol=1e-3, atol=1e-5)
+    assert [TracedStep.of_line(line).step for line in (tmp_path / "steps").read_text().splitlines()] == [*range(1, 11)]
+
+
+#: Trains the job in the environment in one process, and writes its scores.
+TRAIN_ALONE = """
+import json, os, torch
+from cpr_trainer.data.files import files_of
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.runtime import read_job
+torch.set_num_threads(1)
+job = read_job(os.environ)
+trainer = LoneTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
+trainer.train(None, lambda samples: None)
+print(json.dumps(trainer.scores.validation.metrics()))
+"""
+
+
+@needs_torchrec
+def test_torchrecs_own_modules_are_a_dense_network(tmp_path: Path) -> None:
+    job = two_labels(tmp_path)
+    job = replace(job, data=replace(job.data, epochs=8))
+    job = replace(job, model=replace(job.model, entrypoint="torchrec_dlrm:Network"))
+    folders = (PACKAGES, str(REPOSITORY / "tests" / "support"))
+    done = subprocess.run(
+        [PEERS_PYTHON, "-c", TRAIN_ALONE],
+        env={**os.environ, SPEC: to_json(job), "PYTHONPATH": os.pathsep.join(folders)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    scores = dict(json.loads(done.stdout.splitlines()[-1]))
+    assert scores.keys() == {"click.auc", "click.logloss", "buy.auc", "buy.logloss"}
+    assert scores["click.auc"] > 0.65
+    assert scores["buy.auc"] > 0.7

@@ -1,0 +1,103 @@
+"""Processes that hang or crash again and again: silence and counts that need real time."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.env import KEEPER
+from cpr_contract.reports import ExitCode
+from support.local_job import LocalJob, small_job
+from support.model import SavedModel, assert_same, saved_model
+from support.shard_job import hasty
+from support.shard_story import Story
+from support.warm_start import Main, run, run_with_a_thread
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+SAMPLES = 60_000
+KEPT = {KEEPER: "1"}
+
+
+def test_hung_server_of_a_shard_is_followed_by_one_with_all_rows(tmp_path: Path) -> None:
+    with Story(tmp_path, KEPT) as story:
+        story.job = hasty(story.job)
+        story.start()
+        story.join()
+        story.push(1, 2, 3)
+        story.shard.signal_server(signal.SIGSTOP)
+        story.shard.wait_until(lambda report: report.lives == 2)
+        assert "hangs" in (story.shard.folder / "log").read_text()
+        story.assert_rows(story.expected(1, 2, 3))
+
+
+def test_third_crash_within_a_minute_ends_the_pod(tmp_path: Path) -> None:
+    with Story(tmp_path, KEPT) as story:
+        story.start()
+        story.join()
+        story.cut(1)
+        for life in (2, 3):
+            story.shard.signal_server()
+            story.shard.wait_until(lambda report, life=life: report.lives == life)
+        story.shard.signal_server()
+        assert story.shard.end() == ExitCode.INTERNAL
+        problem = story.shard.termination()
+        assert problem["reason"] == "GivenUp"
+        assert "3 processes ended within 60 s, the last one by SIGKILL" in problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("number", "main", "logged"),
+    [(signal.SIGSTOP, run, "hangs"), (signal.SIGKILL, run_with_a_thread, "loads its code itself")],
+    ids=["hung", "keeper with threads"],
+)
+def test_process_of_a_trainer_is_followed_by_one_with_the_same_bits(
+    number: signal.Signals, main: Main, logged: str, tmp_path: Path, calm: SavedModel
+) -> None:
+    """A keeper with threads cannot fork: the next process loads its code itself, which takes seconds."""
+    job = hasty(small_job(tmp_path, samples=SAMPLES))
+    with LocalJob(job, tmp_path, environ=KEPT) as running:
+        running.start(main)
+        running.reach(SAMPLES // 3)
+        running.kill_server(running.trainers[0], number)
+        running.wait_for(lambda: logged in running.trainers[0].log, "its keeper begins another")
+        anchor = running.result()
+    assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
+
+
+def test_hung_members_are_reported_as_silent(tmp_path: Path) -> None:
+    """A hung trainer by the other one and by a shard; a hung shard by both trainers."""
+    job = hasty(small_job(tmp_path, samples=SAMPLES, trainers=2))
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        running.reach(SAMPLES // 4)
+        running.kill(running.trainers[0], signal.SIGSTOP)
+        running.wait_for(lambda: "trainer/0" in running.trainer(1).silent, "the follower misses it")
+        running.wait_for(lambda: "trainer/0" in running.shard(0).silent, "a shard misses it")
+        running.leader = 1
+        running.kill(running.trainers[0])
+        running.replace_trainers(0, leader=1)
+        running.reach(SAMPLES // 3)
+        running.kill(running.shards[1], signal.SIGSTOP)
+        for index in range(2):
+            running.wait_for(lambda i=index: running.trainer(i).silent == ("shard/1",), f"trainer/{index} misses it")
+        assert running.trainer().samples < SAMPLES
+
+
+def test_only_trainer_killed_loses_what_its_dense_state_misses(tmp_path: Path) -> None:
+    job = hasty(small_job(tmp_path, samples=SAMPLES))
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        running.train_unsaved()
+        running.kill(running.trainers[0])
+        running.wait_exit(running.trainers[0])
+        for index in range(2):
+            running.wait_for(lambda i=index: "trainer/0" in running.shard(i).silent, "what it sent is read to the end")
+        applied = max(running.shard(index).applied_step for index in range(2)) * job.data.batch_size
+        running.replace_trainers(0, leader=0)
+        ((saved, reached),) = running.wait_for(lambda: running.trainer().lost, "it reports what the dense state misses")
+        anchor = running.result()
+    assert saved < reached == applied
+    assert anchor.samples == SAMPLES
