@@ -140,11 +140,7 @@ BOUNDS = (
         CSV | {"spec.data.columns.labels": ["a label"]},
         CSV | {"spec.data.columns.labels": [""]},
     ),
-    Case(
-        "spec.data",
-        PARQUET,
-        PARQUET | {"spec.data.columns.categories": GONE},
-    ),
+    Case("spec.data", PARQUET, PARQUET | {"spec.data.columns.categories": GONE}),
     Case(
         "spec.model.tables[1].pooling",
         PARQUET | BAG | {"spec.model.tables.1.pooling": "Sum"},

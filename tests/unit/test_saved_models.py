@@ -141,7 +141,7 @@ def test_exported_model_has_files_that_others_read(job: JobSpec, anchor: AnchorR
     stream = export_model(job, ExportRequest(anchor.key), "-")
     stream.seek(0)
     with tarfile.open(fileobj=stream, mode="r|") as archive:
-        found = {each.name: file.read() for each in archive if (file := archive.extractfile(each))}
+        found = {each.name: part.read() for each in archive if (part := archive.extractfile(each))}
     assert list(found)[-1] == "model.json"
     assert found == files
     assert not Path("-").exists()

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
 from cpr_operator.cli.asking import TrialError
 from cpr_operator.cli.console import OptionError
-from cprjob_bench.commands import kills, measuring, recovery, redundancy, snapshot, train
+from cprjob_bench.commands import kills, measuring, recovery, snapshot, train
 from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause
 from cprjob_bench.commands.modes import MODES, Contender, killed_job
 from cprjob_bench.commands.priority import Samples, job_over, prepare, result, runs_of
 from cprjob_bench.commands.verdict import ANCHORS, FULL, Design, Run, Study, design, mean_of, study
-from cprjob_bench.documents import Contest, Cut, Figures, Latency, RedundancyDocument, Round, Saved, Saving, Window
+from cprjob_bench.documents import Contest, Cut, Figures, Latency, Round, Saved, Saving, Window
 from cprjob_bench.options import RedundancyMode, TrainPreset
 
 MIB = 2**20
@@ -168,27 +168,6 @@ def test_redundancy_result_compares_windows_with_those_of_none() -> None:
     assert found.resident_of_none == pytest.approx(0.1)
     first, second = ((40 + 1e5 / mine) / (40 + 1e5 / its) for mine, its in ((900, 1000), (450, 500)))
     assert found.processor_of_none == pytest.approx((first + second) / 2), "of members alone"
-
-
-def test_redundancy_result_gives_a_reason_for_each_missing_value() -> None:
-    def kill(seconds: float, meanwhile: float | None, core: float | None = 2.0) -> kills.Kill:
-        return kills.Kill(seconds, 0.5, core, None if meanwhile is None else seconds + 1, meanwhile, "Parity")
-
-    found = kills.recovery_of(RedundancyMode.PARITY_2, [kill(0.5, 0.9), kill(0.7, 0.8), kill(3.0, None)])
-    assert (found.seconds_to_next_step, found.throughput_while_rebuilding, found.kills) == (0.7, pytest.approx(0.85), 3)
-    for mode, runs, nulls in (
-        (RedundancyMode.PARITY_2, [kill(1.0, 0.9)], 0),
-        (RedundancyMode.REPLAY, [kill(1.0, None, None)], 3),
-        (RedundancyMode.NONE, [], 5),
-        (RedundancyMode.EAGER, [], 5),
-    ):
-        found = kills.recovery_of(mode, runs)
-        assert {name for name, value in asdict(found).items() if value is None} == set(found.why_null)
-        assert len(found.why_null) == nulls
-    windows = {mode: [window(1000.0)] for mode in (RedundancyMode.NONE, RedundancyMode.PARITY_1)}
-    table = kills.figures_of(windows, {mode: {64: ()} for mode in windows}, 100 * MIB)
-    made = RedundancyDocument("kaggle", 1000, 2048, 1, 5, 100.0, 1, 2, table, {"none": ()})
-    assert "goes back to its last save" in printed(redundancy.result(made).show)
 
 
 def a_round(idle_ms: float, saving_ms: float, pause_s: float) -> Round:

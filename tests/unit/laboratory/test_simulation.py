@@ -200,7 +200,7 @@ def test_engine_accounts_for_a_failure(
     decision: Decision,
     promise: bool,  # noqa: FBT001
     failure: tuple[float, int],
-    expected: tuple[float, ...],
+    expected: tuple[int, float, float],
 ) -> None:
     job = replace(JOB, limit=limit, replay=0.25)
     out = run(job, OpenLoop(decision, promise=promise), failures_of([failure]), random.Random(0))

@@ -167,8 +167,9 @@ def test_eager_parity_sums_the_differences_of_all_members(shards: list[EagerThre
         follow(exchange, *shards)
         exchange.wait_ready(WAIT_S)
         for step in range(1, 7):
-            rows = find_access(placement, np.stack([rng.integers(0, 90, 30), rng.integers(0, 37, 30)], axis=1)).unique
-            exchange.push(step, rows, np.full((len(rows), 4), step, np.float32), 0, WAIT_S)
+            ids = np.stack([rng.integers(0, 90, 30), rng.integers(0, 37, 30)], axis=1)
+            unique = find_access(placement, ids).unique
+            exchange.push(step, unique, np.full((len(unique), 4), step, np.float32), 0, WAIT_S)
         exchange.settle(WAIT_S)
     finally:
         exchange.close()

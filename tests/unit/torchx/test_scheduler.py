@@ -121,8 +121,8 @@ def test_torchxconfig_names_the_cluster(jobs: Jobs, tmp_path: Path, monkeypatch:
     (tmp_path / "config").write_text("[cprjob]\nkubeconfig = /there\ncontext = test\nnamespace = other\n")
     made = module.create_scheduler("torchx")
     assert made.list() == []
-    assert isinstance(made._connection, FakeConnection)
-    assert made._connection.place == Place("other", "test", "/there")
+    connection: Any = made._connection
+    assert connection.place == Place("other", "test", "/there")
 
 
 @pytest.mark.parametrize(
