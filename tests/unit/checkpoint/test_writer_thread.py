@@ -264,8 +264,7 @@ def test_it_is_busy_until_the_commit() -> None:
     bench = Bench(wait)
     assert bench.writing.idle
     bench.submit(3)
-    started.wait()
-    assert not bench.writing.idle
+    assert (started.wait(), bench.writing.idle) == (True, False)
     gate.set()
     assert isinstance(bench.told(), Committed)
     assert bench.writing.idle

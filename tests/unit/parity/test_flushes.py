@@ -37,6 +37,14 @@ def running(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Iterator[ParityJob
     running.close()
 
 
+def test_broken_connections_lose_no_flush_and_double_none(running: ParityJob) -> None:
+    for turn in range(8):
+        running.push()
+        running.shards[turn % SHARDS].do(running.shards[turn % SHARDS].break_connections)
+    running.protect()
+    running.check()
+
+
 def test_what_not_all_ranks_have_pushed_is_not_told_as_protected(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A floor that is taken from it would ask for more than the parity has of the other rank."""
     monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
