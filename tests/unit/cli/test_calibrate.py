@@ -267,3 +267,11 @@ def test_mistakes_are_told_before_anything_starts(arguments: list[str], code: in
     result = CliRunner().invoke(app, ["calibrate", QUICKSTART, *arguments])
     assert result.exit_code == code, result.output
     assert says in result.output
+
+
+def test_a_wrong_manifest_is_told_field_by_field(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(Path(QUICKSTART).read_text("utf-8").replace("batchSize: 256", "batchSize: 0"), "utf-8")
+    result = CliRunner().invoke(app, ["calibrate", str(wrong)])
+    assert result.exit_code == 1
+    assert "spec.data.batchSize" in result.output

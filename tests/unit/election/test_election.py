@@ -223,6 +223,19 @@ def test_a_lease_that_is_deleted_or_written_over_is_noticed() -> None:
     play("a", "b", server=server, script=script)
 
 
+def test_an_object_that_is_only_labelled_is_renewed_all_the_same() -> None:
+    async def script(a: Candidate, *_: object) -> None:
+        await asyncio.sleep(30)
+        assert server.lease is not None
+        server.lease = replace(server.lease, resource_version="labelled")
+        await asyncio.sleep(30)
+        assert len(a.terms) == 1
+        assert a.leads
+
+    server = FakeLeases()
+    play("a", server=server, script=script)
+
+
 def test_a_lease_that_is_given_back_is_taken_at_once() -> None:
     async def script(a: Candidate, b: Candidate, first: asyncio.Task[None], second: asyncio.Task[None]) -> None:
         await asyncio.sleep(30)

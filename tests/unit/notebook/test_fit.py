@@ -54,7 +54,7 @@ def test_each_batch_is_scored_before_it_trains_and_held_out_rows_after_all(fitte
 
 def test_data_that_scores_takes_the_rows_of_the_values_that_were_trained(tmp_path: Path) -> None:
     """Counted anew, its own most frequent value would have row 1, and the prediction of another user."""
-    (tmp_path / "clicks.csv").write_text("click,user\n" + "1,always\n1,always\n0,never\n" * 300)
+    (tmp_path / "clicks.csv").write_text("click,user\n" + "1,always\n1,always\n0,never\n" * 60)
     (tmp_path / "later.csv").write_text("click,user\n" + "0,never\n0,never\n1,always\n" * 20)
     columns = {"labels": ["click"], "categories": ["user"]}
     data = {"format": "CSV", "uri": f"{tmp_path}/clicks.csv", "columns": columns, "epochs": 5, "batchSize": 10}

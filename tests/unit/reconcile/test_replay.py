@@ -67,6 +67,7 @@ def loss_of_shard_1(world: PassInput, *others: str) -> Loss:
         pytest.param(
             (((500, 500, 500), (500, 500, 500)), ((500, 600, 500), (500, 600, 500))), (), 600, 600, id="newest save"
         ),
+        pytest.param((NOTHING, NOTHING), (), None, 0, id="nothing forgotten"),
         pytest.param((NOTHING, ((), (0, 0, 0))), (), None, None, id="no replay"),
         pytest.param((NOTHING, ((-1, -1, -1), (0, 0, 0))), (), None, None, id="keeps nothing"),
         pytest.param((NOTHING, NOTHING), ("trainer/1",), None, None, id="lost trainer"),
