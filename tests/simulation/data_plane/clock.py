@@ -65,6 +65,12 @@ class Scheduler:
         """The time in seconds, as `time.monotonic` tells it."""
         return self.now
 
+    @property
+    def task(self) -> Task:
+        """The running task."""
+        assert self.current is not None, "only a task may wait"
+        return self.current
+
     def process(self, name: str, host: str) -> Process:
         """Return a process that has no task yet."""
         self.processes.append(Process(next(self._numbers), name, host))
@@ -102,8 +108,7 @@ class Scheduler:
 
     def park(self, timeout_s: float | None = None) -> bool:
         """Let the running task wait until it is woken; False if the time was over first."""
-        task = self.current
-        assert task is not None, "only a task may wait"
+        task = self.task
         if task.process.dead:
             raise Killed
         task.turn += 1
@@ -128,8 +133,7 @@ class Scheduler:
 
     def yield_now(self) -> None:
         """Let others go first, perhaps."""
-        task = self.current
-        assert task is not None
+        task = self.task
         task.parked = True
         self.wake(task)
         self._hub.switch()

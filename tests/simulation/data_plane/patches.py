@@ -18,13 +18,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
+
+import pytest
 
 from cpr_trainer.store.transfers import in_parallel
 from simulation.data_plane.clock import Process, Scheduler, Task
 from simulation.data_plane.network import Address, Bell, Network, Socket, Watched
 from simulation.data_plane.signals import Kernel
-from simulation.data_plane.threads import Pool, Threads
+from simulation.data_plane.threads import Pool, threads
 
 
 class Selector:
@@ -112,9 +116,7 @@ class Sockets:
 
     @property
     def _process(self) -> Process:
-        current = self._network.scheduler.current
-        assert current is not None
-        return current.process
+        return self._network.scheduler.task.process
 
 
 Item = TypeVar("Item")
@@ -133,24 +135,6 @@ class Overlay:
         return getattr(self._real, name) if found is None else found
 
 
-class _Chance:
-    """`random`, with generators that the seed determines."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def Random(self, seed: int | None = None) -> random.Random:  # noqa: N802 -- as in random
-        return random.Random(self._rng.getrandbits(64) if seed is None else seed)
-
-
-class _Selectors:
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def DefaultSelector(self) -> Selector:  # noqa: N802 -- as in selectors
-        return Selector(self._network)
-
-
 def one_by_one(work: Callable[[Item], Result], items: Iterable[Item], **_options: object) -> tuple[Result, ...]:
     """`in_parallel`, by one task."""
     return tuple(map(work, items))
@@ -159,28 +143,27 @@ def one_by_one(work: Callable[[Item], Result], items: Iterable[Item], **_options
 @contextmanager
 def patched(scheduler: Scheduler, network: Network, kernel: Kernel, rng: random.Random) -> Iterator[None]:
     """Let all modules of the trainer image be in a cluster."""
-    threads = Threads(scheduler)
+    names = threads(scheduler)
+
+    def seeded(seed: int | None = None) -> random.Random:
+        return random.Random(rng.getrandbits(64) if seed is None else seed)
+
     replaced: dict[object, object] = {
         os: Overlay(os, kernel),
-        random: Overlay(random, _Chance(rng)),
-        selectors: Overlay(selectors, _Selectors(network)),
+        random: Overlay(random, SimpleNamespace(Random=seeded)),
+        selectors: Overlay(selectors, SimpleNamespace(DefaultSelector=partial(Selector, network))),
         signal: Overlay(signal, kernel),
         socket: Overlay(socket, Sockets(network)),
-        threading: Overlay(threading, threads),
-        threading.Lock: threads.Lock,
+        threading: Overlay(threading, names),
+        threading.Lock: names.Lock,
         time.monotonic: scheduler.clock,
         concurrent.futures.ThreadPoolExecutor: Pool,
         in_parallel: one_by_one,
     }
     known = {id(real): other for real, other in replaced.items()}
-    before: list[tuple[Any, str, object]] = []
-    try:
+    with pytest.MonkeyPatch.context() as patch:
         for module in [module for name, module in sys.modules.items() if name.startswith("cpr_trainer.")]:
             for name, value in list(vars(module).items()):
                 if (other := known.get(id(value))) is not None:
-                    before.append((module, name, value))
-                    setattr(module, name, other)
+                    patch.setattr(module, name, other)
         yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)

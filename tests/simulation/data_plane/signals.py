@@ -64,8 +64,7 @@ class Kernel:
         pass
 
     def sigtimedwait(self, _signals: object, timeout_s: float) -> SimpleNamespace | None:
-        me, task = self._me, self._scheduler.current
-        assert task is not None
+        me, task = self._me, self._scheduler.task
         if not self._pending[me]:
             self._waiting[me] = task
             self._scheduler.park(timeout_s)
@@ -74,8 +73,7 @@ class Kernel:
 
     @property
     def _me(self) -> Process:
-        assert self._scheduler.current is not None
-        return self._scheduler.current.process
+        return self._scheduler.task.process
 
 
 def status_of(code: int) -> int:

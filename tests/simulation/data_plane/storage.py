@@ -83,8 +83,7 @@ class SimulatedStore(MemoryStore):
     def _asked(self, answer: Callable[[], Result]) -> Result:
         """Let a request travel, be done, and its answer travel back."""
         scheduler, rng = self._scheduler, self._rng
-        task = scheduler.current
-        assert task is not None
+        task = scheduler.task
         found: list[Result | StoreError] = []
 
         def done() -> None:
