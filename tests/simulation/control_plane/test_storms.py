@@ -50,7 +50,7 @@ async def test_reservation_of_one_loss_is_not_available_to_another() -> None:
 
 def lone(portion: float, shards: int, interval: dict[str, Any], mtbf_s: int = 1) -> dict[str, Any]:
     """One trainer, and any recovery."""
-    changes = {"snapshots__interval": interval, "failurePolicy__expectedJobMtbfSeconds": mtbf_s}
+    changes: dict[str, Any] = {"snapshots__interval": interval, "failurePolicy__expectedJobMtbfSeconds": mtbf_s}
     return partial_job(portion, shards=shards, trainers=1, recovery={"mode": "Auto"}, **changes)
 
 
