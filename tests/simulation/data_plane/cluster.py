@@ -1,4 +1,4 @@
-"""A job in one process: the real data plane of its shards and trainers, in a cluster that one seed decides."""
+"""A simulated cluster with one job: the real data plane of its shards and trainers, in one thread, from one seed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""How the product comes into a cluster: what its modules know as socket, thread, clock and chance is the cluster's.
+"""Replaces socket, selectors, threading, clock and random numbers in the product's modules during a run.
 
-The product has no seam for it, and needs none: it takes all four from the standard library, by names in its modules.
-While a cluster runs, these names mean the cluster's.
+The product takes all of them from the standard library, by names in its modules, so it needs no seam for tests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from simulation.data_plane.threads import Pool, threads
 
 
 class Selector:
-    """What `selectors.DefaultSelector` is, for sockets of a cluster."""
+    """A `selectors.DefaultSelector` for simulated sockets."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -83,7 +82,7 @@ class Selector:
 
 
 class Sockets:
-    """What the module `socket` is to the processes of a cluster; all that is not here is as it was."""
+    """The module `socket` for simulated processes; names that are not here are the real ones."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -142,7 +141,7 @@ def one_by_one(work: Callable[[Item], Result], items: Iterable[Item], **_options
 
 @contextmanager
 def patched(scheduler: Scheduler, network: Network, kernel: Kernel, rng: random.Random) -> Iterator[None]:
-    """Let all modules of the trainer image be in a cluster."""
+    """Patch all modules of the trainer image."""
     names = threads(scheduler)
 
     def seeded(seed: int | None = None) -> random.Random:

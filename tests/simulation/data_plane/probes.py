@@ -50,7 +50,7 @@ Call = Callable[..., Any]
 
 @contextmanager
 def probes_installed(cluster: Cluster) -> Iterator[None]:
-    """Watch everything in a cluster, where saves have several parts, captures several blocks, and so on."""
+    """Install all probes. Sizes shrink, too: saves have several parts, captures several blocks, and so on."""
     watch, rng = _Probes(cluster), cluster.rng
     replaced: list[tuple[Any, str, Any]] = [
         (owner, name, _around(vars(owner)[name], wrapper)) for owner, name, wrapper in watch.wrappers()

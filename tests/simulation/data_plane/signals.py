@@ -1,4 +1,4 @@
-"""The kernel of a cluster, as far as a keeper needs it: children, signals, and how they end; and chance for all."""
+"""A simulated kernel: child processes, signals, exit statuses and random bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kernel:
         self._keepers: set[Process] = set()
 
     def adopt(self, keeper: Process, child: Process) -> None:
-        """Tell a keeper when its child ends."""
+        """Send SIGCHLD to a keeper when its child ends."""
         self._keepers.add(keeper)
 
         def ended(status: int) -> None:
@@ -77,6 +77,6 @@ class Kernel:
 
 
 def status_of(code: int) -> int:
-    """Return an exit code as `waitpid` tells it."""
+    """Return the status of `waitpid` for an exit code."""
     assert os.waitstatus_to_exitcode(code << 8) == code
     return code << 8

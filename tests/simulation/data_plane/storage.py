@@ -1,6 +1,6 @@
-"""The store of a cluster: it is late, it may be down, its answers may be lost, and what it holds may be damaged.
+"""A simulated store: requests are late or fail, answers may be lost, and objects may be damaged.
 
-What was sent arrives even if its sender is dead by then.
+The store executes a request even if its sender has died since.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs that are planted one at a time: so many seeds of a cluster find each of them."""
+"""Planted bugs, one at a time: each is found within so many seeds."""
 
 from __future__ import annotations
 

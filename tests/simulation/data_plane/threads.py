@@ -1,4 +1,4 @@
-"""What `threading` and `concurrent.futures` offer, for tasks of a cluster: threads, conditions, events, a pool."""
+"""`threading` and `concurrent.futures` for simulated tasks: threads, conditions, events, a pool."""
 
 from __future__ import annotations
 
