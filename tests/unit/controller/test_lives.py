@@ -87,7 +87,7 @@ async def test_the_only_trainers_loss_is_charged_to_every_shard() -> None:
         "the second of two losses does not fit",
         "full recovery",
         "no budget",
-        "everybody is killed",
+        "all members are killed",
     ],
 )
 async def test_a_rollback_takes_back_every_loss(name: str) -> None:
@@ -256,7 +256,7 @@ async def test_no_pod_name_is_ever_used_twice_and_all_objects_go() -> None:
         "a shard is killed again while it restores",
         "suspended and resumed",
         "resumed with fewer shards, then with more",
-        "everybody is killed",
+        "all members are killed",
     ):
         life = await live(name)
         names = [name for name, _ in life.cluster.history]
