@@ -115,7 +115,6 @@ class FakeCluster(FakeNodes):
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         def write() -> JobView:
             current = self._current(job)
-            json.dumps(status)
             written = replace(current, status=json.loads(json.dumps(status)), resource_version=self._next())
             self._former[job.namespace, job.name] = current
             self.jobs[job.namespace, job.name] = written

@@ -51,6 +51,7 @@ class Pod:
     node_lost: bool = False
     taints_at: float = 0.0
     ready: bool = False
+    shown: tuple[tuple[object, ...], PodView] | None = None
 
     @property
     def name(self) -> str:
@@ -69,7 +70,15 @@ class Pod:
         return self.manifest["metadata"]  # type: ignore[no-any-return]
 
     def view(self) -> PodView:
-        labels, annotations = self.meta["labels"], self.meta.get("annotations", {})
+        """What the API server shows of it; the same object until something changes."""
+        labels, version = self.meta["labels"], self.meta.get("annotations", {}).get(env.ANNOTATION_ROSTER_VERSION, -1)
+        state = (self.phase, self.node, self.deleting_until, self.disruption, self.unschedulable, self.container)
+        state = (*state, self.ready, version, *labels.values())
+        if self.shown is None or self.shown[0] != state:
+            self.shown = state, self._view(labels, int(version))
+        return self.shown[1]
+
+    def _view(self, labels: dict[str, str], roster_version: int) -> PodView:
         running = self.phase == "Running"
         return PodView(
             name=self.name,
@@ -88,7 +97,7 @@ class Pod:
             disruption=self.disruption,
             unschedulable=self.unschedulable,
             container=self.container,
-            roster_version=int(annotations.get(env.ANNOTATION_ROSTER_VERSION, -1)),
+            roster_version=roster_version,
             ready=self.ready,
             job_uid=labels.get(env.LABEL_JOB_UID, ""),
         )

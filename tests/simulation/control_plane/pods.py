@@ -10,9 +10,8 @@ from typing import Any
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.reports import Deleted, ExitCode, Problem, Result, SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
-from simulation.control_plane.processes import FLUSH_S, LOAD_S, TERMINATED, Save, Shard, Trainer
+from simulation.control_plane.processes import FLUSH_S, LOAD_S, TERMINATED, Save, Saving, Shard, Trainer
 from simulation.control_plane.reports import shard_report, spare_report, trainer_report
-from simulation.control_plane.storage import Saving
 
 __all__ = ["FLUSH_S", "DataPlane"]
 

@@ -97,9 +97,18 @@ class Simulation:
 
     def copy(self) -> Simulation:
         """The same moment once more, from which things may go another way. What never changes is shared."""
-        shared = [self.scenario, self._status, *self.cluster.statuses, *self.cluster.jobs.values()]
-        shared += [pod.manifest["spec"] for pod in self.cluster.pods.values()]
-        shared += [memory.job for memory in self.controller._memories.values()]
+        cluster, memories = self.cluster, self.controller._memories.values()
+        shared: list[object] = [self.scenario, self._status, *cluster.statuses, *cluster.jobs.values()]
+        shared += [*cluster.objects.values(), *cluster.secrets.values(), *cluster.events.values()]
+        shared += [*cluster._former.values(), *cluster._listed.values()]
+        for pod in cluster.pods.values():
+            shared += [pod.manifest["spec"], pod.shown, pod.container]
+        for plane in cluster.planes.values():
+            shared += [plane.spec, *plane.store.anchors]
+            shared += [shard.roster for shard in plane.shards.values()]
+            shared += [trainer.roster for trainer in plane.trainers.values()]
+        for memory in memories:
+            shared += [memory.job, *memory.last_words.values(), *memory.first_seen.values()]
         return copy.deepcopy(self, {id(each): each for each in shared})
 
     async def passes(self, count: int) -> None:

@@ -55,4 +55,4 @@ async def test_planted_comparison_of_both_clocks_is_found(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Memory, "own_pods", own_pods)
     with pytest.raises(AssertionError, match="two incarnations of shard 1 serve"):
-        await Simulation(scenario("a shard is drained while the API server's clock is behind")).run()
+        await Simulation(scenario("a shard is drained after the API server's clock jumped back")).run()

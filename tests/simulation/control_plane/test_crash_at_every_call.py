@@ -6,11 +6,15 @@ Reads change nothing, so a crash before a call is one after the call before it, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from cpr_operator import reading
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.protocol import ConflictError, UnavailableError
 from simulation.control_plane.cluster import FakeCluster, When
 from simulation.control_plane.deletions import MANIFOLD, end_of_deletion
@@ -26,6 +30,19 @@ FAULTED_EARLY = {
     json.dumps((scenario.spec, scenario.queue), default=dict): scenario.name
     for scenario in reversed([*SCENARIOS, *MANIFOLD])
 }.values()
+
+
+@pytest.fixture(autouse=True)
+def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse each spec once: thousands of passes read the same few documents."""
+    parsed: dict[int, tuple[Mapping[str, Any], CPRJobSpec]] = {}
+
+    def once(spec: Mapping[str, Any], *, checked: bool = False) -> CPRJobSpec:
+        if id(spec) not in parsed:
+            parsed[id(spec)] = spec, parse_spec(spec, checked=checked)
+        return parsed[id(spec)][1]
+
+    monkeypatch.setattr(reading, "parse_spec", once)
 
 
 def outcome_of(result: RunResult) -> tuple[object, ...]:

@@ -10,20 +10,12 @@ from cpr_operator.api.status import Status
 from simulation.control_plane.checker import charged, missing, run_storm
 from simulation.control_plane.failpoints import Storm, faults
 from simulation.control_plane.run import RunResult
-from simulation.control_plane.workload import BATCH, TOTAL, spec
+from simulation.control_plane.workload import BATCH, TOTAL, partial_job
 
 
 def job(portion: float, *, shards: int = 2, trainers: int = 1, loss: str = "Degrade") -> dict[str, Any]:
-    """Partial recovery, a save every second or 400 samples."""
-    return spec(
-        accuracyBudget__portionOfLostSamples=portion,
-        recovery={"mode": "Partial", "onShardLoss": loss},
-        shards__replicas=shards,
-        trainers__replicas=trainers,
-        snapshots__interval={"mode": "Fixed", "seconds": 1},
-        failurePolicy__restartLimit={"count": 50},
-        failurePolicy__startupDeadlineSeconds=600,
-    )
+    recovery = {"mode": "Partial", "onShardLoss": loss}
+    return partial_job(portion, shards=shards, trainers=trainers, recovery=recovery)
 
 
 def statuses(result: RunResult) -> list[Status]:

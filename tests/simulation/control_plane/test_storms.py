@@ -10,25 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from cpr_operator.api.status import Status
 from simulation.control_plane.checker import charged, missing, missing_row_updates, run_storm
 from simulation.control_plane.failpoints import Storm, StormSimulation, faults, storms
-from simulation.control_plane.workload import spec
+from simulation.control_plane.workload import partial_job, spec
 
 
 @pytest.mark.timeout(6 * settings().max_examples)  # `make soak` draws more than the usual 100
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(storm=storms())
-def test_no_storm_makes_a_job_lose_more_than_it_may(storm: Storm) -> None:
+def test_random_storm_stays_within_budget_and_charges_every_loss(storm: Storm) -> None:
     run_storm(storm)
-
-
-def job(portion: float, seconds: int = 1, trainers: int = 2) -> dict[str, Any]:
-    """Two shards, partial recovery, a fixed interval."""
-    return spec(
-        accuracyBudget__portionOfLostSamples=portion,
-        recovery__mode="Partial",
-        shards__replicas=2,
-        trainers__replicas=trainers,
-        snapshots__interval={"mode": "Fixed", "seconds": seconds},
-    )
 
 
 async def worst_of(storm: Storm) -> tuple[Status, list[str]]:
@@ -39,8 +28,8 @@ async def worst_of(storm: Storm) -> tuple[Status, list[str]]:
     return first, [event.message for event in result.cluster.events.values() if event.reason == "RollingBack"]
 
 
-async def test_the_worst_is_set_aside_before_a_successor_is_created() -> None:
-    first, _ = await worst_of(Storm(job(0.2), faults("1.75 kill shard 1")))
+async def test_reservation_of_the_worst_loss_precedes_the_successor() -> None:
+    first, _ = await worst_of(Storm(partial_job(0.2), faults("1.75 kill shard 1")))
     shard = first.shards[1]
     assert (shard.incarnation, shard.floor_samples) == (2, 800)
     (reserved,) = shard.reserved
@@ -50,9 +39,9 @@ async def test_the_worst_is_set_aside_before_a_successor_is_created() -> None:
     assert first.budget.reserved == (reserved[1] - reserved[0]) / (2 * 2000)
 
 
-async def test_what_one_death_may_cost_is_not_given_to_another() -> None:
+async def test_reservation_of_one_loss_is_not_available_to_another() -> None:
     """Either loss alone would fit into what is left; the second one comes while the first is not settled."""
-    first, said = await worst_of(Storm(job(0.25, 3), faults("0.5 kill two shards 0 for 1")))
+    first, said = await worst_of(Storm(partial_job(0.25, seconds=3), faults("0.5 kill two shards 0 for 1")))
     (reserved,) = first.shards[0].reserved
     assert first.ledger.limit_sample_shards / 2 < reserved[1] - reserved[0] <= first.ledger.limit_sample_shards
     assert len(said) == 1
@@ -60,17 +49,9 @@ async def test_what_one_death_may_cost_is_not_given_to_another() -> None:
 
 
 def lone(portion: float, shards: int, interval: dict[str, Any], mtbf_s: int = 1) -> dict[str, Any]:
-    """One trainer, any recovery, and as many failures as may come."""
-    return spec(
-        accuracyBudget__portionOfLostSamples=portion,
-        recovery__mode="Auto",
-        shards__replicas=shards,
-        trainers__replicas=1,
-        snapshots__interval=interval,
-        failurePolicy__expectedJobMtbfSeconds=mtbf_s,
-        failurePolicy__restartLimit={"count": 50},
-        failurePolicy__startupDeadlineSeconds=600,
-    )
+    """One trainer, and any recovery."""
+    changes: dict[str, Any] = {"snapshots__interval": interval, "failurePolicy__expectedJobMtbfSeconds": mtbf_s}
+    return partial_job(portion, shards=shards, trainers=1, recovery={"mode": "Auto"}, **changes)
 
 
 def every(seconds: int) -> dict[str, Any]:
@@ -144,11 +125,11 @@ UNREPORTED = {
 
 
 @pytest.mark.parametrize("name", UNREPORTED)
-def test_a_job_ends_with_the_whole_account(name: str) -> None:
+def test_unreported_loss_is_charged_by_the_end(name: str) -> None:
     run_storm(UNREPORTED[name])
 
 
-async def test_nothing_is_charged_that_was_not_lost_where_an_heir_tells_after_the_end() -> None:
+async def test_late_report_charges_only_the_loss() -> None:
     result = await StormSimulation(UNREPORTED["a successor dies unreported at the end"]).run()
     assert charged(result.status) == missing(result)
     assert charged(result.status)[0]
@@ -156,21 +137,21 @@ async def test_nothing_is_charged_that_was_not_lost_where_an_heir_tells_after_th
 
 #: What was thought of, or found by the test above, and how often the job goes back to an anchor.
 STORMS: dict[str, tuple[Storm, int]] = {
-    "two deaths a second apart": (Storm(job(0.2), faults("1.5 kill two shards 0 for 1")), 0),
+    "two deaths a second apart": (Storm(partial_job(0.2), faults("1.5 kill two shards 0 for 1")), 0),
     "two deaths a second apart, the second does not fit": (
-        Storm(job(0.1, 3), faults("1 kill two shards 0 for 1")),
+        Storm(partial_job(0.1, seconds=3), faults("1 kill two shards 0 for 1")),
         1,
     ),
     "the newest save is damaged": (
-        Storm(job(0.2), faults("2 damage save 1; 0 kill shard 1")),
+        Storm(partial_job(0.2), faults("2 damage save 1; 0 kill shard 1")),
         0,
     ),
     "the newest save is damaged, so its anchor is, and the save before does not fit": (
-        Storm(job(0.1), faults("2.5 damage save 1; 0 kill shard 1")),
+        Storm(partial_job(0.1), faults("2.5 damage save 1; 0 kill shard 1")),
         2,
     ),
     "the store is down when a shard dies": (
-        Storm(job(0.1), faults("1.25 store down for 4; 1 kill shard 1")),
+        Storm(partial_job(0.1), faults("1.25 store down for 4; 1 kill shard 1")),
         1,
     ),
     "a save that a suspended job left is damaged": (
@@ -182,32 +163,32 @@ STORMS: dict[str, tuple[Storm, int]] = {
         2,
     ),
     "a rollback is interrupted": (
-        Storm(job(0.01), faults("2.25 kill shard 1; 0.5 kill shard 0")),
+        Storm(partial_job(0.01), faults("2.25 kill shard 1; 0.5 kill shard 0")),
         2,
     ),
-    "reports of two seconds ago": (Storm(job(0.2), faults("2 kill two shards 0 for 0.5"), report_age_s=2.0), 0),
+    "reports of two seconds ago": (Storm(partial_job(0.2), faults("2 kill two shards 0 for 0.5"), report_age_s=2.0), 0),
     "a shard that is cut off trains on, beyond what was set aside": (
-        Storm(job(0.25, 3), faults("1 cut off shard 1 for 2"), roster_delay_s=1.5),
+        Storm(partial_job(0.25, seconds=3), faults("1 cut off shard 1 for 2"), roster_delay_s=1.5),
         1,
     ),
     "trainers end before they hear that they are to go back": (
-        Storm(job(0.1, 3), faults("3 cut off shard 1 for 2"), roster_delay_s=1.5),
+        Storm(partial_job(0.1, seconds=3), faults("3 cut off shard 1 for 2"), roster_delay_s=1.5),
         1,
     ),
     "the model is done before a replaced shard has reported what it lost": (
         Storm(
-            job(0.2) | {"shards": {"replicas": 3}},
+            partial_job(0.2) | {"shards": {"replicas": 3}},
             faults("2 kill two shards 0 for 4; 0.25 drain trainer 0; 0.5 cut off shard 1"),
             report_age_s=1.5,
         ),
         0,
     ),
     "a shard has not reported what it lost when others take its place": (
-        Storm(job(0.3, 3), faults("0.75 kill shard 1; 1 reshard 2"), report_age_s=2.0),
+        Storm(partial_job(0.3, seconds=3), faults("0.75 kill shard 1; 1 reshard 2"), report_age_s=2.0),
         0,
     ),
     "others take the place of a shard that may have lost more than the budget allows": (
-        Storm(job(0.3, 3), faults("0.75 cut off shard 1 for 1; 1.5 reshard 2"), report_age_s=2.0),
+        Storm(partial_job(0.3, seconds=3), faults("0.75 cut off shard 1 for 1; 1.5 reshard 2"), report_age_s=2.0),
         1,
     ),
     "a resumed job finds an older dense save than it hoped for, which does not fit": (
@@ -215,13 +196,13 @@ STORMS: dict[str, tuple[Storm, int]] = {
         1,
     ),
     "the only trainer is cut off, trains on, and the next one ends before it reports": (
-        Storm(job(0.2, 3, 1), faults("2 cut off trainer 0 for 4"), report_age_s=0.5),
+        Storm(partial_job(0.2, seconds=3, trainers=1), faults("2 cut off trainer 0 for 4"), report_age_s=0.5),
         0,
     ),
 }
 
 
-def test_a_count_from_before_the_last_step_is_an_upper_bound() -> None:
+def test_row_update_count_before_the_last_step_is_an_upper_bound() -> None:
     """Trainers that went back push again what a shard lacks, and its last report is from the middle of that."""
     wanted = spec(
         recovery__onShardLoss="Degrade",
@@ -240,7 +221,7 @@ def test_a_count_from_before_the_last_step_is_an_upper_bound() -> None:
 
 
 @pytest.mark.parametrize("name", STORMS)
-def test_a_storm_that_was_thought_of(name: str) -> None:
+def test_named_storm_has_its_rollbacks(name: str) -> None:
     storm, rollbacks = STORMS[name]
     result = run_storm(storm)
     assert result.status.budget is not None

@@ -46,6 +46,22 @@ def spec(**changes: Any) -> dict[str, Any]:
     return document
 
 
+def partial_job(
+    portion: float, *, shards: int = 2, trainers: int = 2, seconds: int = 1, **changes: Any
+) -> dict[str, Any]:
+    """Partial recovery within this budget, a save every second or 400 samples, and any number of restarts."""
+    defaults: dict[str, Any] = {
+        "accuracyBudget__portionOfLostSamples": portion,
+        "recovery": {"mode": "Partial"},
+        "shards__replicas": shards,
+        "trainers__replicas": trainers,
+        "snapshots__interval": {"mode": "Fixed", "seconds": seconds},
+        "failurePolicy__restartLimit": {"count": 50},
+        "failurePolicy__startupDeadlineSeconds": 600,
+    }
+    return spec(**defaults | changes)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """`story` happens in order, each part once, when its trigger holds and the part before has happened."""

@@ -1,4 +1,4 @@
-"""What must hold in a cluster, whatever happens: the rows are what they say they are, and what they miss was told."""
+"""Invariants of a run: rows are the sum of the pushes that they report, and every missing push is reported."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Due:
 
 
 class Checker:
-    """Watches the reads of a cluster, and compares its rows with what the trainers pushed."""
+    """Checks each read of a run, and compares rows with the pushes of the trainers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -107,7 +107,7 @@ class Checker:
                 self.missing_of(pod, service)
 
     def missing_of(self, pod: ShardPod, service: Service) -> set[Push]:
-        """The pushes that a shard's rows lack, up to the steps that it says it has; they are what it tells as lost."""
+        """The pushes that a shard's rows lack, up to the steps that it reports; it must report them as lost."""
         progress = service.progress
         if progress is None:
             return set()

@@ -1,4 +1,4 @@
-"""One thread, one clock and one seed: whatever lives in a cluster is a task, which runs until it waits.
+"""One thread, one clock and one seed: each thread of a process is a task, which runs until it waits.
 
 Tasks are greenlets, so code that blocks runs as it is. Of all tasks that could go on, the seed says which does. Time
 passes only where none could.
@@ -47,7 +47,7 @@ class Task:
 
 
 class Scheduler:
-    """The tasks of a cluster, and what is to happen when. `rng` decides all that is open."""
+    """Tasks and timed events. `rng` chooses among the tasks that could run."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -62,8 +62,14 @@ class Scheduler:
         self._numbers = count(1)
 
     def clock(self) -> float:
-        """The time in seconds, as `time.monotonic` tells it."""
+        """The virtual time in seconds, in the place of `time.monotonic`."""
         return self.now
+
+    @property
+    def task(self) -> Task:
+        """The running task."""
+        assert self.current is not None, "only a task may wait"
+        return self.current
 
     def process(self, name: str, host: str) -> Process:
         """Return a process that has no task yet."""
@@ -102,8 +108,7 @@ class Scheduler:
 
     def park(self, timeout_s: float | None = None) -> bool:
         """Let the running task wait until it is woken; False if the time was over first."""
-        task = self.current
-        assert task is not None, "only a task may wait"
+        task = self.task
         if task.process.dead:
             raise Killed
         task.turn += 1
@@ -128,8 +133,7 @@ class Scheduler:
 
     def yield_now(self) -> None:
         """Let others go first, perhaps."""
-        task = self.current
-        assert task is not None
+        task = self.task
         task.parked = True
         self.wake(task)
         self._hub.switch()

@@ -1,4 +1,4 @@
-"""A job in one process: the real data plane of its shards and trainers, in a cluster that one seed decides."""
+"""A simulated cluster with one job: the real data plane of its shards and trainers, in one thread, from one seed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from cpr_contract.roster import ShardRoster
 from cpr_trainer.shard import main
@@ -62,20 +64,21 @@ class Cluster:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Begin the job; in the end all of it is gone."""
-        opened, main.open_store = main.open_store, lambda *_place: self.store  # type: ignore[attr-defined]
-        try:
-            with probes_installed(self), patched(self.scheduler, self.network, self.kernel, self.rng):
-                self.checker = Checker(self)
-                self.operator.start()
-                try:
-                    yield
-                finally:
-                    self.scheduler.close()
-        finally:
-            main.open_store = opened  # type: ignore[attr-defined]
-            for trainer in self.trainers:
-                trainer.close()
+        """Start the job. When the block ends, all of it is gone."""
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            probes_installed(self),
+            patched(self.scheduler, self.network, self.kernel, self.rng),
+        ):
+            patch.setattr(main, "open_store", lambda *_place: self.store)
+            self.checker = Checker(self)
+            self.operator.start()
+            try:
+                yield
+            finally:
+                self.scheduler.close()
+                for trainer in self.trainers:
+                    trainer.close()
 
     def serving_services(self) -> list[Service]:
         """The services of the newest pods that live."""

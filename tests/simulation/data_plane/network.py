@@ -99,8 +99,7 @@ class Watched:
 
     def wait(self, timeout_s: float | None) -> None:
         """Let the running task wait for a change. Raises TimeoutError."""
-        task = self._network.scheduler.current
-        assert task is not None
+        task = self._network.scheduler.task
         self._waiting.append(task)
         woken = self._network.scheduler.park(timeout_s)
         self._waiting.remove(task)
@@ -146,9 +145,7 @@ class Listener(Watched):
         if not self._port.queue:
             raise BlockingIOError
         accepted = self._port.queue.popleft()
-        current = self._network.scheduler.current
-        assert current is not None
-        accepted.process = current.process
+        accepted.process = self._network.scheduler.task.process
         return accepted, ("", 0)
 
     def settimeout(self, timeout_s: float) -> None:

@@ -105,7 +105,7 @@ class OperatorStub:
         cluster.scheduler.after(_POLL_S, self._poll)
 
     def _silent(self, pod: ShardPod) -> bool:
-        """Whether all trainers, of whom there is one at least, have not heard from a shard for long."""
+        """Whether trainers live, and all of them report a shard as silent."""
         job = self._cluster.workload.job
         living = [each.trainer for each in self._cluster.trainers if each.trainer is not None and not each.dead]
         told = [pod.index in trainer.exchange.silent(job.silence_s) for trainer in living]

@@ -1,7 +1,6 @@
-"""How the product comes into a cluster: what its modules know as socket, thread, clock and chance is the cluster's.
+"""Replaces socket, selectors, threading, clock and random numbers in the product's modules during a run.
 
-The product has no seam for it, and needs none: it takes all four from the standard library, by names in its modules.
-While a cluster runs, these names mean the cluster's.
+The product takes all of them from the standard library, by names in its modules, so it needs no seam for tests.
 """
 
 from __future__ import annotations
@@ -18,17 +17,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
+
+import pytest
 
 from cpr_trainer.store.transfers import in_parallel
 from simulation.data_plane.clock import Process, Scheduler, Task
 from simulation.data_plane.network import Address, Bell, Network, Socket, Watched
 from simulation.data_plane.signals import Kernel
-from simulation.data_plane.threads import Pool, Threads
+from simulation.data_plane.threads import Pool, threads
 
 
 class Selector:
-    """What `selectors.DefaultSelector` is, for sockets of a cluster."""
+    """A `selectors.DefaultSelector` for simulated sockets."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -79,7 +82,7 @@ class Selector:
 
 
 class Sockets:
-    """What the module `socket` is to the processes of a cluster; all that is not here is as it was."""
+    """The module `socket` for simulated processes; names that are not here are the real ones."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -112,9 +115,7 @@ class Sockets:
 
     @property
     def _process(self) -> Process:
-        current = self._network.scheduler.current
-        assert current is not None
-        return current.process
+        return self._network.scheduler.task.process
 
 
 Item = TypeVar("Item")
@@ -133,24 +134,6 @@ class Overlay:
         return getattr(self._real, name) if found is None else found
 
 
-class _Chance:
-    """`random`, with generators that the seed determines."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def Random(self, seed: int | None = None) -> random.Random:  # noqa: N802 -- as in random
-        return random.Random(self._rng.getrandbits(64) if seed is None else seed)
-
-
-class _Selectors:
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def DefaultSelector(self) -> Selector:  # noqa: N802 -- as in selectors
-        return Selector(self._network)
-
-
 def one_by_one(work: Callable[[Item], Result], items: Iterable[Item], **_options: object) -> tuple[Result, ...]:
     """`in_parallel`, by one task."""
     return tuple(map(work, items))
@@ -158,29 +141,28 @@ def one_by_one(work: Callable[[Item], Result], items: Iterable[Item], **_options
 
 @contextmanager
 def patched(scheduler: Scheduler, network: Network, kernel: Kernel, rng: random.Random) -> Iterator[None]:
-    """Let all modules of the trainer image be in a cluster."""
-    threads = Threads(scheduler)
+    """Patch all modules of the trainer image."""
+    names = threads(scheduler)
+
+    def seeded(seed: int | None = None) -> random.Random:
+        return random.Random(rng.getrandbits(64) if seed is None else seed)
+
     replaced: dict[object, object] = {
         os: Overlay(os, kernel),
-        random: Overlay(random, _Chance(rng)),
-        selectors: Overlay(selectors, _Selectors(network)),
+        random: Overlay(random, SimpleNamespace(Random=seeded)),
+        selectors: Overlay(selectors, SimpleNamespace(DefaultSelector=partial(Selector, network))),
         signal: Overlay(signal, kernel),
         socket: Overlay(socket, Sockets(network)),
-        threading: Overlay(threading, threads),
-        threading.Lock: threads.Lock,
+        threading: Overlay(threading, names),
+        threading.Lock: names.Lock,
         time.monotonic: scheduler.clock,
         concurrent.futures.ThreadPoolExecutor: Pool,
         in_parallel: one_by_one,
     }
     known = {id(real): other for real, other in replaced.items()}
-    before: list[tuple[Any, str, object]] = []
-    try:
+    with pytest.MonkeyPatch.context() as patch:
         for module in [module for name, module in sys.modules.items() if name.startswith("cpr_trainer.")]:
             for name, value in list(vars(module).items()):
                 if (other := known.get(id(value))) is not None:
-                    before.append((module, name, value))
-                    setattr(module, name, other)
+                    patch.setattr(module, name, other)
         yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)

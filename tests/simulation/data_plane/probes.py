@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from cpr_trainer.checkpoint.format.parts import rows_per_part
 from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.exchange.ring import Ring
@@ -48,7 +50,7 @@ Call = Callable[..., Any]
 
 @contextmanager
 def probes_installed(cluster: Cluster) -> Iterator[None]:
-    """Watch everything in a cluster, where saves have several parts, captures several blocks, and so on."""
+    """Install all probes. Sizes shrink, too: saves have several parts, captures several blocks, and so on."""
     watch, rng = _Probes(cluster), cluster.rng
     replaced: list[tuple[Any, str, Any]] = [
         (owner, name, _around(vars(owner)[name], wrapper)) for owner, name, wrapper in watch.wrappers()
@@ -60,14 +62,10 @@ def probes_installed(cluster: Cluster) -> Iterator[None]:
         (_module_of(rebuild), "_PIECE_BYTES", 9 * _ROW_BYTES),
         (_module_of(Redundancy), "FLUSH_BYTES", rng.choice((600, 8 << 20))),
     ]
-    before = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, value in replaced:
+            patch.setattr(owner, name, value)
         yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
 
 
 class _Probes:
@@ -98,9 +96,7 @@ class _Probes:
 
     @property
     def _me(self) -> Process:
-        current = self._cluster.scheduler.current
-        assert current is not None
-        return current.process
+        return self._cluster.scheduler.task.process
 
     def _catching_up(self) -> int:
         services = self._cluster.serving_services()

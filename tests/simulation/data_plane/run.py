@@ -22,7 +22,7 @@ _REST_S = 30.0
 
 @dataclass
 class RunResult:
-    """What became of a seed. missing: the pushes that each shard lacks in the end, all of them told."""
+    """The result of a seed. missing: the pushes that each shard lacks in the end, all of them reported."""
 
     seed: int
     probes: Counter[str]

@@ -1,4 +1,4 @@
-"""The kernel of a cluster, as far as a keeper needs it: children, signals, and how they end; and chance for all."""
+"""A simulated kernel: child processes, signals, exit statuses and random bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kernel:
         self._keepers: set[Process] = set()
 
     def adopt(self, keeper: Process, child: Process) -> None:
-        """Tell a keeper when its child ends."""
+        """Send SIGCHLD to a keeper when its child ends."""
         self._keepers.add(keeper)
 
         def ended(status: int) -> None:
@@ -64,8 +64,7 @@ class Kernel:
         pass
 
     def sigtimedwait(self, _signals: object, timeout_s: float) -> SimpleNamespace | None:
-        me, task = self._me, self._scheduler.current
-        assert task is not None
+        me, task = self._me, self._scheduler.task
         if not self._pending[me]:
             self._waiting[me] = task
             self._scheduler.park(timeout_s)
@@ -74,11 +73,10 @@ class Kernel:
 
     @property
     def _me(self) -> Process:
-        assert self._scheduler.current is not None
-        return self._scheduler.current.process
+        return self._scheduler.task.process
 
 
 def status_of(code: int) -> int:
-    """Return an exit code as `waitpid` tells it."""
+    """Return the status of `waitpid` for an exit code."""
     assert os.waitstatus_to_exitcode(code << 8) == code
     return code << 8

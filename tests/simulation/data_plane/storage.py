@@ -1,6 +1,6 @@
-"""The store of a cluster: it is late, it may be down, its answers may be lost, and what it holds may be damaged.
+"""A simulated store: requests are late or fail, answers may be lost, and objects may be damaged.
 
-What was sent arrives even if its sender is dead by then.
+The store executes a request even if its sender has died since.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ class SimulatedStore(MemoryStore):
     def _asked(self, answer: Callable[[], Result]) -> Result:
         """Let a request travel, be done, and its answer travel back."""
         scheduler, rng = self._scheduler, self._rng
-        task = scheduler.current
-        assert task is not None
+        task = scheduler.task
         found: list[Result | StoreError] = []
 
         def done() -> None:

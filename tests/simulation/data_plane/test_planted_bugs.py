@@ -1,4 +1,4 @@
-"""Bugs that are planted one at a time: so many seeds of a cluster find each of them."""
+"""Planted bugs, one at a time: each is found within so many seeds."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_so_many_seeds_find_a_planted_bug(name: str, monkeypatch: Patch) -> None:
+def test_planted_bug_is_found_by_its_seeds(name: str, monkeypatch: Patch) -> None:
     bug = BUGS[name]
     bug.plant(monkeypatch)
     found = None

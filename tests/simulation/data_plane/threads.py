@@ -1,38 +1,29 @@
-"""What `threading` and `concurrent.futures` offer, for tasks of a cluster: threads, conditions, events, a pool."""
+"""`threading` and `concurrent.futures` for simulated tasks: threads, conditions, events, a pool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from simulation.data_plane.clock import Scheduler, Task
 
 
-class Threads:
-    """Makes the threads of one cluster, by the names that `threading` gives them."""
+def threads(scheduler: Scheduler) -> SimpleNamespace:
+    """The names of `threading`. A process that is killed between two lines leaves its locks locked."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def Thread(  # noqa: N802 -- as in threading
-        self,
+    def thread(
         target: Callable[..., object],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         **_names: object,
     ) -> Thread:
-        return Thread(self._scheduler, lambda: target(*args, **(kwargs or {})))
+        return Thread(scheduler, lambda: target(*args, **(kwargs or {})))
 
-    def Lock(self) -> Condition:  # noqa: N802
-        """Return a lock that a process can leave locked: one that is killed between two lines lets go of nothing."""
-        return Condition(self._scheduler)
-
-    def Condition(self) -> Condition:  # noqa: N802
-        return Condition(self._scheduler)
-
-    def Event(self) -> Event:  # noqa: N802
-        return Event(self._scheduler)
+    condition = partial(Condition, scheduler)
+    return SimpleNamespace(Thread=thread, Lock=condition, Condition=condition, Event=partial(Event, scheduler))
 
 
 class Thread:
@@ -44,17 +35,14 @@ class Thread:
         self._task: Task | None = None
 
     def start(self) -> None:
-        current = self._scheduler.current
-        assert current is not None
-        self._task = self._scheduler.spawn(current.process, self._target)
+        self._task = self._scheduler.spawn(self._scheduler.task.process, self._target)
 
     def is_alive(self) -> bool:
         return self._task is not None and not self._task.done
 
     def join(self) -> None:
         while self._task is not None and not self._task.done:
-            assert self._scheduler.current is not None
-            self._task.joiners.append(self._scheduler.current)
+            self._task.joiners.append(self._scheduler.task)
             self._scheduler.park()
 
 
@@ -79,8 +67,7 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._set:
-            task = self._scheduler.current
-            assert task is not None
+            task = self._scheduler.task
             self._waiting.append(task)
             self._scheduler.park(timeout)
             self._waiting.remove(task)
@@ -106,8 +93,7 @@ class Condition:
             self._release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        task, depth = self._scheduler.current, self._depth
-        assert task is not None
+        task, depth = self._scheduler.task, self._depth
         self._waiting.append(task)
         self._depth = 0
         self._release()

@@ -89,7 +89,7 @@ async def test_the_only_trainers_loss_is_charged_to_every_shard() -> None:
         "the second of two losses does not fit",
         "full recovery",
         "no budget",
-        "everybody is killed",
+        "all members are killed",
     ],
 )
 async def test_a_rollback_takes_back_every_loss(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Other trainers take their places in a shadow mode, whatever faults meanwhile: nothing is charged that is there."""
+"""The number of trainers changes in a shadow mode, under faults: only lost updates are charged."""
 
 from __future__ import annotations
 
@@ -12,20 +12,11 @@ from cpr_operator.api.status import Status
 from simulation.control_plane.checker import charged, run_storm
 from simulation.control_plane.failpoints import Fault, Storm, faults
 from simulation.control_plane.run import RunResult
-from simulation.control_plane.workload import spec
+from simulation.control_plane.workload import partial_job
 
 
 def job(trainers: int = 2, portion: float = 0.3) -> dict[str, Any]:
-    """Partial recovery over two shards, a save every second or 400 samples."""
-    return spec(
-        accuracyBudget__portionOfLostSamples=portion,
-        recovery={"mode": "Partial", "onShardLoss": "Pause"},
-        shards__replicas=2,
-        trainers={"replicas": trainers, "denseSync": "ShadowMA"},
-        snapshots__interval={"mode": "Fixed", "seconds": 1},
-        failurePolicy__restartLimit={"count": 50},
-        failurePolicy__startupDeadlineSeconds=600,
-    )
+    return partial_job(portion, trainers__replicas=trainers, trainers__denseSync="ShadowMA")
 
 
 def numbers(result: RunResult) -> list[int]:
@@ -76,7 +67,7 @@ FEWER = Fault("scale trainers", 1, 2.0, 0.0)
         "the anchor is damaged later",
     ],
 )
-def test_the_number_changes(storm: Storm, expected: list[int], rollbacks: int) -> None:
+def test_trainer_count_changes_under_faults(storm: Storm, expected: list[int], rollbacks: int) -> None:
     result = run_storm(storm)
     assert numbers(result) == expected
     assert result.status.budget is not None
