@@ -269,11 +269,6 @@ class Run:
         return status
 
 
-def phase(job: dict[str, Any]) -> str:
-    """Return the phase of a job."""
-    return str(job.get("status", {}).get("phase", ""))
-
-
 def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
     """What holds at the end of every run: all samples trained, and what `verify_members` says."""
     assert status["progress"]["samples"] == status["progress"]["totalSamples"]

@@ -9,7 +9,7 @@ def test_node_without_power_costs_the_pods_on_it_in_one_decision(cluster: Cluste
         space,
         "dark",
         trainers={"replicas": 2, "template": pod_template(apart="trainer", unstable=True)},
-        shards={"replicas": 3, "template": pod_template(apart="shard")},
+        shards={"replicas": 3, "template": pod_template(apart="shard", unstable=True)},
         recovery=LOSSLESS["recovery"],
     )
     leader = run.leader()

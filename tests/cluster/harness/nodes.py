@@ -96,7 +96,7 @@ class Nodes:
             if self.backend == "bare":
                 self._run("calm", str(number))
             self.kubectl("uncordon", self.name(number))
-        for number in harmed:
+        for number in range(1, self.count + 1):
             self.wait_ready(number)
         self._harmed.clear()
 

@@ -26,18 +26,6 @@ class Release:
         ((_, *printed),) = block.commands()
         self._helm(*printed, "--set", f"image.repository={image}", *_wait())
 
-    @contextmanager
-    def changed(self, *values: str) -> Iterator[None]:
-        """Have these values in the release, and in the end those that it had."""
-        before = self._helm("get", "values", NAME, "--output", "json")
-        changes = [word for value in values for word in ("--set", value)]
-        upgrade = ("upgrade", NAME, str(CHART))
-        try:
-            self._helm(*upgrade, "--reuse-values", *changes, *_wait())
-            yield
-        finally:
-            self._helm(*upgrade, "--reset-values", "--values", "-", *_wait(), stdin=before)
-
     def test(self) -> None:
         """Run the chart's own test."""
         self._helm("test", NAME, f"--timeout={READY_S}s")

@@ -14,10 +14,10 @@ def test_members_of_a_node_that_is_cut_off_are_replaced_once(cluster: Cluster, s
         "a trainer and a shard": (2, pod_template(apart="trainer", unstable=True)),
         "the only trainer and a shard": (1, pod_template(unstable=True)),
     }[cut]
-    shards = {"replicas": 3, "template": pod_template(apart="shard")}
+    shards = {"replicas": 3, "template": pod_template(apart="shard", unstable=True)}
     run = Run.endless(space, "island", trainers={"replicas": count, "template": template}, shards=shards)
     run.wait("is saved", lambda status: bool(status.get("anchors")), 90)
-    node = cluster.nodes.name(3) if cut == "a shard" else run.pod("trainer", count - 1 - run.leader()).node
+    node = run.pod("shard", 0).node if cut == "a shard" else run.pod("trainer", count - 1 - run.leader()).node
     gone: set[Member] = {member for member in run.before if run.pod(*member).node == node}
     assert len(gone) >= 1 + cut.count("trainer")
     told = run.recover_from("the cut", lambda: cluster.nodes.cut(cluster.nodes.number(node)), failures=len(gone))

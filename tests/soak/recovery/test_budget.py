@@ -25,7 +25,7 @@ def calm(cluster: Cluster, clicks: None) -> Iterator[dict[str, Any]]:
     """The status of a run without failures."""
     space = cluster.space(f"calm-{os.getpid()}")
     run = Run.start(space, "calm", data__epochs=EPOCHS)
-    status = run.finish()
+    status = run.finish(within_s=400)
     verify(run, status, replaced=())
     yield status
     cluster.leave(space)
@@ -45,7 +45,7 @@ def lose(cluster: Cluster, run: Run, shard: int) -> dict[str, Any]:
 
 
 @pytest.mark.realdata
-@pytest.mark.timeout(300, func_only=True)
+@pytest.mark.timeout(600, func_only=True)
 def test_budget_at_risk_pays_once_and_then_rolls_back(cluster: Cluster, space: Space, calm: dict[str, Any]) -> None:
     assert (failures(calm), calm["budget"]["spent"], calm["counters"]["generation"]) == ([], 0, 1)
     assert condition({"status": calm}, "BudgetAtRisk")["status"] == "False"
@@ -74,7 +74,7 @@ def test_budget_at_risk_pays_once_and_then_rolls_back(cluster: Cluster, space: S
     assert (status["budget"]["rollbacks"], status["counters"]["generation"]) == (1, 2)
     assert status["budget"]["spent"] == 0, "the rollback took back what it undid"
     assert status["budget"]["runningSum"] > 0, "the paper's sum forgets nothing"
-    status = run.finish(within_s=200)
+    status = run.finish(within_s=400)
     verify(run, status, replaced={("shard", 0), ("shard", 1)})
     assert not any(account(cluster.store, status).values())
     assert abs(status["progress"]["auc"] - calm["progress"]["auc"]) <= AUC_TOLERANCE

@@ -1,27 +1,19 @@
 """Faults of the store under jobs that train, on the cluster: training goes on, and saves come again."""
 
 import base64
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.harness.space import condition
 from cluster.harness.store import BUCKET, ENDPOINT, SECRET
-from cluster.jobs import Run, failures, verify
+from cluster.jobs import Run, failures
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
 VANISHING = "vanishing"
-#: More trainers than failures that a job survives by default.
-MANY = 12
-MUCH, MUCH_KEY = 40_000, "data/much.parquet"
 OLD, NEW = ("first-user", "first-secret-of-these"), ("second-user", "second-secret-of-these")
 
 
@@ -44,50 +36,6 @@ def untouched(run: Run) -> bool:
     containers = [each for pod in run.space.pods(job=run.name) for each in pod.raw["status"]["containerStatuses"]]
     restarted = any(each["restartCount"] for each in containers)
     return (run.uids(), failures(status), status["counters"]["generation"], restarted) == (run.before, [], 1, False)
-
-
-class TestTheStoreIsDownWhileDataIsRead:
-    @pytest.fixture
-    def data(self, cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, Any]]:
-        """Rows of which a trainer's two windows hold a tenth."""
-        random = np.random.default_rng(1)
-        columns = {"click": random.integers(2, size=MUCH), "age": random.integers(100, size=MUCH)}
-        columns |= {name: random.integers(1000, size=MUCH) for name in ("user", "item")}
-        pq.write_table(pa.table(columns), tmp_path / "much.parquet", row_group_size=1000)
-        cluster.store.put(MUCH_KEY, (tmp_path / "much.parquet").read_bytes())
-        yield {
-            "format": "Parquet",
-            "uri": f"s3://{BUCKET}/{MUCH_KEY}",
-            "columns": {"labels": ["click"], "counts": ["age"], "categories": ["user", "item"]},
-            "epochs": 1,
-            "batchSize": 240,
-            "shuffleRows": 2048,
-            "seed": 1,
-        }
-        cluster.store.delete(MUCH_KEY)
-
-    @pytest.mark.timeout(700, func_only=True)
-    def test_trainers_wait_for_their_rows_while_the_store_is_away_and_none_is_replaced(
-        self, cluster: Cluster, space: Space, data: dict[str, Any]
-    ) -> None:
-        tables = [{"name": name, "rows": 1000} for name in ("user", "item")]
-        run = Run.endless(space, "reading", data=data, trainers__replicas=MANY, model__tables=tables)
-        run.reach(0.05)
-        with cluster.store_down():
-            since = time.monotonic()
-            until("some trainer says what it waits for", lambda: any(_waits(run, rank) for rank in range(MANY)), 90)
-            assert space.wait_condition(run.name, "SnapshotsDegraded", within_s=60)["reason"] == "StoreUnreachable"
-            until("the store was away for half a minute", lambda: time.monotonic() - since > 30, 60)
-        run.train_on()
-        assert untouched(run)
-        status = run.finish(within_s=450)  # twelve trainers share what the machine has
-        verify(run, status, replaced=())
-        assert failures(status) == []
-
-
-def _waits(run: Run, rank: int) -> bool:
-    report = run.report("trainer", rank)
-    return bool(report and report["state"] == "Paused" and "StoreUnreachable" in str(report["problem"]))
 
 
 class TestTheBucketVanishes:
