@@ -49,7 +49,7 @@ def with_spec(seen: PassInput, part: str, **changes: Any) -> PassInput:
 def with_report(seen: PassInput, name: str, **changes: Any) -> PassInput:
     """With other fields of a member's report."""
     uid = pod_of(seen, name).uid
-    report: Any = replace(seen.reports[uid], **changes)  # type: ignore[type-var]
+    report: Any = replace(seen.reports[uid], **changes)
     return replace(seen, reports={**seen.reports, uid: report})
 
 
