@@ -159,17 +159,17 @@ def two_trainers(folder: Path) -> JobSpec:
     return replace(small_steps(plain(folder)), trainers=2)
 
 
-def averages(folder: Path) -> JobSpec:
-    """Two trainers whose copies are averaged; the dense state is saved often."""
+def dense_saves(folder: Path) -> JobSpec:
+    """Two trainers; the dense state is saved often."""
     job = two_trainers(folder)
-    return replace(job, dense_sync="ShadowMA", snapshots=replace(job.snapshots, dense_interval_s=0.05))
+    return replace(job, snapshots=replace(job.snapshots, dense_interval_s=0.05))
 
 
 JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
         *(plain, three_workers, dims, recipe, features, two_labels),
-        *(bags, vocabulary, code, wide, early_stop, two_trainers, averages),
+        *(bags, vocabulary, code, wide, early_stop, two_trainers, dense_saves),
     )
 }
 
