@@ -180,14 +180,14 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], Verdict]:
     trainer, found, verdict = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), Verdict()
     evaluation = job.evaluation
     assert evaluation is not None
-    stop = evaluation.early_stop
+    every, stop = evaluation.every, evaluation.early_stop
 
     class Evaluations:
         def after_step(self, step: int, slots: Ints) -> None:
             del slots
             nonlocal verdict
             samples = step * job.data.batch_size
-            if verdict.ends(stop) or (samples % evaluation.every and step != trainer.order.steps):
+            if verdict.ends(stop) or (samples % every and step != trainer.order.steps):
                 return
 
             def fetch(rows: UniqueRows) -> Rows:

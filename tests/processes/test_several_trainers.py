@@ -121,8 +121,9 @@ def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp
             running.hold_at(STEPS)
         running.result()
         found = from_json(Result, running.trainers[0].last_word).evaluation
+    assert found is not None
     evaluations, _ = evaluated_alone(job)
-    alone = next(each for each in evaluations if found is not None and each.step == found.step)
+    alone = next(each for each in evaluations if each.step == found.step)
     assert first.scored == found.scored == alone.scored
     assert found.step == (STEPS - 1) // (EVERY // BATCH) * (EVERY // BATCH)
     assert found.auc == pytest.approx(alone.auc, abs=0.02)
