@@ -20,7 +20,7 @@ STAMP  := $(VENV)/.made-$(TORCH)
 # Three rings of tests; docs/testing.md says which folder is in which, and why.
 RING1 := tests/unit tests/contract tests/guard tests/simulation tests/processes tests/stores
 RING2 := tests/cluster tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/walkthroughs
-PARTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/soak/*/test_*.py)))) seeds storms storm scale)
+PARTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/soak/*/test_*.py)))) seeds-1 seeds-2 storms storm scale)
 # A worker that dies is not replaced: its tests fail.
 PYTEST := $(BIN)/pytest --quiet --run-report --durations 10
 WORKERS := --numprocesses auto --max-worker-restart 0
@@ -37,7 +37,7 @@ $(UV): requirements/uv.txt
 
 $(STAMP): $(UV) pyproject.toml laboratory/pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt -r requirements/docs.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r requirements/dev.txt -r requirements/docs.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable laboratory
 	@touch $@
@@ -69,17 +69,19 @@ test: lint  ## ring 1: lint, types and all tests that need Python alone; the typ
 	wait $$types || tests=1; cat .cache/types.log; exit $$tests
 
 prepare: env  ## what `make e2e` needs and is built once: binaries, images
-	tests/cluster/cluster.sh prepare
+	tests/cluster/cluster.sh images
 
 e2e: prepare  ## ring 2: a real API server, the cluster, S3 servers, a browser, the chart, pages as printed
 	$(PYTEST) $(WORKERS) $(RING2)
 
 # Parts with a command of their own; every other part is the folder tests/soak/PART.
-SOAK_peers  = $(MAKE) peers && $(PYTEST) tests/soak/peers
-SOAK_seeds  = cd tests && ../$(BIN)/python -m simulation.data_plane 0 10000
-SOAK_storms = $(PYTEST) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
-SOAK_storm  = $(MAKE) storm
-SOAK_scale  = $(BIN)/python laboratory/scripts/passes.py && $(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
+SOAK_peers   = $(MAKE) peers && $(PYTEST) tests/soak/peers
+SOAK_seeds-1 = $(call seeds,0,2500,5000)
+SOAK_seeds-2 = $(call seeds,5000,7500,10000)
+seeds        = cd tests; ../$(BIN)/python -m simulation.data_plane $(1) $(2) & ../$(BIN)/python -m simulation.data_plane $(2) $(3) && wait $$!
+SOAK_storms  = $(PYTEST) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
+SOAK_storm   = $(MAKE) storm
+SOAK_scale   = $(BIN)/python laboratory/scripts/passes.py && $(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
 
 soak: env  ## ring 3: PART=name, one of `make parts`; each takes at most an hour
 	$(if $(filter $(PART),$(PARTS)),,$(error PART is "$(PART)"; give one of: $(PARTS)))
@@ -96,7 +98,7 @@ FIRST   ?= 1
 # Some of the catalogue's faults by their names, with semicolons between them. None: all of them.
 ONLY    ?=
 storm: env  ## faults of all kinds on the cluster, two or three at once: SEED=n MINUTES=m FIRST=round ONLY="fault; fault"
-	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/cluster/storm/soak.py
+	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/simulation/real_cluster/run.py
 
 cluster-up: env  ## a Kubernetes of three nodes on this machine, with MinIO and both images
 	tests/cluster/cluster.sh up

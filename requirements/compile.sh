@@ -5,10 +5,12 @@ set -euo pipefail
 uv=$1; cd "$(dirname "$0")/.."
 torch=torch==2.13.0
 pin() { "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --constraint <(echo "$torch") "$@"; }
-pin --all-extras --group dev pyproject.toml -o requirements/.all.txt
+# botocore, which moto needs, asks for an older python-dateutil than kubernetes. The tests keep what the operator's image has.
+dev() { pin --all-extras --group dev --override <(echo "python-dateutil>=4") "$@"; }
+dev pyproject.toml -o requirements/.all.txt
 heavy=$(grep -oE '^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==' requirements/.all.txt | tr -d '=' | sort -u)
 without=(); for name in $heavy; do without+=(--no-emit-package "$name"); done
-pin --all-extras --group dev "${without[@]}" pyproject.toml -o requirements/dev.txt
+dev "${without[@]}" pyproject.toml -o requirements/dev.txt
 # The site's, on top of those.
 pin --group docs --constraint requirements/dev.txt -o requirements/docs.txt
 pin --extra operator "${without[@]}" pyproject.toml -o requirements/operator.txt

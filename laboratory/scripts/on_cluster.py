@@ -28,11 +28,12 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
+from recovery_timeline import STAGES, Timeline
+
 from cluster.harness import Cluster, until
 from cluster.harness.cluster import cluster
 from cluster.harness.store import BUCKET
 from cluster.jobs import Run, pod_template
-from cluster.timeline import STAGES, Timeline
 
 TABLES, NUMBERS, DIM = 26, 4, 64
 ROW_BYTES = 4 * DIM + 4  # a row and its optimizer state

@@ -155,7 +155,7 @@ class Controller:
         listed = await self._list(view, job, memory)
         observed = PassInput(
             job=job,
-            pods=memory.own_pods(view, listed),
+            pods=memory.own_pods(view, listed, self._clock()),
             reports={},
             now=self._clock(),
             refusals=memory.refusals | memory.guarded.refusals,

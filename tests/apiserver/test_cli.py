@@ -14,7 +14,6 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from cpr_operator import policy
-from cpr_operator.api import crd
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
@@ -99,7 +98,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_all_jobs_of_several_documents_are_created(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+def test_submit_creates_all_jobs_of_several_documents(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
     file = tmp_path / "jobs.yaml"
     file.write_text(yaml.safe_dump_all([secret, manifest("first"), manifest("second")]), "utf-8")
@@ -113,7 +112,7 @@ def test_all_jobs_of_several_documents_are_created(cprjob: Cprjob, api: httpx.Cl
     assert "--watch follows one job, and there are 2" in words(cprjob.result("submit", str(file), "--watch").output)
 
 
-def test_a_wrong_job_is_told_by_its_fields_and_nothing_is_created(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_submit_names_wrong_fields_and_creates_nothing(cprjob: Cprjob, api: httpx.Client) -> None:
     wrong = manifest("wrong")
     wrong["spec"]["trainers"] = {"replicas": 0}
     result = cprjob.result("submit", "-", stdin=yaml.safe_dump(wrong))
@@ -122,7 +121,7 @@ def test_a_wrong_job_is_told_by_its_fields_and_nothing_is_created(cprjob: Cprjob
     assert api.get(f"{JOBS}/wrong").status_code == httpx.codes.NOT_FOUND
 
 
-def test_the_columns_are_those_of_the_resource(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_get_has_the_columns_of_the_resource(cprjob: Cprjob, api: httpx.Client) -> None:
     """The server itself prints the same table for kubectl."""
     tell(api, submitted(cprjob, "columns"), STARTED)
     as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
@@ -142,7 +141,7 @@ def test_the_columns_are_those_of_the_resource(cprjob: Cprjob, api: httpx.Client
     assert {"1.5 min", "0.001235", "42%"} <= set(row["cells"])
 
 
-def test_jobs_are_printed_in_the_forms_of_kubectl(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_get_has_the_output_formats_of_kubectl(cprjob: Cprjob, api: httpx.Client) -> None:
     submitted(cprjob, "printed")
     assert cprjob("get", "printed", "-o", "name") == "cpr/printed\n"
     assert yaml.safe_load(cprjob("get", "cpr/printed", "-o", "yaml")) == job(api, "printed")
@@ -157,7 +156,7 @@ def test_jobs_are_printed_in_the_forms_of_kubectl(cprjob: Cprjob, api: httpx.Cli
     assert "there is no job nothing" in words(result.output)
 
 
-def test_a_description_has_figures_members_conditions_failures_and_events(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_describe_events_top_and_report_show_the_status(cprjob: Cprjob, api: httpx.Client) -> None:
     tell(api, submitted(cprjob, "described"), STARTED)
     emit(api, "described", "Recovered", "shard/1 is back", 2.0)
     output = words(cprjob("describe", "described"))
@@ -172,9 +171,16 @@ def test_a_description_has_figures_members_conditions_failures_and_events(cprjob
     ):
         assert said in output
     assert "shard/1 is back" in cprjob("events", "cpr/described")
+    (line,) = (line for line in cprjob("top").splitlines() if line.startswith("described "))
+    assert {"42%", "1234/s", "Partial"} <= set(line.split())
+    tell(api, "described", STARTED | ENDED)
+    found = json.loads(cprjob("report", "cpr/described", "--json"))
+    assert (found["phase"], found["samples"], found["samples_per_s"]) == ("Succeeded", 300_000, 1000.0)
+    assert found["failures"][0]["kind"] == "Vanished"
+    assert "300,000 of 300,000 samples, 1,000 samples/s" in words(cprjob("report", "cpr/described"))
 
 
-def test_a_job_is_suspended_resumed_and_scaled(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_suspend_resume_and_scale_change_the_job(cprjob: Cprjob, api: httpx.Client) -> None:
     name = submitted(cprjob, "altered")
     printed = re.search(r"cprjob resume .+", cprjob("suspend", name))
     assert printed is not None
@@ -190,7 +196,7 @@ def test_a_job_is_suspended_resumed_and_scaled(cprjob: Cprjob, api: httpx.Client
     assert "can only be changed while the job is suspended" in words(refused.output)
 
 
-def test_the_subresource_scale_changes_the_same_field(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_subresource_scale_changes_the_trainers(cprjob: Cprjob, api: httpx.Client) -> None:
     """As kubectl scale and autoscalers use it."""
     name = submitted(cprjob, "scaled")
     selector = "cprjob.io/job=scaled,cprjob.io/role=trainer"
@@ -226,7 +232,7 @@ def test_chaos_deletes_pods_of_members(cprjob: Cprjob, api: httpx.Client) -> Non
         assert says in words(result.output)
 
 
-def test_a_submitted_job_is_watched_to_its_end(
+def test_submit_watch_follows_the_job_to_its_end(
     cprjob: Cprjob, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the operator would write comes while the job is watched."""
@@ -251,7 +257,7 @@ def test_a_submitted_job_is_watched_to_its_end(
     assert "doomed: Failed" in cprjob("top", "doomed")
 
 
-def test_every_next_step_can_be_taken_as_printed(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+def test_report_prints_next_steps_that_run(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
     name = submitted(cprjob, "stepped")
     found = {}
     for status in (STARTED, STARTED | {"phase": "Suspended"}, STARTED | {"phase": "Failed"}, STARTED | ENDED):
@@ -262,25 +268,11 @@ def test_every_next_step_can_be_taken_as_printed(cprjob: Cprjob, api: httpx.Clie
     assert cprjob.as_printed(found["Running"]).exit_code == 0
     assert cprjob.as_printed(found["Suspended"]).exit_code == 0
     assert "has no pod with a log" in words(cprjob.as_printed(found["Failed"]).output)
-    # There is no kubelet here: tests/unit/cli/test_asking.py and tests/cluster/test_cli.py run this one to its end.
+    # There is no kubelet here: tests/cluster/test_cprjob.py runs this one to its end.
     assert found["Succeeded"].startswith(f"cprjob export cpr/{name} --to model --kubeconfig ")
 
 
-def test_top_shows_all_jobs(cprjob: Cprjob, api: httpx.Client) -> None:
-    tell(api, submitted(cprjob, "topped"), STARTED)
-    (line,) = (line for line in cprjob("top").splitlines() if line.startswith("topped "))
-    assert {"42%", "1234/s", "Partial"} <= set(line.split())
-
-
-def test_the_outcome_is_reported(cprjob: Cprjob, api: httpx.Client) -> None:
-    tell(api, submitted(cprjob, "reported"), STARTED | ENDED)
-    found = json.loads(cprjob("report", "cpr/reported", "--json"))
-    assert (found["phase"], found["samples"], found["samples_per_s"]) == ("Succeeded", 300_000, 1000.0)
-    assert found["failures"][0]["kind"] == "Vanished"
-    assert "300,000 of 300,000 samples, 1,000 samples/s" in words(cprjob("report", "cpr/reported"))
-
-
-def test_a_page_has_the_history_and_the_events_of_a_job(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+def test_report_html_has_the_history_and_the_events(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
     name = submitted(cprjob, "drawn")
     line = "1767225650.0,63000,1200.5,0.47,0.48,0.74,1.01,0.001,60000,90.0,Partial,2,2,0"
     tell(api, name, STARTED | {"history": [line]})
@@ -291,11 +283,10 @@ def test_a_page_has_the_history_and_the_events_of_a_job(cprjob: Cprjob, api: htt
     auc = next(chart for chart in json.loads(data) if chart["id"] == "auc")
     assert (auc["data"][0]["x"], auc["data"][0]["y"]) == ([63_000, 126_000], [0.74, 0.75123])
     assert "shard/1 is back" in text
+    assert cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html")).exit_code == 2
 
 
-def test_the_pages_of_a_cluster_have_its_jobs_and_their_events(
-    server: ApiServer, cprjob: Cprjob, api: httpx.Client
-) -> None:
+def test_ui_lists_the_jobs_of_a_cluster_and_their_events(server: ApiServer, cprjob: Cprjob, api: httpx.Client) -> None:
     tell(api, submitted(cprjob, "followed"), STARTED)
     emit(api, "followed", "Recovered", "shard/1 is back", 2.0)
     for everywhere in (False, True):
@@ -306,14 +297,7 @@ def test_the_pages_of_a_cluster_have_its_jobs_and_their_events(
             jobs.story("default", "nobody")
 
 
-def test_a_page_that_cannot_be_written_is_told(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
-    name = submitted(cprjob, "unwritten")
-    result = cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html"))
-    assert result.exit_code == 2
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.Client) -> None:
     name = submitted(cprjob, "planned")
     before = json.loads(cprjob("plan", f"cpr/{name}", "--json"))
     tell(api, name, STARTED)
@@ -324,16 +308,12 @@ def test_the_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.C
     assert found["inputs"] != before["inputs"]
 
 
-def test_a_job_that_never_started_has_no_saves(cprjob: Cprjob) -> None:
-    result = cprjob.result("snapshots", "ls", f"cpr/{submitted(cprjob, 'fresh')}")
-    assert result.exit_code == 1
-    assert "fresh has not started, so it has saved nothing" in words(result.output)
-
-
-def test_a_pod_that_cannot_run_is_deleted_again(
+def test_snapshots_deletes_a_pod_that_cannot_run(
     cprjob: Cprjob, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = submitted(cprjob, "unlucky")
+    result = cprjob.result("snapshots", "ls", f"cpr/{name}")
+    assert (result.exit_code, "has not started, so it has saved nothing" in words(result.output)) == (1, True)
     tell(api, name, STARTED | ENDED)
     monkeypatch.setattr("cpr_operator.client.tool.START_S", 0.0)
     result = cprjob.result("snapshots", "ls", f"cpr/{name}")
@@ -341,14 +321,3 @@ def test_a_pod_that_cannot_run_is_deleted_again(
     assert "does not run after 0 s" in words(result.output)
     found = api.get(f"{CORE}/pods", params={"labelSelector": "app.kubernetes.io/component=tool"}).json()["items"]
     assert found == []
-
-
-def test_a_cluster_without_an_answer_is_told(cprjob: Cprjob, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["get", "--kubeconfig", str(tmp_path / "none")])
-    assert result.exit_code == 1
-    assert "there is no cluster to ask" in words(result.output)
-
-
-def test_the_scale_is_where_the_definition_says() -> None:
-    (version,) = crd.build()["spec"]["versions"]
-    assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.trainers.replicas"

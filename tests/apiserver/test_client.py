@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import httpx
 import pytest
 import yaml
 
-from cpr_operator.api.validate import InvalidSpecError
 from cpr_operator.client import NoObjectError, TookTooLongError
 from cprjob import Client, ClientError
 from support.apiserver import ApiServer
@@ -33,7 +31,7 @@ def named(name: str) -> dict[str, Any]:
     return document | {"metadata": {"name": name}}
 
 
-def test_submit_get_and_list(client: Client, api: httpx.Client) -> None:
+def test_client_submits_gets_lists_and_deletes(client: Client, api: httpx.Client) -> None:
     created = client.submit(named("typed"))
     found = client.get("typed")
     assert found.uid == created.uid
@@ -43,9 +41,12 @@ def test_submit_get_and_list(client: Client, api: httpx.Client) -> None:
     assert "typed" in {each.name for each in client.list(all_namespaces=True)}
     assert client.submit(QUICKSTART).spec == created.spec
     client.delete("quickstart")
+    for use in (client.get, client.delete):
+        with pytest.raises(NoObjectError, match="there is no job quickstart in the namespace default"):
+            use("quickstart")
 
 
-def test_a_given_namespace_wins_over_the_manifest_s(server: ApiServer) -> None:
+def test_client_takes_its_namespace_before_that_of_the_manifest(server: ApiServer) -> None:
     with (
         Client(kubeconfig=server.kubeconfig, namespace="nowhere") as client,
         pytest.raises(NoObjectError, match='namespaces "nowhere" not found; name another namespace'),
@@ -53,16 +54,7 @@ def test_a_given_namespace_wins_over_the_manifest_s(server: ApiServer) -> None:
         client.submit(named("lost") | {"metadata": {"name": "lost", "namespace": "default"}})
 
 
-def test_wrong_fields_are_named_before_the_cluster_is_asked(client: Client) -> None:
-    wrong = named("wrong")
-    wrong["spec"]["shards"] = {"replicas": 0}
-    with pytest.raises(InvalidSpecError, match=r"spec\.shards\.replicas"):
-        client.submit(wrong)
-    with pytest.raises(NoObjectError, match="there is no job wrong in the namespace default"):
-        client.get("wrong")
-
-
-def test_suspend_resume_and_scale_change_the_spec(client: Client, api: httpx.Client) -> None:
+def test_client_suspends_resumes_and_scales(client: Client, api: httpx.Client) -> None:
     client.submit(named("changed"))
     assert client.suspend("changed").spec.suspend
     assert job(api, "changed")["spec"]["suspend"] is True
@@ -77,19 +69,18 @@ def test_suspend_resume_and_scale_change_the_spec(client: Client, api: httpx.Cli
         client.scale("changed", trainers=0)
 
 
-def test_wait_returns_when_the_job_is_over(client: Client, api: httpx.Client) -> None:
+def test_client_waits_until_the_job_is_over(client: Client, api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.submit(named("awaited"))
     with pytest.raises(TookTooLongError, match="awaited is not seen after 0 s"):
         client.wait("awaited", timeout_s=0)
-    waits = threading.Timer(0.2, tell, (api, "awaited", {"phase": "Succeeded"}))
-    waits.start()
+    looks = iter(({"phase": "Running"}, {"phase": "Succeeded"}))
+    monkeypatch.setattr("cpr_operator.client.client.time.sleep", lambda _s: tell(api, "awaited", next(looks)))
     assert client.wait("awaited").status.phase == "Succeeded"
-    waits.join()
     with pytest.raises(TookTooLongError, match="is Succeeded, and nothing more happens"):
         client.wait("awaited", until=lambda job: job.phase == "Running")
 
 
-def test_events_are_those_of_this_job(client: Client, api: httpx.Client) -> None:
+def test_client_lists_events_of_this_job_alone(client: Client, api: httpx.Client) -> None:
     client.submit(named("noted"))
     emit(api, "noted", "Failure", "of an earlier job", 1.0)
     client.delete("noted")
@@ -102,7 +93,7 @@ def test_events_are_those_of_this_job(client: Client, api: httpx.Client) -> None
     ]
 
 
-def test_kill_deletes_the_newest_pod_of_a_member(client: Client, api: httpx.Client) -> None:
+def test_client_kill_deletes_the_newest_pod_of_a_member(client: Client, api: httpx.Client) -> None:
     client.submit(named("struck"))
     ended, struck, spared = (run_pod(api, "struck", "shard", *which) for which in ((1, 1), (1, 2), (0, 1)))
     assert client.kill("struck", "shard", 1) == struck
@@ -111,19 +102,3 @@ def test_kill_deletes_the_newest_pod_of_a_member(client: Client, api: httpx.Clie
         client.kill("struck", "shard", 2)
     with pytest.raises(NoObjectError, match="trainer/0 of struck has no pod that runs now"):
         client.kill("struck", "trainer", 0)
-
-
-def test_delete_deletes_what_is_there(client: Client) -> None:
-    client.submit(named("gone"))
-    client.delete("gone")
-    with pytest.raises(NoObjectError, match="there is no job gone"):
-        client.delete("gone")
-
-
-def test_a_member_without_a_pod_has_no_log(client: Client, api: httpx.Client) -> None:
-    client.submit(named("silent"))
-    tell(api, "silent", {"phase": "Running", "leader": 3})
-    with pytest.raises(ClientError, match="trainer/3 of default/silent has no pod with a log"):
-        list(client.logs("silent"))
-    with pytest.raises(ClientError, match="shard/0 of default/silent has no pod with a log"):
-        list(client.logs("silent", role="shard"))

@@ -32,7 +32,7 @@ def told(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_every_chart_is_drawn_with_its_series_and_words(
+def test_report_draws_every_chart_within_the_window(
     chromium: Browser, told: Path, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     view = View(chromium, width, scheme)
@@ -45,22 +45,16 @@ def test_every_chart_is_drawn_with_its_series_and_words(
         titles = {chart.layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")} - {""}
         drawn = {trace["name"] for trace in chart.data if any(value is not None for value in trace["y"])}
         assert titles | drawn <= set(words), chart.id
+    assert view.page.evaluate("document.documentElement.scrollWidth") <= width
+    boxes = [view.page.locator(f"#{chart.id}").bounding_box() for chart in CHARTS]
+    assert all(box is not None and 300 < box["width"] < 800 and box["height"] > 200 for box in boxes)
+    rows = len({box["y"] for box in boxes if box})
+    assert rows == len(CHARTS) if width == 400 else rows < len(CHARTS)
     assert view.errors == []
     assert view.asked == [told.as_uri()]
 
 
-@pytest.mark.parametrize("width", [400, 1600])
-def test_nothing_is_wider_than_the_window_and_all_can_be_read(chromium: Browser, told: Path, width: int) -> None:
-    view = View(chromium, width, "light")
-    view.show(told.as_uri(), LAST)
-    assert view.page.evaluate("document.documentElement.scrollWidth") <= width
-    boxes = [view.page.locator(f"#{chart.id}").bounding_box() for chart in CHARTS]
-    assert all(box is not None and 300 < box["width"] < 800 and box["height"] > 200 for box in boxes)
-    beside = len({box["y"] for box in boxes if box})
-    assert beside == len(CHARTS) if width == 400 else beside < len(CHARTS)
-
-
-def test_dark_is_dark_and_the_ink_of_charts_follows_when_it_changes(chromium: Browser, told: Path) -> None:
+def test_report_follows_the_colour_scheme(chromium: Browser, told: Path) -> None:
     view = View(chromium, 1600, "light")
     view.show(told.as_uri(), LAST)
     seen = {}
@@ -75,7 +69,7 @@ def test_dark_is_dark_and_the_ink_of_charts_follows_when_it_changes(chromium: Br
     assert seen["light"] > 600
 
 
-def test_words_of_others_are_shown_as_text(chromium: Browser, told: Path) -> None:
+def test_report_escapes_markup(chromium: Browser, told: Path) -> None:
     view = View(chromium, 1600, "light")
     view.show(told.as_uri(), LAST)
     assert "The rest <b>of the budget</b> is small." in view.page.inner_text("#table-plan")
@@ -84,7 +78,7 @@ def test_words_of_others_are_shown_as_text(chromium: Browser, told: Path) -> Non
 
 @pytest.mark.dist
 @pytest.mark.timeout(300)
-def test_the_page_of_a_run_shows_what_became_of_it(chromium: Browser, tmp_path: Path) -> None:
+def test_report_of_a_run_shows_its_failure_and_its_losses(chromium: Browser, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small_job()), "utf-8")
     # One of two shards can lose half of all that counts: whenever it dies, the budget allows that.
     budget = ("--set", "accuracyBudget.portionOfLostSamples=0.6")

@@ -89,22 +89,6 @@ def test_users_rights_are_added_to_the_cluster_s_own_roles() -> None:
     assert of_kind(render("rbac.create=false"), "ClusterRole") == []
 
 
-def test_templates_are_restricted_unless_the_values_say_otherwise() -> None:
-    values = (
-        "restrictTemplates=false",
-        "templateServiceAccounts={a,b}",
-        "jobPeers[0].namespaceSelector.matchLabels.team=m",
-    )
-    peer = '[{"namespaceSelector":{"matchLabels":{"team":"m"}}}]'
-    for objects, said in ((render(), ("true", "", "[]")), (render(*values), ("false", "a,b", peer))):
-        told = environment(objects)
-        names = ("RESTRICT_TEMPLATES", "SERVICE_ACCOUNTS", "REPORT_PEERS")
-        assert tuple(told[f"CPR_OPERATOR_{name}"] for name in names) == said
-    (container,) = operator(objects)["containers"]
-    fields = [each.get("valueFrom") for each in container["env"] if each["name"] == "CPR_OPERATOR_NAMESPACE"]
-    assert fields == [{"fieldRef": {"fieldPath": "metadata.namespace"}}]
-
-
 def test_queues_of_kueue_are_used_if_the_values_say_so() -> None:
     assert environment(render())["CPR_OPERATOR_KUEUE"] == "false"
     objects = render("kueue.enabled=true")
@@ -136,11 +120,6 @@ def test_the_lease_is_the_operator_s_own_in_its_own_namespace(values: tuple[str,
     assert environment(objects)["CPR_OPERATOR_LEASE"] == "operators/cprjob"
     others = [each for each in objects if each["kind"] in {"Role", "ClusterRole"} and each != role]
     assert not any(("coordination.k8s.io", "leases") in rights(each) for each in others)
-
-
-def test_secrets_can_only_be_created() -> None:
-    for role in [*of_kind(render(), "ClusterRole"), *of_kind(render("watchNamespaces={a}"), "Role")]:
-        assert rights(role).get(("", "secrets"), {"create"}) == {"create"}
 
 
 def test_in_chosen_namespaces_nothing_is_granted_elsewhere() -> None:
@@ -208,13 +187,6 @@ def test_a_replica_on_a_lost_node_is_replaced_soon() -> None:
         assert len(tolerations) == 2 + len(values) // 2
 
 
-def test_placement_and_priority_are_the_user_s() -> None:
-    pod = operator(render("affinity.nodeAffinity.x=y", "priorityClassName=system-cluster-critical", "nodeSelector.a=b"))
-    assert pod["affinity"] == {"nodeAffinity": {"x": "y"}}
-    assert pod["priorityClassName"] == "system-cluster-critical"
-    assert pod["nodeSelector"] == {"a": "b"}
-
-
 def test_the_image_s_digest_wins_over_its_tag() -> None:
     digest = f"sha256:{'a' * 64}"
     settings = {
@@ -245,34 +217,6 @@ def test_names_can_be_others() -> None:
         assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
         named = (each["metadata"]["name"] for each in objects if each["kind"] != "CustomResourceDefinition")
         assert all(each.removeprefix("operators-").startswith(full) for each in named)
-
-
-def test_the_log_s_level_and_format_are_the_user_s() -> None:
-    for values, said in (((), ("info", "text")), (("log.level=debug", "log.format=json"), ("debug", "json"))):
-        told = environment(render(*values))
-        assert (told["CPR_OPERATOR_LOG_LEVEL"], told["CPR_OPERATOR_LOG_FORMAT"]) == said
-
-
-def test_environment_volumes_and_spread_are_added() -> None:
-    objects = render(
-        "extraEnv[0].name=HTTPS_PROXY",
-        "extraEnv[0].value=http://proxy",
-        "extraVolumes[0].name=ca",
-        "extraVolumes[0].configMap.name=company-ca",
-        "extraVolumeMounts[0].name=ca",
-        "extraVolumeMounts[0].mountPath=/etc/ca",
-        "topologySpreadConstraints[0].maxSkew=1",
-        "topologySpreadConstraints[0].topologyKey=zone",
-        "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
-    )
-    pod = operator(objects)
-    assert environment(objects).items() >= (environment(render()) | {"HTTPS_PROXY": "http://proxy"}).items()
-    assert pod["volumes"][1:] == [{"name": "ca", "configMap": {"name": "company-ca"}}]
-    mounts = pod["containers"][0]["volumeMounts"]
-    assert mounts == [{"name": "tmp", "mountPath": "/tmp"}, {"name": "ca", "mountPath": "/etc/ca"}]  # noqa: S108
-    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
-    assert pod["topologySpreadConstraints"] == [spread]
-    assert "topologySpreadConstraints" not in operator(render())
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Pod"])
@@ -348,21 +292,84 @@ def test_every_value_has_a_default_and_the_readme_lists_it() -> None:
     assert re.findall(r"^\| `.*$", values, re.MULTILINE) == table()
 
 
-def test_the_notes_say_what_comes_next_and_who_owns_the_crd() -> None:
-    said = notes()
-    wanted = ("kubectl apply", "kubectl get cprjobs --all-namespaces --watch", "docs/operator.md", "--take-ownership")
-    assert [words for words in wanted if words not in said] == []
-    assert "--take-ownership" not in notes("crds.install=false", "watchNamespaces={a}")
+PEERS = "jobPeers[0].namespaceSelector.matchLabels.team=m"
 
 
-def test_the_notes_tell_whom_the_pods_do_not_admit() -> None:
-    peers = "jobPeers[0].namespaceSelector.matchLabels.team=m"
-    assert "name it in jobPeers" in notes("podMonitor.enabled=true")
-    for values in ((), (peers,), (peers, "podMonitor.enabled=true")):
-        assert "jobPeers" not in notes(*values)
+@pytest.mark.parametrize(
+    ("values", "said", "unsaid"),
+    [
+        (
+            (),
+            ("kubectl apply", "kubectl get cprjobs --all-namespaces --watch", "docs/operator.md", "--take-ownership"),
+            ("jobPeers",),
+        ),
+        (("crds.install=false", "watchNamespaces={a}"), (), ("--take-ownership",)),
+        (("podMonitor.enabled=true",), ("name it in jobPeers",), ()),
+        (("podMonitor.enabled=true", PEERS), (), ("jobPeers",)),
+        (("prometheusRule.enabled=true",), ("serviceMonitor.enabled",), ()),
+        (("prometheusRule.enabled=true", "serviceMonitor.enabled=true"), (), ("serviceMonitor.enabled",)),
+    ],
+    ids=lambda values: ",".join(values) or "default",
+)
+def test_notes_name_the_next_steps(values: tuple[str, ...], said: tuple[str, ...], unsaid: tuple[str, ...]) -> None:
+    found = notes(*values)
+    assert [words for words in said if words not in found] == []
+    assert [words for words in unsaid if words in found] == []
 
 
-def test_the_notes_tell_of_alerts_without_figures() -> None:
-    alerts = "prometheusRule.enabled=true"
-    assert "serviceMonitor.enabled" in notes(alerts)
-    assert "serviceMonitor.enabled" not in notes(alerts, "serviceMonitor.enabled=true")
+@pytest.mark.parametrize(
+    ("values", "variables"),
+    [
+        (
+            (),
+            {
+                "RESTRICT_TEMPLATES": "true",
+                "SERVICE_ACCOUNTS": "",
+                "REPORT_PEERS": "[]",
+                "LOG_LEVEL": "info",
+                "LOG_FORMAT": "text",
+            },
+        ),
+        (
+            ("restrictTemplates=false", "templateServiceAccounts={a,b}"),
+            {"RESTRICT_TEMPLATES": "false", "SERVICE_ACCOUNTS": "a,b"},
+        ),
+        ((PEERS,), {"REPORT_PEERS": '[{"namespaceSelector":{"matchLabels":{"team":"m"}}}]'}),
+        (("log.level=debug", "log.format=json"), {"LOG_LEVEL": "debug", "LOG_FORMAT": "json"}),
+    ],
+    ids=["default", "templates", "peers", "log"],
+)
+def test_values_become_variables_of_the_operator(values: tuple[str, ...], variables: dict[str, str]) -> None:
+    objects = render(*values, "extraEnv[0].name=HTTPS_PROXY", "extraEnv[0].value=http://proxy")
+    expected = {f"CPR_OPERATOR_{name}": value for name, value in variables.items()} | {"HTTPS_PROXY": "http://proxy"}
+    assert environment(objects).items() >= expected.items()
+    (container,) = operator(objects)["containers"]
+    fields = [each["valueFrom"] for each in container["env"] if each["name"] == "CPR_OPERATOR_NAMESPACE"]
+    assert fields == [{"fieldRef": {"fieldPath": "metadata.namespace"}}]
+
+
+def test_values_place_the_operator_and_add_volumes() -> None:
+    pod = operator(
+        render(
+            "affinity.nodeAffinity.x=y",
+            "priorityClassName=system-cluster-critical",
+            "nodeSelector.a=b",
+            "topologySpreadConstraints[0].maxSkew=1",
+            "topologySpreadConstraints[0].topologyKey=zone",
+            "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
+            "extraVolumes[0].name=ca",
+            "extraVolumes[0].configMap.name=company-ca",
+            "extraVolumeMounts[0].name=ca",
+            "extraVolumeMounts[0].mountPath=/etc/ca",
+        )
+    )
+    assert pod["affinity"] == {"nodeAffinity": {"x": "y"}}
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert pod["nodeSelector"] == {"a": "b"}
+    assert pod["topologySpreadConstraints"] == [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ]
+    assert "topologySpreadConstraints" not in operator(render())
+    assert pod["volumes"][1:] == [{"name": "ca", "configMap": {"name": "company-ca"}}]
+    mounts = pod["containers"][0]["volumeMounts"]
+    assert mounts == [{"name": "tmp", "mountPath": "/tmp"}, {"name": "ca", "mountPath": "/etc/ca"}]  # noqa: S108

@@ -71,5 +71,7 @@ for name in "$@"; do
   [ ! -x "$have" ] || continue
   command -v go >/dev/null || die "$name is missing, and there is no Go to build it with"
   say "building $name (once)"
+  begun=$SECONDS
   build "$name" >"$work/log" 2>&1
+  say "built $name in $((SECONDS - begun)) s"
 done

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The test cluster: three nodes, MinIO, the images, the operator.
 #   cluster.sh up            all of it; what is there already stays, what changed is replaced
-#   cluster.sh prepare       only what is installed and built once
-#   cluster.sh before FOLDER the images of the release whose files these are, on the nodes as operator-before and trainer-before
+#   cluster.sh prepare       only what is installed and compiled once
+#   cluster.sh images        only the images: of this checkout, and of the release before
+#   cluster.sh with NAME...  prometheus and operator-next, which only some tests need, on the nodes of a cluster that is up
 #   cluster.sh down          stop it (bare nodes keep their images for the next time, unless PURGE=1)
 #   cluster.sh status        what runs; fails when nothing does
 #   cluster.sh backend       kind | bare, or why this machine can have no cluster
@@ -35,6 +36,7 @@ start() {
     kubectl label node node1 cprjob.io/stable=true --overwrite >/dev/null
   fi
   kubectl wait --for=condition=Ready node --all --timeout=90s >/dev/null
+  kubectl uncordon $(kubectl get nodes -o 'jsonpath={.items[*].metadata.name}') >/dev/null
 }
 
 registered() { [ "$(kubectl get nodes -o name | wc -l)" = "$NODES" ]; }
@@ -47,35 +49,66 @@ export_image() { # export_image NAME: from buildah's store into a layout folder;
   echo "$id" >"$layout.id"
 }
 
-load_images() {
-  local name entry
-  for name in minio versitygw prometheus kueue; do
-    entry=/$name; [ $name != kueue ] || entry=/manager # as its chart has it
-    [ -f "$RUN/images/$name/index.json" ] || python3 "$here/oci.py" pack "$BIN/$name" "$entry" "$RUN/images/$name"
-  done
-  for name in operator operator-next trainer minio versitygw prometheus kueue; do load_image $name; done
+pack() { # pack NAME: the image of a server of another project
+  [ -f "$RUN/images/$1/index.json" ] || python3 "$here/oci.py" pack "$BIN/$1" "/$1" "$RUN/images/$1"
 }
 
 load_image() {
+  local nodes=(); mapfile -t nodes < <(seq "$NODES")
   case $backend/$1 in
-    kind/minio|kind/prometheus|kind/kueue) "$here/kind.sh" load "$1" 1 ;; # they run on the stable node only
-    kind/*) "$here/kind.sh" load "$1" ;;
-    bare/minio|bare/prometheus|bare/kueue) "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" 1 ;;
-    bare/versitygw) "$here/node.sh" load "$RUN/images/versitygw" localhost/cprjob-versitygw:dev ;;
-    bare/*) export_image "$1"; "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" ;;
+    */minio|*/versitygw|*/prometheus) pack "$1" ;;
+    bare/*)                           export_image "$1" ;;
   esac
+  case $1 in minio|prometheus|*-before) nodes=(1) ;; esac # they run on the stable node only
+  if [ "$backend" = kind ]; then
+    "$here/kind.sh" load "$1" "${nodes[@]}"
+  else
+    "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" "${nodes[@]}"
+  fi
 }
 
-before() { # before FOLDER: what these images share with today's is neither built nor compressed nor sent to a node again
+images() {
+  "$here/images.sh" localhost/cprjob-%:dev operator trainer
+  before
+}
+
+before() { # the release before, which tests/support/before.py names, as operator-before and trainer-before; it never changes
+  local files commit; commit=$(sed -n 's/^COMMIT = "\(.*\)"/\1/p' "$here/../support/before.py")
+  git -C "$root" cat-file -e "$commit^{commit}" 2>/dev/null || return 0 # the test of the upgrade skips
+  if [ "$(cat "$RUN/before" 2>/dev/null)" = "$commit" ] && has operator-before && has trainer-before; then return; fi
+  files=$(mktemp -d)
+  git -C "$root" archive "$commit" | tar -x -C "$files"
+  CPR_SOURCE=$files "$here/images.sh" localhost/cprjob-%-before:dev operator trainer
+  rm -rf "$files"
+  echo "$commit" >"$RUN/before"
+}
+
+has() { # has NAME: an image of ours is built
+  if [ "$backend" = kind ]; then docker image inspect "localhost/cprjob-$1:dev" >/dev/null 2>&1; else buildah images -q "localhost/cprjob-$1:dev" >/dev/null 2>&1; fi
+}
+
+load_before() { # what these images share with today's is neither compressed nor sent to a node again
   local name
-  exec 9>"$RUN/lock"; flock 9
-  CPR_SOURCE=$1 "$here/images.sh" localhost/cprjob-%-before:dev operator trainer
+  [ -f "$RUN/before" ] || return 0
   for name in operator trainer; do
     if [ "$backend" = bare ] && [ ! -d "$RUN/images/$name-before" ]; then
       mkdir "$RUN/images/$name-before"
       cp -al "$RUN/images/$name/blobs" "$RUN/images/$name-before"
     fi
     load_image "$name-before"
+  done
+}
+
+with() {
+  local name
+  exec 9>"$RUN/lock"; flock 9
+  for name in "$@"; do
+    case $name in
+      prometheus)    "$here/binaries.sh" prometheus ;;
+      operator-next) "$here/images.sh" localhost/cprjob-%:dev operator-next ;;
+      *)             die "unknown: $name" ;;
+    esac
+    load_image "$name"
   done
 }
 
@@ -95,17 +128,19 @@ prepare() {
   exec 9>"$RUN/lock"; flock 9 # two of us would start everything twice
   if [ "$backend" = bare ]; then
     "$here/packages.sh"
-    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm promtool prometheus kueue
+    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm promtool
   else
-    "$here/binaries.sh" kubectl minio versitygw helm promtool prometheus kueue
+    "$here/binaries.sh" kubectl minio versitygw helm promtool
   fi
 }
 
 up() {
+  local name
   prepare
-  "$here/images.sh" localhost/cprjob-%:dev operator trainer operator-next
+  images
   start
-  load_images
+  for name in operator trainer minio versitygw; do load_image $name; done
+  load_before
   kubectl apply -f "$here/manifests/minio.yaml" >/dev/null
   kubectl -n cprjob-store rollout status deployment/minio --timeout=90s >/dev/null
   [ "${CPR_CLUSTER_OPERATOR:-}" = no ] || install_operator
@@ -116,12 +151,13 @@ backend=$(backend) || die "$backend"
 case ${1:-} in
   up)         up ;;
   prepare)    prepare ;;
-  before)     before "${2:?}" ;;
+  images)     prepare; images ;;
+  with)       shift; with "$@" ;;
   down)       if [ "$backend" = kind ]; then "$here/kind.sh" down; else "$here/control_plane.sh" stop; fi ;;
   status)     is_up || { echo down; exit 1; }
               kubectl get nodes
               kubectl get pods --all-namespaces -o wide ;;
   backend)    echo "$backend" ;;
   kubeconfig) echo "$KUBECONFIG" ;;
-  *)          sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *)          sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

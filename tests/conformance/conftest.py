@@ -15,10 +15,10 @@ from cpr_operator.cluster import api_server
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.local import LocalCluster
+from simulation.control_plane.cluster import FakeCluster
 from support.apiserver import ApiServer as RunningApiServer
 from support.apiserver import install_crd, running_apiserver
 from support.benches import Bench, FakeBench, KubernetesBench, LocalBench
-from support.fake_cluster import FakeCluster
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,13 @@ from cpr_operator.cluster.protocol import (
 from support.benches import NAMESPACE, Bench, pod_manifest
 
 
-async def test_a_job_that_is_not_there_is_not_found(bench: Bench) -> None:
-    with pytest.raises(NotFoundError):
-        await bench.cluster.get_job(NAMESPACE, "nobody")
+def disruption_budget(name: str, **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": NAMESPACE, **metadata},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"cprjob.io/job": name}}},
+    }
 
 
 async def test_a_job_is_listed_in_its_namespace(bench: Bench) -> None:
@@ -41,7 +46,7 @@ async def test_status_is_replaced_and_nothing_else(bench: Bench) -> None:
     assert (read.spec, read.generation, read.uid) == (job.spec, job.generation, job.uid)
 
 
-async def test_status_of_a_job_that_was_written_meanwhile_conflicts(bench: Bench) -> None:
+async def test_status_under_an_old_version_conflicts(bench: Bench) -> None:
     job = await bench.make_job("conflict")
     await bench.suspend("conflict")
     with pytest.raises(ConflictError):
@@ -59,6 +64,8 @@ async def test_status_of_a_job_that_is_gone_is_not_found(bench: Bench) -> None:
         await bench.cluster.write_status(job, {"phase": "Running"})
     with pytest.raises(NotFoundError):
         await bench.cluster.delete_job(job)
+    with pytest.raises(NotFoundError):
+        await bench.cluster.get_job(NAMESPACE, "gone")
 
 
 async def test_status_never_reaches_a_later_job_of_the_same_name(bench: Bench) -> None:
@@ -106,7 +113,7 @@ async def test_pods_of_an_earlier_job_of_the_same_name_are_listed_with_their_own
     assert await bench.cluster.list_pods(await bench.make_job("other")) == ()
 
 
-async def test_a_cached_list_comes_to_show_what_there_is(bench: Bench) -> None:
+async def test_cached_list_comes_to_show_the_pods(bench: Bench) -> None:
     job = await bench.make_job("cached")
     regular = bench.cluster.at(Priority.REGULAR)
     created = await bench.cluster.create_pod(pod_manifest(job))
@@ -116,8 +123,10 @@ async def test_a_cached_list_comes_to_show_what_there_is(bench: Bench) -> None:
     assert [pod.uid for pod in pods] == [created.uid]
 
 
-async def test_an_impossible_pod_is_refused_with_words(bench: Bench) -> None:
+async def test_impossible_pod_is_refused_and_a_check_creates_nothing(bench: Bench) -> None:
     job = await bench.make_job("refused")
+    await bench.cluster.check_pod(pod_manifest(job))
+    assert await bench.cluster.list_pods(job) == ()
     manifest = pod_manifest(job)
     manifest["spec"]["containers"] = []
     for ask in (bench.cluster.check_pod, bench.cluster.create_pod):
@@ -125,13 +134,7 @@ async def test_an_impossible_pod_is_refused_with_words(bench: Bench) -> None:
             await ask(manifest)
 
 
-async def test_a_check_creates_nothing(bench: Bench) -> None:
-    job = await bench.make_job("checked")
-    await bench.cluster.check_pod(pod_manifest(job))
-    assert await bench.cluster.list_pods(job) == ()
-
-
-async def test_only_the_pod_of_that_uid_is_deleted(bench: Bench) -> None:
+async def test_pod_of_another_uid_is_not_deleted(bench: Bench) -> None:
     job = await bench.make_job("deleted")
     pod = await bench.cluster.create_pod(pod_manifest(job))
     await bench.cluster.delete_pod(NAMESPACE, pod.name, "another", 0)
@@ -141,47 +144,32 @@ async def test_only_the_pod_of_that_uid_is_deleted(bench: Bench) -> None:
     await bench.cluster.delete_pod(NAMESPACE, pod.name, pod.uid, None)  # gone is success
 
 
-async def test_only_the_pod_of_that_uid_is_annotated(bench: Bench) -> None:
-    job = await bench.make_job("annotated")
-    pod = await bench.cluster.create_pod(pod_manifest(job))
-    for name, uid in ((pod.name, "another"), ("nobody", pod.uid)):
-        with pytest.raises(NotFoundError):
-            await bench.cluster.patch_pod(NAMESPACE, PodPatch(name, uid, {"cprjob.io/roster-version": "9"}))
-    assert [p.roster_version for p in await bench.cluster.list_pods(job)] == [3]
-    await bench.cluster.patch_pod(NAMESPACE, PodPatch(pod.name, pod.uid, {"cprjob.io/roster-version": "9"}))
-    assert [p.roster_version for p in await bench.cluster.list_pods(job)] == [9]
-
-
-async def test_labels_and_annotations_change_together_and_the_others_stay(bench: Bench) -> None:
+async def test_pod_patch_changes_labels_and_annotations_together(bench: Bench) -> None:
     job = await bench.make_job("promoted")
     pod = await bench.cluster.create_pod(pod_manifest(job, index=2, incarnation=5))
     labels = {"cprjob.io/index": "1", "cprjob.io/incarnation": "7"}
     roster = {"cprjob.io/roster-version": "9"}
-    with pytest.raises(NotFoundError):
-        await bench.cluster.patch_pod(NAMESPACE, PodPatch(pod.name, "another", roster, labels))
+    for name, uid in ((pod.name, "another"), ("nobody", pod.uid)):
+        with pytest.raises(NotFoundError):
+            await bench.cluster.patch_pod(NAMESPACE, PodPatch(name, uid, roster, labels))
     assert [(p.index, p.incarnation, p.roster_version) for p in await bench.cluster.list_pods(job)] == [(2, 5, 3)]
     await bench.cluster.patch_pod(NAMESPACE, PodPatch(pod.name, pod.uid, roster, labels))
     (read,) = await bench.cluster.list_pods(job)
     assert (read.role, read.index, read.incarnation, read.roster_version) == ("shard", 1, 7, 9)
+    await bench.cluster.patch_pod(NAMESPACE, PodPatch(pod.name, pod.uid, {"cprjob.io/roster-version": "10"}))
+    assert [(p.index, p.roster_version) for p in await bench.cluster.list_pods(job)] == [(1, 10)]
 
 
-async def test_what_is_made_twice_is_there_and_what_is_deleted_twice_is_gone(bench: Bench) -> None:
+async def test_objects_may_be_made_and_deleted_twice(bench: Bench) -> None:
     job = await bench.make_job("twice")
     meta = {"name": "twice", "namespace": NAMESPACE}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": {"key": "a"}}
-    selector = {"matchLabels": {"cprjob.io/job": job.name}}
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": meta,
-        "spec": {"minAvailable": 1, "selector": selector},
-    }
     event = Event("Normal", "Started", "It began.", key="start")
     assert not await bench.cluster.has_secret(secret)
     for _ in range(2):
         await bench.cluster.create_secret(secret)
         assert await bench.cluster.has_secret(secret)
-        await bench.cluster.apply(budget)
+        await bench.cluster.apply(disruption_budget("twice"))
         await bench.cluster.emit(job, event)
     for _ in range(2):
         await bench.cluster.delete("PodDisruptionBudget", NAMESPACE, "twice")
@@ -190,16 +178,9 @@ async def test_what_is_made_twice_is_there_and_what_is_deleted_twice_is_gone(ben
 
 
 async def test_the_status_of_an_object_is_merged_under_the_version_that_was_read(bench: Bench) -> None:
-    selector = {"matchLabels": {"cprjob.io/job": "merged"}}
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "merged", "namespace": NAMESPACE},
-        "spec": {"minAvailable": 1, "selector": selector},
-    }
     counts = {"currentHealthy": 2, "desiredHealthy": 1, "disruptionsAllowed": 1, "expectedPods": 3}
     assert await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged") is None
-    await bench.cluster.apply(budget)
+    await bench.cluster.apply(disruption_budget("merged"))
     first = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged")
     assert first is not None
     await bench.cluster.merge_status(first, {**counts, "observedGeneration": 5})
@@ -220,13 +201,7 @@ async def test_the_status_of_an_object_is_merged_under_the_version_that_was_read
 
 async def test_an_object_stays_until_its_finalizer_is_removed(bench: Bench) -> None:
     finalizer = "cprjob.io/test"
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "kept", "namespace": NAMESPACE, "finalizers": [finalizer]},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"cprjob.io/job": "kept"}}},
-    }
-    await bench.cluster.apply(budget)
+    await bench.cluster.apply(disruption_budget("kept", finalizers=[finalizer]))
     first = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "kept")
     assert first is not None
     await bench.cluster.delete("PodDisruptionBudget", NAMESPACE, "kept")

@@ -7,21 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.main import get_command
 
 from cpr_operator.api.status import Anchor, Status
 from cpr_operator.cli.app import app
 from cpr_operator.cli.console import Where
 from cpr_operator.cli.report import next_step_here, next_step_there
+from support.pages import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    *ROOT.glob("*.md"),
-    *sorted(ROOT.glob("docs/**/*.md")),
-    *ROOT.glob("charts/*/*.md"),
-    *ROOT.glob("laboratory/*.md"),
-]
 SOURCES = sorted(path for folder in ("operator", "laboratory") for path in (ROOT / folder).rglob("*.py"))
+COMMAND: Any = get_command(app)
 #: In code of a page, or behind "`" or a colon in a message.
 MENTION = re.compile(r"(?:^ {4}|[`$(:] ?|\| )(?:kubectl )?cprjob((?: [^`|\n]+)+)", re.MULTILINE)
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=1, samples=1)
@@ -37,7 +34,7 @@ def mentions(text: str) -> Iterator[list[str]]:
 
 def wrong(words: list[str]) -> str:
     """What of a mention does not exist; empty if all does."""
-    command: Any = get_command(app)
+    command = COMMAND
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
             return words[0]
@@ -47,28 +44,16 @@ def wrong(words: list[str]) -> str:
     return ", ".join(sorted(named - known))
 
 
-def test_commands_of_all_pages_exist() -> None:
-    found = [(page, words) for page in DOCUMENTS for words in mentions(page.read_text("utf-8"))]
-    assert len(found) > 50
+@pytest.mark.parametrize(("texts", "least"), [(DOCUMENTS, 50), (SOURCES, 10)], ids=["pages", "messages"])
+def test_mentioned_commands_exist(texts: list[Path], least: int) -> None:
+    found = [(path, words) for path in texts for words in mentions(path.read_text("utf-8"))]
+    assert len(found) > least
     assert [each for each in found if wrong(each[1])] == []
 
 
 def test_pages_mention_each_command() -> None:
     found = {words[0] for page in DOCUMENTS for words in mentions(page.read_text("utf-8"))}
-    commands: Any = get_command(app)
-    assert set(commands.commands) - found <= {"version"}
-    assert len(found) > 20
-
-
-def test_a_command_that_does_not_exist_is_found() -> None:
-    text = "`cprjob show NAME`\n    cprjob get NAME --wide\n`kubectl cprjob snapshots list`, `cprjob top NAME -n x`"
-    assert [wrong(words) for words in mentions(text)] == ["show", "--wide", "list", ""]
-
-
-def test_commands_in_messages_exist() -> None:
-    found = [(path, words) for path in SOURCES for words in mentions(path.read_text("utf-8"))]
-    assert len(found) > 10
-    assert [each for each in found if wrong(each[1])] == []
+    assert set(COMMAND.commands) - found <= {"version"}
 
 
 def test_each_next_step_is_a_command() -> None:
@@ -81,7 +66,7 @@ def test_each_next_step_is_a_command() -> None:
     ):
         there = next_step_there(status, "job", where.options)
         (words,) = mentions(there)
-        command: Any = get_command(app)
+        command = COMMAND
         context = command.commands[words[0]].make_context(words[0], words[1:])
         assert context.params["namespace"] == "n"
         assert context.params["context"] == "c"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import typer
 import yaml
 from torchx.cli.main import create_parser, get_sub_cmds
 from typer.main import get_command
@@ -19,17 +18,11 @@ from cpr_operator.api.spec import API_VERSION
 from cpr_operator.api.status import ConditionType, Phase
 from cpr_operator.cli.app import app
 from cpr_operator.cli.kills import check_targets, parse_kill
-from support.pages import blocks, of_a_user
+from support.pages import DOCUMENTS, blocks, of_a_user
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/get-started.md", "docs/kind.md", "docs/torchx.md")
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
-DOCUMENTS = [
-    *ROOT.glob("*.md"),
-    *sorted(ROOT.glob("docs/**/*.md")),
-    *ROOT.glob("charts/*/*.md"),
-    *ROOT.glob("laboratory/*.md"),
-]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION = PROJECT["version"]
 IMAGES = {f"cprjob-operator:{VERSION}", f"cprjob-trainer:{VERSION}"}
@@ -52,8 +45,6 @@ KINDS = {
 VALUED = {"--namespace", "--selector", "--output", "--type", "-f", "-p"}
 HEADER = ("Prerequisites", "Apply", "Check", "Clean")
 Object = dict[str, Any]
-#: Of typer, which has no name of its own for it.
-USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
 def objects(path: str) -> list[Object]:
@@ -232,35 +223,6 @@ def test_both_commands_of_contributors_are_in_the_readme() -> None:
     printed = [command for block in blocks(ROOT / "README.md") for command in block.commands()]
     ours = [command for command in printed if command[0] == "make" and command != ["make", "images"]]
     assert ours == [["make", "demo"], ["make", "test"]]
-
-
-def test_an_impossible_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    reader = Reader()
-    reader.follow(["kubectl", "apply", "-f", "examples/quickstart.yaml"])
-    for wrong in (
-        "kubectl get cpr quick",
-        "kubectl wait cpr/quickstart --for=condition=Completed",
-        "kubectl wait cpr/quickstart --for=jsonpath={.status.phase}=Trains",
-        "kubectl delete pod --selector cprjob.io/job=quickstart,cprjob.io/role=shard,cprjob.io/index=2",
-        "kubectl delete pod --selector cprjob.io/job=quickstart,cprjob.io/shard=1",
-        "kubectl apply -f examples/nothing.yaml",
-        "kubectl delete -f examples/store.yaml",
-        "cprjob runs examples/quickstart.yaml",
-        "cprjob run examples/nothing.yaml",
-        "cprjob run examples/quickstart.yaml --kil shard/1@0.5:POD",
-        "cprjob run examples/quickstart.yaml --kill shard/2@0.5:POD",
-        "make image",
-        "pip install .[all]",
-        "kind load docker-image --name cprjob localhost/cprjob-operator:dev",
-        "helm test cprjob --namespace cprjob-system",
-        "torchx cancle $JOB",
-        "torchx run -s cprjob --dry cprjob.dlrm --job examples/nothing.yaml",
-        "torchx run -s kubernetes cprjob.dlrm --job examples/quickstart.yaml",
-        "curl somewhere",
-    ):
-        with pytest.raises((AssertionError, KeyError, ValueError, OSError, SystemExit, USAGE_ERROR)):
-            reader.follow(wrong.split())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,120 +1,78 @@
-"""What goes wrong with a real object store, and what the job is told."""
+"""Errors before a bucket is reached, and what else stands on an S3 server: exports, and the raw client of the bench."""
 
 from __future__ import annotations
 
-import socket
+import json
+import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.store import (
-    BucketMissingError,
-    Store,
-    StoreError,
-    StoreUnreachableError,
-    in_parallel,
-    open_store,
-)
-from support.s3_servers import S3Server, ServerOf, free_port, write_credentials
+from cpr_trainer.export.main import open_uri, publish
+from cpr_trainer.store import BucketMissingError, StoreUnreachableError, in_parallel, open_store
+from cprjob_bench.roles.snapshot.transfers import RawClient, raw_client
+from support.s3_servers import S3Server, free_port, write_credentials
+from support.store_suite import errors_of
 
-pytestmark = pytest.mark.store
+DATA = os.urandom(3 << 20)
 
 
-def complaints(store: Store) -> list[StoreError]:
-    """The errors of every operation."""
-    operations = (
-        lambda: store.put("job/a", b"a"),
-        lambda: store.put("job/a", b"a", if_absent=True),
-        lambda: store.get("job/a"),
-        lambda: store.list("job/"),
-        lambda: store.delete(["job/a"]),
-    )
-    found = []
-    for operation in operations:
-        with pytest.raises(StoreError) as raised:
-            operation()
-        found.append(raised.value)
-    return found
-
-
-def test_a_store_that_is_down_is_unreachable(tmp_path: Path) -> None:
+def test_store_that_is_down_is_unreachable(tmp_path: Path) -> None:
     with free_port() as port:
         spec = StoreSpec(f"http://127.0.0.1:{port}", None, "bucket", "")
         store = open_store(spec, write_credentials(tmp_path, "a", "b"), None)
-        assert [error.reason for error in complaints(store)] == ["StoreUnreachable"] * 5
+        assert [error.reason for error in errors_of(store)] == ["StoreUnreachable"] * 5
 
 
-@pytest.mark.timeout(60)
-def test_a_store_that_swallows_packets_is_given_up(tmp_path: Path) -> None:
-    with socket.socket() as listener:  # its queue is full, so a connection is never answered
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        address = listener.getsockname()
-        with socket.create_connection(address):
-            spec = StoreSpec(f"http://127.0.0.1:{address[1]}", "us-east-1", "bucket", "")
-            store = open_store(spec, write_credentials(tmp_path, "a", "b"), None)
-            with pytest.raises(StoreUnreachableError):
-                store.get("job/a")
-
-
-def test_a_missing_bucket_is_named(server: S3Server, spec: StoreSpec) -> None:
-    store = open_store(replace(spec, bucket="not-there"), server.credentials_dir, None)
-    found = complaints(store)
-    assert [error.reason for error in found] == ["BucketMissing"] * 5
-    assert "not-there" in found[0].message
-    assert "snapshots.store.bucket" in found[0].remedy
-
-
-def test_a_bucket_that_cannot_be_is_refused_at_once(spec: StoreSpec) -> None:
-    with pytest.raises(BucketMissingError, match="No bucket can be named"):
-        open_store(replace(spec, bucket="No Bucket!"), None, None)
-
-
-@pytest.mark.parametrize(("access", "secret"), [("somebody", "else-entirely"), ("cprjob-test", "wrong-secret")])
-def test_wrong_credentials_are_refused(spec: StoreSpec, tmp_path: Path, access: str, secret: str) -> None:
-    found = complaints(open_store(spec, write_credentials(tmp_path, access, secret), None))
-    assert [error.reason for error in found] == ["CredentialsRefused"] * 5
-    assert "credentialsSecret" in found[0].remedy
-
-
-def test_a_bucket_that_vanishes_and_comes_back(server: S3Server, spec: StoreSpec) -> None:
-    store, client = open_store(spec, server.credentials_dir, None), server.client()
-    store.put("job/a", b"a")
-    store.delete(["job/a"])
-    client.remove_bucket(spec.bucket)
-    assert [error.reason for error in complaints(store)] == ["BucketMissing"] * 5
-    client.make_bucket(spec.bucket)
-    store.put("job/a", b"b")
-    assert store.get("job/a") == b"b"
-
-
-def test_a_listing_and_a_deletion_have_no_end(server: S3Server, spec: StoreSpec) -> None:
-    store = open_store(spec, server.credentials_dir, None)
-    keys = [f"job/{number:04d}" for number in range(1100)]  # S3 answers with a thousand at a time
-    in_parallel(lambda key: store.put(key, b""), keys)
-    assert [entry.key for entry in store.list("job/")] == keys
-    store.delete(keys)
-    assert store.list("") == ()
-
-
-def test_something_else_than_a_store_is_said_to_be_that(tmp_path: Path, server: S3Server) -> None:
+def test_server_without_tls_has_no_certificate(tmp_path: Path, server: S3Server) -> None:
     spec = StoreSpec(server.endpoint.replace("http://", "https://"), "us-east-1", "bucket", "")
     with pytest.raises(StoreUnreachableError, match="certificate"):
         open_store(spec, write_credentials(tmp_path, "a", "b"), None).get("job/a")
 
 
-def test_a_server_nobody_vouches_for_is_refused(server_of: ServerOf) -> None:
-    server = server_of("minio+tls")
-    spec = server.new_bucket()
-    open_store(spec, server.credentials_dir, server.ca_file).put("job/a", b"a")
-    stranger = open_store(spec, server.credentials_dir, None)
-    assert [error.reason for error in complaints(stranger)] == ["StoreUnreachable"] * 5
-    with pytest.raises(StoreUnreachableError, match="caBundle"):
-        stranger.list("")
+def test_impossible_bucket_name_is_refused_at_once(spec: StoreSpec) -> None:
+    with pytest.raises(BucketMissingError, match="No bucket can be named"):
+        open_store(replace(spec, bucket="No Bucket!"), None, None)
 
 
-def test_the_prefix_is_the_stores_own(spec: StoreSpec, server: S3Server) -> None:
-    open_store(replace(spec, prefix="/team/x/"), server.credentials_dir, None).put("job/a", b"a")
-    assert [entry.key for entry in open_store(spec, server.credentials_dir, None).list("")] == ["team/x/job/a"]
+def test_model_is_published_to_the_bucket_of_its_uri(spec: StoreSpec, server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "a%2Fb.safetensors").write_bytes(bytes(range(256)) * 9000)
+    (tmp_path / "model.json").write_text(json.dumps({"job": "job", "step": 7, "samples": 70}), "utf-8")
+    other = server.new_bucket()
+    target = open_uri(f"s3://{other.bucket}/served/models/", spec, server.credentials_dir, None)
+    publish(target, tmp_path, ExportRequest("anchor"))
+    found = open_store(other, server.credentials_dir, None)
+    about = json.loads(found.get("served/models/current.json"))
+    assert (about["anchor"], about["step"]) == ("anchor", 7)
+    folder = f"served/models/{about['model']}"
+    for name in ("tables/a%2Fb.safetensors", "model.json"):
+        assert found.get(f"{folder}/{name}") == (tmp_path / name).read_bytes()
+    assert len(found.list("")) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "moto"])
+def test_raw_client_moves_the_same_bytes_as_the_store(kind: str, tmp_path: Path, server: S3Server) -> None:
+    """Otherwise it would be no measure for the store."""
+    spec = server.new_bucket() if kind == "moto" else StoreSpec(tmp_path.as_uri(), None, "bucket", "")
+    store = open_store(spec, server.credentials_dir, None)
+
+    def there_and_back(raw: RawClient, number: int) -> None:
+        raw.put(f"raw-{number}", memoryview(DATA))
+        assert store.get(f"raw-{number}") == DATA
+        store.put(f"store-{number}", DATA)
+        found = bytearray(len(DATA))
+        raw.get_into(f"store-{number}", memoryview(found))
+        assert found == DATA
+
+    with raw_client(spec, server.credentials_dir, None) as raw:
+        in_parallel(partial(there_and_back, raw), range(6), threads=2)
+
+
+def test_raw_client_raises_a_refusal(spec: StoreSpec, server: S3Server) -> None:
+    with raw_client(spec, server.credentials_dir, None) as raw, pytest.raises(OSError, match="404"):
+        raw.get_into("nothing", memoryview(bytearray(1)))

@@ -17,7 +17,7 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.protocol import Cluster
 from cpr_operator.cluster.views import JobView
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
 
 NAMESPACE = "default"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"

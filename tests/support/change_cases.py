@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from cpr_operator.api.rules.job import GUESSED_SENSITIVITY
 from support.documents import AUC_DROP, GONE, Edits
@@ -16,8 +17,8 @@ class Change:
     good: Edits
     bad: Edits
     says: str
-    before: Edits
-    status: Edits
+    before: Edits = field(default_factory=dict)
+    status: Edits = field(default_factory=lambda: STARTED)
 
 
 STARTED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
@@ -28,9 +29,9 @@ BELOW_SPENT = "spec.accuracyBudget: must not be lowered below the spent and rese
 TEMPLATE = {"metadata": {"labels": {"team": "ads"}}}
 
 
-def _frozen(field: str, edits: Edits) -> Change:
+def _frozen(path: str, edits: Edits, **before: Any) -> Change:
     """A field that is free before the start and frozen after it."""
-    return Change(field, {"spec.suspend": True}, edits, f"spec.{field}: {FROZEN}", before={}, status=STARTED)
+    return Change(path, {"spec.suspend": True}, edits, f"spec.{path}: {FROZEN}", **before)
 
 
 CHANGES = (
@@ -48,36 +49,13 @@ CHANGES = (
         {"spec.trainers.workers": "Auto"},
         {"spec.trainers.workers": 2},
         f"spec.trainers.workers: {FROZEN}",
-        before={},
-        status=STARTED,
     ),
-    Change(
-        "workers that go",
-        {"spec.suspend": True},
-        {"spec.trainers.workers": GONE},
-        f"spec.trainers.workers: {FROZEN}",
-        before={"spec.trainers.workers": 2},
-        status=STARTED,
-    ),
+    _frozen("trainers.workers", {"spec.trainers.workers": GONE}, before={"spec.trainers.workers": 2}),
     _frozen("snapshots", {"spec.snapshots.restoreFrom": "a/b"}),
     _frozen("snapshots", {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 5}}),
     _frozen("restoreFrom", {"spec.restoreFrom": {"anchor": "a/b"}}),
-    Change(
-        "restoreFrom that goes",
-        {"spec.suspend": True},
-        {"spec.restoreFrom": GONE},
-        f"spec.restoreFrom: {FROZEN}",
-        before={"spec.restoreFrom": {"job": "yesterday"}},
-        status=STARTED,
-    ),
-    Change(
-        "restoreFrom of another job",
-        {"spec.suspend": True},
-        {"spec.restoreFrom.job": "today"},
-        f"spec.restoreFrom: {FROZEN}",
-        before={"spec.restoreFrom": {"job": "yesterday"}},
-        status=STARTED,
-    ),
+    _frozen("restoreFrom", {"spec.restoreFrom": GONE}, before={"spec.restoreFrom": {"job": "yesterday"}}),
+    _frozen("restoreFrom", {"spec.restoreFrom.job": "today"}, before={"spec.restoreFrom": {"job": "yesterday"}}),
     _frozen("failurePolicy.silenceSeconds", {"spec.failurePolicy.silenceSeconds": 11}),
     _frozen("failurePolicy.restartLimit", {"spec.failurePolicy.restartLimit.count": 11}),
     _frozen("failurePolicy.expectedJobMtbfSeconds", {"spec.failurePolicy.expectedJobMtbfSeconds": 11}),
@@ -94,24 +72,16 @@ CHANGES = (
         {"spec.failurePolicy.startupDeadlineSeconds": 3600, "spec.suspend": True},
         {"spec.failurePolicy.startupDeadlineSeconds": 3600},
         "spec.failurePolicy.startupDeadlineSeconds: can only be changed while the job is suspended",
-        before={},
         status=SUSPENDED,
     ),
     Change(
-        "ttl is always free",
-        {"spec.ttlSecondsAfterFinished": 5},
-        {"spec.image": "other"},
-        FROZEN,
-        before={},
-        status=SUSPENDED,
+        "ttl is always free", {"spec.ttlSecondsAfterFinished": 5}, {"spec.image": "other"}, FROZEN, status=SUSPENDED
     ),
     Change(
         "shards while running",
         {"spec.suspend": True},
         {"spec.shards.replicas": 3},
         "spec.shards.replicas: can only be changed while the job is suspended; set spec.suspend to true",
-        before={},
-        status=STARTED,
     ),
     Change(
         "shards while suspended",
@@ -134,8 +104,6 @@ CHANGES = (
         {"spec.trainers.replicas": 2},
         {"spec.trainers": {"replicas": 3, "denseSync": "ShadowMA"}},
         "spec.trainers.denseSync: cannot be changed",
-        before={},
-        status=STARTED,
     ),
     Change(
         "trainers in a shadow mode",
@@ -143,7 +111,6 @@ CHANGES = (
         {"spec.trainers": {"replicas": 3, "denseSync": "ShadowBMUF"}},
         "spec.trainers.denseSync: cannot be changed",
         before={"spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}},
-        status=STARTED,
     ),
     Change(
         "shards while pods still flush",
@@ -158,8 +125,6 @@ CHANGES = (
         {"spec.accuracyBudget.portionOfLostSamples": 0.2},
         {"spec.shards.template": TEMPLATE},
         "spec.shards.template: can only be changed while the job is suspended",
-        before={},
-        status=STARTED,
     ),
     Change(
         "template while suspended",
@@ -182,7 +147,6 @@ CHANGES = (
         {"spec.accuracyBudget.portionOfLostSamples": 0.05},
         {"spec.accuracyBudget.portionOfLostSamples": 0.04},
         BELOW_SPENT,
-        before={},
         status=BUDGET,
     ),
     Change(
@@ -214,7 +178,6 @@ CHANGES = (
         {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.06, "sensitivity": 1}}},
         {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.04, "sensitivity": 1}}},
         BELOW_SPENT,
-        before={},
         status=BUDGET,
     ),
     Change(
@@ -222,7 +185,6 @@ CHANGES = (
         {"spec.suspend": True},
         {"spec.accuracyBudget.portionOfLostSamples": 0.11},
         BELOW_SPENT,
-        before={},
         status=STARTED | {"budget": {"limit": 0.1, "spent": 0.12, "reserved": 0, "remaining": 0}},
     ),
 )

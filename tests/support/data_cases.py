@@ -26,12 +26,7 @@ SEQUENCE: Edits = {"spec.model.features.1.pooling": "None"}
 SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
 
 DATA = (
-    Case(
-        "spec.data.samples",
-        CRITEO,
-        {**CRITEO, "spec.data.samples": 10},
-        "exactly one of epochs and samples",
-    ),
+    Case("spec.data.samples", CRITEO, {**CRITEO, "spec.data.samples": 10}, "exactly one of epochs and samples"),
     Case(
         "spec.data.samples",
         {**CRITEO, "spec.data.epochs": GONE, "spec.data.samples": 10},
@@ -80,12 +75,7 @@ DATA = (
         "must be as many as spec.model.numeric",
     ),
     Case("spec.data", CSV | {"spec.model.numeric": 2}, {"spec.model.numeric": 13}, "have 13 numeric features"),
-    Case(
-        "spec.data.store",
-        CRITEO | LAKE,
-        CRITEO | LAKE | {"spec.data.uri": "/data/day"},
-        "is for files in s3://",
-    ),
+    Case("spec.data.store", CRITEO | LAKE, CRITEO | LAKE | {"spec.data.uri": "/data/day"}, "is for files in s3://"),
     Case(
         "spec.data.store",
         CRITEO | LAKE | {"spec.data.uri": "/data/day", "spec.evaluation.uri": "s3://clicks/test"},
@@ -111,12 +101,7 @@ DATA = (
         FEATURES | BAGS | {"spec.model.tables.0.pooling": "Sum"},
         "with features, tables have no pooling",
     ),
-    Case(
-        "spec.model.features",
-        FEATURES | SEQUENCE | OWN_MODEL,
-        FEATURES | SEQUENCE,
-        "the DLRM takes no sequences",
-    ),
+    Case("spec.model.features", FEATURES | SEQUENCE | OWN_MODEL, FEATURES | SEQUENCE, "the DLRM takes no sequences"),
     Case(
         "spec.model.features[1].maxLength",
         FEATURES | BAGS | {"spec.model.features.1.maxLength": 50},
@@ -166,12 +151,7 @@ DATA = (
         FEATURES | {"spec.data.format": "TSV"} | SEPARATED,
         "a separator of ids needs a table with pooling",
     ),
-    Case(
-        "spec.data.columns.labels",
-        CSV,
-        CSV | {"spec.data.columns.labels": GONE},
-        "a model predicts 1 to 8 columns",
-    ),
+    Case("spec.data.columns.labels", CSV, CSV | {"spec.data.columns.labels": GONE}, "a model predicts 1 to 8 columns"),
     Case(
         "spec.data.columns.labels",
         CSV | OWN_MODEL | {"spec.data.columns.labels": SEVEN, "spec.data.columns.targets": ["dwell"]},

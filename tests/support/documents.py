@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,12 @@ class Case:
     good: Edits
     bad: Edits
     says: str = ""
+
+
+def bound(path: str, good: Any, bad: Any, *, under: Edits | None = None) -> Case:
+    """Return the rule of one field: the values at its path that keep it and that break it, in edits of `under`."""
+    field = re.sub(r"\.(\d+)", r"[\1]", path)
+    return Case(field, {**(under or {}), path: good}, {**(under or {}), path: bad})
 
 
 def minimal() -> Document:

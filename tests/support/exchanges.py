@@ -12,7 +12,7 @@ from cpr_trainer.rows import UniqueRows
 from support.shard_job import trainer_roster
 from support.shard_thread import ShardThread
 
-WAIT_S = 20.0
+WAIT_S = 240.0
 Pair = tuple[ShardThread, ShardThread]
 
 

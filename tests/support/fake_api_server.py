@@ -35,11 +35,12 @@ def _resources(group_version: str, *resources: tuple[str, str, bool]) -> Object:
 
 @dataclass
 class FakeApiServer:
-    """While `fault` is set, every request gets that status. `asked` has lists and watches, in order."""
+    """While `fault` is set, every request is refused with that status. `asked` has lists and watches, in order."""
 
     port: int = 0
     has_crd: bool = True
     fault: int | None = None
+    refused: int = 0
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     objects: dict[str, dict[str, Object]] = field(default_factory=lambda: {JOBS: {}, PODS: {}})
     _version: int = 1
@@ -118,7 +119,7 @@ class FakeApiServer:
         self._watches.clear()
 
     def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _do(self, act: Callable[[], object]) -> None:
         async def do() -> None:
@@ -139,6 +140,7 @@ class FakeApiServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if self.fault is not None:
+            self.refused += 1
             status = {"kind": "Status", "code": self.fault, "reason": "Fault", "message": "etcd has no leader"}
             return web.json_response(status, status=self.fault)
         if request.path in self.objects and (self.has_crd or request.path != JOBS):

@@ -8,15 +8,21 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Hold, Timing
-from support.driver import spec
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
 
 
 class House:
     """A cluster with one job, and a controller."""
 
-    def __init__(self, job: dict[str, Any] | None = None, hold: Hold | None = None, total: int = 2000) -> None:
-        self.cluster = FakeCluster(total)
+    def __init__(
+        self,
+        job: dict[str, Any] | None = None,
+        hold: Hold | None = None,
+        total: int = 2000,
+        cluster: FakeCluster | None = None,
+    ) -> None:
+        self.cluster = cluster or FakeCluster(total)
         self.cluster.add_job("job", job or spec())
         timing = Timing(running_s=15, changing_s=1, progress_s=15)
         self.hold, self.gone = hold, list[str]()

@@ -12,7 +12,7 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, PassInput, Report, reconcile
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 JOB = JobId("default", "large", "12345678-0000-0000-0000-000000000000")
 NOW = 1.7e9

@@ -22,8 +22,10 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.export.folder import export_model
+from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
+from cpr_trainer.placement import Placement
 from cpr_trainer.store import open_store
 from cpr_trainer.tables.segments import initial_rows
 from support.oracle import OracleResult, train
@@ -39,6 +41,20 @@ class SavedModel:
     log_loss: float | None
     scored: int
     metrics: dict[str, float]
+
+
+def single_process_model(job: JobSpec) -> SavedModel:
+    """What the job ends in when one process trains all of it."""
+    trainer = LoneTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
+    trainer.train(None, lambda _: None)
+    placement = Placement.of(job.model, 1)
+    tables = tuple(
+        torch.from_numpy(trainer.arena.rows[placement.places(offset + np.arange(table.rows))])
+        for offset, table in zip(placement.offsets, job.model.tables, strict=True)
+    )
+    scores = trainer.scores.validation
+    dense = trainer.replica.parameters.cpu()
+    return SavedModel(dense, tables, scores.auc(), scores.log_loss(), scores.samples, dict(scores.metrics()))
 
 
 def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:

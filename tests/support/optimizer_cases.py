@@ -25,11 +25,7 @@ PHASES = (
         {"kind": "Constant", "steps": 5, "end": 0.1},
         "only Linear, Cosine and Polynomial have an end",
     ),
-    (
-        {"kind": "Polynomial", "steps": 5, "power": 2},
-        {"kind": "Polynomial", "steps": 5},
-        "a Polynomial needs a power",
-    ),
+    ({"kind": "Polynomial", "steps": 5, "power": 2}, {"kind": "Polynomial", "steps": 5}, "a Polynomial needs a power"),
     (
         {"kind": "Linear", "steps": 5},
         {"kind": "Linear", "steps": 5, "power": 2},

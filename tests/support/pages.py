@@ -8,6 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+#: All pages.
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *ROOT.glob("charts/*/*.md"),
+    *ROOT.glob("laboratory/*.md"),
+]
 #: How the heading of a section ends whose commands need an administrator's rights.
 _ADMINISTRATOR = "(once per cluster)"
 #: Sections whose commands need no cluster.

@@ -28,8 +28,7 @@ class Save:
     """What a shard held at some moment."""
 
     def __init__(self, shard: ShardThread) -> None:
-        progress = shard.service.progress
-        assert progress is not None
+        progress = shard.progress
         self.rows, self.state = shard.arena.rows.copy(), shard.arena.state.copy()
         self.applied, self.row_updates = progress.applied, progress.row_updates
         self.ref = SaveRef("", max(progress.applied), max(progress.applied) * BATCH)

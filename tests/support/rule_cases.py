@@ -40,12 +40,7 @@ RULES = (
         {"spec.model.bottomMlp": GONE},
         "must end in embeddingDim",
     ),
-    Case(
-        "spec.model.topMlp",
-        OWN_MODEL | {"spec.model.topMlp": GONE},
-        {"spec.model.topMlp": GONE},
-        "must end in 1",
-    ),
+    Case("spec.model.topMlp", OWN_MODEL | {"spec.model.topMlp": GONE}, {"spec.model.topMlp": GONE}, "must end in 1"),
     Case("spec.model.topMlp", {"spec.model.topMlp": [1]}, {"spec.model.topMlp": [1, 2]}, "must end in 1"),
     Case("spec.model.tables", {"spec.model.tables.1.name": "c"}, {"spec.model.tables.1.name": "a"}),
     Case(

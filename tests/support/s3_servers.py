@@ -1,10 +1,11 @@
-"""Real S3 servers on this machine, for tests marked `store`: MinIO and versitygw, plain or with TLS."""
+"""S3 servers on this machine: moto, which needs Python alone; MinIO and versitygw, plain or with TLS."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,6 @@ from support.apiserver import binary
 ACCESS_KEY = "cprjob-test"
 SECRET_KEY = "cprjob-test-secret"  # noqa: S105 -- of a server that lives as long as a test
 REGION = "us-east-1"
-_START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,39 @@ def running_versitygw(folder: Path, certificate: Certificate | None = None) -> I
             yield server
 
 
+@contextlib.contextmanager
+def running_moto(folder: Path) -> Iterator[S3Server]:
+    """Start moto, which is written in Python and keeps objects in memory, on a free port."""
+    with free_port() as port:
+        command = [sys.executable, "-m", "moto.server", "--port", str(port)]
+        with _running(command, {"HOME": str(folder)}, folder, port, None) as server:
+            yield server
+
+
 #: A running server by its name, with "+tls" or without.
 ServerOf = Callable[[str], S3Server]
 
-#: Servers by name: the conformance suite runs on each.
+#: Compiled servers by name.
 SERVERS: Mapping[str, Callable[..., contextlib.AbstractContextManager[S3Server]]] = {
     "minio": running_minio,
     "versitygw": running_versitygw,
 }
+
+
+@contextlib.contextmanager
+def servers_on_demand(new_folder: Callable[[str], Path]) -> Iterator[ServerOf]:
+    """Start each of SERVERS, plain or with TLS, when it is first asked for."""
+    running: dict[str, S3Server] = {}
+    with contextlib.ExitStack() as stack:
+
+        def server_of(kind: str) -> S3Server:
+            if kind not in running:
+                name, _, tls = kind.partition("+")
+                certificate = make_certificate(new_folder("certificates")) if tls else None
+                running[kind] = stack.enter_context(SERVERS[name](new_folder(name), certificate))
+            return running[kind]
+
+        yield server_of
 
 
 def write_credentials(folder: Path, access_key: str, secret_key: str) -> Path:
@@ -169,9 +194,8 @@ def _running(
 
 
 def _wait_live(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_S
     client = server.client()
-    while time.monotonic() < deadline and process.poll() is None:
+    while process.poll() is None:
         try:
             client.list_buckets()
         except (urllib3.exceptions.HTTPError, minio.error.MinioException):

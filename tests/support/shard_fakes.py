@@ -19,7 +19,7 @@ from cpr_trainer.shard.service import Service
 
 DIM = 4
 ROWS = 80
-WAIT_S = 20.0
+WAIT_S = 240.0
 
 
 class FakeClient:

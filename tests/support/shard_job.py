@@ -26,7 +26,7 @@ from support.warm_start import Main, Process
 
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
-PATIENCE_S = 300.0  # for two loaded cores; nothing here waits that long on its own
+PATIENCE_S = 240.0
 #: On a loaded machine a process that is well may get no turn for seconds.
 SILENCE_S = 60.0
 

@@ -86,10 +86,15 @@ class ShardThread:
         row_updates = RowUpdates((pushed,) * trainers)
         self.service.start(Progress(generation, (applied,) * trainers, Losses.restored((), trainers), row_updates))
 
+    @property
+    def progress(self) -> Progress:
+        assert self.service.progress is not None
+        return self.service.progress
+
     def do(self, action: Callable[[], object]) -> None:
         with self._done:
             self._jobs.append(lambda: (action(), None)[1])
-            assert self._done.wait_for(lambda: not self._jobs, 20)
+            self._done.wait_for(lambda: not self._jobs)
 
     def freeze(self) -> None:
         """Neither read nor answer, as a stopped process; what `do` is given still runs."""

@@ -10,7 +10,7 @@ from xdist.workermanage import WorkerController
 
 CLUSTER = "tests/cluster/"
 #: Folders in the order in which they start: what takes long goes first, so that no worker is left with it at the end.
-FIRST = (CLUSTER, "tests/processes/", "tests/walkthroughs/", "tests/stores/", "tests/unit/crash/")
+FIRST = (CLUSTER, "tests/processes/", "tests/walkthroughs/", "tests/simulation/", "tests/stores/")
 
 
 class SideBySide(LoadFileScheduling):

@@ -26,7 +26,7 @@ def scored(logits: Tensor, labels: Tensor, total: int | None = None, first: int 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.floats(-6, 6), st.floats(0.3, 5), st.floats(0, 2), st.integers(200, 5000))
-def test_auc_and_log_loss_are_those_of_the_scores(seed: int, mean: float, spread: float, gain: float, n: int) -> None:
+def test_scores_are_those_of_the_logits(seed: int, mean: float, spread: float, gain: float, n: int) -> None:
     random = np.random.default_rng(seed)
     logits = random.normal(mean, spread, n).astype(np.float32)
     labels = (random.random(n) < 1 / (1 + np.exp(-gain * (logits - mean)))).astype(np.float32)
@@ -37,44 +37,35 @@ def test_auc_and_log_loss_are_those_of_the_scores(seed: int, mean: float, spread
     assert score.log_loss() == pytest.approx(exact.item(), abs=1e-7)
     predicted = torch.from_numpy(logits).double().sigmoid().sum().item()
     assert score.calibration() == pytest.approx(predicted / labels.sum(), rel=1e-3)
+    portion = labels.mean(dtype=np.float64)
+    entropy = -(portion * math.log(portion) + (1 - portion) * math.log(1 - portion))
+    assert score.normalised_entropy() == pytest.approx(score.log_loss() / entropy, rel=1e-9)
     assert score.samples == n
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), st.floats(-4, 4), st.floats(0.3, 3), st.floats(-1, 1), st.integers(200, 5000))
-def test_entropy_and_calibration_are_those_of_the_scores(
-    seed: int, mean: float, spread: float, bias: float, n: int
+PERFECT = [-9e3, -20.0, -1.0, 1.0, 20.0, 9e3]
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "auc", "log_loss", "calibration"),
+    [
+        pytest.param([], [], None, None, None, id="nothing-scored"),
+        pytest.param([0.0] * 5, [0] * 5, None, math.log(2), None, id="only-negatives"),
+        pytest.param([0.0] * 5, [1] * 5, None, math.log(2), 0.5, id="only-positives"),
+        pytest.param([0.0] * 10, [0, 1] * 5, 0.5, math.log(2), 1.0, id="ties"),
+        pytest.param(PERFECT, [0, 0, 0, 1, 1, 1], 1.0, None, 1.0, id="perfect-order"),
+        pytest.param(PERFECT, [1, 1, 1, 0, 0, 0], 0.0, None, 1.0, id="reversed-order"),
+    ],
+)
+def test_scores_of_few_samples(
+    logits: list[float], labels: list[int], auc: float | None, log_loss: float | None, calibration: float | None
 ) -> None:
-    random = np.random.default_rng(seed)
-    logits = random.normal(mean, spread, n).astype(np.float32)
-    labels = (random.random(n) < 1 / (1 + np.exp(bias - logits))).astype(np.float32)
-    labels[:2] = 0, 1
-    score = scored(torch.from_numpy(logits), torch.from_numpy(labels))
-    portion, predicted = labels.mean(dtype=np.float64), 1 / (1 + np.exp(-logits.astype(np.float64)))
-    assert score.calibration() == pytest.approx(predicted.mean() / portion, rel=1e-3)
-    constant = -(portion * math.log(portion) + (1 - portion) * math.log(1 - portion))
-    assert score.normalised_entropy() == pytest.approx(score.log_loss() / constant, rel=1e-9)
-
-
-@pytest.mark.parametrize(("label", "calibration"), [(0.0, None), (1.0, 0.5)])
-def test_labels_that_are_all_the_same_have_no_entropy(label: float, calibration: float | None) -> None:
-    score = scored(torch.zeros(10), torch.full((10,), label))
-    assert score.normalised_entropy() is None
-    assert score.calibration() == (None if calibration is None else pytest.approx(calibration, rel=1e-3))
-
-
-def test_before_the_first_sample_nothing_is_known() -> None:
-    assert (ProgressiveValidation(10).normalised_entropy(), ProgressiveValidation(10).calibration()) == (None, None)
-
-
-def test_ties_count_half() -> None:
-    assert scored(torch.zeros(10), torch.tensor([0.0, 1.0] * 5)).auc() == 0.5
-
-
-@pytest.mark.parametrize(("sign", "auc"), [(1, 1.0), (-1, 0.0)])
-def test_a_perfect_and_a_reversed_order(sign: int, auc: float) -> None:
-    logits = sign * torch.tensor([-9e3, -20.0, -1.0, 1.0, 20.0, 9e3])
-    assert scored(logits, torch.tensor([0.0, 0, 0, 1, 1, 1])).auc() == auc
+    score = scored(torch.tensor(logits), torch.tensor(labels).float()) if logits else ProgressiveValidation(10)
+    assert score.auc() == auc
+    if log_loss or not logits:
+        assert score.log_loss() == (log_loss and pytest.approx(log_loss))
+    assert score.calibration() == (calibration and pytest.approx(calibration, rel=1e-3))
+    assert (score.normalised_entropy() is None) == (auc is None)
 
 
 @settings(deadline=None)
@@ -128,13 +119,6 @@ def test_a_state_is_gone_back_to() -> None:
     for wrong in (state[1:], state.double()):
         with pytest.raises(ValueError, match="evaluation state"):
             score.load_state(wrong)
-
-
-def test_there_is_no_score_before_there_is_something_to_score() -> None:
-    assert (ProgressiveValidation(10).auc(), ProgressiveValidation(10).log_loss()) == (None, None)
-    only_negatives = scored(torch.zeros(5), torch.zeros(5))
-    assert only_negatives.auc() is None
-    assert only_negatives.log_loss() == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -1e30])

@@ -66,14 +66,32 @@ def test_a_request_that_is_none_is_refused() -> None:
         run({}, io.StringIO("{}"), io.StringIO())
 
 
-def test_pruning_says_what_would_go_and_lets_it_be(store: _OldStore) -> None:
+@pytest.mark.parametrize(
+    ("now_s", "keep", "go"),
+    [
+        pytest.param(61.0, 2, [10, 20], id="all-but-two"),
+        pytest.param(61.0, 9, [], id="fewer-than-are-kept"),
+        pytest.param(59.0, 2, [], id="too-young"),
+    ],
+)
+def test_pruning_lists_what_would_go_and_deletes_nothing(
+    store: _OldStore, now_s: float, keep: int, go: list[int]
+) -> None:
     before = dict(store.objects)
-    found = prune(store, keep=2)
-    assert (steps(found.go), steps(found.stay), found.deleted) == ([10, 20], [30, 40], False)
+    found = prune(store, now_s, keep=keep)
+    assert (steps(found.go), found.deleted, found.objects > 0) == (go, False, go != [])
     assert store.objects == before
 
 
-def test_pruning_deletes_what_it_said(store: _OldStore) -> None:
+@pytest.mark.parametrize("dense_step", [None, 5])
+def test_pruning_needs_an_anchor(dense_step: int | None) -> None:
+    store = _OldStore()
+    if dense_step is not None:
+        JobBench(store).dense(dense_step)
+    assert prune(store, keep=1, delete=True).objects == 0
+
+
+def test_pruning_deletes_what_it_listed(store: _OldStore) -> None:
     before = dict(store.objects)
     found = prune(store, keep=2, delete=True)
     gone = before.keys() - store.objects.keys()
@@ -98,20 +116,6 @@ def test_a_save_of_no_anchor_stays_as_long_as_a_kept_one_stands_on_it() -> None:
     assert steps(found.go) == [10]
 
 
-def test_what_is_young_by_the_clock_stays(store: _OldStore) -> None:
-    assert prune(store, now_s=59.0, keep=2).objects == 0
-
-
-def test_more_to_keep_than_there_is_keeps_all(store: _OldStore) -> None:
-    assert steps(prune(store, keep=9, delete=True).stay) == [10, 20, 30, 40]
-
-
-def test_without_an_anchor_nothing_is_pruned() -> None:
-    store = _OldStore()
-    JobBench(store).dense(5)
-    assert prune(store, keep=1, delete=True).objects == 0
-
-
 def test_keeping_nothing_deletes_all_of_the_job_and_nothing_else(store: _OldStore) -> None:
     store.put("else/gen-0001/shard-0000/inc-0001/origin.json", b"{}")
     assert steps(prune(store, job_uid="uid", delete=True).go) == [10, 20, 30, 40]
@@ -123,10 +127,6 @@ def test_of_several_jobs_one_has_to_be_named(store: _OldStore, keep: int) -> Non
     store.put("else/gen-0001/shard-0000/inc-0001/origin.json", b"{}")
     with pytest.raises(AmbiguousError, match="else, uid"):
         prune(store, keep=keep, delete=True)
-
-
-def test_an_empty_store_has_nothing_to_prune() -> None:
-    assert prune(MemoryStore(), keep=1, delete=True).objects == 0
 
 
 class TestAfterARollback:

@@ -77,22 +77,3 @@ def test_the_schedule_of_mlperf_is_torchs_sequence_of_its_three_parts() -> None:
         assert rate_at(optimizer, step) == pytest.approx(steppable.param_groups[0]["lr"], rel=1e-12, abs=1e-14), step
         steppable.step()
         scheduler.step()
-
-
-@pytest.mark.parametrize(
-    ("step", "portion"),
-    [
-        (1, 1 / 8_000),
-        (4_000, 1 / 2),
-        (8_000, 1),
-        (69_999, 1),
-        (70_000, 1),
-        (70_001, (29_999 / 30_000) ** 2),
-        (85_000, 1 / 4),
-        (99_999, (1 / 30_000) ** 2),
-        (100_000, 0),
-        (200_000, 0),
-    ],
-)
-def test_the_schedule_of_mlperf_at_its_corners(step: int, portion: float) -> None:
-    assert rate_at(mlperf(8_000, 70_000, 30_000), step) == pytest.approx(18 * portion, rel=1e-9, abs=1e-15)

@@ -22,7 +22,6 @@ SCRIPTS = Path(__file__).resolve().parent.parent
 DEPLOYMENT, SELECTOR = "cprjob", "app.kubernetes.io/name=cprjob,app.kubernetes.io/component=operator"
 REPLICAS = 2
 UP_S = 1800  # from nothing: Kubernetes is compiled first
-BUILT_S = 600
 
 
 class UnavailableError(Exception):
@@ -69,6 +68,10 @@ class Cluster:
     def operator_pods(self) -> tuple[Pod, ...]:
         """Return the operator's pods."""
         return tuple(map(Pod.of, self.reader.pods(NAMESPACE, SELECTOR)))
+
+    def operator_images(self) -> set[str]:
+        """Return the images of the operator's pods."""
+        return {container["image"] for pod in self.operator_pods() for container in pod.raw["spec"]["containers"]}
 
     def stop_operator(self, within_s: float = 40) -> None:
         """Scale the operator to nothing and wait until it is gone."""
@@ -132,13 +135,10 @@ class Cluster:
         states = [each["state"] for pod in pods for each in pod.raw["status"].get("containerStatuses", ())]
         return pods if all("running" in state for state in states) else None
 
-    def delete_operator_pod(self) -> None:
-        """Delete the operator's pod by force; the Deployment makes another."""
-        self.kubectl("-n", NAMESPACE, "delete", "pod", "-l", SELECTOR, "--force", "--grace-period=0", "--wait=false")
-
     @contextmanager
     def newer_operator(self) -> Iterator[None]:
         """Upgrade the release to an operator of the next contract version, and in the end take it back."""
+        self.have("operator-next")
         self.release.upgrade("localhost/cprjob-operator-next")
         self.wait_operator()
         try:
@@ -155,14 +155,14 @@ class Cluster:
             yield
         self.wait_operator()
 
-    def load_before(self, files: Path) -> None:
-        """Build the images of another release from its files, and put them on the nodes."""
-        done = _script("before", str(files), timeout_s=BUILT_S)
+    def have(self, *names: str) -> None:
+        """Build what only some tests need, and put it on the nodes: see `cluster.sh with`."""
+        done = _script("with", *names, timeout_s=UP_S)
         assert done.returncode == 0, done.stderr
 
     @contextmanager
     def operator_before(self, files: Path) -> Iterator[None]:
-        """Install that release in the place of ours, which a test may then upgrade. In the end ours is there again."""
+        """Install the release before, of these files, in the place of ours. In the end ours is there again."""
         with self.release.replaced(files / "charts" / "cprjob", "localhost/cprjob-operator-before"):
             yield
         self.wait_operator()

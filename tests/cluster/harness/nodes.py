@@ -1,9 +1,9 @@
-"""Faults of nodes and of processes on them. `heal` undoes them; the `space` fixture calls it after each class."""
+"""Faults of nodes and of processes on them. `heal` undoes them; the `space` fixture calls it after each namespace."""
 
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,7 @@ class Nodes:
     kubectl: Kubectl
     reader: Reader
     count: int = 3
+    _harmed: set[int] = field(default_factory=set)
 
     def name(self, number: int) -> str:
         """Return the name of a node by its number."""
@@ -63,6 +64,7 @@ class Nodes:
     @contextmanager
     def fault(self, inject: str, undo: str, number: int, *arguments: str | int) -> Iterator[None]:
         """Have a fault of `node.sh` on a node for a while, which another of its commands undoes; not on kind."""
+        self._harmed.add(number)
         self._run(inject, str(number), *map(str, arguments))
         try:
             yield
@@ -72,6 +74,7 @@ class Nodes:
     @contextmanager
     def halted(self, number: int, *daemons: Daemon) -> Iterator[None]:
         """Have daemons of a node dead for a while; its containers live on. Not on kind."""
+        self._harmed.add(number)
         for daemon in daemons:
             self._run("halt", str(number), daemon)
         try:
@@ -86,19 +89,32 @@ class Nodes:
 
     def heal(self) -> None:
         """Undo all faults of nodes, and uncordon: the next test finds three Ready nodes."""
-        for number in range(1, self.count + 1):
+        harmed = sorted(self._harmed)
+        for number in harmed:
             self.join(number)
             self.start(number)
             if self.backend == "bare":
-                self._node("calm", number)
-            if self.kubectl.get("node", self.name(number))["spec"].get("unschedulable"):
-                self.kubectl("uncordon", self.name(number))
+                self._run("calm", str(number))
+            self.kubectl("uncordon", self.name(number))
         for number in range(1, self.count + 1):
             self.wait_ready(number)
+        self._harmed.clear()
+
+    @contextmanager
+    def cordoned(self) -> Iterator[None]:
+        """Let no node take a new pod for a while."""
+        names = [self.name(number) for number in range(1, self.count + 1)]
+        self._harmed.update(range(1, self.count + 1))
+        self.kubectl("cordon", *names)
+        try:
+            yield
+        finally:
+            self.kubectl("uncordon", *names)
 
     def drain(self, number: int, selector: str, within_s: float = 90) -> None:
         """Cordon the node and evict the pods that the selector finds, with their own grace. Uncordon is `heal`'s."""
         limit = f"--timeout={within_s:g}s"
+        self._harmed.add(number)
         self.kubectl(
             "drain",
             self.name(number),
@@ -119,6 +135,11 @@ class Nodes:
         finally:
             for number in range(1, self.count + 1):
                 self._run("ctr", str(number), "images", "rm", name)
+
+    def runs(self, pod: Pod) -> bool:
+        """Whether a pod's container runs, by its node."""
+        tasks = map(str.split, self._run("ctr", str(self.number(pod.node)), "tasks", "ls").splitlines())
+        return any((task[0], task[2]) == (pod.container_id, "RUNNING") for task in tasks)
 
     def signal(self, pod: Pod, signal: Signal) -> None:
         """Send a signal to all processes of a pod's container from its node: KILL leaves no grace."""
@@ -148,12 +169,14 @@ class Nodes:
         self._run("oom", str(self.number(pod.node)), pod.container_id)
 
     def _node(self, fault: str, *numbers: int) -> None:
+        self._harmed.update(numbers)
         self._run(fault, *map(str, numbers))
 
-    def _run(self, *arguments: str) -> None:
+    def _run(self, *arguments: str) -> str:
         script = {"bare": "node.sh", "kind": "kind.sh"}[self.backend]
         done = subprocess.run(
             [self.scripts / script, *arguments], capture_output=True, text=True, check=False, timeout=60
         )
         if done.returncode:
             raise RuntimeError(f"{script} {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout

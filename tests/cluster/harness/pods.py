@@ -1,7 +1,6 @@
-"""A pod as tests look at it, and the manifest of the smallest pod that the restricted profile admits."""
+"""A pod as tests look at it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from cluster.harness.kubectl import Object
 
@@ -59,28 +58,3 @@ def _main(statuses: list[Object]) -> Object:
         if status["name"] == "main":
             return status
     return statuses[0] if statuses else {}
-
-
-def sleeper(name: str, node: str | None = None, script: str = "import time; time.sleep(3600)") -> Object:
-    """Return the manifest of a pod of the trainer image that runs a line of Python."""
-    spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "main",
-                "image": TRAINER_IMAGE,
-                "command": ["python3", "-c", script],
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
-            }
-        ],
-    }
-    if node:
-        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

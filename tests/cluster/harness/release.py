@@ -26,18 +26,6 @@ class Release:
         ((_, *printed),) = block.commands()
         self._helm(*printed, "--set", f"image.repository={image}", *_wait())
 
-    @contextmanager
-    def changed(self, *values: str) -> Iterator[None]:
-        """Have these values in the release, and in the end those that it had."""
-        before = self._helm("get", "values", NAME, "--output", "json")
-        changes = [word for value in values for word in ("--set", value)]
-        upgrade = ("upgrade", NAME, str(CHART))
-        try:
-            self._helm(*upgrade, "--reuse-values", *changes, *_wait())
-            yield
-        finally:
-            self._helm(*upgrade, "--reset-values", "--values", "-", *_wait(), stdin=before)
-
     def test(self) -> None:
         """Run the chart's own test."""
         self._helm("test", NAME, f"--timeout={READY_S}s")
@@ -57,10 +45,9 @@ class Release:
         """Have the release of another chart in the place of ours, and in the end ours as it was."""
         values = self._helm("get", "values", NAME, "--output", "json")
         self._helm("uninstall", NAME, *_wait())
-        stable = r"nodeSelector.cprjob\.io/stable=true"
-        theirs = ("--set", f"image.repository={image},image.tag=dev", "--set-string", stable)
+        theirs = ("--values", "-", "--set", f"image.repository={image}")
         try:
-            self._helm("install", NAME, str(chart), *theirs, *_wait())
+            self._helm("install", NAME, str(chart), *theirs, *_wait(), stdin=values)
             yield
         finally:
             ours = ("upgrade", "--install", NAME, str(CHART), "--reset-values", "--values", "-")

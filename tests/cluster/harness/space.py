@@ -67,6 +67,28 @@ class Space:
         """Merge a change (JSON) into a CPRJob."""
         self.kubectl("patch", "cprjob", job, "--type=merge", "-p", change)
 
+    def editor(self, folder: Path) -> Path:
+        """Make a service account that has the role `edit` here and no other right; return its kubeconfig."""
+        name = "editor"
+        self.kubectl("create", "serviceaccount", name)
+        self.kubectl("create", "rolebinding", name, "--clusterrole=edit", f"--serviceaccount={self.name}:{name}")
+        config = json.loads(self.all("config", "view", "--raw", "--flatten", "--minify", "-o", "json"))
+        token = self.kubectl("create", "token", name).strip()
+        for user in config["users"]:
+            user["user"] = {"token": token}
+        for context in config["contexts"]:
+            context["context"]["namespace"] = self.name
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps(config), "utf-8")
+
+        def may(*what: str) -> bool:
+            account = f"--as=system:serviceaccount:{self.name}:{name}"
+            return "yes" in self.kubectl("auth", "can-i", *what, account, check=False).split()
+
+        until("the role is in force", lambda: may("create", "cprjobs"), within_s=10)
+        assert not may("list", "nodes")
+        return path
+
     # --- jobs ---
 
     def job(self, name: str) -> Object:
@@ -121,15 +143,6 @@ class Space:
         found = map(Pod.of, self.reader.pods(self.name, selector))
         return tuple(sorted(found, key=lambda p: (p.role, p.index, p.incarnation, p.name)))
 
-    def wait_pod(self, name: str, what: str, holds: Callable[[Pod], bool], within_s: float = 30) -> Pod:
-        """Wait until the predicate holds for a pod; return the pod as it was then."""
-
-        def probe() -> Pod | None:
-            pod = self.pod(name)
-            return pod if pod is not None and holds(pod) else None
-
-        return until(f"pod {self.name}/{name}: {what}", probe, within_s)
-
     def delete_pod(self, name: str, *, force: bool = False) -> None:
         """Delete a pod; by force its object goes at once, and its process still has about a second."""
         self.kubectl("delete", "pod", name, "--wait=false", *(("--force", "--grace-period=0") if force else ()))
@@ -150,10 +163,6 @@ class Space:
         return self.kubectl(
             "logs", pod, "--all-containers", f"--tail={lines}", *(("--previous",) if previous else ()), check=False
         )
-
-    def exec(self, pod: str, *command: str) -> str:
-        """Run a command in a pod; return what it printed."""
-        return self.kubectl("exec", pod, "--", *command)
 
     # --- when a test fails ---
 

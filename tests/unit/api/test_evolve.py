@@ -16,12 +16,6 @@ def test_only_fields_of_the_model_can_be_set() -> None:
         member.evolve(may_restore=False)  # type: ignore[call-arg]
 
 
-def test_fields_keep_their_types() -> None:
-    shard = Shard(index=0)
-    assert shard.evolve(index="1").index == "1"  # type: ignore[arg-type]
-    assert shard.evolve(state="Training").state == "Training"  # type: ignore[arg-type]
-
-
 def test_a_model_that_does_not_change_is_the_same_object() -> None:
     shard = Shard(index=0, saved_samples=5)
     assert shard.evolve(index=0, saved_samples=5) is shard

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
 from support.documents import BUILT, CRITEO, Edits, edited
@@ -46,17 +45,20 @@ def test_a_new_status_is_pending_and_comes_back_from_its_json() -> None:
     assert status.to_dict()["startTime"] == "1970-01-01T00:00:05.000Z"
 
 
-def test_absent_values_are_left_out_of_the_json() -> None:
-    record = FailureRecord(time=0.0, role="shard", index=0, incarnation=1, kind="Killed").to_dict()
-    assert "lostSamples" not in record
-    assert record["counted"] is False
-
-
 def test_status_is_frozen_and_bounded() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Status().phase = "Running"
     with pytest.raises(ValidationError, match="at most 20"):
         Status(failures=tuple(FailureRecord(time=0, role="shard", index=0, incarnation=i, kind="K") for i in range(21)))
+
+
+def test_failure_records_leave_out_what_is_absent_and_cut_long_words_of_others() -> None:
+    failed = FailureRecord(
+        time=0.0, role="shard", index=0, incarnation=1, kind="K", reason=100 * "r", message=2000 * "m"
+    )
+    assert "lostSamples" not in failed.to_dict()
+    assert failed.to_dict()["counted"] is False
+    assert (len(failed.reason), len(failed.message)) == (64, 1024)
 
 
 def test_a_status_of_a_newer_operator_can_be_read() -> None:
@@ -67,30 +69,6 @@ def test_anchors_and_counters_go_to_the_contract_and_back() -> None:
     ref = AnchorRef(key="k", digest="d", generation=2, step=3, samples=4)
     assert Anchor.of(ref).to_contract() == ref
     assert Counters(generation=1, group=2, roster=3).to_contract().roster == 3
-
-
-def test_the_contract_gets_all_that_pods_need() -> None:
-    document = edited(
-        {
-            "spec.snapshots.store.prefix": "p",
-            "spec.snapshots.store.region": "r",
-            "spec.snapshots.denseIntervalSeconds": 7,
-            "spec.snapshots.keep": 3,
-            "spec.snapshots.restoreFrom": "other/anchor",
-            "spec.failurePolicy.silenceSeconds": 4,
-            "spec.trainers.replicas": 3,
-            "spec.model.sparseOptimizer": {"kind": "SGD", "learningRate": 0.5},
-            "spec.model.tables.1.optimizer": {"kind": "Adam", "learningRate": 0.2, "beta1": 0.8, "epsilon": 1e-6},
-        }
-    )
-    job = to_job_spec(parse_spec(document["spec"]), uid="u-1", name="n")
-    assert (job.job_uid, job.job_name, job.trainers, job.shards, job.silence_s) == ("u-1", "n", 3, 2, 4.0)
-    assert (job.snapshots.keep, job.snapshots.dense_interval_s, job.snapshots.restore_from) == (3, 7.0, "other/anchor")
-    assert (job.snapshots.store.prefix, job.snapshots.store.region) == ("p", "r")
-    adam = SparseOptimizerSpec("Adam", 0.2, epsilon=1e-6, beta1=0.8, beta2=0.999)
-    assert job.model.table_optimizers == (SparseOptimizerSpec("SGD", 0.5), adam)
-    assert [table.rows for table in job.model.tables] == [10, 5]
-    assert from_json(JobSpec, to_json(job)) == job
 
 
 @pytest.mark.parametrize(
@@ -116,59 +94,6 @@ def test_what_a_dense_optimizer_leaves_open_is_as_in_torch(stated: dict[str, Any
     assert to_job_spec(parse_spec(document["spec"]), "u", "n").model.dense_optimizer == expected
 
 
-def test_pods_learn_what_is_evaluated_while_they_train() -> None:
-    asked = {"spec.evaluation": {"everySamples": 500, "samples": 50}, "spec.data.holdOut": 0.1}
-    usual, other = (to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n") for edits in ({}, asked))
-    assert (usual.evaluation, other.evaluation) == (None, EvaluationSpec(500, 50))
-
-
-def test_pods_learn_the_schedules() -> None:
-    phases = [{"kind": "Warmup", "steps": 8, "start": 0.5}, {"kind": "Step", "steps": 9, "every": 2, "factor": 0.5}]
-    expected = (PhaseSpec("Warmup", 8, start=0.5), PhaseSpec("Step", 9, every=2, factor=0.5))
-    decay = [{"kind": "Cosine", "steps": 5, "end": 0.1}, {"kind": "Polynomial", "steps": 6, "power": 2}]
-    document = edited(
-        {
-            "spec.model.denseOptimizer.schedule": phases,
-            "spec.model.sparseOptimizer.schedule": decay,
-            "spec.model.tables.1.optimizer": {"kind": "SGD", "learningRate": 0.2, "schedule": phases},
-        }
-    )
-    job = to_job_spec(parse_spec(document["spec"]), "u", "n")
-    assert job.model.dense_optimizer.schedule == expected
-    assert job.model.sparse_optimizer.schedule == (
-        PhaseSpec("Cosine", 5, end=0.1),
-        PhaseSpec("Polynomial", 6, power=2.0),
-    )
-    assert job.model.table_optimizers[1].schedule == expected
-    assert from_json(JobSpec, to_json(job)) == job
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("precision", "bf16"), ("prefetch", 3), ("workers", 2), ("device", "cuda")]
-)
-def test_pods_learn_how_trainers_compute(field: str, value: Any) -> None:
-    stated: Edits = {"spec.trainers.workers": 1}
-    usual, other = (
-        to_job_spec(parse_spec(edited(stated | edits)["spec"]), "u", "n")
-        for edits in ({}, {f"spec.trainers.{field}": value})
-    )
-    assert getattr(usual, field) != value
-    assert other == replace(usual, **{field: value})
-
-
-@pytest.mark.parametrize(
-    ("edits", "workers"),
-    [
-        ({}, MEASURED),
-        ({"spec.trainers.workers": "Auto"}, MEASURED),
-        ({"spec.trainers.workers": "Auto", "spec.trainers.device": "cuda"}, 1),
-        ({"spec.trainers.workers": 3}, 3),
-    ],
-)
-def test_workers_are_measured_unless_there_is_a_reason_not_to(edits: Edits, workers: int) -> None:
-    assert to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n").workers == workers
-
-
 @pytest.mark.parametrize("value", ["auto", 0, 65, 1.5, True, [1]])
 def test_other_workers_are_refused_by_name(value: Any) -> None:
     (invalid,) = validate(edited({"spec.trainers.workers": value}))
@@ -177,12 +102,55 @@ def test_other_workers_are_refused_by_name(value: Any) -> None:
     assert "the default is Auto" in invalid.remedy
 
 
-def test_models_take_python_names_where_python_makes_them() -> None:
-    assert CPRJobSpec.model_validate(edited({})["spec"]).to_dict() == parse_spec(edited({})["spec"]).to_dict()
+WARMUP = [{"kind": "Warmup", "steps": 8, "start": 0.5}, {"kind": "Step", "steps": 9, "every": 2, "factor": 0.5}]
+DECAY = [{"kind": "Cosine", "steps": 5, "end": 0.1}, {"kind": "Polynomial", "steps": 6, "power": 2}]
+TOLD: list[tuple[Edits, str, Any]] = [
+    ({"spec.snapshots.store.prefix": "p"}, "snapshots.store.prefix", "p"),
+    ({"spec.snapshots.store.region": "r"}, "snapshots.store.region", "r"),
+    ({"spec.snapshots.denseIntervalSeconds": 7}, "snapshots.dense_interval_s", 7.0),
+    ({"spec.snapshots.keep": 3}, "snapshots.keep", 3),
+    ({"spec.snapshots.restoreFrom": "other/anchor"}, "snapshots.restore_from", "other/anchor"),
+    ({"spec.failurePolicy.silenceSeconds": 4}, "silence_s", 4.0),
+    ({"spec.trainers.replicas": 3}, "trainers", 3),
+    ({}, "shards", 2),
+    ({}, "job_uid", "u"),
+    ({}, "job_name", "n"),
+    ({}, "evaluation", None),
+    (
+        {"spec.evaluation": {"everySamples": 500, "samples": 50}, "spec.data.holdOut": 0.1},
+        "evaluation",
+        EvaluationSpec(500, 50),
+    ),
+    ({"spec.trainers.precision": "bf16"}, "precision", "bf16"),
+    ({"spec.trainers.prefetch": 3}, "prefetch", 3),
+    ({"spec.trainers.device": "cuda"}, "device", "cuda"),
+    ({}, "workers", MEASURED),
+    ({"spec.trainers.workers": "Auto"}, "workers", MEASURED),
+    ({"spec.trainers.workers": "Auto", "spec.trainers.device": "cuda"}, "workers", 1),
+    ({"spec.trainers.workers": 3}, "workers", 3),
+    (
+        {
+            "spec.model.sparseOptimizer": {"kind": "SGD", "learningRate": 0.5},
+            "spec.model.tables.1.optimizer": {"kind": "Adam", "learningRate": 0.2, "beta1": 0.8, "epsilon": 1e-6},
+        },
+        "model.table_optimizers",
+        (SparseOptimizerSpec("SGD", 0.5), SparseOptimizerSpec("Adam", 0.2, epsilon=1e-6, beta1=0.8, beta2=0.999)),
+    ),
+    (
+        {"spec.model.denseOptimizer.schedule": WARMUP},
+        "model.dense_optimizer.schedule",
+        (PhaseSpec("Warmup", 8, start=0.5), PhaseSpec("Step", 9, every=2, factor=0.5)),
+    ),
+    (
+        {"spec.model.sparseOptimizer.schedule": DECAY},
+        "model.sparse_optimizer.schedule",
+        (PhaseSpec("Cosine", 5, end=0.1), PhaseSpec("Polynomial", 6, power=2.0)),
+    ),
+]
 
 
-def test_long_words_of_others_are_cut_and_not_refused() -> None:
-    record = FailureRecord(
-        time=0.0, role="shard", index=0, incarnation=1, kind="Killed", reason=100 * "r", message=2000 * "m"
-    )
-    assert (len(record.reason), len(record.message)) == (64, 1024)
+@pytest.mark.parametrize(("edits", "field", "value"), TOLD)
+def test_the_contract_gets_all_that_pods_need(edits: Edits, field: str, value: Any) -> None:
+    job = to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n")
+    assert attrgetter(field)(job) == value
+    assert from_json(JobSpec, to_json(job)) == job

@@ -101,16 +101,11 @@ def test_trainers_spill_as_much_as_the_spec_says_and_nothing_by_default() -> Non
     assert replay_in_force(asked, started(chosen)).spill_bytes == GIB, "as it was when the job started"
 
 
-@pytest.mark.parametrize("spill", ["0Gi", "1", "1G", "1.5Gi", "-1Gi", "1Ti", ""])
-def test_a_spill_is_a_whole_number_of_kibi_mebi_or_gibibytes(spill: str) -> None:
-    assert validate(small_job(recovery={"replay": {"mode": "Auto", "spill": spill}}))
-    assert not validate(small_job(recovery={"replay": {"mode": "Auto", "spill": "64Mi"}}))
-
-
-@pytest.mark.parametrize("memory", ["0Gi", "1", "1G", "1.5Gi", "-1Gi", "1Ti", ""])
-def test_memory_is_a_whole_number_of_kibi_mebi_or_gibibytes(memory: str) -> None:
-    assert validate(small_job(recovery={"replay": {"mode": "Auto", "memory": memory}}))
-    assert not validate(small_job(recovery={"replay": {"mode": "Auto", "memory": "64Mi"}}))
+@pytest.mark.parametrize("field", ["spill", "memory"])
+@pytest.mark.parametrize("amount", ["0Gi", "1", "1G", "1.5Gi", "-1Gi", "1Ti", ""])
+def test_memory_and_spill_are_whole_numbers_of_kibi_mebi_or_gibibytes(field: str, amount: str) -> None:
+    assert validate(small_job(recovery={"replay": {"mode": "Auto", field: amount}}))
+    assert not validate(small_job(recovery={"replay": {"mode": "Auto", field: "64Mi"}}))
 
 
 def test_a_job_that_started_does_what_was_chosen_then() -> None:

@@ -95,6 +95,11 @@ def test_every_rule_has_a_document_that_keeps_it_and_one_that_breaks_it() -> Non
     assert set(EVERY) - shown == set()
 
 
+def test_every_column_of_kubectl_shows_a_field() -> None:
+    shown = {path for _, _, path, *_ in crd.COLUMNS} - {".metadata.creationTimestamp"}
+    assert shown <= {path for path, _ in ALL}
+
+
 def test_hash_follows_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     before = crd.schema_hash()
     monkeypatch.setattr(crd, "COLUMNS", ())

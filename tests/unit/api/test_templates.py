@@ -16,7 +16,7 @@ from cpr_operator.desired.pod import PodPlan, pod_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.store_pod import cleanup_pod
 from cpr_operator.desired.template import Restriction
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MAIN = {"name": "main"}

@@ -11,10 +11,9 @@ from cpr_trainer.runtime import BadSpecError
 def test_portions_become_steps_shard_by_shard() -> None:
     losses = (ShardLoss((2, 0), 0.5, 0.751), ShardLoss((0,), 0.0, 0.5))
     assert step_losses(losses, shards=3, steps=10) == (StepLoss(0, 0, 5), StepLoss(0, 5, 8), StepLoss(2, 5, 8))
-
-
-def test_a_loss_shorter_than_a_step_is_none() -> None:
-    assert step_losses([ShardLoss((0,), 0.52, 0.54)], shards=1, steps=10) == ()
+    assert step_losses([ShardLoss((0,), 0.52, 0.54)], shards=1, steps=10) == (), "it is shorter than a step"
+    with pytest.raises(BadSpecError, match="overlap"):
+        step_losses([ShardLoss((0, 1), 0.1, 0.5), ShardLoss((1, 2), 0.4, 0.6)], shards=3, steps=10)
 
 
 @pytest.mark.parametrize(
@@ -30,12 +29,6 @@ def test_a_loss_shorter_than_a_step_is_none() -> None:
 def test_a_loss_that_cannot_be_is_refused(losses: list[ShardLoss]) -> None:
     with pytest.raises(BadSpecError, match="does not fit a run over 3 shards"):
         step_losses(losses, shards=3, steps=10)
-
-
-def test_a_shard_loses_no_sample_twice() -> None:
-    overlapping = [ShardLoss((0, 1), 0.1, 0.5), ShardLoss((1, 2), 0.4, 0.6)]
-    with pytest.raises(BadSpecError, match="overlap"):
-        step_losses(overlapping, shards=3, steps=10)
 
 
 def test_the_last_batch_may_be_smaller_and_so_is_what_is_lost_of_it() -> None:

@@ -54,26 +54,36 @@ def sources(of: tuple[TableSpec, ...], rules: ByNameSpec = LENIENT) -> tuple[Sou
     return mapping.sources
 
 
-def test_the_same_tables_are_taken_whole_under_the_strictest_rules() -> None:
-    same = tables("users", "pages", "shops")
-    assert sources(same, ByNameSpec()) == sources_of(model(*same)) == (Source(0, 100), Source(1, 40), Source(2, 30))
+SAME = tables("users", "pages", "shops")
+AWAY, BOTH = TableSourceSpec("visitors", "users"), TableSourceSpec("users", "users")
+RENAMED = tables("users") + tables("visitors", rows=100)
+TAKEN: dict[str, tuple[tuple[TableSpec, ...], ByNameSpec, tuple[Source | None, ...]]] = {
+    # the job's tables, its rules, and where each table starts from
+    "the same, by the strictest rules": (SAME, ByNameSpec(), (Source(0, 100), Source(1, 40), Source(2, 30))),
+    "any order, and one that is new": (
+        tables("cities", "shops", "users"),
+        LENIENT,
+        (None, Source(2, 30), Source(0, 100)),
+    ),
+    "another name, by the map": (RENAMED[1:], replace(LENIENT, map=(AWAY,)), (Source(0, 100),)),
+    "given away by the map, and not taken by its own name": (
+        RENAMED,
+        replace(LENIENT, map=(AWAY,)),
+        (None, Source(0, 100)),
+    ),
+    "given to both by the map": (RENAMED, replace(LENIENT, map=(AWAY, BOTH)), (Source(0, 100), Source(0, 100))),
+}
 
 
-def test_tables_are_found_by_name_in_any_order_and_others_start_fresh() -> None:
-    assert sources(tables("cities", "shops", "users")) == (None, Source(2, 30), Source(0, 100))
+@pytest.mark.parametrize(("wanted", "rules", "expected"), TAKEN.values(), ids=TAKEN)
+def test_tables_start_from_those_that_names_and_map_give(
+    wanted: tuple[TableSpec, ...], rules: ByNameSpec, expected: tuple[Source | None, ...]
+) -> None:
+    assert sources(wanted, rules) == expected
 
 
-def test_a_table_that_is_called_otherwise_is_taken_by_the_map() -> None:
-    rules = replace(LENIENT, map=(TableSourceSpec("visitors", "users"),))
-    assert sources(tables("visitors", "pages", rows=100)[:1], rules) == (Source(0, 100),)
-
-
-def test_a_table_that_the_map_gives_away_is_not_taken_by_its_own_name_as_well() -> None:
-    away = TableSourceSpec("visitors", "users")
-    wanted = (*tables("users"), *tables("visitors", rows=100))
-    assert sources(wanted, replace(LENIENT, map=(away,))) == (None, Source(0, 100))
-    both = replace(LENIENT, map=(away, TableSourceSpec("users", "users")))
-    assert sources(wanted, both) == (Source(0, 100), Source(0, 100))
+def test_sources_of_a_model_are_its_own_tables() -> None:
+    assert sources_of(model(*SAME)) == sources(SAME, ByNameSpec())
 
 
 @pytest.mark.parametrize(

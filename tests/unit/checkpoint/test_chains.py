@@ -42,18 +42,6 @@ def test_a_save_holds_what_changed_since_the_one_it_stands_on() -> None:
     assert same(restored(bench, 1), at_20)
 
 
-def test_a_save_that_fails_forgets_nothing() -> None:
-    bench = bench_with_origin()
-    bench.change(1, 2)
-    bench.save(10)
-    links = bench.links
-    bench.change(3)
-    bench.arena.capture_changes(links[-1].epoch).end()  # given up
-    bench.change(4)
-    assert bench.save(30, links).manifest.rows == 2
-    assert same(restored(bench), bench.values())
-
-
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_damaged_save_takes_those_that_stand_on_it_along(which: int) -> None:
     bench = bench_with_origin()
@@ -113,31 +101,15 @@ def test_priority_saves_make_rows_fresher_and_leave_the_rest() -> None:
     assert after.chain == links
 
 
-def test_what_a_priority_save_brought_is_in_the_next_save() -> None:
-    """Restore, save, restore again: bit for bit, though no push came between."""
-    bench = bench_with_origin()
-    bench.change(1, 2)
-    bench.save(10)
-    bench.change(2, 7)
-    bench.save_rows(12, 2, 7)
-    once, home = bench.restore(bench.choices()[0])
-    bench.go_on(once, home)
-    write_origin(
-        bench.store, origin(2, parent=once.ref, parent_incarnation=1, replayed=once.replayed, step=10, samples=640)
-    )
-    assert bench.save(20, bench.links, incarnation=2).manifest.rows == 2
-    assert same(restored(bench, incarnation=3), bench.values())
-
-
 def test_a_damaged_priority_save_is_left_out_and_named() -> None:
     bench = bench_with_origin()
     bench.change(1, 2)
-    bench.save(10)
+    base = bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key
     expected = bench.values()
     bench.change(1)
-    spoilt = bench.save_rows(12, 1)
+    spoilt = bench.save_rows(12, 1, after=base, added_updates=20)
     bench.change(2)
-    bench.save_rows(14, 2)
+    bench.save_rows(14, 2, after=spoilt.ref.key, added_updates=5)
     (part,) = spoilt.manifest.parts
     data = bytearray(bench.store.get(part.key))
     data[-1] ^= 1
@@ -148,6 +120,7 @@ def test_a_damaged_priority_save_is_left_out_and_named() -> None:
     assert same(bench.values(home), expected), "nothing of the damaged part came in"
     assert [error.key for error in after.damaged] == [part.key]
     assert len(after.replayed) == 1
+    assert after.row_updates == RowUpdates((300, 400), lost=50, exact=False), "a bound"
 
 
 ADDED = {
@@ -173,17 +146,6 @@ def test_what_priority_saves_hold_is_not_lost(case: str) -> None:
     found, _ = bench.restore(bench.choices()[0])
     assert found.row_updates == RowUpdates((300, 400), lost, exact)
     assert found.top == [*keys.values()][-1]
-
-
-def test_with_a_damaged_priority_save_what_is_lost_is_a_bound() -> None:
-    bench = bench_with_origin()
-    bench.change(1)
-    base = bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key
-    first = bench.save_rows(12, 1, after=base, added_updates=20)
-    spoilt = bench.save_rows(14, 1, after=first.ref.key, added_updates=5)
-    bench.store.put(spoilt.manifest.parts[0].key, b"spoilt")
-    found, _ = bench.restore(bench.choices()[0])
-    assert found.row_updates == RowUpdates((300, 400), lost=30, exact=False)
 
 
 class Story:

@@ -15,7 +15,6 @@ from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import Problem
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.parts import Link
-from cpr_trainer.checkpoint.write import checkpointer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
@@ -77,6 +76,11 @@ class Bench:
         self.chosen.clear()
         return self.writer.saves[-1] if len(self.writer.saves) > before else None
 
+    def priority_save(self, now_s: float) -> Save:
+        save = self.turn(now_s)
+        assert save is not None
+        return save
+
     def mark(self) -> Mark | None:
         return None if self.service.progress is None else self.service.mark(self.service.progress)
 
@@ -113,26 +117,17 @@ def test_a_priority_save_holds_the_most_used_rows_and_the_small_tables_that_chan
     bench.push(a, b, c, d, e, bench.small[0], applied=(1, 1))
     bench.push(a, c, e, applied=(2, 2))
     assert bench.turn(EVERY_S - 0.1) is None
-    save = bench.turn(EVERY_S)
-    assert save is not None
+    save = bench.priority_save(EVERY_S)
     assert bench.rows_of(save) == {a, c, e, bench.small[0]}
     assert (save.draft.kind, save.draft.step, save.draft.applied, save.draft.chain) == ("Priority", 2, (2, 2), ())
     assert save.draft.strategy == "MFU"
 
 
-def test_its_step_is_one_that_every_rank_has_reached() -> None:
-    bench = Bench()
-    bench.push(5, applied=(3, 2))
-    save = bench.turn(EVERY_S)
-    assert save is not None
-    assert (save.draft.step, save.draft.applied) == (2, (3, 2))
-
-
 def test_it_is_committed_when_nobody_can_send_again_what_it_holds() -> None:
     bench = Bench()
     bench.push(5, applied=(3, 2))
-    save = bench.turn(EVERY_S)
-    assert save is not None
+    save = bench.priority_save(EVERY_S)
+    assert (save.draft.step, save.draft.applied) == (2, (3, 2)), "its step is one that every rank has reached"
     for applied in ((5, 5), (9, 4), (5, 9)):
         bench.progress.applied = applied
         bench.turn(EVERY_S)
@@ -146,8 +141,7 @@ def test_it_is_committed_when_nobody_can_send_again_what_it_holds() -> None:
 def test_the_next_comes_when_it_is_due_the_last_is_done_and_training_went_on() -> None:
     bench = Bench()
     bench.push(5, applied=(1, 1))
-    first = bench.turn(EVERY_S)
-    assert first is not None
+    first = bench.priority_save(EVERY_S)
     assert bench.turn(2 * EVERY_S) is None, "one is under way"
     bench.commit(first)
     assert bench.turn(2 * EVERY_S) is None, "no rank went on"
@@ -163,18 +157,15 @@ def test_what_is_committed_is_forgotten_and_what_failed_is_not() -> None:
     a, b, c, d, e = large(bench, 5)
     bench.push(a, b, c, applied=(1, 1))
     bench.push(a, b, c, applied=(2, 2))
-    failed = bench.turn(EVERY_S)
-    assert failed is not None
+    failed = bench.priority_save(EVERY_S)
     bench.writer.idle = True
     bench.saving.on_given_up(GivenUp(failed, Problem("SaveOutrun", "", "")))
     bench.push(d, e, applied=(3, 3))
-    again = bench.turn(2 * EVERY_S)
-    assert again is not None
+    again = bench.priority_save(2 * EVERY_S)
     assert bench.rows_of(again) == {a, b, c}
     bench.commit(again)
     bench.push(d, applied=(4, 4))
-    rest = bench.turn(3 * EVERY_S)
-    assert rest is not None
+    rest = bench.priority_save(3 * EVERY_S)
     assert bench.rows_of(rest) == {d, e}
 
 
@@ -183,8 +174,7 @@ def test_an_anchor_holds_what_priority_saves_held_already() -> None:
     bench.push(1, 2, applied=(1, 1))
     bench.commit(bench.cut())
     bench.push(2, 3, applied=(2, 2))
-    save = bench.turn(EVERY_S)
-    assert save is not None
+    save = bench.priority_save(EVERY_S)
     assert bench.rows_of(save) == {2, 3}
     bench.commit(save)
     anchor = bench.cut()
@@ -219,28 +209,24 @@ def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() 
     bench.saving.start((), "restored", 0.0)
     bench.push(1, 2, applied=(1, 1))
     bench.push(1, 2, applied=(2, 2))
-    first = bench.turn(EVERY_S)
-    assert first is not None
+    first = bench.priority_save(EVERY_S)
     bench.push(1, applied=(3, 3))  # after the mark: in no save
     bench.commit(first)
     bench.push(2, 3, applied=(4, 4))
-    second = bench.turn(2 * EVERY_S)
-    assert second is not None
+    second = bench.priority_save(2 * EVERY_S)
     told = [(save.draft.after, save.draft.added_updates) for save in (first, second)]
     assert told == [("restored", 4), ("Priority2", 3)]
     bench.saving.on_given_up(GivenUp(second, Problem("SaveOutrun", "", "")))
     bench.commit(bench.cut())
     bench.push(1, applied=(5, 5))
-    third = bench.turn(3 * EVERY_S)
-    assert third is not None
+    third = bench.priority_save(3 * EVERY_S)
     assert (third.draft.after, third.draft.added_updates) == ("Anchor4", 1)
 
 
 def test_a_cut_takes_the_place_of_a_priority_save_and_late_news_of_that_changes_nothing() -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
-    save = bench.turn(EVERY_S)
-    assert save is not None
+    save = bench.priority_save(EVERY_S)
     bench.push(2, applied=(2, 2))
     anchor = bench.cut()
     bench.commit(save)
@@ -352,7 +338,3 @@ def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:
         bench.commit(anchor)
         bench.saving._links = (bench.saving._links[0], bench.saving._links[-1])  # a rule that never has enough
     raise AssertionError("no full save")
-
-
-def test_the_margin_is_what_a_trainer_can_repeat() -> None:
-    assert checkpointer._REPEATABLE == 3, "two unacknowledged pushes, and one in hand"

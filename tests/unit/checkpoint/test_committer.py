@@ -2,8 +2,9 @@
 
 import itertools
 import random
-import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,6 @@ from cprjob_serving.vocabulary import Vocabulary
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save
 
-_PATIENCE_S = 30.0
 VALUES = Vocabulary.of(b"u1\nu2\n")
 
 
@@ -35,6 +35,7 @@ class _FlakyStore(MemoryStore):
         super().__init__(self._check)
         self.down = False
         self.missing = False
+        self.refused = 0
 
     def get(self, key: str) -> bytes:
         self._check(key)
@@ -42,6 +43,7 @@ class _FlakyStore(MemoryStore):
 
     def _check(self, key: str) -> None:
         if self.down:
+            self.refused += 1
             raise StoreUnreachableError("The store does not answer.", "Wait.")
         if self.missing and "/dense/" in key:
             raise BucketMissingError("There is no bucket.", "Create it.")
@@ -78,12 +80,7 @@ class _World:
             self.saved[index] = SaveState(step, 10 * step)
 
     def wait_for(self, condition: Callable[[Saves], object]) -> None:
-        done = threading.Event()
-        for _ in range(int(_PATIENCE_S / 0.02)):
-            if condition(self.saver.state):
-                return
-            done.wait(0.02)
-        raise AssertionError(self.saver.state)
+        _until(lambda: condition(self.saver.state))
 
 
 @pytest.fixture
@@ -166,16 +163,19 @@ def test_a_store_that_fails_is_reported_and_tried_again(world: _World) -> None:
 
 
 def test_a_problem_is_told_until_the_store_has_answered(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "_ASK_STORE_S", 0.5)
+    monkeypatch.setattr(committer, "_ASK_STORE_S", 0.05)
     world.saver.offer_cut(_dense(5))
     world.wait_for(lambda saves: saves.dense_save)
     world.store.down = True
     world.wait_for(lambda saves: saves.problem)
-    told = set()
-    for _ in range(300):  # meanwhile the store is asked twice, and not at all in between
-        told.add(world.saver.state.problem and world.saver.state.problem.reason)
-        threading.Event().wait(0.005)
-    assert told == {"StoreUnreachable"}
+    told, asked = set(), world.store.refused
+
+    def look(saves: Saves) -> bool:
+        told.add(saves.problem and saves.problem.reason)
+        return world.store.refused >= asked + 2
+
+    world.wait_for(look)
+    assert told == {"StoreUnreachable"}, "between two questions to the store as well"
     world.store.down = False
     world.wait_for(lambda saves: saves.problem is None)
 
@@ -223,8 +223,9 @@ class _Sweeper:
         return 0
 
 
-def _saver_with(pruner: _Sweeper) -> AnchorCommitter:
-    store = MemoryStore()
+def _saver_with(pruner: _Sweeper, store: MemoryStore | None = None, **options: Any) -> AnchorCommitter:
+    """A committer over one shard, which has saved the cut of step 5 that is offered."""
+    store = store or MemoryStore()
     full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
     saver = AnchorCommitter(
         store,
@@ -235,6 +236,7 @@ def _saver_with(pruner: _Sweeper) -> AnchorCommitter:
         recorded=lambda: _newest(saver),
         anchors=(),
         rng=random.Random(1),
+        **options,
     )
     saver.start()
     saver.offer_cut(_dense(5))
@@ -242,12 +244,8 @@ def _saver_with(pruner: _Sweeper) -> AnchorCommitter:
 
 
 def _until(condition: Callable[[], object]) -> None:
-    waiting = threading.Event()
-    for _ in range(int(_PATIENCE_S / 0.02)):
-        if condition():
-            return
-        waiting.wait(0.02)
-    raise AssertionError("it never came")
+    while not condition():
+        time.sleep(0.01)
 
 
 def test_retention_that_fails_is_told_until_a_sweep_succeeds() -> None:
@@ -315,21 +313,7 @@ def test_an_anchor_never_stands_without_the_data_and_the_values_that_it_is_of() 
     pinned = to_manifest("job", "s3://b/day=*", [])
     scored = to_manifest("job", "s3://b/test/", [], evaluates=True)
     store = MemoryStore()
-    full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
-    saver = AnchorCommitter(
-        store,
-        lambda: (SaveState(5, 50),),
-        lambda: (1,),
-        2,
-        pruner=Pruner(store, "job"),
-        recorded=lambda: "",
-        anchors=(),
-        rng=random.Random(1),
-        pinned=(None, pinned, scored),
-        vocabularies={"user": VALUES},
-    )
-    saver.start()
-    saver.offer_cut(_dense(5))
+    saver = _saver_with(_Sweeper(None), store, pinned=(None, pinned, scored), vocabularies={"user": VALUES})
     _until(lambda: saver.state.anchors)
     assert read_data(store, "job") == pinned
     assert read_data(store, "job", evaluates=True) == scored

@@ -56,6 +56,7 @@ def test_points_are_listed_oldest_first_with_what_they_stand_on(bench: JobBench,
         (36, "Dense", (), (), None, None),
     ]
     assert {p.job_uid for p in points(store)} == {"uid"}
+    assert points(store)[0].key.endswith("gen-0001/dense/group-0001/step-000000010/manifest.json")
     assert [p.samples for p in points(store)] == [64 * p.step for p in points(store)]
 
 
@@ -71,10 +72,6 @@ def test_shards_that_saved_a_cut_which_became_no_anchor_make_a_point(bench: JobB
     last = points(store)[-1]
     assert (last.step, last.kind, last.shards) == (40, "Cut", (0, 1))
     assert last.key == bench.shards[0].links[-1].ref.key
-
-
-def test_an_anchors_key_can_be_restored_from(bench: JobBench, store: MemoryStore) -> None:
-    assert points(store)[0].key.endswith("gen-0001/dense/group-0001/step-000000010/manifest.json")
 
 
 def test_what_was_never_committed_and_what_is_no_save_are_no_points(bench: JobBench, store: MemoryStore) -> None:
@@ -107,21 +104,13 @@ def flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def test_a_part_whose_bytes_changed_is_named_with_both_checksums(bench: JobBench, store: MemoryStore) -> None:
-    key = part_of(store, 20)
-    store.put(key, flipped(store.get(key)))
-    found = verified(store)
-    (damage,) = found.damaged
-    assert damage.key == key
-    assert damage.expected.startswith("CRC-32C ")
-    assert damage.found.startswith("CRC-32C ")
-    assert damage.expected != damage.found
-
-
 def test_points_that_stand_on_damage_are_unusable_and_others_are_not(bench: JobBench, store: MemoryStore) -> None:
     key = part_of(store, 20)
     store.put(key, flipped(store.get(key)))
     found = verified(store)
+    (damage,) = found.damaged
+    assert (damage.key, damage.expected[:8], damage.found[:8]) == (key, "CRC-32C ", "CRC-32C ")
+    assert damage.expected != damage.found
     spoilt = {p.step for p in found.points if p.key in found.unusable}
     assert spoilt == {20, 30}, "the flush at 35 is of shard 0 alone"
 
@@ -134,12 +123,6 @@ def test_a_part_that_is_gone_or_cut_is_named_with_its_size(
     size = len(store.get(key))
     store.put(key, change) if change else store.delete([key])
     assert verified(store).damaged == (Damage(key, f"{size} bytes", found),)
-
-
-def test_a_swapped_part_is_found_out(bench: JobBench, store: MemoryStore) -> None:
-    mine, other = part_of(store, 10), part_of(store, 10, shard=0)
-    store.objects[mine], store.objects[other] = store.objects[other], store.objects[mine]
-    assert {damage.key for damage in verified(store).damaged} == {mine, other}
 
 
 @pytest.mark.parametrize("victim", [20, 10])

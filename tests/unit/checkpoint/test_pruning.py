@@ -90,23 +90,6 @@ def test_a_spared_step_stays_with_all_that_it_stands_on(monkeypatch: pytest.Monk
     assert not [key for key in store.objects if "/step-000000004/" in key]
 
 
-def test_a_save_that_others_stand_on_stays_as_long_as_they_do() -> None:
-    store = MemoryStore()
-    bench = ShardBench(store)
-    write_origin(store, origin(1))
-    pruner = Pruner(store, "uid", grace_s=0.0)
-    for step in (5, 10, 15, 20):
-        bench.change(step)
-        bench.save(step, bench.links)
-        pruner.prune((anchor(step),))
-        _, home = bench.restore(bench.choices()[0])
-        assert same(bench.values(home), bench.values())
-    bench.change(1)
-    bench.save(25)  # a full one
-    pruner.prune((anchor(25),))
-    assert {key.split("/")[-2] for key in store.objects if "step-" in key} == {"step-000000025"}
-
-
 @pytest.mark.parametrize("rule", ["Consecutive", "OneShot", "Intermittent"])
 def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
     store, rng = MemoryStore(), random.Random(rule)
@@ -145,23 +128,6 @@ def test_every_anchor_that_is_left_is_whole_whenever_the_job_ends() -> None:
         anchors = [save.manifest for save in committed_in(store.objects) if "/dense/" in save.folder]
         assert all(needed_by(store, each) for each in anchors)
     assert len(anchors) < 20, "something was pruned"
-
-
-def test_manifests_are_read_once() -> None:
-    reads: list[str] = []
-
-    class Recorder(MemoryStore):
-        def get(self, key: str) -> bytes:
-            reads.append(key)
-            return super().get(key)
-
-    store = Recorder()
-    bench, pruner = ShardBench(store), Pruner(store, "uid")
-    for step in (5, 10):
-        bench.save(step)
-        dense(store, step)
-        pruner.prune((anchor(5),))
-    assert len(reads) == 2
 
 
 def test_nothing_goes_while_a_save_that_is_needed_cannot_be_read() -> None:

@@ -51,6 +51,11 @@ class Bench:
         base = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
         return self.restorer.restore(replace(base, **roster), cancel or threading.Event())
 
+    def restored(self, incarnation: int = 2, **roster: Any) -> Restored:
+        outcome = self.restore(incarnation, **roster)
+        assert isinstance(outcome, Restored)
+        return outcome
+
     def save(self, value: float, step: int, incarnation: int = 1, generation: int = 1, uid: str = "") -> SavedShard:
         manifest = draft(
             step,
@@ -83,8 +88,7 @@ class Bench:
 
 def test_with_no_save_a_shard_starts_from_first_values() -> None:
     bench = Bench()
-    restored = bench.restore(1)
-    assert isinstance(restored, Restored)
+    restored = bench.restored(1)
     assert (restored.save, restored.step, restored.samples, restored.applied, restored.lost) == (None, 0, 0, (0,), ())
     assert bench.seeded()
     assert bench.origin(1).parent_incarnation is None
@@ -95,8 +99,7 @@ def test_the_newest_save_of_the_predecessor_is_taken() -> None:
     bench.restore(1)
     bench.save(1.0, 3)
     newest = bench.save(2.0, 6)
-    restored = bench.restore(2)
-    assert isinstance(restored, Restored)
+    restored = bench.restored(2)
     assert restored.save == SaveRef(newest.ref.key, 6, 60)
     assert (restored.applied, restored.lost) == ((6,), ((0, 5),))
     assert (bench.arena.rows == 2.0).all()
@@ -112,8 +115,7 @@ def test_a_damaged_save_is_passed_over_and_reported() -> None:
     newest = bench.save(2.0, 6)
     key = newest.manifest.parts[0].key
     bench.store.objects[key] = bytes(reversed(bench.store.objects[key]))
-    restored = bench.restore(2)
-    assert isinstance(restored, Restored)
+    restored = bench.restored(2)
     assert restored.save is not None
     assert restored.save.key == older.ref.key
     assert (bench.arena.rows == 1.0).all()
@@ -141,8 +143,7 @@ def test_a_rollback_takes_exactly_its_anchor() -> None:
     save = bench.save(1.0, 3)
     bench.save(2.0, 6)
     anchor = bench.anchor(save)
-    restored = bench.restore(1, counters=Counters(2, 1, 2), anchor=anchor, floor_samples=30)
-    assert isinstance(restored, Restored)
+    restored = bench.restored(1, counters=Counters(2, 1, 2), anchor=anchor, floor_samples=30)
     assert (restored.save, restored.applied, restored.lost) == (SaveRef(save.ref.key, 3, 30), (3,), ())
     assert (bench.arena.rows == 1.0).all()
     assert bench.origin(1, generation=2).parent_incarnation is None
@@ -153,8 +154,7 @@ def test_a_rollback_to_step_0_resets_every_row() -> None:
     bench.restore(1)
     bench.save(2.0, 6)
     bench.arena.rows.fill(9.0)
-    restored = bench.restore(1, counters=Counters(2, 1, 2))
-    assert isinstance(restored, Restored)
+    bench.restored(1, counters=Counters(2, 1, 2))
     assert bench.seeded()
 
 
@@ -174,8 +174,7 @@ def test_another_jobs_anchor_is_where_step_0_is() -> None:
     anchor = donor.anchor(save, uid="another")
     bench = Bench(replace(JOB, snapshots=replace(JOB.snapshots, restore_from=anchor.key)))
     bench.store.objects.update(donor.store.objects)
-    restored = bench.restore(1)
-    assert isinstance(restored, Restored)
+    restored = bench.restored(1)
     assert (restored.save, restored.step, restored.samples, restored.applied) == (None, 0, 0, (0,))
     assert (bench.arena.rows == 5.0).all()
     del bench.store.objects[save.manifest.parts[0].key]
@@ -233,7 +232,6 @@ def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_
         return listing(prefix)
 
     bench.store.list = list_objects
-    restored = bench.restore()
-    assert isinstance(restored, Restored)
+    restored = bench.restored()
     assert news == ([False, True] if told else [False])
     assert restored.step == 9 or not told

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,18 +19,20 @@ from cpr_trainer.store import BucketMissingError, StoreFullError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin
 
-WAIT_S = 20.0
 Told = SimpleQueue[News]
 
 
 class Bench(ShardBench):
     """A shard, and the thread that writes its rows."""
 
+    made: ClassVar[list[Bench]] = []
+
     def __init__(self, before_put: Callable[[str], None] = lambda _key: None, *, heeds_claims: bool = False) -> None:
         super().__init__(MemoryStore(before_put))
         self.news = Told()
         writer = Writer(self.store, self.arena, heeds_claims=heeds_claims)
         self.writing = WriterThread(writer, self.news.put, random.Random(1))
+        self.made.append(self)
 
     def submit(
         self,
@@ -51,7 +53,14 @@ class Bench(ShardBench):
         return save
 
     def told(self) -> News:
-        return self.news.get(timeout=WAIT_S)
+        return self.news.get()
+
+
+@pytest.fixture(autouse=True)
+def _close_threads() -> Iterator[None]:
+    yield
+    while Bench.made:
+        Bench.made.pop().writing.close()
 
 
 def test_a_save_is_committed_and_told() -> None:
@@ -62,7 +71,6 @@ def test_a_save_is_committed_and_told() -> None:
     assert told.save is save
     assert (told.saved.manifest.rows, told.saved.manifest.step) == (1, 3)
     assert bench.store.get(told.saved.ref.key)
-    bench.writing.close()
 
 
 def test_a_failed_save_is_told_and_tried_again() -> None:
@@ -78,7 +86,6 @@ def test_a_failed_save_is_told_and_tried_again() -> None:
     assert [type(one) for one in told] == [SaveFailed, SaveFailed, Committed]
     assert isinstance(told[0], SaveFailed)
     assert told[0].problem.reason == "StoreFull"
-    bench.writing.close()
 
 
 @pytest.mark.parametrize("discard", [False, True])
@@ -98,7 +105,6 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
     while not isinstance(told := bench.told(), Committed):
         assert isinstance(told, SaveFailed)
     assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
-    bench.writing.close()
 
 
 def test_a_save_that_training_outruns_is_given_up() -> None:
@@ -115,7 +121,6 @@ def test_a_save_that_training_outruns_is_given_up() -> None:
     assert told.save is save
     assert told.problem.reason == "SaveOutrun"
     assert bench.writing.idle
-    bench.writing.close()
 
 
 def missing(_key: str) -> None:
@@ -129,7 +134,6 @@ def test_a_save_whose_bucket_vanishes_is_given_up() -> None:
     assert isinstance(told, GivenUp)
     assert (told.save, told.problem.reason) == (save, "BucketMissing")
     assert bench.writing.idle
-    bench.writing.close()
 
 
 def test_a_flush_waits_for_its_bucket() -> None:
@@ -137,7 +141,6 @@ def test_a_flush_waits_for_its_bucket() -> None:
     bench = Bench(lambda key: missing(key) if next(failures, None) is not None else None)
     bench.submit(3, kind="Flush")
     assert [type(bench.told()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
-    bench.writing.close()
 
 
 def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
@@ -152,7 +155,6 @@ def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
     assert isinstance(told, GivenUp)
     assert link.ref.key in told.problem.message
     assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
-    bench.writing.close()
 
 
 def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone() -> None:
@@ -162,7 +164,6 @@ def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone
     assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
     bench.submit(6, record=origin(1))
     assert isinstance(bench.told(), Committed), "one that is there is left alone"
-    bench.writing.close()
 
 
 @pytest.mark.parametrize("damaged", [b"", b'{"contract": 2, "job_u'])
@@ -172,7 +173,6 @@ def test_a_save_that_stands_on_nothing_replaces_an_origin_that_cannot_be_read(da
     bench.submit(3, record=origin(1))
     assert isinstance(bench.told(), Committed)
     assert [choice.step for choice in bench.choices()] == [3, 0]
-    bench.writing.close()
 
 
 def test_a_save_does_not_replace_the_origin_that_another_process_recorded() -> None:
@@ -182,7 +182,6 @@ def test_a_save_does_not_replace_the_origin_that_another_process_recorded() -> N
     told = bench.told()
     assert isinstance(told, GivenUp)
     assert told.problem.reason == "ObjectExists"
-    bench.writing.close()
 
 
 def next_life(bench: Bench) -> None:
@@ -201,7 +200,6 @@ def test_a_save_that_the_last_life_had_committed_is_that_of_the_next_life() -> N
     again = bench.told()
     assert isinstance(again, Committed)
     assert again.saved == first.saved, "by its digest and its parts"
-    bench.writing.close()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +218,6 @@ def test_another_save_of_the_last_life_by_that_name_is_none_of_the_next_life(
     told = bench.told()
     assert isinstance(told, GivenUp)
     assert told.problem.reason == "ObjectExists"
-    bench.writing.close()
 
 
 def test_a_save_is_not_told_once_another_incarnation_restores() -> None:
@@ -235,7 +232,6 @@ def test_a_save_is_not_told_once_another_incarnation_restores() -> None:
     told = bench.told()
     assert isinstance(told, GivenUp)
     assert told.problem.reason == "Superseded"
-    bench.writing.close()
 
 
 def test_an_error_that_nobody_foresaw_is_told() -> None:
@@ -245,7 +241,6 @@ def test_an_error_that_nobody_foresaw_is_told() -> None:
     bench = Bench(broken)
     bench.submit(3)
     assert isinstance(bench.told(), ZeroDivisionError)
-    bench.writing.close()
 
 
 def test_the_manifest_waits_for_leave() -> None:
@@ -257,7 +252,6 @@ def test_the_manifest_waits_for_leave() -> None:
     assert not bench.writing.idle
     save.may_commit.set()
     assert isinstance(bench.told(), Committed)
-    bench.writing.close()
 
 
 def test_it_is_busy_until_the_commit() -> None:
@@ -265,13 +259,12 @@ def test_it_is_busy_until_the_commit() -> None:
 
     def wait(_key: str) -> None:
         started.set()
-        assert gate.wait(WAIT_S)
+        gate.wait()
 
     bench = Bench(wait)
     assert bench.writing.idle
     bench.submit(3)
-    assert (started.wait(WAIT_S), bench.writing.idle) == (True, False)
+    assert (started.wait(), bench.writing.idle) == (True, False)
     gate.set()
     assert isinstance(bench.told(), Committed)
     assert bench.writing.idle
-    bench.writing.close()

@@ -120,17 +120,6 @@ def test_a_seeds_slope_is_its_drops_over_its_lost_samples() -> None:
     assert measure(uneven).worst == pytest.approx(0.3)
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
-    rng, truth = random.Random(5), 0.02
-
-    def trial() -> bool:
-        pairs = [a_pair(seed, p, rng.gauss(truth, 0.01) * p) for seed in range(5) for p in (0.05, 0.1, 0.2)]
-        result = measure(pairs)
-        return result.low <= truth <= result.high
-
-    assert 0.92 < statistics.fmean(trial() for _ in range(1000)) < 0.98
-
-
 def test_what_to_paste_is_the_upper_end_rounded_up() -> None:
     assert found(0.01, 0.01234).to_paste == 0.013
     assert found(-0.01, 0.002).to_paste == 0.002

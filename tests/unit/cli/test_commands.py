@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
 import tomllib
 from pathlib import Path
 
@@ -19,15 +18,6 @@ from cpr_operator.cli.export import Model, model_of
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 runner = CliRunner()
-
-
-def test_validate_accepts_every_example() -> None:
-    files = sorted((ROOT / "examples").rglob("*.yaml"))
-    examples = [str(path) for path in files if "\nkind: CPRJob\n" in path.read_text("utf-8")]
-    assert len(examples) == len(files) - len(("daily.yaml", "kind.yaml", "store.yaml"))
-    result = runner.invoke(app, ["validate", *examples])
-    assert result.exit_code == 0, result.output
-    assert result.output.count("valid") == len(examples)
 
 
 def test_validate_names_every_wrong_field_of_every_file(tmp_path: Path) -> None:
@@ -76,12 +66,6 @@ def test_resume_needs_a_job(tmp_path: Path) -> None:
     result = runner.invoke(app, ["run", "--resume", "--workdir", str(tmp_path)])
     assert result.exit_code == 2
     assert "no job to resume" in result.output.replace("\n", " ")
-
-
-def test_version_names_the_contract() -> None:
-    result = runner.invoke(app, ["version"])
-    assert result.exit_code == 0
-    assert "contract 1" in result.output
 
 
 def test_the_model_of_a_job_is_its_result(tmp_path: Path) -> None:
@@ -143,7 +127,9 @@ def test_each_job_of_a_list_is_checked() -> None:
 
 
 def test_the_short_options_of_other_programs_are_there() -> None:
-    assert runner.invoke(app, ["--version"]).output == runner.invoke(app, ["version"]).output
+    version = runner.invoke(app, ["version"]).output
+    assert "contract 1" in version
+    assert runner.invoke(app, ["--version"]).output == version
     for arguments in (["-h"], ["scale", "-h"], ["snapshots", "ls", "-h"]):
         result = runner.invoke(app, arguments)
         assert result.exit_code == 0
@@ -167,50 +153,9 @@ def test_the_plugin_of_kubectl_is_the_same_program() -> None:
 def test_every_command_and_option_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     commands = dict(get_command(app).commands)  # type: ignore[attr-defined]
-    assert set(commands) == {
-        "bench",
-        "calibrate",
-        "chaos",
-        "delete",
-        "describe",
-        "events",
-        "get",
-        "import",
-        "logs",
-        "report",
-        "resume",
-        "scale",
-        "submit",
-        "suspend",
-        "top",
-        "data",
-        "evaluate",
-        "run",
-        "validate",
-        "export",
-        "plan",
-        "simulate",
-        "snapshots",
-        "ui",
-        "version",
-    }
     for group in ("bench", "data", "snapshots"):
         commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
-    for name, command in commands.items():
-        assert f"## cprjob {name}" in text, name
+    assert set(re.findall(r"^## cprjob (.+)$", text, re.MULTILINE)) == set(commands)
+    for command in commands.values():
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
         assert [option for option in options if f"`{option}" not in text] == []
-
-
-def test_the_command_line_needs_no_torch() -> None:
-    program = """
-import sys
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "numpy"}:
-            raise ImportError(name)
-sys.meta_path.insert(0, NoTorch())
-import cpr_operator.cli.app
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -32,22 +32,15 @@ def store(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_store_of_a_cluster_becomes_a_folder(tmp_path: Path) -> None:
+def test_the_store_of_a_cluster_becomes_a_folder_unless_another_is_named(tmp_path: Path) -> None:
     job = read_job(QUICKSTART, (), tmp_path)
     assert store(job) == {"endpoint": f"file://{tmp_path}", "bucket": "saves"}
     assert job["metadata"]["namespace"] == "default"
-
-
-def test_a_folder_in_the_file_is_kept(tmp_path: Path) -> None:
     mine = {"endpoint": "file:///mine", "bucket": "b"}
     path = write(tmp_path / "job.yaml", {"snapshots": {"store": mine}})
-    assert store(read_job(path, (), tmp_path)) == mine
-
-
-def test_a_store_named_on_the_command_line_is_kept(tmp_path: Path) -> None:
-    job = read_job(QUICKSTART, ("snapshots.store.endpoint=https://s3.example",), tmp_path)
-    assert store(job)["endpoint"] == "https://s3.example"
-    assert store(job)["bucket"] == "cprjob"
+    assert store(read_job(path, (), tmp_path)) == mine, "a folder in the file is kept"
+    named = store(read_job(QUICKSTART, ("snapshots.store.endpoint=https://s3.example",), tmp_path))
+    assert (named["endpoint"], named["bucket"]) == ("https://s3.example", "cprjob")
 
 
 @pytest.mark.parametrize(
@@ -113,9 +106,6 @@ def test_files_that_hold_no_single_job_are_told(tmp_path: Path, text: str) -> No
     path.write_text(text, "utf-8")
     with pytest.raises(DocumentError):
         read_job(path, (), tmp_path)
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="cannot read"):
         read_documents(tmp_path / "nothing.yaml")
 

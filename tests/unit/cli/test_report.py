@@ -80,48 +80,32 @@ def leader(samples: int) -> TrainerReport:
 def test_the_report_has_exactly_the_promised_fields() -> None:
     found = report("job", STATUS, 500.0)
     assert json.loads(json.dumps(found)) == found
-    assert set(found) == {
-        *(
-            "job",
-            "phase",
-            "samples",
-            "samples_per_s",
-            "auc",
-            "logloss",
-            "metrics",
-            "held_out",
-            "best",
-            "plan",
-            "budget",
-            "failures",
-            "pods",
-            "overhead",
-        ),
-        *("workers", "replayed_samples", "protected_samples", "lost_row_updates", "lost_row_updates_exact", "result"),
-    }
-    assert {key: found[key] for key in ("job", "phase", "samples", "samples_per_s", "auc", "logloss")} == {
+    assert found == {
         "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
+        "metrics": {"buy.auc": 0.8125},
+        "held_out": {
+            "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
+            "calibration": None, "gauc": 0.8, "groups": [SHOP.model_dump()], "rest": None,
+        },
+        "best": {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2},
+        "plan": {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."},
+        "budget": {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0},
+        "failures": found["failures"],
+        "pods": found["pods"],
+        "overhead": {"save_s": 1, "load_s": 2, "lost_s": 3, "reschedule_s": 4},
+        "workers": {"count": 2, "reason": "measured for the first batch"},
+        "replayed_samples": 0, "protected_samples": None,
+        "lost_row_updates": 1500, "lost_row_updates_exact": False,
+        "result": "uid/anchor",
     }  # fmt: skip
-    assert found["metrics"] == {"buy.auc": 0.8125}
-    assert found["held_out"] == {
-        "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
-        "calibration": None, "gauc": 0.8, "groups": [SHOP.model_dump()], "rest": None,
-    }  # fmt: skip
-    assert found["best"] == {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2}
-    assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
-    assert found["budget"] == {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0}
-    assert (found["lost_row_updates"], found["lost_row_updates_exact"]) == (1500, False)
-    assert found["overhead"] == {"save_s": 1, "load_s": 2, "lost_s": 3, "reschedule_s": 4}
     assert found["pods"][1] == {"name": "p1", "role": "shard", "index": 1, "incarnation": 2, "uid": "u1"}
     assert [pod["role"] for pod in found["pods"]] == ["shard", "shard", "trainer"]
     (failure,) = found["failures"]
-    assert {key: failure[key] for key in ("role", "index", "kind", "lost_samples", "recovery_s", "action")} == {
+    expected = {
         "role": "shard", "index": 1, "kind": "Killed", "lost_samples": 20, "recovery_s": 2.5, "action": "ReplaceShards",
+        "lost_row_updates": 1470, "lost_row_updates_exact": False, "incarnation": 1, "message": "by SIGKILL",
     }  # fmt: skip
-    assert (failure["lost_row_updates"], failure["lost_row_updates_exact"]) == (1470, False)
-    assert (failure["incarnation"], failure["message"]) == (1, "by SIGKILL")
-    assert found["result"] == "uid/anchor"
-    assert found["workers"] == {"count": 2, "reason": "measured for the first batch"}
+    assert expected.items() <= failure.items()
 
 
 def test_a_job_that_never_started_has_a_report_too() -> None:

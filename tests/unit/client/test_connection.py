@@ -14,7 +14,7 @@ import yaml
 
 from cpr_operator.client import ClientError
 from cpr_operator.client.client import Member, Span, follow_log
-from cpr_operator.client.connection import Connection, Place
+from cpr_operator.client.connection import Connection, Place, refusal
 
 LABELS = {"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": "1"}
 POD = {
@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self._chunk(b"first\nsec")
-        assert self.server.goes_on.wait(30)
+        assert self.server.goes_on.wait()
         if self.server.cuts:
             self.close_connection = True
             return
@@ -134,3 +134,28 @@ def test_a_connection_that_breaks_is_told(server: Server, connection: Connection
 def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="name a kubeconfig by the option"):
         Connection(Place(kubeconfig=str(tmp_path / "none")))
+
+
+WEBHOOK = 'admission webhook "images.example.com" denied the request: unsigned'
+
+
+def status(message: str) -> str:
+    return json.dumps({"kind": "Status", "message": message})
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "wanted"),
+    [
+        (404, "404 page not found\n", "the cluster knows no CPRJobs; install the operator: helm install"),
+        (404, status('namespaces "a" not found'), 'namespaces "a" not found; name another namespace'),
+        (401, status("Unauthorized"), "Unauthorized; renew the credentials"),
+        (403, status("cprjobs is forbidden"), "cprjobs is forbidden; ask for the role edit"),
+        (403, status(WEBHOOK), f"{WEBHOOK}; correct the job"),
+        (409, status("exists"), "exists; give another name, or delete"),
+        (422, status("spec.image: too long"), "spec.image: too long; correct the job"),
+        (503, "<html>", "HTTP 503; try again"),
+        (500, "[]", "HTTP 500; try again"),
+    ],
+)
+def test_a_refusal_says_what_to_do(code: int, body: str, wanted: str) -> None:
+    assert refusal(code, body).startswith(wanted)

@@ -14,17 +14,24 @@ from aiohttp import web
 
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_operator.cluster.pod_reports import (
+    FORGET_S,
+    LAST_PAUSE_S,
     MAX_IN_FLIGHT,
     MAX_OF_JOB,
     MAX_SILENT,
     MAX_SILENT_OF_JOB,
+    SILENT_POLLS,
     ReportFetcher,
+    Silences,
+    pause_s,
     reaches,
 )
 from cpr_operator.cluster.views import PodView
 
 #: A report may have so many bytes.
 MOST = 1000
+#: Longer than any test goes on.
+PATIENCE_S = 3600.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -55,21 +62,13 @@ async def fetcher() -> AsyncIterator[ReportFetcher]:
     await made.close()
 
 
-async def test_a_report_is_the_body(fetcher: ReportFetcher) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text="report")
-
-    async with pod_that(answer) as pod:
-        assert await fetcher.fetch(pod, 5.0, MOST) == b"report"
-
-
 async def test_a_pod_is_told_what_is_recorded(fetcher: ReportFetcher) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=request.headers.get(RECORDED_HEADER, "nothing"))
 
     async with pod_that(answer) as pod:
-        assert await fetcher.fetch(pod, 5.0, MOST, '{"anchor": "job/7"}') == b'{"anchor": "job/7"}'
-        assert await fetcher.fetch(pod, 5.0, MOST) == b"nothing"
+        assert await fetcher.fetch(pod, PATIENCE_S, MOST, '{"anchor": "job/7"}') == b'{"anchor": "job/7"}'
+        assert await fetcher.fetch(pod, PATIENCE_S, MOST) == b"nothing"
 
 
 async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> None:
@@ -81,24 +80,11 @@ async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> No
 
     for handler in (fail, flood):
         async with pod_that(handler) as pod:
-            assert await fetcher.fetch(pod, 5.0, MOST) is None
-
-
-async def test_a_pod_that_dribbles_does_not_stretch_its_deadline(fetcher: ReportFetcher) -> None:
-    async def dribble(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for _ in range(100):
-            await response.write(b".")
-            await asyncio.sleep(0.05)
-        return response
-
-    async with pod_that(dribble) as pod:
-        assert await fetcher.fetch(pod, 0.2, MOST) is None
+            assert await fetcher.fetch(pod, PATIENCE_S, MOST) is None
 
 
 async def test_nobody_listening_is_no_report(fetcher: ReportFetcher) -> None:
-    assert await fetcher.fetch(pod_at(2), 5.0, MOST) is None
+    assert await fetcher.fetch(pod_at(2), PATIENCE_S, MOST) is None
 
 
 async def test_a_packed_report_is_refused_and_never_unpacked(
@@ -120,7 +106,7 @@ async def test_a_packed_report_is_refused_and_never_unpacked(
         for body, encoding in ((gzip.compress(b"report"), "gzip"), (bomb, "gzip, gzip"), (b"report", "Identity")):
             async with pod_that(packed(body, encoding)) as pod:
                 expected = b"report" if encoding == "Identity" else None
-                assert await fetcher.fetch(pod, 20.0, MOST) == expected
+                assert await fetcher.fetch(pod, PATIENCE_S, MOST) == expected
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -128,58 +114,70 @@ async def test_a_packed_report_is_refused_and_never_unpacked(
     assert "p: report rejected: Content-Encoding is 'gzip, gzip', not identity" in caplog.text
 
 
+class LoopClock:
+    """The running loop's time is real, and `passed_s` more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed_s = 0.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + self.passed_s)
+
+
 @pytest.mark.parametrize("pauses", [False, True])
 async def test_a_pod_that_was_silent_is_asked_after_a_pause_if_there_are_pauses(*, pauses: bool) -> None:
-    released = asyncio.Event()
-
-    async def answer(_: web.Request) -> web.Response:
-        await released.wait()
-        return web.Response(text="report")
-
+    held = Held()
     fetcher = ReportFetcher(lambda: 0.0, pauses=pauses)
-    async with pod_that(answer) as pod:
+    async with pod_that(held.answer) as pod:
         assert await fetcher.fetch(pod, 0.05, MOST) is None
-        released.set()
-        assert await fetcher.fetch(pod, 20.0, MOST) == (None if pauses else b"report")
+        held.release.set()
+        assert await fetcher.fetch(pod, PATIENCE_S, MOST) == (None if pauses else b"held")
     await fetcher.close()
 
 
-async def test_requests_in_flight_are_bounded_for_each_job(fetcher: ReportFetcher) -> None:
-    running, most = 0, 0
-    release = asyncio.Event()
+class Held:
+    """Answers when it is released. `running` requests wait, and `most` waited at once."""
 
-    async def hold(_: web.Request) -> web.Response:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await release.wait()
-        running -= 1
-        return web.Response(text="report")
+    def __init__(self) -> None:
+        self.running = self.most = 0
+        self.release = asyncio.Event()
 
-    async with pod_that(hold) as pod:
-        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0, MOST)) for _ in range(MAX_OF_JOB + 10)]
-        async with asyncio.timeout(20):
-            while running < MAX_OF_JOB:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        release.set()
-        assert await asyncio.gather(*asked) == [b"report"] * (MAX_OF_JOB + 10)
-    assert most == MAX_OF_JOB
+    async def answer(self, _: web.Request) -> web.Response:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.release.wait()
+        self.running -= 1
+        return web.Response(text="held")
+
+    async def until(self, count: int) -> None:
+        while self.running < count:  # noqa: ASYNC110 -- nothing tells a test
+            await asyncio.sleep(0.01)
+
+
+async def answer(_: web.Request) -> web.Response:
+    return web.Response(text="report")
+
+
+async def test_requests_in_flight_are_bounded_for_each_job_and_a_pod_without_a_turn_was_not_silent(
+    fetcher: ReportFetcher,
+) -> None:
+    held = Held()
+    async with pod_that(held.answer) as pod:
+        asked = [asyncio.create_task(fetcher.fetch(pod, PATIENCE_S, MOST)) for _ in range(MAX_OF_JOB)]
+        await held.until(MAX_OF_JOB)
+        late = replace(pod, uid="late")
+        assert await fetcher.fetch(late, 0.1, MOST) is None
+        asked += [asyncio.create_task(fetcher.fetch(each, PATIENCE_S, MOST)) for each in (pod, late, late)]
+        held.release.set()
+        assert set(await asyncio.gather(*asked)) == {b"held"}
+    assert held.most == MAX_OF_JOB
 
 
 async def test_silent_pods_do_not_hold_up_another_job(fetcher: ReportFetcher) -> None:
-    async def say_nothing(_: web.Request) -> web.Response:
-        await asyncio.sleep(3600)
-        return web.Response()
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text="report")
-
-    async with pod_that(say_nothing) as silent, pod_that(answer) as healthy:
+    held = Held()
+    async with pod_that(held.answer) as silent, pod_that(answer) as healthy:
         pods = [replace(silent, uid=f"s{n}", owner_uid="another") for n in range(200)]
-        asked = [asyncio.create_task(fetcher.fetch(pod, 3600.0, MOST)) for pod in pods]
-        await asyncio.sleep(0.05)
-        async with asyncio.timeout(20):
-            assert await fetcher.fetch(healthy, 3600.0, MOST) == b"report"
+        asked = [asyncio.create_task(fetcher.fetch(pod, PATIENCE_S, MOST)) for pod in pods]
+        await held.until(MAX_OF_JOB)
+        assert await fetcher.fetch(healthy, PATIENCE_S, MOST) == b"report"
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
@@ -187,87 +185,51 @@ async def test_silent_pods_do_not_hold_up_another_job(fetcher: ReportFetcher) ->
 
 @pytest.mark.parametrize("silent", [False, True])
 async def test_many_jobs_of_one_namespace_do_not_hold_up_another_namespace(*, silent: bool) -> None:
-    now, hangs, release = 0.0, 0, asyncio.Event()
+    now, held = 0.0, Held()
     fetcher = ReportFetcher(lambda: now)
+    at_once, of_job = (MAX_SILENT, MAX_SILENT_OF_JOB) if silent else (MAX_IN_FLIGHT, MAX_OF_JOB)
 
     async def never(_: web.Request) -> web.Response:
-        await asyncio.Future[None]()
-        raise AssertionError
+        return await asyncio.Future()
 
-    async def hang(_: web.Request) -> web.Response:
-        nonlocal hangs
-        hangs += 1
-        await release.wait()
-        return web.Response(text="late")
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text="report")
-
-    at_once, of_job = (MAX_SILENT, MAX_SILENT_OF_JOB) if silent else (MAX_IN_FLIGHT, MAX_OF_JOB)
-    async with pod_that(never) as mute, pod_that(hang) as hung, pod_that(answer) as healthy:
+    async with pod_that(never) as mute, pod_that(held.answer) as hung, pod_that(answer) as healthy:
         slow = replace(hung, namespace="tenant")
         jobs = range(2 * at_once // of_job)
         pods = [replace(slow, uid=f"{job}-{n}", owner_uid=f"job-{job}") for job in jobs for n in range(of_job)]
         other = replace(healthy, namespace="other", owner_uid="other")
         if silent:
             # Another server takes what is given up here: it may read a request after the client is gone.
-            port_base = mute.port_base
-            assert await fetcher.fetch(replace(other, port_base=port_base), 0.05, MOST) is None
-            given_up = (fetcher.fetch(replace(pod, port_base=port_base), 0.05, MOST) for pod in pods)
-            assert set(await asyncio.gather(*given_up)) == {None}
-            now = 3600.0
-        asked = [asyncio.create_task(fetcher.fetch(pod, 3600.0, MOST)) for pod in pods]
-        async with asyncio.timeout(20):
-            while hangs < at_once // 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert await fetcher.fetch(other, 3600.0, MOST) == b"report"
-        assert hangs == at_once // 2
-        release.set()
-        assert set(await asyncio.gather(*asked)) == {b"late"}
+            mutes = [replace(pod, port_base=mute.port_base) for pod in (other, *pods)]
+            for deadline_s in (0.05, 0.5, 5.0):  # who was heard and kept silent is not asked again
+                assert set(await asyncio.gather(*(fetcher.fetch(pod, deadline_s, MOST) for pod in mutes))) == {None}
+            now = PATIENCE_S
+        asked = [asyncio.create_task(fetcher.fetch(pod, PATIENCE_S, MOST)) for pod in pods]
+        await held.until(at_once // 2)
+        assert await fetcher.fetch(other, PATIENCE_S, MOST) == b"report"
+        assert held.running == at_once // 2
+        held.release.set()
+        assert set(await asyncio.gather(*asked)) == {b"held"}
     await fetcher.close()
 
 
-async def test_a_pod_that_had_no_turn_was_not_silent(fetcher: ReportFetcher) -> None:
-    heard, release = 0, asyncio.Event()
+async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, speaks, heard, clock = 0.0, False, 0, LoopClock(monkeypatch)
+    limit_s = 10.0
+    fetcher = ReportFetcher(lambda: now)
 
-    async def hold(_: web.Request) -> web.Response:
+    async def speak(_: web.Request) -> web.Response:
         nonlocal heard
         heard += 1
-        await release.wait()
-        return web.Response(text="report")
-
-    async with pod_that(hold) as pod:
-        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0, MOST)) for _ in range(MAX_OF_JOB)]
-        async with asyncio.timeout(20):
-            while heard < MAX_OF_JOB:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        other = replace(pod, uid="other")
-        assert await fetcher.fetch(other, 0.1, MOST) is None
-        assert heard == MAX_OF_JOB
-        release.set()
-        assert await fetcher.fetch(other, 20.0, MOST) == b"report"
-        await asyncio.gather(*asked)
-
-
-async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, speaks, heard, passed_s, limit_s = 0.0, False, 0, 0.0, 10.0
-    fetcher = ReportFetcher(lambda: now)
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + passed_s)
-
-    async def answer(_: web.Request) -> web.Response:
-        nonlocal heard, passed_s
-        heard += 1
         if not speaks:
-            passed_s += limit_s  # who asks has no time left now, and not before it was heard
-            await asyncio.sleep(3600)
+            clock.passed_s += limit_s  # who asks has no time left now, and not before it was heard
+            await asyncio.Future()
         return web.Response(text="report")
 
-    async with pod_that(answer) as pod:
+    async with pod_that(speak) as pod:
         assert [await fetcher.fetch(pod, limit_s, MOST) for _ in range(3)] == [None] * 3
         assert heard == 1
         now, speaks = 1.0, True
-        assert [await fetcher.fetch(pod, 20.0, MOST) for _ in range(3)] == [b"report"] * 3
+        assert [await fetcher.fetch(pod, PATIENCE_S, MOST) for _ in range(3)] == [b"report"] * 3
         assert heard == 4
     await fetcher.close()
 
@@ -279,11 +241,44 @@ async def test_a_pod_is_reached_whether_its_process_accepts_hangs_or_is_gone() -
     assert await reaches(pod), "its kernel refuses"
 
 
-async def test_a_pod_of_which_no_kernel_answers_is_not_reached() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        pod = pod_at(full.getsockname()[1])
-        # Linux drops what comes to a full queue, as a lost node does.
-        waiting = [await asyncio.open_connection("127.0.0.1", pod.port_base + 1)]
-        assert not await reaches(pod)
-        for _, writer in waiting:
-            writer.close()
+@pytest.mark.parametrize(
+    ("in_a_row", "pods", "seconds"), [(1, 1, 1.0), (2, 1, 2.0), (3, 1, 4.0), (9, 1, LAST_PAUSE_S), (1, 120, 20.0)]
+)
+def test_the_pause_grows_with_silence_and_with_the_number_of_silent_pods(
+    in_a_row: int, pods: int, seconds: float
+) -> None:
+    assert pause_s(in_a_row, 2.0, pods) == seconds
+
+
+def test_of_many_silent_pods_each_has_its_turn_and_all_take_a_share_only() -> None:
+    now, polls = 0.0, {str(n): 0 for n in range(300)}
+    silences = Silences(lambda: now)
+    for _ in range(600):  # two seconds each: one poll
+        asked = [uid for uid in polls if silences.is_due("job", uid)][: 2 * SILENT_POLLS]
+        now += 2.0
+        for uid in asked:
+            polls[uid] += 1
+            silences.was_silent("job", uid, 2.0)
+    assert min(polls.values()) >= 20
+    assert sum(polls.values()) <= (600 + 30) * SILENT_POLLS  # the first turn of each comes without a pause
+
+
+def test_jobs_do_not_share_their_silence_and_an_answer_ends_it() -> None:
+    silences = Silences(lambda: 0.0)
+    silences.was_silent("a", "1", 2.0)
+    assert ("a", "1") in silences
+    assert ("b", "1") not in silences
+    assert (silences.is_due("a", "1"), silences.is_due("b", "1")) == (False, True)
+    silences.answered("a", "1")
+    silences.answered("b", "1")
+    assert silences.is_due("a", "1")
+
+
+def test_pods_that_nobody_asks_any_more_are_forgotten() -> None:
+    now = 0.0
+    silences = Silences(lambda: now)
+    silences.was_silent("a", "1", 2.0)
+    now = FORGET_S
+    silences.was_silent("b", "1", 2.0)
+    assert ("a", "1") not in silences
+    assert ("b", "1") in silences

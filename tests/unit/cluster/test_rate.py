@@ -7,7 +7,7 @@ import pytest
 
 from cpr_operator.cluster.protocol import BusyError, Priority
 from cpr_operator.cluster.rate import Ration
-from support.virtual_time import now, run
+from simulation.control_plane.clock import now, run
 
 #: More than are ever under way, and more than ever begin in a second.
 MANY = 1000

@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.controller import Controller
 from cpr_operator.desired.template import Restriction
-from support.driver import spec
+from simulation.control_plane.workload import spec
 from support.house import House
 
 HOST = {"spec": {"hostNetwork": True}}

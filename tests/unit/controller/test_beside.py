@@ -12,60 +12,60 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, PassInput, reconcile
-from support.driver import spec
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
 
-#: Far longer than the event loop needs for a turn; nobody waits for it if all is well.
-PATIENCE_S = 20.0
+
+class Meanwhile:
+    """A slow step of a pass, which goes on only when another job did."""
+
+    def __init__(self) -> None:
+        self._began, self._others_went_on = threading.Event(), threading.Event()
+        self.seen: list[bool] = []
+
+    def wait(self) -> None:
+        self._began.set()
+        self.seen.append(self._others_went_on.wait())
+
+    async def run(self, job: dict[str, Any]) -> None:
+        """A pass over the job, and another job beside it."""
+        cluster = FakeCluster(2000)
+        cluster.add_job("job", job)
+
+        async def another_job() -> None:
+            await asyncio.to_thread(self._began.wait)
+            self._others_went_on.set()
+
+        large = Controller(cluster, lambda: cluster.now)
+        await asyncio.gather(large.run_pass("default", "job"), another_job())
+        assert cluster.statuses[-1]["phase"] == "Starting"
+        assert self.seen == [True]
 
 
 async def test_the_event_loop_goes_on_while_a_pass_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    began, others_went_on = threading.Event(), threading.Event()
-    seen = []
+    meanwhile = Meanwhile()
 
     def slow(world: PassInput) -> Outcome:
-        began.set()
-        seen.append(others_went_on.wait(PATIENCE_S))
+        meanwhile.wait()
         return reconcile(world)
 
-    async def another_job() -> None:
-        await asyncio.to_thread(began.wait, PATIENCE_S)
-        others_went_on.set()
-
     monkeypatch.setattr(controller, "reconcile", slow)
-    cluster = FakeCluster(2000)
-    cluster.add_job("job", spec(shards__replicas=controller.FEW_PODS))
-    large = Controller(cluster, lambda: cluster.now)
-    await asyncio.gather(large.run_pass("default", "job"), another_job())
-    assert seen == [True]
-    assert cluster.statuses[-1]["phase"] == "Starting"
+    await meanwhile.run(spec(shards__replicas=controller.FEW_PODS))
 
 
 async def test_the_event_loop_goes_on_while_the_rules_of_a_large_model_are_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    began, others_went_on = threading.Event(), threading.Event()
-    seen = []
+    meanwhile = Meanwhile()
 
     def slow(given: Mapping[str, Any], *, checked: bool) -> CPRJobSpec:
         if not checked:
-            began.set()
-            seen.append(others_went_on.wait(PATIENCE_S))
+            meanwhile.wait()
         return parse_spec(given, checked=checked)
-
-    async def another_job() -> None:
-        await asyncio.to_thread(began.wait, PATIENCE_S)
-        others_went_on.set()
 
     monkeypatch.setattr(reading, "parse_spec", slow)
     tables = [{"name": f"t{number}", "rows": 10} for number in range(reading.FEW_TABLES + 1)]
-    model = spec()["model"] | {"tables": tables}
-    cluster = FakeCluster(2000)
-    cluster.add_job("job", spec(model=model))
-    large = Controller(cluster, lambda: cluster.now)
-    await asyncio.gather(large.run_pass("default", "job"), another_job())
-    assert seen == [True]
-    assert cluster.statuses[-1]["phase"] == "Starting"
+    await meanwhile.run(spec(model=spec()["model"] | {"tables": tables}))
 
 
 async def test_rules_are_evaluated_once_for_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:

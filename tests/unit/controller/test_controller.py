@@ -1,6 +1,7 @@
 """The controller's manners: what it does about a spec, a cluster or a job that is not as it should be."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import Controller
 from cpr_operator.guarding import InstalledCrd
 from cpr_operator.reconcile import Hold
-from support.driver import spec
+from simulation.control_plane.workload import spec
 from support.house import House
 
 
@@ -79,22 +80,27 @@ async def test_a_leader_that_has_not_ended_when_the_job_succeeds_is_told_what_is
     assert told(house).anchor == house.status.anchors[-1].key
 
 
-async def test_a_spec_that_is_none_gets_a_condition_and_no_pods() -> None:
-    house = House(spec(model__topMlp=[8, 3]))
+@pytest.mark.parametrize(
+    ("wrong", "mended", "says"),
+    [
+        ({"model__topMlp": [8, 3]}, {"model": spec()["model"]}, "topMlp"),
+        (
+            {"trainers__template": {"spec": {"volumes": [None]}}},
+            {"trainers": {"replicas": 2}},
+            "spec.trainers.template.spec.volumes[0]: must be a map",
+        ),
+    ],
+)
+async def test_a_wrong_spec_gets_a_condition_and_no_pods_until_it_is_mended(
+    wrong: dict[str, Any], mended: dict[str, Any], says: str
+) -> None:
+    house = House(spec(**wrong))
     await house.go(3)
     status, reason, message = house.condition("PodsReady")
     assert (status, reason) == ("False", "InvalidSpec")
-    assert "topMlp" in message
+    assert says in message
     assert house.cluster.calls == ["write_status", "emit"]
-
-
-async def test_a_template_that_cannot_be_merged_gets_a_condition_and_is_mended() -> None:
-    house = House(spec(trainers__template={"spec": {"volumes": [None]}}))
-    await house.go(2)
-    status, reason, message = house.condition("PodsReady")
-    assert (status, reason) == ("False", "InvalidSpec")
-    assert "spec.trainers.template.spec.volumes[0]: must be a map" in message
-    house.cluster.set_spec("job", trainers={"replicas": 2})
+    house.cluster.set_spec("job", **mended)
     await house.go(8)
     assert house.status.phase == "Running"
 
@@ -181,36 +187,19 @@ async def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     assert house.cluster.calls == []
 
 
-async def test_a_job_that_is_gone_needs_no_more_passes() -> None:
-    house = House()
-    del house.cluster.jobs["default", "job"]
-    assert await house.go() is None
-
-
-async def test_an_answer_that_is_no_report_is_no_answer() -> None:
-    house = House()
-    await house.go(8)
-
-    async def nonsense(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes:
-        return b"<html>"
-
-    house.cluster.fetch_report = nonsense
-    await house.go()
-    assert house.condition("ReportsAvailable")[:2] == ("False", "NoAnswer")
-    assert house.status.restarts == 0
-
-
-async def test_silence_is_no_evidence() -> None:
+@pytest.mark.parametrize("answer", [None, b"<html>"])
+async def test_silence_and_an_answer_that_is_no_report_are_no_evidence(answer: bytes | None) -> None:
     house = House()
     await house.go(8)
     before = house.status.shards, house.status.trainers
 
-    async def silence(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> None:
-        return None
+    async def fetch(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+        return answer
 
-    house.cluster.fetch_report = silence
+    house.cluster.fetch_report = fetch
     await house.go(4)
-    assert (house.status.shards, house.status.trainers) == before
+    assert house.condition("ReportsAvailable")[:2] == ("False", "NoAnswer")
+    assert (house.status.shards, house.status.trainers, house.status.restarts) == (*before, 0)
 
 
 async def test_a_finished_job_stays_finished_and_goes_after_its_time() -> None:
@@ -226,13 +215,6 @@ async def test_a_finished_job_stays_finished_and_goes_after_its_time() -> None:
     assert house.cluster.jobs == {}
 
 
-async def test_shards_are_removed_when_the_job_has_succeeded() -> None:
-    house = House()
-    await house.go(60)
-    assert house.status.phase == "Succeeded"
-    assert [p.name for p in house.cluster.pods.values() if p.phase == "Running"] == []
-
-
 async def test_pods_of_an_earlier_job_of_the_name_are_not_touched() -> None:
     house = House()
     await house.go(8)
@@ -242,21 +224,6 @@ async def test_pods_of_an_earlier_job_of_the_name_are_not_touched() -> None:
     await house.go(8)
     assert all(house.cluster.pods[name].deleting_until is None for name in old)
     assert len(house.cluster.pods) == 2 * len(old)
-
-
-async def test_an_api_server_that_cannot_be_asked_ends_the_pass_and_nothing_else() -> None:
-    house = House()
-
-    def fault(call: str, _number: int, when: str) -> None:
-        if (call, when) == ("create_pod", "before"):
-            raise UnavailableError("try again")
-
-    house.cluster.fault = fault
-    with pytest.raises(UnavailableError):
-        await house.go()
-    house.cluster.fault = lambda *_: None
-    await house.go(10)
-    assert house.status.phase == "Running"
 
 
 async def test_the_log_of_the_last_incarnation_is_kept_and_older_ones_go() -> None:

@@ -7,9 +7,9 @@ import pytest
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
 from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
-from support.driver import TICK_S, Driver, Scenario, spec
-from support.fake_cluster import FakeCluster
-from support.story import after, phase, suspend, trained
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.run import TICK_S, Simulation
+from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
 
 LONG = 1_000_000  # samples: the job is not over before the test is
 DEADLINE_S = 60.0
@@ -23,13 +23,13 @@ def started(status: Status) -> bool:
     return status.phase == "Starting" and all(m.host for m in (*status.shards, *status.trainers))
 
 
-def a_driver(total: int = LONG) -> Driver:
-    driver = Driver(Scenario("starting", (), spec(data__samples=total)))
+def a_driver(total: int = LONG) -> Simulation:
+    driver = Simulation(Scenario("starting", (), spec(data__samples=total)))
     driver.cluster.total = total
     return driver
 
 
-async def until(driver: Driver, condition: Callable[[Status], bool]) -> None:
+async def until(driver: Simulation, condition: Callable[[Status], bool]) -> None:
     while not condition(driver.status()):
         driver.cluster.tick(TICK_S)
         await driver.controller.run_pass("default", "job")
@@ -41,7 +41,7 @@ def pass_time(cluster: FakeCluster, seconds: float) -> None:
         cluster.tick(TICK_S)
 
 
-def unheard(driver: Driver, passes: int) -> None:
+def unheard(driver: Simulation, passes: int) -> None:
     """Nobody's answers reach the operator in so many passes."""
     fetch, left = driver.cluster.fetch_report, [passes]
 
@@ -119,7 +119,7 @@ async def test_a_job_that_trained_unheard_is_given_back_and_not_failed_where_a_l
 
 async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remedy() -> None:
     story = ((after(0), lambda cluster: setattr(cluster, "unschedulable", "no cpu")),)
-    life = await Driver(Scenario("stuck", story, deadline_s=2 * DEADLINE_S)).run()
+    life = await Simulation(Scenario("stuck", story, deadline_s=2 * DEADLINE_S)).run()
     failed = said(life.status, "Failed")
     assert failed is not None
     assert failed.reason == EXCEEDED
@@ -134,17 +134,17 @@ def _store(*, down: bool) -> Callable[[FakeCluster], None]:
 async def test_a_resume_whose_store_is_away_is_suspended_and_ends_well_once_it_is_back() -> None:
     def away_and_resumed(cluster: FakeCluster) -> None:
         _store(down=True)(cluster)
-        suspend(value=False)(cluster)
+        resume(cluster)
 
     everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
     story = (
-        (trained(900), suspend(value=True)),
+        (trained(900), suspend),
         (phase("Suspended"), away_and_resumed),
         (phase("Suspending"), lambda _: None),
         (phase("Suspended"), _store(down=False)),
     )
     scenario = Scenario("resumed in vain", story, replaced=everybody, deadline_s=2 * PAUSE_S + 4 * DEADLINE_S)
-    life = await Driver(scenario).run()
+    life = await Simulation(scenario).run()
     assert life.status.phase == "Succeeded"
     assert life.status.ledger.ranges == ((), (), ())
     assert life.status.failures == ()

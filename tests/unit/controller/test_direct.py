@@ -10,14 +10,15 @@ from cpr_contract import env
 from cpr_contract.codec import from_json
 from cpr_contract.roster import ShardRoster, is_signed
 from cpr_operator.controller import Controller
-from support.driver import TIMING, Driver, Scenario, spec
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.run import TIMING, Simulation
+from simulation.control_plane.workload import Scenario, spec
 
 
 @pytest.fixture
-async def driver() -> Driver:
+async def driver() -> Simulation:
     """A job that trains, with a spare that is warm."""
-    made = Driver(Scenario("direct", (), spec(shards__spares=1)))
+    made = Simulation(Scenario("direct", (), spec(shards__spares=1)))
     await made.passes(14)
     assert [spare.state for spare in made.status().spares] == ["Ready"]
     return made
@@ -28,7 +29,7 @@ def key_of(cluster: FakeCluster) -> bytes:
     return str(secret["stringData"][env.KEY_NAME]).encode()
 
 
-async def test_all_who_are_concerned_get_what_their_annotation_says_signed_for_them(driver: Driver) -> None:
+async def test_all_who_are_concerned_get_what_their_annotation_says_signed_for_them(driver: Simulation) -> None:
     cluster = driver.cluster
     (spare,) = cluster.spares()
     cluster.kill("shard", 1)
@@ -43,14 +44,16 @@ async def test_all_who_are_concerned_get_what_their_annotation_says_signed_for_t
     assert (roster.index, roster.incarnation) == (1, 2)
 
 
-async def test_nothing_is_sent_where_no_spare_takes_a_place(driver: Driver) -> None:
+async def test_nothing_is_sent_where_no_spare_takes_a_place(driver: Simulation) -> None:
     driver.cluster.kill("trainer", 1)
     await driver.passes(4)
     assert driver.status().counters.group == 2
     assert driver.cluster.sent == []
 
 
-async def test_an_operator_that_did_not_make_the_key_sends_nothing_and_promotes_all_the_same(driver: Driver) -> None:
+async def test_an_operator_that_did_not_make_the_key_sends_nothing_and_promotes_all_the_same(
+    driver: Simulation,
+) -> None:
     cluster = driver.cluster
     (spare,) = cluster.spares()
     heir = Controller(cluster, lambda: cluster.now, timing=TIMING, rng=random.Random(1))

@@ -19,8 +19,8 @@ from cpr_operator.controller import Controller
 from cpr_operator.desired.guards import Peers
 from cpr_operator.guarding import GUARD_S
 from cpr_operator.reconcile import Timing
-from support.driver import spec
-from support.fake_nodes import Pod
+from simulation.control_plane.nodes import Pod
+from simulation.control_plane.workload import spec
 from support.house import House
 
 TOTAL = 2_000_000

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,54 +16,46 @@ from cpr_operator.reconcile.apply_reports import with_total
 from cpr_operator.reconcile.members import account_of, is_overspent, with_account
 from cpr_operator.reconcile.pass_ import PassInput
 from cpr_operator.recovery.account import Account
-from support.driver import TICK_S, Driver, Scenario, spec, world_in_mid_training
-from support.story import kill, trained
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.run import Simulation, input_in_mid_training
+from simulation.control_plane.workload import Scenario, spec, trained
+
+
+async def lowered(document: dict[str, Any], *losses: tuple[int, int]) -> tuple[Status, float]:
+    """The end of a job that loses shards after so many samples, and the limit, lowered once to what is spent."""
+    driver = Simulation(Scenario("lowered", (), document))
+    driver.cluster.total = document["data"]["samples"]
+    story, limit = [(trained(samples), kill("shard", shard)) for samples, shard in losses], 0.0
+    while driver.status().phase not in {"Succeeded", "Failed"}:
+        if story and story[0][0](driver.cluster):
+            story.pop(0)[1](driver.cluster)
+        await driver.passes(1)
+        budget = driver.status().budget
+        if not limit and budget and budget.spent and not budget.reserved and driver.status().recovery is None:
+            limit = budget.spent
+            driver.cluster.set_spec("job", accuracyBudget={"portionOfLostSamples": limit})
+        assert budget is None or budget.spent <= budget.limit
+    return driver.status(), limit
 
 
 @pytest.mark.parametrize("samples", [700, 900, 1100, 1300])
 async def test_a_limit_set_to_what_is_shown_as_spent_is_honoured(samples: int) -> None:
     """The API server's own remedy: at least spent + reserved."""
-    document = spec(trainers__replicas=1, data__samples=1900)
-    driver = Driver(Scenario("lowered", (), document))
-    driver.cluster.total = 1900
-    story, lowered = [(trained(samples), kill("shard", 1))], 0.0
-    while driver.status().phase not in {"Succeeded", "Failed"}:
-        if story and story[0][0](driver.cluster):
-            story.pop()[1](driver.cluster)
-        driver.cluster.tick(TICK_S)
-        await driver.controller.run_pass("default", "job")
-        budget = driver.status().budget
-        if not lowered and budget and budget.spent and not budget.reserved and driver.status().recovery is None:
-            lowered = budget.spent
-            driver.cluster.set_spec("job", accuracyBudget={"portionOfLostSamples": lowered})
-    status = driver.status()
+    status, limit = await lowered(spec(trainers__replicas=1, data__samples=1900), (samples, 1))
     assert status.phase == "Succeeded"
     assert status.budget is not None
     assert (status.counters.generation, status.budget.rollbacks) == (1, 0)
-    assert status.budget.spent == status.budget.limit == lowered > 0
+    assert status.budget.spent == status.budget.limit == limit > 0
 
 
 async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> None:
-    driver = Driver(Scenario("lowered", (), spec()))
-    story = [(trained(1500), kill("shard", 2)), (trained(900), kill("shard", 1))]
-    lowered = False
-    while driver.status().phase not in {"Succeeded", "Failed"}:
-        if story and story[-1][0](driver.cluster):
-            story.pop()[1](driver.cluster)
-        driver.cluster.tick(TICK_S)
-        await driver.controller.run_pass("default", "job")
-        budget = driver.status().budget
-        if not lowered and budget and budget.spent and not budget.reserved and driver.status().recovery is None:
-            lowered = True
-            driver.cluster.set_spec("job", accuracyBudget={"portionOfLostSamples": budget.spent})
-        assert budget is None or budget.spent <= budget.limit
-    assert driver.status().phase == "Succeeded"
-    assert driver.status().counters.generation == 2
+    status, _ = await lowered(spec(), (900, 1), (1500, 2))
+    assert (status.phase, status.counters.generation) == ("Succeeded", 2)
 
 
 @pytest.fixture(scope="module")
 def world() -> PassInput:
-    return asyncio.run(world_in_mid_training(1))
+    return asyncio.run(input_in_mid_training(1))
 
 
 @given(

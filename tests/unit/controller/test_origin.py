@@ -11,7 +11,7 @@ from cpr_operator.api.status import Ancestor, Status
 from cpr_operator.finalizer import kept_for_others
 from cpr_operator.reading import job_of
 from cpr_operator.reconcile.origin import origin_in
-from support.driver import spec
+from simulation.control_plane.workload import spec
 from support.house import House
 
 
@@ -48,16 +48,6 @@ async def test_it_waits_for_an_anchor_and_stays_with_that_one() -> None:
     house.cluster.set_spec("job", suspend=False)
     await house.go(10)
     assert (house.status.phase, begun_from(house)) == ("Running", "y/first")
-
-
-async def test_a_job_of_another_store_is_refused_by_field() -> None:
-    house = House(spec(restoreFrom={"job": "yesterday"}))
-    house.cluster.add_job("yesterday", spec(snapshots__store__bucket="others"), uid="y")
-    tell(house, phase="Succeeded", result={"key": "y/result"})
-    await house.go(3)
-    assert (house.status.phase, house.condition("PodsReady")[1]) == ("Pending", "AnchorRefused")
-    (event,) = house.cluster.events.values()
-    assert event.message.startswith("spec.restoreFrom.job: yesterday saves into another store, bucket or prefix; ")
 
 
 DAILY = {"restoreFrom": {"latestOf": {"matchLabels": {"series": "clicks"}, "none": "Initialise"}}}

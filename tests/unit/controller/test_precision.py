@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from cpr_contract.reports import Problem
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cli.progress import event_line
-from support.driver import Driver, Life, Scenario, spec
-from support.fake_cluster import FakeCluster
-from support.story import after, kill, phase, suspend, trained
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.run import RunResult, Simulation
+from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
 
 SLOW = Problem("PrecisionEmulated", "This processor has no instructions for bf16.", "Train in fp32.")
 UNREACHABLE = Problem("StoreUnreachable", "The store does not answer.", "Check it.")
@@ -24,11 +27,11 @@ def says(problem: Problem | None, *indices: int) -> Callable[[FakeCluster], None
     return act
 
 
-async def live(*story: object, replaced: tuple[str, ...] = ()) -> Life:
-    return await Driver(Scenario("emulated", story, spec(), replaced=replaced)).run()  # type: ignore[arg-type]
+async def live(*story: object, replaced: tuple[str, ...] = ()) -> RunResult:
+    return await Simulation(Scenario("emulated", story, spec(), replaced=replaced)).run()  # type: ignore[arg-type]
 
 
-def told(life: Life) -> list[Condition]:
+def told(life: RunResult) -> list[Condition]:
     """The condition as it was, one after the other: once for each change."""
     found: list[Condition] = []
     for document in life.cluster.statuses:
@@ -38,7 +41,7 @@ def told(life: Life) -> list[Condition]:
     return found
 
 
-def events(life: Life) -> list[str]:
+def events(life: RunResult) -> list[str]:
     return [event_line(event) for event in life.cluster.events.values() if event.reason == "PrecisionEmulated"]
 
 
@@ -57,30 +60,25 @@ async def test_a_job_says_so_once_and_trains_on_as_if_nothing_were_the_matter() 
     assert not [e for e in life.cluster.events.values() if e.reason in {"PodStuck", "SnapshotsDegraded"}]
 
 
-async def test_where_nobody_says_so_there_is_no_condition() -> None:
-    life = await live((trained(500), kill("trainer", 1)), replaced=("trainer/1",))
-    assert told(life) == []
-    assert events(life) == []
-
-
-async def test_it_is_over_once_the_trainer_runs_elsewhere() -> None:
-    life = await live((trained(0), says(SLOW, 1)), (trained(500), kill("trainer", 1)), replaced=("trainer/1",))
-    slow, over = told(life)
-    assert slow.message.startswith("trainer/1: ")
-    assert (over.status, over.reason) == ("False", "Instructions")
+@pytest.mark.parametrize(
+    ("slow", "first", "then"),
+    [
+        ((1,), "trainer/1", ("False", "Instructions", "")),
+        ((0, 1), "trainer/0, trainer/1", ("True", "NoInstructions", "trainer/0")),
+    ],
+)
+async def test_it_is_over_for_a_trainer_once_it_runs_elsewhere(
+    slow: tuple[int, ...], first: str, then: tuple[str, str, str]
+) -> None:
+    life = await live((trained(0), says(SLOW, *slow)), (trained(500), kill("trainer", 1)), replaced=("trainer/1",))
+    before, after = told(life)
+    assert before.message.partition(": spec.")[0] == first
+    assert (after.status, after.reason) == then[:2]
+    assert after.message.startswith(then[2])
     statuses = [Status.model_validate(document) for document in life.cluster.statuses]
-    first = next(s for s in statuses if any(c.reason == "Instructions" for c in s.conditions))
-    assert first.trainers[1].incarnation == 2
-    assert first.trainers[1].lost_at is None, "a successor may say it, too, until it has joined"
-    assert len(events(life)) == 1
-
-
-async def test_the_rest_is_named_while_one_is_replaced() -> None:
-    life = await live((trained(0), says(SLOW, 0, 1)), (trained(500), kill("trainer", 1)), replaced=("trainer/1",))
-    assert [(c.status, c.message.partition(": spec.")[0]) for c in told(life)] == [
-        ("True", "trainer/0, trainer/1"),
-        ("True", "trainer/0"),
-    ]
+    changed = next(s for s in statuses if after in s.conditions)
+    assert changed.trainers[1].incarnation == 2
+    assert after.status == "True" or changed.trainers[1].lost_at is None, "a successor may say it, too, until it joined"
     assert len(events(life)) == 1
 
 
@@ -101,8 +99,8 @@ def starts_anew(cluster: FakeCluster) -> bool:
 async def test_a_job_that_is_resumed_on_such_processors_again_says_nothing_anew() -> None:
     story = (
         (trained(0), says(SLOW, 0, 1)),
-        (trained(500), suspend(value=True)),
-        (phase("Suspended"), suspend(value=False)),
+        (trained(500), suspend),
+        (phase("Suspended"), resume),
         (starts_anew, says(SLOW, 0, 1)),
     )
     everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")

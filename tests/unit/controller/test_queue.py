@@ -7,24 +7,24 @@ import pytest
 from cpr_operator.api.status import Condition
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.reconcile.queue import is_deleted, true_condition
-from support.driver import Driver, Scenario, spec
-from support.fake_cluster import FakeCluster
-from support.queue_story import admit, counts, is_finished, no_workload, preempt, waits, workload
-from support.scenarios import EVERYBODY, HALF, TIGHT
-from support.story import phase
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.kueue import admit, counts, is_finished, no_workload, preempt, waits, workload
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.scenarios import ALL_MEMBERS, HALF, TIGHT
+from simulation.control_plane.workload import Scenario, phase, spec
 
 
-def quota(driver: Driver) -> Condition:
+def quota(driver: Simulation) -> Condition:
     (found,) = [each for each in driver.status().conditions if each.type == "QuotaReserved"]
     return found
 
 
-def events(driver: Driver) -> list[str]:
+def events(driver: Simulation) -> list[str]:
     return [event.reason for event in driver.cluster.events.values()]
 
 
 async def test_no_pod_is_created_before_the_job_is_admitted() -> None:
-    driver = Driver(Scenario("waits", (), spec(shards__spares=1), queue="team"))
+    driver = Simulation(Scenario("waits", (), spec(shards__spares=1), queue="team"))
     await driver.passes(3)
     assert counts(driver.cluster) == {"trainer": 2, "shard": 3, "spare": 1}
     assert driver.cluster.pods == {}
@@ -46,7 +46,7 @@ async def test_a_workload_asks_for_what_the_pods_request() -> None:
             "containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}],
         }
     }
-    driver = Driver(Scenario("asks", (), spec(trainers__template=template), queue="team"))
+    driver = Simulation(Scenario("asks", (), spec(trainers__template=template), queue="team"))
     await driver.passes(1)
     found = workload(driver.cluster)
     assert found is not None
@@ -61,7 +61,7 @@ async def test_a_workload_asks_for_what_the_pods_request() -> None:
 
 async def test_a_preempted_job_loses_nothing_and_waits_for_its_next_turn() -> None:
     story = ((waits(), admit), (HALF, preempt), (waits(), admit))
-    driver = Driver(Scenario("preempted", story, TIGHT, replaced=EVERYBODY, queue="team"))
+    driver = Simulation(Scenario("preempted", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
     life = await driver.run()
     assert life.status.phase == "Succeeded"
     assert life.status.budget is not None
@@ -75,7 +75,7 @@ async def test_a_preempted_job_loses_nothing_and_waits_for_its_next_turn() -> No
 
 async def test_what_was_released_says_so_to_kueue() -> None:
     story = ((waits(), admit), (HALF, preempt), (waits(), lambda _: None))
-    driver = Driver(Scenario("released", story, TIGHT, replaced=EVERYBODY, queue="team"))
+    driver = Simulation(Scenario("released", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
     while driver.unfinished:
         await driver.step()
     found = workload(driver.cluster)
@@ -86,7 +86,7 @@ async def test_what_was_released_says_so_to_kueue() -> None:
 
 
 async def test_kueue_is_told_whether_all_pods_run() -> None:
-    driver = Driver(Scenario("ready", ((waits(), admit), (phase("Starting"), lambda _: None)), queue="team"))
+    driver = Simulation(Scenario("ready", ((waits(), admit), (phase("Starting"), lambda _: None)), queue="team"))
     while driver.unfinished:
         await driver.step()
     assert not true_condition(workload(driver.cluster) or {}, "PodsReady")
@@ -97,7 +97,7 @@ async def test_kueue_is_told_whether_all_pods_run() -> None:
 
 async def test_a_deleted_job_keeps_its_quota_until_its_pods_are_gone() -> None:
     story = ((waits(), admit), (HALF, lambda cluster: cluster.user_deletes("job")))
-    driver = Driver(Scenario("deleted", story, TIGHT, replaced=EVERYBODY, queue="team"))
+    driver = Simulation(Scenario("deleted", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
     while driver.unfinished:
         await driver.step()
     found = workload(driver.cluster)
@@ -110,7 +110,7 @@ async def test_a_deleted_job_keeps_its_quota_until_its_pods_are_gone() -> None:
 
 
 async def test_the_workload_of_an_ended_job_goes_with_the_job() -> None:
-    driver = Driver(Scenario("ended", ((waits(), admit),), queue="team"))
+    driver = Simulation(Scenario("ended", ((waits(), admit),), queue="team"))
     life = await driver.run()
     while not is_finished(life.cluster):
         await driver.step()
@@ -121,7 +121,7 @@ async def test_the_workload_of_an_ended_job_goes_with_the_job() -> None:
 
 async def test_a_job_that_could_not_start_anyway_stays_out_of_its_queue() -> None:
     document = spec() | {"restoreFrom": {"job": "another"}}
-    driver = Driver(Scenario("anchor", (), document, queue="team"))
+    driver = Simulation(Scenario("anchor", (), document, queue="team"))
     await driver.passes(3)
     assert no_workload(driver.cluster)
     assert driver.status().phase == "Pending"
@@ -131,14 +131,14 @@ async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypat
     async def read(*_: str) -> None:
         raise UnavailableError("conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Workload failed")
 
-    driver = Driver(Scenario("away", ((waits(), admit), (HALF, lambda _: None)), TIGHT, queue="team"))
+    driver = Simulation(Scenario("away", ((waits(), admit), (HALF, lambda _: None)), TIGHT, queue="team"))
     while driver.unfinished:
         await driver.step()
     monkeypatch.setattr(FakeCluster, "read", read)
     await driver.passes(4)
     assert driver.status().phase == "Running"
     assert "Suspending" not in events(driver)
-    waiting = Driver(Scenario("waits", (), queue="team"))
+    waiting = Simulation(Scenario("waits", (), queue="team"))
     await waiting.passes(2)
     assert quota(waiting).reason == "KueueRefused"
     assert "conversion webhook" in quota(waiting).message
@@ -146,7 +146,7 @@ async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypat
 
 
 async def test_a_job_with_the_label_says_what_to_enable() -> None:
-    driver = Driver(Scenario("disabled", (), queue="team"))
+    driver = Simulation(Scenario("disabled", (), queue="team"))
     driver.controller._kueue = False
     await driver.passes(3)
     assert (quota(driver).status, quota(driver).reason) == ("False", "KueueDisabled")
@@ -157,7 +157,7 @@ async def test_a_job_with_the_label_says_what_to_enable() -> None:
 
 @pytest.mark.parametrize("refused", [True, False])
 async def test_a_missing_flavor_is_named(refused: bool) -> None:  # noqa: FBT001 -- a parameter
-    driver = Driver(Scenario("flavor", (), queue="team"))
+    driver = Simulation(Scenario("flavor", (), queue="team"))
     await driver.passes(1)
     admit(driver.cluster)
     if refused:

@@ -9,14 +9,14 @@ from typing import Any, Self
 
 import pytest
 
-from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import BusyError, ConflictError, PodPatch, Priority, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import AGAIN_S, BUSY_S, Controller
 from cpr_operator.reconcile import Timing
 from cpr_operator.roster_delivery import AT_ONCE
-from support.driver import spec
-from support.fake_cluster import FakeCluster
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import spec
+from support.house import House
 
 ENDLESS = 1 << 30
 
@@ -63,20 +63,18 @@ class Cluster(FakeCluster):
         await super().patch_pod(namespace, patch)
 
 
-class House:
+class Trains(House):
     """A job that runs, a cluster and a controller."""
 
-    def __init__(self, **changes: object) -> None:
-        self.cluster = Cluster()
-        self.cluster.add_job("job", spec(data__samples=ENDLESS, **changes))
-        self.controller = Controller(self.cluster, lambda: self.cluster.now, timing=Timing(progress_s=15.0))
+    cluster: Cluster
 
-    async def go(self, passes: int = 1, dt: float = 0.25) -> float | None:
-        wake = None
-        for _ in range(passes):
-            self.cluster.tick(dt)
-            wake = await self.controller.run_pass("default", "job")
-        return wake
+    def __init__(self, **changes: object) -> None:
+        super().__init__(spec(data__samples=ENDLESS, **changes), cluster=Cluster())
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process of the operator."""
+        self.controller = Controller(self.cluster, lambda: self.cluster.now, timing=Timing(progress_s=15.0))
 
     async def start(self) -> None:
         await self.go(12)
@@ -84,10 +82,6 @@ class House:
         self.cluster.cached.clear()
         self.cluster.calls.clear()
         self.cluster.told.clear()
-
-    @property
-    def status(self) -> Status:
-        return Status.model_validate(self.cluster.jobs["default", "job"].status)
 
     async def pods(self) -> tuple[PodView, ...]:
         return await self.cluster.list_pods(self.cluster.jobs["default", "job"])
@@ -97,14 +91,14 @@ class House:
 
 
 @pytest.fixture
-async def house() -> House:
-    made = House()
+async def house() -> Trains:
+    made = Trains()
     await made.start()
     return made
 
 
 async def test_a_job_that_trains_is_looked_at_in_the_cache_and_one_that_starts_is_not() -> None:
-    house = House()
+    house = Trains()
     await house.go(2)
     assert house.cluster.cached == house.cluster.jobs_cached == [False, False]
     await house.start()
@@ -113,7 +107,7 @@ async def test_a_job_that_trains_is_looked_at_in_the_cache_and_one_that_starts_i
     assert house.cluster.cached == house.cluster.jobs_cached == [True] * 3
 
 
-async def test_a_pod_that_a_cache_does_not_show_is_not_lost(house: House) -> None:
+async def test_a_pod_that_a_cache_does_not_show_is_not_lost(house: Trains) -> None:
     house.cluster.cache = tuple(pod for pod in await house.pods() if "shard-1" not in pod.name)
     house.cluster.cached.clear()
     await house.go()
@@ -121,7 +115,7 @@ async def test_a_pod_that_a_cache_does_not_show_is_not_lost(house: House) -> Non
     assert (house.status.phase, house.status.restarts) == ("Running", 0)
 
 
-async def test_what_a_watch_saw_is_read_as_it_is(house: House) -> None:
+async def test_what_a_watch_saw_is_read_as_it_is(house: Trains) -> None:
     house.cluster.cache = await house.pods()
     await house.go()
     house.cluster.kill("shard", 1)
@@ -133,7 +127,7 @@ async def test_what_a_watch_saw_is_read_as_it_is(house: House) -> None:
     assert (house.status.phase, house.cluster.cached[-1]) == ("Recovering", False)
 
 
-async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(house: House) -> None:
+async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(house: Trains) -> None:
     house.cluster.job_cache = house.cluster.jobs["default", "job"]
     house.cluster.set_spec("job", suspend=True)
     await house.go()
@@ -143,11 +137,11 @@ async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(house:
     assert house.status.phase == "Suspending"
 
 
-async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(house: House) -> None:
+async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(house: Trains) -> None:
     """Another operator has replaced a shard already, which no watch has shown to this one."""
     old, before = house.cluster.jobs["default", "job"], house.controller
     house.cluster.kill("shard", 1)
-    house.controller = Controller(house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0))
+    house.restart()
     await house.go(12)
     assert (house.status.phase, house.status.restarts) == ("Running", 1)
     pods, house.controller, house.cluster.job_cache = set(house.cluster.pods), before, old
@@ -159,13 +153,13 @@ async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(house:
     assert (house.status.phase, house.status.restarts, set(house.cluster.pods)) == ("Running", 1, pods)
 
 
-async def test_a_job_that_is_to_stop_is_not_looked_at_in_the_cache(house: House) -> None:
+async def test_a_job_that_is_to_stop_is_not_looked_at_in_the_cache(house: Trains) -> None:
     house.cluster.set_spec("job", suspend=True)
     await house.go()
     assert house.cluster.cached == [False]
 
 
-async def test_a_regular_pass_for_which_there_is_no_room_is_put_off(house: House) -> None:
+async def test_a_regular_pass_for_which_there_is_no_room_is_put_off(house: Trains) -> None:
     house.cluster.full = True
     assert await house.go() == BUSY_S
     assert house.cluster.cached == []
@@ -175,7 +169,7 @@ async def test_a_regular_pass_for_which_there_is_no_room_is_put_off(house: House
     assert house.status.phase == "Recovering"
 
 
-async def test_figures_for_which_there_is_no_room_are_written_with_the_next_pass(house: House) -> None:
+async def test_figures_for_which_there_is_no_room_are_written_with_the_next_pass(house: Trains) -> None:
     house.cluster.now += 20
     write = house.cluster.write_status
 
@@ -194,20 +188,20 @@ async def test_figures_for_which_there_is_no_room_are_written_with_the_next_pass
 
 
 async def test_short_intervals_do_not_make_the_passes_of_a_running_job_frequent() -> None:
-    house = House(snapshots__denseIntervalSeconds=1)
+    house = Trains(snapshots__denseIntervalSeconds=1)
     await house.start()
     wake = await house.go()
     assert wake is not None
     assert wake >= Timing().floor_s
 
 
-async def test_another_operator_goes_on_as_the_one_before(house: House) -> None:
+async def test_another_operator_goes_on_as_the_one_before(house: Trains) -> None:
     """Its first look at a job that trains is a regular one, and figures that were written lately are not again."""
     await house.go(2, dt=20)
     written = house.status
     house.cluster.cached.clear()
     house.cluster.calls.clear()
-    house.controller = Controller(house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0))
+    house.restart()
     house.controller.trains("default", "job")
     await house.go()
     assert (house.cluster.cached, house.cluster.calls, house.status) == ([True], [], written)
@@ -215,7 +209,7 @@ async def test_another_operator_goes_on_as_the_one_before(house: House) -> None:
     assert "write_status" in house.cluster.calls
 
 
-async def test_second_looks_at_many_jobs_do_not_come_together_as_the_first_ones_do(house: House) -> None:
+async def test_second_looks_at_many_jobs_do_not_come_together_as_the_first_ones_do(house: Trains) -> None:
     house.controller = Controller(
         house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0), rng=random.Random(1)
     )
@@ -227,8 +221,8 @@ async def test_second_looks_at_many_jobs_do_not_come_together_as_the_first_ones_
     assert second == 40.0
 
 
-async def test_the_first_look_at_a_job_that_has_lost_a_pod_finds_it(house: House) -> None:
-    house.controller = Controller(house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0))
+async def test_the_first_look_at_a_job_that_has_lost_a_pod_finds_it(house: Trains) -> None:
+    house.restart()
     house.controller.trains("default", "job")
     house.cluster.kill("shard", 1)
     await house.go(2)
@@ -236,7 +230,7 @@ async def test_the_first_look_at_a_job_that_has_lost_a_pod_finds_it(house: House
 
 
 async def test_several_rosters_are_written_at_once_and_trainers_come_first() -> None:
-    house = House(trainers__replicas=20)
+    house = Trains(trainers__replicas=20)
     await house.start()
     house.cluster.most = 0
     house.cluster.kill("shard", 1)
@@ -247,7 +241,7 @@ async def test_several_rosters_are_written_at_once_and_trainers_come_first() -> 
     assert house.cluster.most == AT_ONCE
 
 
-async def test_rosters_end_with_the_error_of_one_of_them_and_are_written_by_the_next_pass(house: House) -> None:
+async def test_rosters_end_with_the_error_of_one_of_them_and_are_written_by_the_next_pass(house: Trains) -> None:
     house.cluster.kill("shard", 1)
     change = house.cluster.patch_pod
 

@@ -14,25 +14,20 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.desired import description
 from cpr_trainer.runtime import RosterFile
-from support.driver import Driver, Scenario, spec
-from support.fake_nodes import Pod
-from support.story import kill
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.nodes import Pod
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec
 
 
-async def in_mid_run() -> Driver:
-    driver = Driver(Scenario("upgraded", (), spec()))
-    await passes(driver, 14)
+async def in_mid_run() -> Simulation:
+    driver = Simulation(Scenario("upgraded", (), spec()))
+    await driver.passes(14)
     assert driver.status().phase == "Running"
     return driver
 
 
-async def passes(driver: Driver, number: int) -> None:
-    for _ in range(number):
-        driver.cluster.tick(0.25)
-        await driver.controller.run_pass("default", "job")
-
-
-def upgrade(driver: Driver, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
+def upgrade(driver: Simulation, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
     """The operator is of a later release; pods keep their image."""
     monkeypatch.setattr(description, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
     driver.controller = driver._controller()
@@ -58,7 +53,7 @@ async def test_the_next_operator_writes_what_the_jobs_image_reads(
     before = {name: pod.view().roster_version for name, pod in driver.cluster.pods.items()}
     upgrade(driver, monkeypatch, 1)
     kill("shard", 1)(driver.cluster)
-    await passes(driver, 8)
+    await driver.passes(8)
     told = [p for name, p in driver.cluster.pods.items() if before.get(name) != p.view().roster_version]
     assert {p.view().role for p in told} == {"shard", "trainer"}
     for pod in told:
@@ -73,9 +68,9 @@ async def test_a_job_resumes_in_the_version_that_its_image_reads(monkeypatch: py
     upgrade(driver, monkeypatch, 1)
     for image, version in (("trainer:1", CONTRACT_VERSION), ("trainer:2", CONTRACT_VERSION + 1)):
         driver.cluster.set_spec("job", suspend=True)
-        await passes(driver, 20)
+        await driver.passes(20)
         driver.cluster.set_spec("job", suspend=False, image=image)
-        await passes(driver, 1)
+        await driver.passes(1)
         runtime = driver.status().runtime
         assert runtime is not None
         assert (runtime.contract_version, from_json(JobSpec, runtime.job_spec).contract) == (version, version)
@@ -87,20 +82,20 @@ async def test_a_job_of_a_version_that_is_not_spoken_any_more_is_left_alone(monk
     kill("shard", 1)(driver.cluster)
     driver.cluster.set_spec("job", suspend=True)
     calls = len(driver.cluster.calls)
-    await passes(driver, 8)
+    await driver.passes(8)
     assert set(driver.cluster.calls[calls:]) <= {"write_status", "create_secret", "apply"}
     found = next(c for c in driver.status().conditions if c.type == "PodsReady")
     assert (found.status, found.reason) == ("Unknown", "ContractNotSpoken")
     assert f"contract version {CONTRACT_VERSION}" in found.message
     upgrade(driver, monkeypatch, 0)
-    await passes(driver, 20)
+    await driver.passes(20)
     assert driver.status().phase == "Suspended"
 
 
 async def test_a_new_job_starts_in_the_operators_own_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(Scenario("new", (), spec()))
+    driver = Simulation(Scenario("new", (), spec()))
     upgrade(driver, monkeypatch, 1)
-    await passes(driver, 1)
+    await driver.passes(1)
     status = Status.model_validate(driver.cluster.jobs["default", "job"].status)
     assert status.runtime is not None
     assert status.runtime.contract_version == CONTRACT_VERSION + 1
@@ -121,7 +116,7 @@ async def test_a_job_of_a_release_without_replay_does_as_before_until_its_end() 
     driver.cluster.set_spec("job", recovery={"replay": {"mode": "Auto"}})
     driver.controller = driver._controller()
     kill("shard", 1)(driver.cluster)
-    await passes(driver, 10)
+    await driver.passes(10)
     status = driver.status()
     assert status.phase == "Running"
     (failure,) = status.failures
@@ -130,27 +125,11 @@ async def test_a_job_of_a_release_without_replay_does_as_before_until_its_end() 
     assert status.plan is not None
     assert "replay" not in status.plan.reason
     driver.cluster.set_spec("job", suspend=True)
-    await passes(driver, 20)
+    await driver.passes(20)
     assert driver.status().phase == "Suspended"
     driver.cluster.set_spec("job", suspend=False)
-    await passes(driver, 2)
+    await driver.passes(2)
     runtime = driver.status().runtime
     assert runtime is not None
     assert (runtime.replay.memory_bytes, from_json(JobSpec, runtime.job_spec).replay_bytes) == (0, 0)
     assert {str(resources_of(pod)) for pod in driver.cluster.pods.values()} == before
-
-
-async def test_a_job_that_replays_says_so_and_gives_its_trainers_the_memory() -> None:
-    driver = Driver(Scenario("new", (), spec(recovery__replay={"mode": "Auto"})))
-    await passes(driver, 1)
-    runtime = driver.status().runtime
-    assert runtime is not None
-    assert (runtime.replay.memory_bytes, from_json(JobSpec, runtime.job_spec).replay_bytes) == (256 << 20, 256 << 20)
-    assert "256Mi" in runtime.replay.reason
-    asked = {pod.view().role: resources_of(pod) for pod in driver.cluster.pods.values()}
-    plain = {"cpu": "1", "memory": "2Gi"}
-    more = {"cpu": "1", "memory": "2304Mi"}
-    assert asked == {
-        "shard": {"requests": plain, "limits": plain},
-        "trainer": {"requests": more, "limits": more},
-    }

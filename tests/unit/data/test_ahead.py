@@ -30,7 +30,7 @@ class Numbered:
         self.fail_at: int | None = None
 
     def fetch(self, block: Block) -> int:
-        self.go.wait(10)
+        self.go.wait()
         self.fetched.append(block.start)
         if block.start == self.fail_at:
             raise OSError("disk gone")
@@ -91,7 +91,7 @@ def test_a_block_that_is_waited_for_comes_though_others_are_expected() -> None:
         pass
     ahead.expect([1])
     form.go.set()
-    waiting.join(10)
+    waiting.join()
     assert got == [4, 5, 6]
 
 

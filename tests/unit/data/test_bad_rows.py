@@ -73,16 +73,12 @@ def read_criteo(folder: Path, data: bytes, allowed: int = 0) -> Batch:
 
 
 @pytest.mark.parametrize(("bad", "fault"), FAULTS.values(), ids=FAULTS)
-def test_a_bad_line_is_named(tmp_path: Path, bad: bytes, fault: str) -> None:
+def test_bad_lines_are_named_and_left_out_up_to_the_limit(tmp_path: Path, bad: bytes, fault: str) -> None:
     with pytest.raises(DataError) as caught:
         read_criteo(tmp_path, b"\n".join([criteo(), criteo(), bad, criteo()]))
     assert caught.value.reason == "BadData"
     assert caught.value.message.startswith(f"{tmp_path}/clicks.tsv, line 3: {fault}")
     assert "maxBadLines" in caught.value.remedy
-
-
-@pytest.mark.parametrize(("bad", "fault"), FAULTS.values(), ids=FAULTS)
-def test_bad_lines_up_to_the_limit_are_left_out(tmp_path: Path, bad: bytes, fault: str) -> None:
     good = [criteo(0, [k] * 13) for k in range(3)]
     data = b"\n".join([bad, good[0], bad, good[1], good[2], bad]) + b"\n"
     assert_same(read_criteo(tmp_path, data, 3), read_criteo(tmp_path, b"\n".join(good)))
@@ -125,12 +121,6 @@ def test_a_batch_leaves_bad_rows_out_and_keeps_the_order(tmp_path: Path) -> None
     assert np.expm1(batch.dense[:, 0]).round().tolist() == [9, 2, 0]
 
 
-def test_lines_are_counted_with_the_header(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(f"{HEAD}\n1,1,1,1,u,7\n1,1,1,cheap,u,7\n")
-    with pytest.raises(DataError, match=r"a\.csv, line 3: column price is 'cheap', not a number or empty"):
-        everything(read(spec("CSV", f"{tmp_path}/a.csv")))
-
-
 def test_rows_of_parquet_are_named(tmp_path: Path) -> None:
     table = as_table([Click(1), Click(0), Click(1, price=float("nan")), Click(1)])
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
@@ -171,15 +161,18 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path,
         read(data)
 
 
-def test_a_name_that_two_columns_have_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(f"{HEAD},user\n1,1,1,1,u,7,v\n")
-    with pytest.raises(DataError, match="2 columns 'user'"):
-        read(spec("CSV", f"{tmp_path}/a.csv"))
-
-
-def test_line_breaks_in_quotes_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(f'{HEAD}\n1,1,1,1,"a\nb",7\n')
-    with pytest.raises(DataError, match=r"line 2: it has 5 columns|without line breaks in quotes"):
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"{HEAD}\n1,1,1,1,u,7\n1,1,1,cheap,u,7\n", r"a\.csv, line 3: column price is 'cheap', not a number or empty"),
+        (f"{HEAD},user\n1,1,1,1,u,7,v\n", "2 columns 'user'"),
+        (f'{HEAD}\n1,1,1,1,"a\nb",7\n', r"line 2: it has 5 columns|without line breaks in quotes"),
+    ],
+    ids=["lines are counted with the header", "two columns of a name", "line breaks in quotes"],
+)
+def test_csv_that_is_wrong_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=told):
         everything(read(spec("CSV", f"{tmp_path}/a.csv")))
 
 
@@ -221,14 +214,6 @@ def test_data_without_a_row_is_an_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(DataError, match=r"a\.csv has no row"):
         read(spec("CSV", f"{tmp_path}/a.csv"))
-
-
-def test_a_file_that_changes_while_it_trains_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(as_text(clicks(50), ","))
-    dataset = read(spec("CSV", f"{tmp_path}/a.csv"))
-    (tmp_path / "a.csv").write_bytes(as_text(clicks(20), ","))
-    with pytest.raises(DataError, match=r"a\.csv has changed"):
-        everything(dataset)
 
 
 def test_a_source_that_fails_is_no_bad_data() -> None:

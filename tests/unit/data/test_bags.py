@@ -65,21 +65,6 @@ def test_absent_ids_are_left_out_and_texts_are_hashed_as_everywhere(tmp_path: Pa
     assert [found[0][0], found[0][1], found[1][0], found[2][0]] == ids[0].tolist()
 
 
-def test_rows_that_are_no_samples_take_their_bags_with_them(tmp_path: Path) -> None:
-    rows = bag_clicks(20)
-    whole = everything(opened(rows, tmp_path / "whole", "csv"))
-    data = replace(write_bags(rows, tmp_path / "bad", "csv"), max_bad_lines=2)
-    lines = (tmp_path / "bad" / "part-0.csv").read_text().splitlines()
-    lines[4] += ",one cell more"
-    lines[8] = "7" + lines[8][1:]
-    (tmp_path / "bad" / "part-0.csv").write_text("\n".join(lines) + "\n")
-    kept = everything(read(data, TABLES))
-    assert isinstance(whole.ids, Bags)
-    good = np.setdiff1d(np.arange(20), [3, 7])
-    assert bags_in(kept) == bags_in(replace(whole, ids=whole.ids.take(good)))
-    assert np.array_equal(kept.labels, whole.labels[good])
-
-
 def test_lists_of_other_widths_and_fixed_sizes_are_bags(tmp_path: Path) -> None:
     rows = [BagClick(tags=("a", "b"), words=(1, 2)), BagClick(tags=("c", "a"), words=(3, 4))]
     expected = bags_in(everything(opened(rows, tmp_path / "usual")))

@@ -174,15 +174,6 @@ def test_empty_files_among_others_do_not_matter(tmp_path: Path) -> None:
     assert everything(read(data)).labels.tolist() == [row.click for row in rows]
 
 
-def test_samples_are_taken_in_any_order(tmp_path: Path) -> None:
-    dataset = read(write(clicks(30), tmp_path, "parquet", files=3))
-    assert dataset.layout.blocks == 12
-    some, all_of_them = np.array([29, 2, 29, 11]), everything(dataset)
-    picked = Batch(all_of_them.dense[some], single_ids(all_of_them)[some], all_of_them.labels[some])
-    assert_same(dataset.take(some), picked)
-    assert len(dataset.take(np.array([], np.int64))) == 0
-
-
 @pytest.mark.parametrize("tables", [(), (TableSpec("a", 5),), (TableSpec("a", 2**31), TableSpec("b", 5))])
 def test_tables_that_the_columns_cannot_feed_are_refused(tmp_path: Path, tables: tuple[TableSpec, ...]) -> None:
     with pytest.raises(DataError, match=r"tables|rows"):

@@ -64,9 +64,9 @@ def test_more_trainers_than_samples_leave_some_with_an_empty_slice() -> None:
 def test_exactly_one_batch_is_prepared_ahead() -> None:
     dataset = Numbers()
     with loader(dataset) as batches:
-        assert dataset.called.acquire(timeout=5)
+        assert dataset.called.acquire()
         next(batches)
-        assert dataset.called.acquire(timeout=5)
+        assert dataset.called.acquire()
         assert not dataset.called.acquire(timeout=0.2)
         assert dataset.calls == 2
 
@@ -99,7 +99,7 @@ def test_closing_ends_the_thread_and_the_iteration() -> None:
         next(batches)
         assert started()
     for thread in started():
-        thread.join(10)
+        thread.join()
         assert not thread.is_alive()
     assert list(batches) == []
 

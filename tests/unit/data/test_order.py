@@ -111,13 +111,6 @@ def test_every_row_comes_at_every_place_equally_often(rows: int) -> None:
     assert abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom)
 
 
-def test_neighbours_in_the_file_are_no_neighbours_in_training() -> None:
-    rows = 10_000
-    order = permute(np.arange(rows), np.array([0]), rows, 3)
-    correlation = np.corrcoef(order[:-1], order[1:])[0, 1]
-    assert abs(correlation) < 5 / np.sqrt(rows)
-
-
 def test_huge_datasets_need_no_memory() -> None:
     rows = 2**62
     drawn = permute(np.arange(1000), np.array([3]), rows, 1)

@@ -46,13 +46,6 @@ def test_each_number_is_its_row_in_every_format(tmp_path: Path, ending: str) -> 
     assert ids[:, 1].tolist() == [*range(500)] * 2
 
 
-def test_hashed_numbers_share_rows(tmp_path: Path) -> None:
-    hashed = replace(TABLES[0], ids="CPR64"), TABLES[1]
-    ids = single_ids(everything(read(write(numbered(1000), tmp_path, "csv"), hashed)))
-    assert len(set(ids[:, 0].tolist())) == 631
-    assert ids[:, 1].tolist() == [*range(500)] * 2, "each table has its own ids"
-
-
 def test_criteo_has_row_numbers_too(tmp_path: Path) -> None:
     tables = TableSpec("c1", 3, ids="RowNumber"), TableSpec("c2", 7, ids="RowNumber", out_of_range="DefaultRow")
     cells = [["2", "6"], ["0", "7"], ["1", ""]]

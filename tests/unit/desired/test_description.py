@@ -1,4 +1,4 @@
-"""A pod's description of its job: in a variable, or in a file if it is long."""
+"""A pod's name and grace, and its description of the job: in a variable, or in a file if it is long."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from cpr_contract import env
 from cpr_contract.codec import pack
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.desired.names import JobId
-from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
+from cpr_operator.desired.names import JobId, pod_name
+from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.store_pod import tool_pod
 from support.documents import minimal
@@ -28,7 +28,7 @@ def pod_of(plan: PodPlan, kind: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
-def test_a_long_description_is_an_annotation_that_a_file_shows(kind: str) -> None:
+def test_a_long_description_is_an_annotation_that_a_file_shows_and_a_short_one_a_variable(kind: str) -> None:
     pod = pod_of(PLAN, kind)
     metadata, spec = pod["metadata"], pod["spec"]
     (main,) = spec["containers"]  # type: ignore[index]
@@ -41,13 +41,24 @@ def test_a_long_description_is_an_annotation_that_a_file_shows(kind: str) -> Non
     assert item == {"path": "job", "fieldRef": {"fieldPath": "metadata.annotations['cprjob.io/job-spec']"}}
     (mount,) = (each for each in main["volumeMounts"] if each["name"] == "cprjob-spec")
     assert mount == {"name": "cprjob-spec", "mountPath": "/etc/cprjob/spec", "readOnly": True}
+    (main,) = pod_of(replace(PLAN, job_spec="{}"), kind)["spec"]["containers"]  # type: ignore[index]
+    short = {each["name"]: each.get("value") for each in main["env"]}
+    assert (short[env.SPEC], env.SPEC_FILE in short) == ("{}", False), "images of any release read it"
+    assert "cprjob-spec" not in str(main)
 
 
-@pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
-def test_a_short_one_is_a_variable_which_images_of_any_release_read(kind: str) -> None:
-    pod = pod_of(replace(PLAN, job_spec="{}"), kind)
-    (main,) = pod["spec"]["containers"]  # type: ignore[index]
-    variables = {each["name"]: each.get("value") for each in main["env"]}
-    assert variables[env.SPEC] == "{}"
-    assert env.SPEC_FILE not in variables
-    assert "cprjob-spec" not in str(pod)
+def test_a_name_carries_role_index_and_incarnation_and_five_characters_of_the_uid() -> None:
+    assert pod_name(JobId("ns", "criteo", "0a1b2c3d-4"), "shard", 3, 2) == "criteo-0a1b2-shard-3-2"
+
+
+def test_two_jobs_of_one_name_never_share_a_pod_name() -> None:
+    first, second = (pod_name(JobId("ns", "criteo", uid), "shard", 0, 1) for uid in ("aaaaa-1", "bbbbb-2"))
+    assert first != second
+
+
+def test_the_longest_name_fits_a_label() -> None:
+    assert len(pod_name(JobId("ns", "x" * 40, "0a1b2c3d"), "trainer", 255, 9999)) <= 63
+
+
+def test_grace_is_twice_the_expected_flush_and_never_below_30_s() -> None:
+    assert [grace_s(value) for value in (None, 3.0, 40.0)] == [30, 30, 80]

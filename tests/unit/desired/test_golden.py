@@ -19,7 +19,7 @@ from cpr_operator.desired.names import JobId, key_secret_name, spare_name
 from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.store_pod import cleanup_pod, tool_pod
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = JobId("research", "criteo", "0a1b2c3d-0000-4000-8000-000000000000")
@@ -193,15 +193,6 @@ def test_manifests_are_as_written_down(name: str) -> None:
     assert made == path.read_text("utf-8")
 
 
-def test_what_the_operator_relies_on_wins_over_the_template() -> None:
-    pod = CASES["trainer-with-template"]()
-    main, sidecar = pod["spec"]["containers"]
-    values = {variable["name"]: variable.get("value") for variable in main["env"]}
-    assert (main["image"], values["CPR_SPEC"], pod["spec"]["restartPolicy"]) == ("trainer:1", '{"contract":1}', "Never")
-    assert pod["metadata"]["labels"]["cprjob.io/job"] == "criteo"
-    assert sidecar == {"name": "sidecar", "image": "log:1"}
-
-
 def test_only_pods_that_read_data_have_access_to_its_store() -> None:
     with_lake = plan(**LAKE)
     pods = {
@@ -284,27 +275,6 @@ def test_a_spare_is_restarted_as_the_shard_that_it_may_become() -> None:
     pods = (spare_manifest(replace(plan(), restart_rules=True), "spare-1"), CASES["shard-that-is-restarted"]())
     spare, shard = (pod["spec"]["containers"][0]["restartPolicyRules"] for pod in pods)
     assert spare == shard
-
-
-def test_what_the_template_adds_stays() -> None:
-    pod = CASES["trainer-with-template"]()
-    main = pod["spec"]["containers"][0]
-    assert main["resources"] == {"requests": {"cpu": "4"}}
-    assert {"name": "data", "mountPath": "/data"} in main["volumeMounts"]
-    assert pod["metadata"]["annotations"]["note"] == "mine"
-    assert pod["spec"]["tolerations"][0]["key"] == "gpu"
-
-
-def test_a_cleanup_takes_access_from_the_trainers_template_and_not_its_size() -> None:
-    spec = CASES["cleanup-with-template"]()["spec"]
-    main, sidecar = spec["containers"]
-    assert main["args"] == ["cleanup", "--spare", "uid/a", "--spare", "uid/b"]
-    assert (
-        main["resources"]["limits"] == main["resources"]["requests"] != TEMPLATE["spec"]["containers"][0]["resources"]
-    )
-    assert {"name": "data", "mountPath": "/data"} in main["volumeMounts"]
-    assert (spec["nodeSelector"], sidecar["name"]) == ({"disk": "fast"}, "sidecar")
-    assert not {"livenessProbe", "ports"} & set(main)
 
 
 def test_the_template_itself_is_left_as_it_is() -> None:

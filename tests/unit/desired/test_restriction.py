@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.jobs import pod_template
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.template import Restriction
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
@@ -138,8 +137,3 @@ def test_accounts_that_the_operator_s_administrator_named_are_allowed() -> None:
 def test_all_examples_are_allowed(path: Path) -> None:
     jobs = [each for each in yaml.safe_load_all(path.read_text("utf-8")) if each and each["kind"] == "CPRJob"]
     assert [Restriction().refuses(parse_spec(job["spec"])) for job in jobs] == [""] * len(jobs)
-
-
-def test_the_jobs_of_the_cluster_tests_are_allowed() -> None:
-    template = pod_template("node-1", apart="shard", unstable=True)
-    assert Restriction().refuses(parse_spec(spec(trainers__template=template, shards__template=template))) == ""

@@ -34,18 +34,12 @@ def test_trainers_stop_first(
     assert Rosters(status).shard(SHARD, 1).stop is shard_stops
 
 
-def test_a_shard_is_told_how_often_to_save_its_most_important_rows() -> None:
-    plan = Plan(mode="Partial", interval_seconds=80, priority_interval_seconds=10)
-    status = Status(shards=(SHARD,), trainers=(TRAINER,), plan=plan)
-    assert Rosters(status).shard(SHARD, 1).priority_interval_s == 10
-    assert Rosters(Status(shards=(SHARD,))).shard(SHARD, 1).priority_interval_s == 0
-
-
-def test_a_shard_is_told_in_how_many_bits_to_save() -> None:
-    plan = Plan(mode="Partial", interval_seconds=80, stored_bits=3)
-    status = Status(shards=(SHARD,), trainers=(TRAINER,), plan=plan)
-    assert Rosters(status).shard(SHARD, 1).stored_bits == 3
-    assert Rosters(Status(shards=(SHARD,))).shard(SHARD, 1).stored_bits == 32
+def test_a_shard_is_told_how_often_and_in_how_many_bits_to_save() -> None:
+    plan = Plan(mode="Partial", interval_seconds=80, priority_interval_seconds=10, stored_bits=3)
+    planned = Rosters(Status(shards=(SHARD,), trainers=(TRAINER,), plan=plan)).shard(SHARD, 1)
+    assert (planned.priority_interval_s, planned.stored_bits) == (10, 3)
+    unplanned = Rosters(Status(shards=(SHARD,))).shard(SHARD, 1)
+    assert (unplanned.priority_interval_s, unplanned.stored_bits) == (0, 32)
 
 
 def test_trainers_are_told_which_shards_they_may_go_on_without() -> None:

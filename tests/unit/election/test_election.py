@@ -20,7 +20,7 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.election import Elector, NotLeadingError, Term, Timing
 from cpr_operator.election.lease import NONE, Lease, Seen, judge, see, taken
-from support.virtual_time import run
+from simulation.control_plane.clock import run
 
 TIMING = Timing()
 
@@ -163,30 +163,6 @@ def test_a_dead_leader_is_followed_when_its_lease_was_seen_unchanged_for_all_its
 
     server = FakeLeases()
     play("a", "b", server=server, script=script)
-
-
-def test_times_that_others_wrote_count_for_nothing() -> None:
-    """A record of last year is not a lease that has run out, and one of next year is."""
-
-    async def script(a: Candidate, *_: object) -> None:
-        await asyncio.sleep(7.9)
-        assert not a.terms
-        await asyncio.sleep(1)
-        assert a.leads
-
-    for renewed in ("2001-01-01T00:00:00.000000Z", "2101-01-01T00:00:00.000000Z"):
-        lease = Lease("old", 8, renewed, renewed, resource_version="0")
-        play("a", server=FakeLeases(lease), script=script)
-
-
-def test_a_holder_s_own_duration_counts() -> None:
-    async def script(a: Candidate, *_: object) -> None:
-        await asyncio.sleep(29)
-        assert not a.terms
-        await asyncio.sleep(3)
-        assert a.leads
-
-    play("a", server=FakeLeases(Lease("other release", 30, "x", "x", resource_version="0")), script=script)
 
 
 def test_a_leader_that_is_cut_off_ends_its_term_before_another_begins() -> None:

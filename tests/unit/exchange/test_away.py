@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from cpr_contract.roster import Peer
@@ -37,47 +36,6 @@ def test_before_a_roster_with_addresses_all_shards_are_away(exchange: Exchange, 
     with pytest.raises(ShardsAwayError) as caught:
         exchange.lookup(1, rows).result(WAIT_S)
     assert caught.value.shards == (0, 1)
-
-
-def is_settled(exchange: Exchange) -> bool:
-    try:
-        exchange.settle(WAIT_S)
-    except ShardsAwayError:
-        return False
-    return True
-
-
-def test_a_broken_connection_is_made_anew_and_pushes_are_sent_again(
-    exchange: Exchange, pair: Pair, rows: UniqueRows
-) -> None:
-    before = exchange.lookup(1, rows).result(WAIT_S).copy()
-    pair[1].freeze()
-    push(exchange, rows, 1)
-    push(exchange, rows, 2)
-    pair[1].do(pair[1].break_connections)
-    pair[1].thaw()
-    wait_for(lambda: is_settled(exchange))  # whether the break is noticed before or while it waits
-    after = exchange.lookup(3, rows).result(WAIT_S)
-    expected = before - 0.1 - 0.1 / 2**0.5  # Adagrad: the second step is smaller
-    np.testing.assert_allclose(after, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_a_replaced_shard_gets_what_its_predecessor_did_not_acknowledge(
-    serve: Callable[..., ShardThread], exchange: Exchange, pair: Pair, rows: UniqueRows
-) -> None:
-    pair[1].freeze()
-    push(exchange, rows, 1)
-    pending = exchange.lookup(2, rows)
-    successor = serve(1, 2)
-    follow(exchange, pair[0], successor, roster=2)
-    with pytest.raises(ShardsAwayError) as caught:
-        pending.result(WAIT_S)
-    assert caught.value.shards == (1,)
-    exchange.wait_ready(WAIT_S)
-    exchange.settle(WAIT_S)
-    assert exchange.applied() == (1, 1)
-    assert successor.service.progress is not None
-    assert successor.service.progress.applied == (1,)
 
 
 def test_another_incarnation_than_the_rosters_is_not_used(
@@ -179,8 +137,7 @@ def test_a_new_generation_forgets_the_cut_of_the_last(exchange: Exchange, pair: 
     exchange.wait_ready(WAIT_S)
     exchange.lookup(4, rows).result(WAIT_S)
     for shard in pair:
-        progress = shard.service.progress
-        assert progress is not None
+        progress = shard.progress
         assert (progress.generation, progress.cuts.pending) == (2, 0)
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from cpr_contract.choices import Precision
-from cpr_contract.roster import Allowance, Peer
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.data.batch import Batch
@@ -23,7 +22,7 @@ from cpr_trainer.tables.segments import initial_rows
 from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
 from support.exchanges import WAIT_S, follow
 from support.row_dims import with_dims
-from support.shard_job import KEY, small_job, trainer_roster
+from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
 
 ROWS, DIMS = (50, 30, 12), (4, 2, 7)
@@ -138,12 +137,3 @@ def test_a_slice_that_is_asked_for_in_two_parts_reads_what_it_would_have_read_la
     expected = again.take(lambda lookup: lookup.result(WAIT_S))
     assert isinstance(found, tuple)
     assert [torch.equal(*bands) for bands in zip(found, expected, strict=True)] == [True] * 3
-
-
-def test_rows_of_a_shard_that_is_spared_read_as_first_values(job: JobSpec, exchange: Exchange, pair: Pair) -> None:
-    rows = rows_of(job, *BAGS)
-    told = trainer_roster((pair[0].peer, Peer(1, 2, "", 0)), roster=2)
-    exchange.follow(replace(told, allowances=(Allowance(1, 39),)))
-    found = exchange.by_band(rows, exchange.lookup(1, rows).result(WAIT_S))
-    for values, expected in zip(found, first_values(job, rows), strict=True):
-        assert np.array_equal(values, expected)

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cpr_contract.spec import JobSpec
 from cpr_contract.trace import TracedStep
-from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange, PendingLookup
-from cpr_trainer.exchange.encoding import narrow, widen
-from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import Trace
-from cpr_trainer.tables.segments import initial_rows
-from support.exchanges import WAIT_S, Pair, follow, push, wait_for
-from support.shard_job import KEY
-from support.shard_thread import ShardThread
-
-
-def test_rows_come_from_the_shards_that_hold_them(
-    job: JobSpec, exchange: Exchange, pair: Pair, rows: UniqueRows
-) -> None:
-    vectors = exchange.lookup(1, rows).result(WAIT_S)
-    tables = (rows.numbers >= 50).astype(np.int64)
-    for table in (0, 1):
-        mine = rows.numbers[tables == table] - 50 * table
-        assert np.array_equal(vectors[tables == table], initial_rows(job.model, 7, table, mine))
-    assert exchange.applied() == (0, 0)
-    assert exchange.away() == ()
-    assert len(pair) == 2
+from support.exchanges import WAIT_S, Pair, push, wait_for
 
 
 def test_a_lookup_sees_the_push_before_it(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
@@ -43,31 +22,6 @@ def test_a_lookup_sees_the_push_before_it(exchange: Exchange, pair: Pair, rows: 
     exchange.settle(WAIT_S)
     assert exchange.applied() == (1, 1)
     del pair
-
-
-def test_in_bfloat16_vectors_travel_rounded_and_rows_stay_exact(job: JobSpec, rows: UniqueRows) -> None:
-    half = replace(job, precision="bf16")
-    starts = Placement.of(half.model, 2).starts
-
-    def slots_on(shard: int) -> Ints:
-        slots: Ints = rows.places[rows.on_shard(shard)] - starts[shard]
-        return slots
-
-    shards, exchange = (ShardThread(half, 0), ShardThread(half, 1)), Exchange(half, 0, 1, KEY, 1000)
-    try:
-        follow(exchange, *shards)
-        exchange.wait_ready(WAIT_S)
-        held = np.concatenate([shard.arena.rows[slots_on(i)] for i, shard in enumerate(shards)])
-        vectors = exchange.lookup(1, rows).result(WAIT_S)
-        assert np.array_equal(vectors, narrow(held))
-        assert not np.array_equal(widen(narrow(held)), held)
-        push(exchange, rows, 1)
-        exchange.settle(WAIT_S)
-        np.testing.assert_allclose(shards[0].arena.rows[slots_on(0)], held[: rows.bounds[1]] - 0.1, rtol=0, atol=1e-7)
-    finally:
-        exchange.close()
-        for shard in shards:
-            shard.close()
 
 
 def test_a_shard_tells_where_the_time_of_each_step_goes(
@@ -112,8 +66,7 @@ def test_the_window_bounds_what_is_not_acknowledged(exchange: Exchange, pair: Pa
 def test_heartbeats_carry_the_cut(exchange: Exchange, pair: Pair) -> None:
     exchange.heartbeat(17)
     for shard in pair:
-        progress = shard.service.progress
-        assert progress is not None
+        progress = shard.progress
         wait_for(lambda progress=progress: progress.cuts.pending == 17)
 
 
@@ -124,9 +77,3 @@ def test_a_lookup_may_be_waited_for_again(exchange: Exchange, pair: Pair, rows: 
         pending.result(0.1)
     pair[1].thaw()
     assert pending.result(WAIT_S).shape == (len(rows), 4)
-
-
-def test_closing_twice_is_fine(job: JobSpec) -> None:
-    exchange = Exchange(job, 0, 1, KEY, 1000)
-    exchange.close()
-    exchange.close()

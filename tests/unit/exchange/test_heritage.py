@@ -142,31 +142,12 @@ def test_a_push_killed_at_any_line_is_applied_once(
         house.settle()
         assert np.array_equal(house.values(), sums(rows, 4)), f"killed at line {line}"
         for shard in shards:
-            assert shard.service.progress is not None
-            assert shard.service.progress.row_updates.lost == 0
+            assert shard.progress.row_updates.lost == 0
         house.exchange.close()
         if not died:
             break
     assert line > 100
     assert kept == {2, 3}
-
-
-def test_what_a_shard_did_not_acknowledge_is_sent_by_the_next_process(
-    houses: Callable[[], House], shards: Shards, rows: UniqueRows
-) -> None:
-    zeros(*shards)
-    house = houses()
-    house.join(*shards)
-    house.push(1)
-    house.settle()
-    shards[1].freeze()
-    house.push(2)
-    house.die()
-    shards[1].do(lambda: setattr(shards[1], "frozen", False))
-    house.join(*shards)
-    house.push(3)
-    house.settle()
-    assert np.array_equal(house.values(), sums(rows, 3))
 
 
 def test_a_shard_that_lost_everything_gets_it_from_the_next_process(

@@ -41,8 +41,7 @@ def first_values(job: JobSpec, index: int, rows: UniqueRows) -> np.ndarray:
 
 
 def lost(shard: ShardThread) -> tuple[tuple[tuple[int, int], ...], int]:
-    progress = shard.service.progress
-    assert progress is not None
+    progress = shard.progress
     return progress.losses.lost, progress.row_updates.lost
 
 

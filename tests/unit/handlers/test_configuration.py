@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -15,38 +16,37 @@ from cpr_operator.metrics import Metrics
 from cpr_operator.watches import make_settings
 from cpr_operator.worker import Workers
 
-
-def test_no_namespaces_mean_all_of_them() -> None:
-    assert Configuration.read({}) == Configuration((), 8080, ("default", "cprjob"))
-    assert Configuration.read({"CPR_OPERATOR_NAMESPACES": " , "}) == Configuration((), 8080, ("default", "cprjob"))
-
-
-def test_the_environment_names_namespaces_port_and_lease() -> None:
-    environ = {
-        "CPR_OPERATOR_NAMESPACES": "a, b",
-        "CPR_OPERATOR_HTTP_PORT": "9000",
-        "CPR_OPERATOR_LEASE": "cprjob-system/my-cprjob",
-    }
-    assert Configuration.read(environ) == Configuration(("a", "b"), 9000, ("cprjob-system", "my-cprjob"))
-
-
-def test_queues_of_kueue_are_used_on_request() -> None:
-    assert not Configuration.read({}).kueue
-    assert Configuration.read({"CPR_OPERATOR_KUEUE": "true"}).kueue
-    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_KUEUE"):
-        Configuration.read({"CPR_OPERATOR_KUEUE": "yes"})
-
-
-@pytest.mark.parametrize("port", ["x", "-1", "65536", "80.5"])
-def test_a_wrong_port_is_named(port: str) -> None:
-    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_HTTP_PORT"):
-        Configuration.read({"CPR_OPERATOR_HTTP_PORT": port})
+PEER = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
+READ: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({}, {"namespaces": (), "http_port": 8080, "lease": ("default", "cprjob"), "kueue": False}),
+    ({"NAMESPACES": " , "}, {"namespaces": ()}),
+    ({"NAMESPACES": "a, b"}, {"namespaces": ("a", "b")}),
+    ({"HTTP_PORT": "9000"}, {"http_port": 9000}),
+    ({"LEASE": "cprjob-system/my-cprjob"}, {"lease": ("cprjob-system", "my-cprjob")}),
+    ({"KUEUE": "true"}, {"kueue": True}),
+    ({"SERVICE_ACCOUNTS": "a, b"}, {"restriction": Restriction(frozenset({"a", "b"}))}),
+    ({"RESTRICT_TEMPLATES": "false"}, {"restriction": None}),
+    ({"NAMESPACE": "operators", "REPORT_PEERS": json.dumps([PEER])}, {"peers": Peers("operators", (PEER,))}),
+]
+WRONG = {
+    "HTTP_PORT": ("x", "-1", "65536", "80.5"),
+    "LEASE": ("cprjob", "a/b/c", "/name", "space/", "Upper/case"),
+    "KUEUE": ("yes",),
+    "RESTRICT_TEMPLATES": ("no",),
+    "REPORT_PEERS": ("{", "{}", '["x"]'),
+}
 
 
-@pytest.mark.parametrize("lease", ["cprjob", "a/b/c", "/name", "space/", "Upper/case"])
-def test_a_wrong_lease_is_named(lease: str) -> None:
-    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_LEASE"):
-        Configuration.read({"CPR_OPERATOR_LEASE": lease})
+@pytest.mark.parametrize(("given", "expected"), READ)
+def test_the_environment_is_read(given: dict[str, str], expected: dict[str, Any]) -> None:
+    found = Configuration.read({f"CPR_OPERATOR_{name}": value for name, value in given.items()})
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_wrong_value_is_named(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"CPR_OPERATOR_{name}"):
+        Configuration.read({f"CPR_OPERATOR_{name}": value})
 
 
 def test_every_wait_of_kopf_is_bounded_and_it_posts_nothing() -> None:
@@ -76,20 +76,3 @@ def test_a_status_of_another_shape_is_left_to_the_controller() -> None:
     assert status is not None
     assert status.phase == "Running"
     assert read_status({"phase": "Dancing"}) is None
-
-
-def test_templates_are_restricted_unless_the_environment_says_otherwise() -> None:
-    accounts = {"CPR_OPERATOR_SERVICE_ACCOUNTS": "a, b"}
-    assert Configuration.read(accounts).restriction == Restriction(frozenset({"a", "b"}))
-    assert Configuration.read({"CPR_OPERATOR_RESTRICT_TEMPLATES": "false"}).restriction is None
-    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_RESTRICT_TEMPLATES is 'no'"):
-        Configuration.read({"CPR_OPERATOR_RESTRICT_TEMPLATES": "no"})
-
-
-def test_the_environment_names_who_reaches_the_pods() -> None:
-    peer = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
-    environ = {"CPR_OPERATOR_NAMESPACE": "operators", "CPR_OPERATOR_REPORT_PEERS": json.dumps([peer])}
-    assert Configuration.read(environ).peers == Peers("operators", (peer,))
-    for text in ("{", "{}", '["x"]'):
-        with pytest.raises(ConfigurationError, match="CPR_OPERATOR_REPORT_PEERS"):
-            Configuration.read({"CPR_OPERATOR_REPORT_PEERS": text})

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
 
 from cpr_contract import env
 from cpr_operator.cluster.views import PodView
@@ -16,14 +12,15 @@ from cpr_operator.cluster.watched import Watched
 from cpr_operator.desired.workload import QUOTA_FINALIZER
 from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
-from cpr_operator.worker import Workers
+from cpr_operator.worker import DEBOUNCE_S, Workers
+from simulation.control_plane.clock import in_virtual_time, now
 
 
 class Watches:
     """The handlers, what woke passes over the job, and which pods the controller was told of."""
 
     def __init__(self) -> None:
-        self.watched = Watched(time.monotonic)
+        self.watched = Watched(now)
         self.passes = 0
         self.saw: list[str] = []
         self.workers = Workers(self._pass, random.Random(1))
@@ -47,7 +44,7 @@ class Watches:
         """Show an event; returns how many passes follow."""
         before, fn = self.passes, next(fn for name, fn in self._handlers.items() if handler in name)
         await fn(type=kind, event={"type": kind, "object": body})
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(2 * DEBOUNCE_S)
         return self.passes - before
 
     async def job(self, kind: str | None, version: str) -> int:
@@ -67,22 +64,18 @@ def pod(phase: str) -> dict[str, Any]:
     return {"metadata": meta, "status": {"phase": phase}}
 
 
-@pytest.fixture
-async def watches() -> AsyncIterator[Watches]:
-    made = Watches()
-    yield made
-    await made.workers.close()
-    await made.releasing.close()
-
-
-async def test_the_operators_own_writes_wake_nobody(watches: Watches) -> None:
+@in_virtual_time
+async def test_the_operators_own_writes_wake_nobody() -> None:
+    watches = Watches()
     watches.watched.keep_job(0, job("7"))
     assert await watches.job("MODIFIED", "7") == 0
     assert await watches.job("MODIFIED", "8") == 1
     assert await watches.job("MODIFIED", "8") == 0
 
 
-async def test_a_pod_wakes_when_it_changes(watches: Watches) -> None:
+@in_virtual_time
+async def test_a_pod_wakes_when_it_changes() -> None:
+    watches = Watches()
     assert await watches.pod("ADDED", "Pending") == 1
     assert await watches.pod("MODIFIED", "Pending") == 0
     assert await watches.pod("MODIFIED") == 1
@@ -90,7 +83,9 @@ async def test_a_pod_wakes_when_it_changes(watches: Watches) -> None:
     assert watches.saw == ["pod"] * 3
 
 
-async def test_listed_pods_wait_for_the_first_pass_and_after_it_tell_only_what_is_new(watches: Watches) -> None:
+@in_virtual_time
+async def test_listed_pods_wait_for_the_first_pass_and_after_it_tell_only_what_is_new() -> None:
+    watches = Watches()
     assert await watches.pod(None) == 0
     assert await watches.job(None, "7") == 1
     assert await watches.pod(None) == 0
@@ -99,7 +94,9 @@ async def test_listed_pods_wait_for_the_first_pass_and_after_it_tell_only_what_i
     assert watches.saw == ["pod"]
 
 
-async def test_a_job_that_is_deleted_is_forgotten_and_looked_for(watches: Watches) -> None:
+@in_virtual_time
+async def test_a_job_that_is_deleted_is_forgotten_and_looked_for() -> None:
+    watches = Watches()
     await watches.job("ADDED", "7")
     await watches.pod("ADDED")
     assert await watches.job("DELETED", "9") == 1
@@ -107,14 +104,18 @@ async def test_a_job_that_is_deleted_is_forgotten_and_looked_for(watches: Watche
     assert watches.watched.find_pods("n", "job") is None
 
 
-async def test_what_kueue_says_of_a_workload_leads_to_a_pass(watches: Watches) -> None:
+@in_virtual_time
+async def test_what_kueue_says_of_a_workload_leads_to_a_pass() -> None:
+    watches = Watches()
     meta = {"namespace": "n", "name": "job-uid", "labels": {env.LABEL_JOB: "job"}}
     assert await watches.show("workload_changed", "MODIFIED", {"metadata": meta}) == 0  # its first pass is yet to come
     await watches.job("ADDED", "1")
     assert await watches.show("workload_changed", "MODIFIED", {"metadata": meta}) == 1
 
 
-async def test_a_deleted_workload_is_looked_at_until_it_is_gone_although_its_job_is_not_there(watches: Watches) -> None:
+@in_virtual_time
+async def test_a_deleted_workload_is_looked_at_until_it_is_gone_although_its_job_is_not_there() -> None:
+    watches = Watches()
     meta = {"namespace": "n", "name": "job-uid", "labels": {env.LABEL_JOB: "job"}, "finalizers": [QUOTA_FINALIZER]}
     await watches.show("workload_changed", None, {"metadata": meta})
     assert watches.releases == []

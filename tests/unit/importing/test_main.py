@@ -90,11 +90,23 @@ def test_shards_of_any_number_restore_every_row_bit_for_bit(
     monkeypatch.setattr(main, "_CHUNK_BYTES", chunk_bytes)
     store = MemoryStore()
     imported = import_model(store, job(), REQUEST, stored(source))
+    before = dict(store.objects)
+    with pytest.raises(SourceError, match="There is an import of the name ranker"):
+        import_model(store, job(), REQUEST, stored(source))
+    assert store.objects == before
     assert imported.key == "import-ranker/gen-0001/dense/group-0001/step-000000000/manifest.json"
     for shards, rules in ((2, None), (3, ByNameSpec(dense="Initialise"))):
         found = restored(store, job(shards), imported.key, rules)
         for name, tensor in source.items():
             assert np.array_equal(found[name].reshape(-1), tensor.float().numpy().reshape(-1)), (name, shards)
+
+
+def test_import_of_fewer_rows_than_shards_is_restored(source: dict[str, Tensor]) -> None:
+    store, request = MemoryStore(), ImportRequest((), "few", missing="Initialise", dense="Initialise")
+    few = source["user"][:2]
+    key = import_model(store, job(shards=5), request, stored({"user": few})).key
+    found = restored(store, job(shards=5), key, ByNameSpec("Initialise", "Fail", "Truncate", dense="Initialise"))
+    assert np.array_equal(found["user"][:2], few.numpy())
 
 
 def test_a_job_takes_one_table_of_an_import_by_name(source: dict[str, Tensor]) -> None:
@@ -193,21 +205,3 @@ def test_the_anchor_is_the_last_that_is_written(source: dict[str, Tensor]) -> No
     written: list[str] = []
     store = MemoryStore(before_put=written.append)
     assert written.index(import_model(store, job(), REQUEST, stored(source)).key) == len(written) - 1
-
-
-def test_a_name_is_used_once(source: dict[str, Tensor]) -> None:
-    store = MemoryStore()
-    import_model(store, job(), REQUEST, stored(source))
-    before = dict(store.objects)
-    with pytest.raises(SourceError, match="There is an import of the name ranker"):
-        import_model(store, job(), REQUEST, stored(source))
-    assert store.objects == before
-
-
-def test_fewer_rows_than_shards(source: dict[str, Tensor]) -> None:
-    few = {"user": source["user"][:2]}
-    request = ImportRequest((), "few", missing="Initialise", dense="Initialise")
-    store = MemoryStore()
-    key = import_model(store, job(shards=5), request, stored(few)).key
-    found = restored(store, job(shards=5), key, ByNameSpec("Initialise", "Fail", "Truncate", dense="Initialise"))
-    assert np.array_equal(found["user"][:2], few["user"].numpy())

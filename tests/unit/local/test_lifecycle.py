@@ -60,18 +60,16 @@ def manifest(job: JobView, program: str, **spec: Any) -> dict[str, Any]:
 
 async def until(found: Callable[[], Any]) -> None:
     """Poll what cannot be awaited: files, and processes that are not our children."""
-    async with asyncio.timeout(20):
-        while not found():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    while not found():  # noqa: ASYNC110 -- nothing tells a test
+        await asyncio.sleep(0.02)
 
 
 async def until_pod(cluster: LocalCluster, job: JobView, wanted: Callable[[PodView], bool]) -> PodView:
-    async with asyncio.timeout(20):
-        while True:
-            for pod in await cluster.list_pods(job):
-                if wanted(pod):
-                    return pod
-            await asyncio.sleep(0.02)
+    while True:
+        for pod in await cluster.list_pods(job):
+            if wanted(pod):
+                return pod
+        await asyncio.sleep(0.02)
 
 
 def shown(cluster: LocalCluster, job: JobView) -> list[PodView]:
@@ -87,9 +85,8 @@ def shown(cluster: LocalCluster, job: JobView) -> list[PodView]:
 
 
 async def until_gone(cluster: LocalCluster, job: JobView) -> None:
-    async with asyncio.timeout(20):
-        while await cluster.list_pods(job):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    while await cluster.list_pods(job):  # noqa: ASYNC110 -- nothing tells a test
+        await asyncio.sleep(0.02)
 
 
 def log(tmp_path: Path, pod: PodView) -> str:
@@ -125,12 +122,6 @@ async def test_exit_codes_and_last_words_are_kept_until_the_pod_is_deleted(clust
     assert await cluster.list_pods(job) == ()
 
 
-async def test_success_is_a_phase(cluster: LocalCluster) -> None:
-    job = cluster.create_job(document("success"))
-    await cluster.create_pod(manifest(job, "pass"))
-    assert (await until_pod(cluster, job, ended)).phase == "Succeeded"
-
-
 async def test_a_deleted_pod_may_say_farewell_and_is_seen_doing_so(cluster: LocalCluster, tmp_path: Path) -> None:
     job = cluster.create_job(document("farewell"))
     created = await cluster.create_pod(manifest(job, DUTIFUL))
@@ -156,17 +147,6 @@ async def test_a_pod_that_does_not_listen_is_killed_after_its_grace(cluster: Loc
     pod = next(filter(ended, seen))
     assert pod.container is not None
     assert pod.container.exit_code == 128 + signal.SIGKILL
-
-
-async def test_a_signal_shows_in_the_exit_code(cluster: LocalCluster, tmp_path: Path) -> None:
-    job = cluster.create_job(document("signal"))
-    created = await cluster.create_pod(manifest(job, DEAF))
-    await until(lambda: log(tmp_path, created))
-    cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL)
-    pod = await until_pod(cluster, job, ended)
-    assert pod.container is not None
-    assert pod.container.exit_code == 137
-    assert pod.deleting_until is None
 
 
 async def test_a_signal_may_go_to_what_a_keeper_has_forked(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -50,15 +50,6 @@ def test_gradients_of_the_interaction_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(pairwise_dots, (vectors, rows * 5 + columns, numbers.flatten()))
 
 
-def test_gradients_reach_parameters_and_embeddings() -> None:
-    model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs()
-    embeddings.requires_grad_()
-    loss_share(model, model(dense, embeddings), torch.ones(7), 7).backward()
-    assert embeddings.grad is not None
-    assert (embeddings.grad.abs().sum(dim=(0, 2)) > 0).all()
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
-
-
 def test_a_seed_fixes_all_parameters_and_leaves_torch_alone() -> None:
     before = torch.get_rng_state()
     one, same, other = (torch.cat([p.flatten() for p in Dlrm(SPEC, seed).parameters()]) for seed in (1, 1, 2))
@@ -72,14 +63,6 @@ def test_the_first_parameters_never_change() -> None:
     weight, bias = next(iter(Dlrm(SPEC, seed=1).bottom.children())).parameters()
     assert weight.flatten()[:3].tolist() == [0.27541977167129517, -0.2359265834093094, -0.10362332314252853]
     assert bias[:3].tolist() == [-0.39584192633628845, -0.5207796096801758, 0.5878093838691711]
-
-
-def test_first_parameters_have_the_spread_of_dlrm() -> None:
-    model = Dlrm(replace(SPEC, bottom_mlp=(400, 4)), seed=1)
-    weight, bias = list(model.bottom.parameters())[:2]
-    assert weight.var().item() == pytest.approx(2 / 413, rel=0.1)
-    assert bias.var().item() == pytest.approx(1 / 400, rel=0.2)
-    assert abs(weight.mean().item()) < 0.01
 
 
 def test_loss_shares_add_up_to_the_mean_loss() -> None:

@@ -156,15 +156,6 @@ def test_what_another_optimizer_keeps_is_refused_by_name(saved: str, loaded: str
         replica.load(tensors)
 
 
-@pytest.mark.parametrize("optimizer", [OPTIMIZERS["SGD"], OPTIMIZERS["Adagrad"]])
-def test_what_jobs_without_momentum_save_is_what_they_always_saved(optimizer: OptimizerSpec) -> None:
-    replica = DenseReplica(with_optimizer(optimizer), 1)
-    train(replica, 2)
-    assert {name: tuple(found.shape) for name, found in replica.tensors().items()} == {
-        "network": (1 if optimizer.kind == "SGD" else 2, len(replica.parameters))
-    }
-
-
 @on_each_device
 def test_all_devices_start_alike_and_a_save_fits_them_all(device: Device) -> None:
     here, there = DenseReplica(SPEC, 1), DenseReplica(SPEC, 1, device)

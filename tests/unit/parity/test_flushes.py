@@ -37,51 +37,11 @@ def running(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Iterator[ParityJob
     running.close()
 
 
-def test_what_is_pushed_is_soon_in_the_parity(running: ParityJob) -> None:
-    for _ in range(2):
-        for _ in range(3):
-            running.push()
-        running.protect()
-        running.check()
-
-
-def test_pushes_go_on_while_flushes_are_under_way(running: ParityJob) -> None:
-    for _ in range(30):
-        running.push()
-    running.protect()
-    running.check()
-
-
-def test_broken_connections_lose_nothing_and_double_nothing(running: ParityJob) -> None:
+def test_broken_connections_lose_no_flush_and_double_none(running: ParityJob) -> None:
     for turn in range(8):
         running.push()
         running.shards[turn % SHARDS].do(running.shards[turn % SHARDS].break_connections)
     running.protect()
-    running.check()
-
-
-def test_a_new_process_gets_and_gives_everything_anew(running: ParityJob) -> None:
-    running.push()
-    running.protect()
-    running.replace(1)
-    running.follow()
-    running.push()
-    running.protect()
-    running.rest()
-    running.check()
-
-
-def test_nothing_is_protected_while_a_holder_is_away(running: ParityJob) -> None:
-    running.push()
-    running.protect()
-    running.shards[2].close()
-    # The holders of shard 0 are 1 and 2.
-    wait_for(lambda: running.told()[0] == -1)
-    running.replace(2)
-    running.follow()
-    running.push()
-    running.protect()
-    running.rest()
     running.check()
 
 

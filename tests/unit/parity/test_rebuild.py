@@ -19,7 +19,7 @@ from cpr_trainer.shard import redundancy
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.progress import Progress
-from support.exchanges import WAIT_S, wait_for
+from support.exchanges import WAIT_S
 from support.parity_job import SHARDS, K, ParityJob, parity_of
 from support.parity_ring import same_rows
 from support.shard_job import shard_roster, small_job
@@ -84,24 +84,6 @@ def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: py
         running.check()
 
 
-def test_a_holder_with_one_flush_more_takes_it_back(running: ParityJob) -> None:
-    running.push()
-    running.protect()
-    protected = running.step
-    behind = running.shards[1]  # of the holders of shard 0, which are 1 and 2
-    behind.freeze()
-    running.push(settle=False)
-    wait_for(lambda: ahead(running) == 1)
-    running.shards[0].close()
-    behind.do(behind.break_connections)  # and with them the flush that it has not read
-    behind.thaw()
-    new, found = rebuild(running, 0)
-    new.close()
-    assert found is not None
-    assert found[0].applied == (protected,)
-    assert ahead(running) == 0
-
-
 def test_two_that_are_too_close_are_not_in_the_parity(running: ParityJob) -> None:
     running.push()
     running.protect()
@@ -119,12 +101,6 @@ def test_rows_below_the_floor_are_not_taken(running: ParityJob) -> None:
     new, found = rebuild(running, 3, floor=running.step * JOB.data.batch_size + 1)
     new.close()
     assert found is None
-
-
-def ahead(running: ParityJob) -> int:
-    """Flushes of shard 0 that shard 2 has and shard 1 has not."""
-    stores = [parity_of(running.shards[holder])._store for holder in (2, 1)]
-    return stores[0].standing(0).point.number - stores[1].standing(1).point.number
 
 
 def standing(number: int, former: int | None, author: int = 7) -> Standing:

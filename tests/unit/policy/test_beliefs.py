@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_operator.policy import Belief, after_failure, after_quiet, prior
+from cpr_operator.policy import Belief, Costs, after_failure, after_quiet, prior, running
 
 HOUR = 3600.0
 
@@ -50,15 +50,23 @@ def test_the_order_of_events_does_not_matter(updates: list[Update], rng: random.
     assert one.lost_per_failure == pytest.approx(other.lost_per_failure)
 
 
-def test_a_wrong_estimate_gives_way_to_what_is_seen() -> None:
-    rng, belief = random.Random(1), prior(280 * HOUR, lost_per_failure=1)
-    for _ in range(100):
-        belief = after_failure(after_quiet(belief, rng.expovariate(1 / (28 * HOUR))), 4)
-    assert belief.mtbf_s == pytest.approx(28 * HOUR, rel=0.25)
-    assert belief.lost_per_failure == pytest.approx(4, rel=0.05)
-
-
 @pytest.mark.parametrize("wrong", [lambda: prior(0), lambda: prior(HOUR, 0), lambda: after_failure(prior(HOUR), 0)])
 def test_what_makes_no_sense_is_refused(wrong: Callable[[], Belief]) -> None:
     with pytest.raises(ValueError, match=r"positive|without a lost shard"):
         wrong()
+
+
+def test_what_is_not_measured_is_guessed_and_said_to_be() -> None:
+    costs = Costs.measured(save_stall_s=2.0, load_s=3.0)
+    assert costs == Costs(2.0, 1.0, 3.0, 5.0, guessed=("commit_s", "reschedule_s"))
+    assert costs.recover_s == 8.0
+    assert Costs.measured(0.0, 0.0, 0.0, 0.0).guessed == ()
+
+
+def test_a_running_estimate_begins_with_the_first_measurement_and_follows_the_rest() -> None:
+    estimate = running(None, 10.0)
+    assert estimate == 10.0
+    assert running(estimate, 20.0) == pytest.approx(13.0)
+    for _ in range(20):
+        estimate = running(estimate, 20.0)
+    assert estimate == pytest.approx(20.0, abs=0.02)

@@ -1,3 +1,7 @@
+from typing import Any, Literal
+
+import pytest
+
 from cpr_contract.reports import SPILL_UNAVAILABLE
 from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status, Trainer
 from cpr_operator.reconcile.conditions import ConditionUpdate, budget, recovering, spill, with_conditions
@@ -44,7 +48,7 @@ def test_a_disk_without_room_for_pushes_is_a_condition_until_all_trainers_have_i
 
 
 def told(
-    spent: int, reserved: int = 0, *, limit: int = 2000, plan: Plan | None = None, unsaved: int = 0
+    *, spent: int = 0, reserved: int = 0, limit: int = 2000, plan: Plan | None = None, unsaved: int = 0
 ) -> dict[str, tuple[str, str]]:
     """The budget's conditions of a job of 10 000 samples on two shards, 2000 sample-shards of which may be lost."""
     status = Status(
@@ -58,35 +62,41 @@ def told(
     }
 
 
-def test_a_budget_is_at_risk_from_three_quarters_on() -> None:
-    assert told(1499)["BudgetAtRisk"] == ("False", "Enough")
-    assert told(1000, 500)["BudgetAtRisk"] == ("True", "AlmostSpent")
+def plan(interval_s: float = 5, mode: Literal["Partial", "Full"] = "Partial", **figures: float) -> Plan:
+    """Of a job that trains 100 samples a second, whose saves are committed in 2 s."""
+    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0} | figures
+    return Plan(mode=mode, interval_seconds=interval_s, inputs=figures)
 
 
-def test_a_budget_is_exhausted_when_not_even_the_least_loss_fits() -> None:
-    assert told(1999)["BudgetExhausted"] == ("False", "Enough")
-    assert told(2000)["BudgetExhausted"] == ("True", "NothingFits")
-    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0}
-    plan = Plan(mode="Full", interval_seconds=5, inputs=figures)
-    assert told(1800, plan=plan)["BudgetExhausted"] == ("False", "Enough")
-    assert told(1801, plan=plan)["BudgetExhausted"] == ("True", "NothingFits")
+TWO_LOST = plan(lostPerFailure=2.0)  # 7 s of 100 samples on two shards
+AT_RISK: list[tuple[dict[str, Any], str]] = [
+    ({"spent": 1499}, "Enough"),
+    ({"spent": 1000, "reserved": 500}, "AlmostSpent"),  # from three quarters on
+    ({"spent": 600, "plan": TWO_LOST}, "Enough"),
+    ({"spent": 650, "plan": TWO_LOST}, "NextMayNotFit"),
+    ({"spent": 650, "plan": plan(mode="Full", lostPerFailure=2.0)}, "Enough"),
+    ({"unsaved": 1000, "plan": TWO_LOST}, "Enough"),
+    ({"unsaved": 1001, "plan": TWO_LOST}, "SavesOverdue"),
+    ({"unsaved": 1001, "plan": plan(mode="Full", lostPerFailure=2.0)}, "Enough"),
+    ({"limit": 10_000, "plan": plan(3600, lostPerFailure=1.0)}, "Enough"),  # a failure takes at most the whole job
+    ({"limit": 9_000, "plan": plan(3600, lostPerFailure=1.0)}, "NextMayNotFit"),
+    ({"limit": 0}, "Enough"),  # it never had a budget
+]
+EXHAUSTED: list[tuple[dict[str, Any], str]] = [
+    ({"spent": 1999}, "Enough"),
+    ({"spent": 2000}, "NothingFits"),
+    ({"spent": 1800, "plan": plan(mode="Full")}, "Enough"),
+    ({"spent": 1801, "plan": plan(mode="Full")}, "NothingFits"),
+    ({"limit": 0}, "Enough"),
+]
 
 
-def test_a_budget_is_at_risk_when_a_failure_right_before_a_save_would_not_fit() -> None:
-    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0, "lostPerFailure": 2.0}
-    plan = Plan(mode="Partial", interval_seconds=5, inputs=figures)  # 7 s of 100 samples on two shards
-    assert told(600, plan=plan)["BudgetAtRisk"] == ("False", "Enough")
-    assert told(650, plan=plan)["BudgetAtRisk"] == ("True", "NextMayNotFit")
-    assert told(650, plan=plan.model_copy(update={"mode": "Full"}))["BudgetAtRisk"] == ("False", "Enough")
-
-
-def test_a_budget_is_at_risk_while_no_save_comes() -> None:
-    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0, "lostPerFailure": 2.0}
-    plan = Plan(mode="Partial", interval_seconds=5, inputs=figures)
-    assert told(0, plan=plan, unsaved=1000)["BudgetAtRisk"] == ("False", "Enough")
-    assert told(0, plan=plan, unsaved=1001)["BudgetAtRisk"] == ("True", "SavesOverdue")
-    full = plan.model_copy(update={"mode": "Full"})
-    assert told(0, plan=full, unsaved=1001)["BudgetAtRisk"] == ("False", "Enough")
+@pytest.mark.parametrize(
+    ("condition", "changes", "reason"),
+    [("BudgetAtRisk", *each) for each in AT_RISK] + [("BudgetExhausted", *each) for each in EXHAUSTED],
+)
+def test_a_budget_is_at_risk_or_exhausted(condition: str, changes: dict[str, Any], reason: str) -> None:
+    assert told(**changes)[condition] == ("False" if reason == "Enough" else "True", reason)
 
 
 def test_what_shards_have_lost_already_is_no_risk() -> None:
@@ -101,17 +111,6 @@ def test_what_shards_have_lost_already_is_no_risk() -> None:
         )
         found = {finding.type: finding.reason for finding in budget(with_account(status, account_of(status)))}
         assert found["BudgetAtRisk"] == risk
-
-
-def test_no_failure_takes_more_of_a_shard_than_the_whole_job() -> None:
-    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0, "lostPerFailure": 1.0}
-    plan = Plan(mode="Partial", interval_seconds=3600, inputs=figures)
-    assert told(0, limit=10_000, plan=plan)["BudgetAtRisk"] == ("False", "Enough")
-    assert told(0, limit=9_000, plan=plan)["BudgetAtRisk"] == ("True", "NextMayNotFit")
-
-
-def test_a_job_without_a_budget_never_had_one_to_exhaust() -> None:
-    assert told(0, limit=0) == {"BudgetAtRisk": ("False", "Enough"), "BudgetExhausted": ("False", "Enough")}
 
 
 def test_a_recovery_says_how_far_training_goes_on_without_lost_shards() -> None:

@@ -1,23 +1,25 @@
 """Once the final anchor is known, trainers have done their part, however they ended."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from cpr_contract.reports import ShardReport, ShardState
-from cpr_operator.api.status import Anchor, BestModel
+from cpr_operator.api.status import TERMINAL_PHASES, Anchor, BestModel, Phase
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import apply_reports
-from cpr_operator.reconcile.lifecycle import succeed, with_late_shards_lost
+from cpr_operator.reconcile.lifecycle import TRANSITIONS, succeed, with_late_shards_lost
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Done, Draft, Fact, Lost, NoPod
-from support.driver import BATCH, TOTAL, world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
+from simulation.control_plane.workload import BATCH, TOTAL
 
 KILLED = Lost(None, Failure(Kind.KILLED, "Error", "the process was killed by SIGKILL", ended=True, exit_code=137))
 
 
 async def test_trainers_that_are_lost_after_the_final_anchor_are_done_and_shards_are_not() -> None:
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     facts: dict[str, Fact] = {"trainer/0": KILLED, "shard/0": KILLED, "shard/1": NoPod(), "shard/2": NoPod()}
     found = with_late_shards_lost(Draft(world, world.job.status, facts))
     assert found.facts == facts | {"trainer/0": Done("")}
@@ -38,7 +40,7 @@ BEST = Anchor(key="best", digest="0", generation=1, step=5, samples=500)
 async def test_the_model_is_the_best_one_if_there_is_a_best(
     samples: int, best: BestModel | None, reason: str, model: str, percent: int
 ) -> None:
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     status = world.job.status.evolve(best=best)
     last = Anchor(key="last", digest="0", generation=1, step=samples // BATCH, samples=samples)
     ended = succeed(Draft(world, status, {}), last).status
@@ -53,7 +55,7 @@ async def test_the_model_is_the_best_one_if_there_is_a_best(
 
 async def test_a_shard_that_comes_back_to_an_early_end_has_nothing_to_wait_for() -> None:
     """Nobody will push to it, and it lacks nothing: that tells what it lost, though the data has more samples."""
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     status, step = world.job.status, 8
     shard = status.shards[0].evolve(lost_at=world.now)
     report = world.reports[shard.uid]
@@ -66,3 +68,21 @@ async def test_a_shard_that_comes_back_to_an_early_end_has_nothing_to_wait_for()
         found = apply_reports(begin(given)).status
         assert (found.shards[0].lost_at is None) is settled
         assert (found.ledger.ranges[0] == ((100, 200),)) is settled
+
+
+def test_every_phase_has_its_line() -> None:
+    assert set(TRANSITIONS) == set(get_args(Phase))
+
+
+@pytest.mark.parametrize("phase", sorted(TERMINAL_PHASES))
+def test_terminal_stays_terminal(phase: Phase) -> None:
+    assert TRANSITIONS[phase] == frozenset()
+
+
+def test_all_phases_but_suspension_can_fail_and_every_one_can_be_reached() -> None:
+    for phase in set(TRANSITIONS) - TERMINAL_PHASES - {"Suspending", "Suspended"}:
+        assert "Failed" in TRANSITIONS[phase]
+    reached: set[Phase] = {"Pending"}
+    while more := {after for phase in reached for after in TRANSITIONS[phase]} - reached:
+        reached |= more
+    assert reached == set(TRANSITIONS)

@@ -19,7 +19,7 @@ from cpr_operator.reconcile.plan import (
     belief_of,
     plan_inputs,
 )
-from support.driver import spec
+from simulation.control_plane.workload import spec
 
 NOW = 5000.0
 

@@ -13,12 +13,13 @@ from cpr_operator.cluster.views import ContainerView
 from cpr_operator.reconcile import second_round
 from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
+from support.passes import with_pod, with_report, without_reports
 
 
 async def told(*lives: int, by: str = "shards") -> PassInput:
     """A job whose shards, or its trainers, tell these lives; the leader tells those of the shards, too."""
-    world = await world_in_mid_training(1)
+    world = await input_in_mid_training(1)
     return again(world, world.job.status, *lives, by=by)
 
 
@@ -37,9 +38,7 @@ def again(world: PassInput, status: Status, *lives: int, by: str = "shards") -> 
 
 
 def in_place(outcome: Outcome) -> list[tuple[str, int, int, int, bool]]:
-    status = outcome.status
-    assert status is not None
-    return [(f.tier, f.index, f.incarnation, f.life, f.counted) for f in status.failures]
+    return [(f.tier, f.index, f.incarnation, f.life, f.counted) for f in outcome.status.failures]
 
 
 async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else() -> None:
@@ -49,7 +48,6 @@ async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else() ->
     (event,) = [each for each in outcome.events if each.reason == "RestartedInPlace"]
     assert "shard/1" in event.message
     status = outcome.status
-    assert status is not None
     (failure,) = status.failures
     assert (failure.action, failure.lost_samples, failure.lost_row_updates) == ("RestartInPlace", 0, 0)
     assert failure.recovery_seconds is None, "nobody has told yet"
@@ -63,7 +61,6 @@ async def test_a_life_of_a_trainer_that_ended_is_an_event_and_a_failure_and_noth
     world = await told(3, by="trainers")
     outcome = reconcile(world)
     status = outcome.status
-    assert status is not None
     assert [(f.role, f.tier, f.life, f.action, f.lost_samples) for f in status.failures] == [
         ("trainer", "InPlace", 1, "RestartInPlace", 0),
         ("trainer", "InPlace", 2, "RestartInPlace", 0),
@@ -72,13 +69,12 @@ async def test_a_life_of_a_trainer_that_ended_is_an_event_and_a_failure_and_noth
     assert (status.recovery, status.restarts, status.phase, status.trainers[0].lives) == (None, 0, "Running", 3)
     assert (outcome.creates, outcome.deletes) == ((), ())
     later = reconcile(again(world, status, 3, by="trainers")).status
-    assert later is None or later.failures == status.failures
+    assert later.failures == status.failures
 
 
 async def test_a_life_is_recorded_once_and_each_one_is() -> None:
     world = await told(1, 2, 1)
     first = reconcile(world).status
-    assert first is not None
     assert in_place(reconcile(again(world, first, 1, 2, 1))) == [("InPlace", 1, 1, 1, True)]
     later = in_place(reconcile(again(world, first, 1, 4, 1)))
     assert [(life, counted) for _, _, _, life, counted in later] == [(1, True), (2, True), (3, True)]
@@ -96,7 +92,6 @@ async def test_a_shard_that_goes_on_too_often_ends_the_job() -> None:
     times = tuple(world.now - 1 for _ in range(limit.count))
     world = replace(world, job=replace(world.job, status=world.job.status.evolve(restart_times=times)))
     status = reconcile(world).status
-    assert status is not None
     assert status.phase == "Failed"
     assert any(c.reason == "RestartLimitReached" for c in status.conditions)
 
@@ -116,7 +111,6 @@ async def test_how_long_a_member_was_away_is_as_its_pod_tells() -> None:
     world = timed(await told(3, by="trainers"), trainer_0=((1, 0.25), (2, 1.5)))
     outcome = reconcile(world)
     status = outcome.status
-    assert status is not None
     assert [f.recovery_seconds for f in status.failures] == [0.25, 1.5]
     assert [e.message.partition("went on ")[2] for e in outcome.events if e.reason == "RestartedInPlace"] == [
         "after the last complete step within 0.25 s: life 2",
@@ -127,24 +121,20 @@ async def test_how_long_a_member_was_away_is_as_its_pod_tells() -> None:
 async def test_a_time_that_is_told_later_is_filled_in_once_and_the_end_of_a_recovery_does_not_guess_it() -> None:
     world = await told(1, 2, 1)
     first = reconcile(world).status
-    assert first is not None
     assert [f.recovery_seconds for f in first.failures] == [None]
     over = first.evolve(recovery=Recovery(kind="ReplaceShards", since=world.now - 60))
     finished = reconcile(again(world, over, 1, 2, 1)).status
-    assert finished is not None
     assert finished.recovery is None
     assert [f.recovery_seconds for f in finished.failures] == [None]
     later = reconcile(timed(again(world, finished, 1, 2, 1), shard_1=((1, 0.125),))).status
-    assert later is not None
     assert [f.recovery_seconds for f in later.failures] == [0.125]
     last = timed(again(world, later, 1, 2, 1), shard_1=((1, 9.0),))
-    assert [f.recovery_seconds for f in (reconcile(last).status or later).failures] == [0.125]
+    assert [f.recovery_seconds for f in reconcile(last).status.failures] == [0.125]
 
 
 @pytest.mark.parametrize("nonsense", [-1.0, float("nan"), float("inf")])
 async def test_a_time_that_is_none_is_not_taken(nonsense: float) -> None:
     status = reconcile(timed(await told(1, 2, 1), shard_1=((1, nonsense),))).status
-    assert status is not None
     assert [f.recovery_seconds for f in status.failures] == [None]
 
 
@@ -155,29 +145,20 @@ async def test_members_that_went_on_in_place_are_asked_until_they_have_told_how_
     assert victim not in asked
     assert {pod.name for pod in second_round(world)} == {*asked, victim}
     first = reconcile(world).status
-    assert first is not None
     assert {pod.name for pod in second_round(again(world, first, 1, 2, 1))} == {*asked, victim}
     later = reconcile(timed(again(world, first, 1, 2, 1), shard_1=((1, 0.125),))).status
-    assert later is not None
     assert {pod.name for pod in second_round(again(world, later, 1, 2, 1))} == asked
 
 
 def with_restarts(world: PassInput, index: int, restarts: int, **changes: Any) -> PassInput:
     """The same, in which a shard's container has begun again so often, the last time after it ran out of memory."""
-    uid = world.job.status.shards[index].uid
     end = ContainerView("Terminated", "OOMKilled", "", 137)
-    pods = tuple(
-        replace(pod, restarts=restarts, last_end=end, **changes) if pod.uid == uid else pod for pod in world.pods
-    )
-    return replace(world, pods=pods)
+    return with_pod(world, f"shard/{index}", restarts=restarts, last_end=end, **changes)
 
 
 def with_container_ends(world: PassInput, index: int) -> PassInput:
     """The same, in which a shard tells that one of its lives ended with its container."""
-    uid = world.job.status.shards[index].uid
-    report = world.reports[uid]
-    assert isinstance(report, ShardReport)
-    return replace(world, reports={**world.reports, uid: replace(report, restarts=1)})
+    return with_report(world, f"shard/{index}", restarts=1)
 
 
 @pytest.mark.parametrize("told_lives", [(), (1, 2, 1)])
@@ -185,14 +166,9 @@ async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or
     told_lives: tuple[int, ...],
 ) -> None:
     world = await told(*told_lives)
-    if told_lives:
-        world = with_container_ends(world, 1)
-    else:  # it does not answer yet
-        uid = world.job.status.shards[1].uid
-        world = replace(world, reports={each: report for each, report in world.reports.items() if each != uid})
+    world = with_container_ends(world, 1) if told_lives else without_reports(world, "shard/1")
     outcome = reconcile(with_restarts(world, 1, 1))
     status = outcome.status
-    assert status is not None
     assert in_place(outcome) == [("InPlace", 1, 1, 1, True)]
     (failure,) = status.failures
     assert (failure.kind, failure.exit_code, failure.reason) == ("OOMKilled", 137, "OOMKilled")
@@ -203,39 +179,42 @@ async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or
     assert [event.reason for event in outcome.events if event.reason == "RestartedInPlace"] == ["RestartedInPlace"]
     later = with_container_ends(again(await told(), status, 1, 2, 1), 1)
     again_told = reconcile(with_restarts(later, 1, 1)).status
-    assert again_told is None or again_told.failures == status.failures, "it is recorded once"
+    assert again_told.failures == status.failures, "it is recorded once"
 
 
-async def test_a_shard_that_tells_of_the_end_of_its_container_first_is_not_counted_twice() -> None:
+Ends = list[tuple[int, str]]
+
+
+def ends(world: PassInput, restarts: int) -> tuple[Status, Ends]:
+    """The status once the kubelet has told so many restarts, and the ends of lives in it."""
+    status = reconcile(with_restarts(world, 1, restarts)).status
+    return status, [(f.life, str(f.kind)) for f in status.failures]
+
+
+@pytest.mark.parametrize(
+    ("lives", "first", "later_lives", "last"),
+    [
+        pytest.param(2, [], None, [(1, "OOMKilled")], id="its container"),
+        pytest.param(3, [(1, "Crashed")], None, [(1, "Crashed"), (2, "OOMKilled")], id="a server before its container"),
+        pytest.param(2, [], 3, [(1, "OOMKilled"), (2, "Crashed")], id="a server after its container"),
+    ],
+)
+async def test_a_shard_that_tells_of_the_end_of_its_container_first_is_not_counted_twice(
+    lives: int, first: Ends, later_lives: int | None, last: Ends
+) -> None:
     """The kubelet alone knows the exit code and the reason."""
-    world = with_container_ends(await told(1, 2, 1), 1)
-    assert in_place(reconcile(with_restarts(world, 1, 0))) == []
-    outcome = reconcile(with_restarts(world, 1, 1))
-    assert outcome.status is not None
-    assert [(f.life, f.kind) for f in outcome.status.failures] == [(1, "OOMKilled")]
-    later = with_container_ends(again(world, outcome.status, 1, 3, 1), 1)
-    last = reconcile(with_restarts(later, 1, 1)).status
-    assert last is not None
-    assert [(f.life, f.kind) for f in last.failures] == [(1, "OOMKilled"), (2, "Crashed")]
-
-
-async def test_a_server_that_ended_before_its_container_is_recorded_at_once() -> None:
-    world = with_container_ends(await told(1, 3, 1), 1)
-    outcome = reconcile(with_restarts(world, 1, 0))
-    assert outcome.status is not None
-    assert [(f.life, f.kind) for f in outcome.status.failures] == [(1, "Crashed")]
-    later = with_container_ends(again(world, outcome.status, 1, 3, 1), 1)
-    last = reconcile(with_restarts(later, 1, 1)).status
-    assert last is not None
-    assert [(f.life, f.kind) for f in last.failures] == [(1, "Crashed"), (2, "OOMKilled")]
+    world = with_container_ends(await told(1, lives, 1), 1)
+    status, found = ends(world, 0)
+    assert found == first
+    status, found = ends(with_container_ends(again(world, status, 1, lives, 1), 1), 1)
+    if later_lives is not None:
+        status, found = ends(with_container_ends(again(world, status, 1, later_lives, 1), 1), 1)
+    assert found == last
 
 
 async def test_a_container_that_began_again_and_its_servers_are_told_apart() -> None:
-    world = with_container_ends(await told(1, 4, 1), 1)
-    outcome = reconcile(with_restarts(world, 1, 1))
-    status = outcome.status
-    assert status is not None
-    assert [(f.life, f.kind) for f in status.failures] == [(1, "Crashed"), (2, "Crashed"), (3, "OOMKilled")]
+    _, found = ends(with_container_ends(await told(1, 4, 1), 1), 1)
+    assert found == [(1, "Crashed"), (2, "Crashed"), (3, "OOMKilled")]
 
 
 async def test_a_container_that_is_about_to_begin_again_is_waited_for() -> None:
@@ -249,11 +228,9 @@ async def test_a_container_that_is_about_to_begin_again_is_waited_for() -> None:
 async def test_one_that_ends_again_is_replaced_and_both_ends_are_counted() -> None:
     world = with_container_ends(await told(1, 2, 1), 1)
     status = reconcile(with_restarts(world, 1, 1)).status
-    assert status is not None
     ended = ContainerView("Terminated", "OOMKilled", "", 137)
     later = with_container_ends(replace(again(world, status, 1, 2, 1), now=world.now + 60), 1)
     outcome = reconcile(with_restarts(later, 1, 1, container=ended))
-    assert outcome.status is not None
     assert [(f.tier, f.life, f.counted) for f in outcome.status.failures] == [("InPlace", 1, True), ("NewPod", 0, True)]
     assert outcome.status.shards[1].incarnation == 2
     assert (outcome.status.shards[1].restarts, outcome.status.shards[1].lives) == (0, 0)
@@ -264,6 +241,5 @@ async def test_a_container_without_the_memory_of_the_last_one_is_replaced() -> N
     """An image of an older release begins with nothing, as if it were the first process of its incarnation."""
     world = await told(1, 1, 1)
     outcome = reconcile(with_restarts(world, 1, 1))
-    assert outcome.status is not None
     assert outcome.status.shards[1].incarnation == 2
     assert outcome.status.failures[-1].reason == "MemoryLost"

@@ -6,31 +6,28 @@ from dataclasses import replace
 
 import pytest
 
-from cpr_operator.api.status import Status
 from cpr_operator.desired.rosters import trainer_roster
 from cpr_operator.reconcile import PassInput, reconcile
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.pass_ import Draft, NoPod
 from cpr_operator.reconcile.resize import resize, trainers_aligned
-from support.driver import TICK_S, Driver, Scenario, spec
+from simulation.control_plane.run import TICK_S, Simulation
+from simulation.control_plane.workload import Scenario, spec
+from support.passes import with_status, without_reports
 
 WANTED = 3
 
 
 async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> PassInput:
     """A job of two trainers that is to have three, and the operator does not know; with `meets` they have met."""
-    driver = Driver(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
+    driver = Simulation(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
     cluster = driver.cluster
     await driver.passes(12)
     cluster.set_spec("job", trainers={"replicas": WANTED, "denseSync": dense_sync})
     while meets and not any(trainer.met for trainer in cluster.plane().trainers.values()):
         await driver.controller.run_pass("default", "job")
         cluster.tick(TICK_S)
-    return await driver.world()
-
-
-def with_status(world: PassInput, status: Status) -> PassInput:
-    return replace(world, job=replace(world.job, status=status))
+    return await driver.pass_input()
 
 
 async def test_all_are_asked_to_meet_and_nobody_to_stop() -> None:
@@ -61,18 +58,14 @@ async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known()
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", True)
 
 
-async def test_where_all_met_before_is_not_where_they_stand() -> None:
+async def test_trainers_have_met_at_the_newest_anchor_of_their_generation_if_the_leader_answers() -> None:
     world = await world_of(meets=True)
     status = world.job.status
+    assert trainers_aligned(world)
     later = status.anchors[-1].evolve(key="later", samples=status.anchors[-1].samples + 100)
-    assert not trainers_aligned(with_status(world, status.evolve(anchors=(*status.anchors, later))))
-
-
-async def test_of_an_earlier_generation_nobody_has_met() -> None:
-    world = await world_of(meets=True)
-    status = world.job.status
-    later = status.evolve(counters=status.counters.evolve(generation=2))
-    assert not trainers_aligned(with_status(world, later))
+    assert not trainers_aligned(with_status(world, anchors=(*status.anchors, later)))
+    assert not trainers_aligned(with_status(world, counters=status.counters.evolve(generation=2)))
+    assert not trainers_aligned(without_reports(world, "trainer/0"))
 
 
 async def test_who_is_suspended_on_the_way_has_not_met() -> None:
@@ -88,16 +81,9 @@ async def test_only_those_who_had_met_make_room_for_others(*, met: bool) -> None
     world = await world_of(meets=True)
     status = world.job.status
     nobody = dict.fromkeys(observe(world), NoPod())
-    suspended = with_status(world, status.evolve(phase="Suspended", meeting=met))
+    suspended = with_status(world, phase="Suspended", meeting=met)
     draft = resize(Draft(suspended, suspended.before, nobody))
     assert (draft is not None) == met
     if draft is not None:
         assert len(draft.status.trainers) == WANTED
         assert draft.status.anchors == status.anchors[-1:], "older ones are of two ranks"
-
-
-async def test_a_leader_that_does_not_answer_has_not_met() -> None:
-    world = await world_of(meets=True)
-    assert trainers_aligned(world)
-    leader = world.job.status.trainers[0].uid
-    assert not trainers_aligned(replace(world, reports={u: r for u, r in world.reports.items() if u != leader}))

@@ -1,13 +1,18 @@
 """When a plan is made anew, and when that is news."""
 
+import logging
+
 import pytest
 
+from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counters, Ledger, Plan, Policy, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
 from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.reconcile.plan import plan_news, planned
-from support.driver import spec
+from simulation.control_plane.failpoints import kill
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec, trained
 
 SPEC = parse_spec(
     spec(
@@ -30,6 +35,12 @@ def status(spent: int = 0, learnt: Policy = LEARNT) -> Status:
     return with_account(whole, account_of(whole))
 
 
+def plan_of(job: CPRJobSpec, before: Status, *, renew: bool) -> Plan:
+    plan = planned(job, before, renew=renew).plan
+    assert plan is not None
+    return plan
+
+
 def test_a_plan_stays_while_what_it_rests_on_stays() -> None:
     first = planned(SPEC, status(), renew=False)
     slower = first.model_copy(update={"policy": LEARNT.model_copy(update={"samples_per_second": 9_000})})
@@ -46,8 +57,7 @@ def test_a_plan_that_would_hardly_differ_keeps_its_interval_and_takes_the_new_fi
         "reason": "as it was told",
     }
     held = first.model_copy(update={"plan": first.plan.model_copy(update=in_force)})
-    plan = planned(SPEC, held, renew=False).plan
-    assert plan is not None
+    plan = plan_of(SPEC, held, renew=False)
     assert (plan.interval_seconds, plan.reason) == (in_force["interval_seconds"], "as it was told")
     assert plan.inputs == first.plan.inputs
 
@@ -65,10 +75,8 @@ def test_a_fixed_interval_does_not_hide_that_nothing_fits_into_the_budget() -> N
 def test_a_cost_that_moved_makes_a_new_plan() -> None:
     first = planned(SPEC, status(), renew=False)
     dearer = first.model_copy(update={"policy": LEARNT.model_copy(update={"save_stall_seconds": 5.0})})
-    plan = planned(SPEC, dearer, renew=False).plan
-    assert plan is not None
     assert first.plan is not None
-    assert plan.interval_seconds > first.plan.interval_seconds
+    assert plan_of(SPEC, dearer, renew=False).interval_seconds > first.plan.interval_seconds
 
 
 def test_a_plan_that_does_something_else_is_news_in_its_own_words() -> None:
@@ -104,26 +112,46 @@ def test_important_rows_are_saved_so_many_times_as_often_where_a_shard_comes_bac
     mode: str, strategy: str, fraction: float, portion: float
 ) -> None:
     wanted = parse_spec(spec(recovery__mode=mode, snapshots__strategy=strategy, snapshots__fraction=fraction))
-    plan = planned(wanted, status(), renew=True).plan
-    assert plan is not None
+    plan = plan_of(wanted, status(), renew=True)
     assert plan.mode == mode
     assert plan.priority_interval_seconds == portion * plan.interval_seconds
 
 
-@pytest.mark.parametrize(
-    ("quantisation", "bits"),
-    [({}, 32), ({"mode": "Fixed", "bits": 4}, 4), ({"mode": "Auto"}, 2)],
+RESTORED = status().model_copy(
+    update={"shards": tuple(shard.model_copy(update={"incarnation": 4}) for shard in status().shards)}
 )
-def test_saves_take_the_bits_that_are_asked_for(quantisation: dict[str, object], bits: int) -> None:
-    plan = planned(parse_spec(spec(snapshots__quantisation=quantisation)), status(), renew=True).plan
-    assert plan is not None
-    assert plan.stored_bits == bits
 
 
-def test_rows_that_were_restored_often_take_more_bits() -> None:
-    wanted = parse_spec(spec(snapshots__quantisation={"mode": "Auto"}))
-    shards = tuple(shard.model_copy(update={"incarnation": 4}) for shard in status().shards)
-    restored = status().model_copy(update={"shards": shards})
-    rolled_back = restored.model_copy(update={"counters": Counters(generation=19)})
-    assert shards
-    assert [planned(wanted, each, renew=True).plan.stored_bits for each in (restored, rolled_back)] == [4, 8]  # type: ignore[union-attr]
+@pytest.mark.parametrize(
+    ("quantisation", "before", "bits"),
+    [
+        ({}, status(), 32),
+        ({"mode": "Fixed", "bits": 4}, status(), 4),
+        ({"mode": "Auto"}, status(), 2),
+        ({"mode": "Auto"}, RESTORED, 4),  # rows that were restored often take more bits
+        ({"mode": "Auto"}, RESTORED.model_copy(update={"counters": Counters(generation=19)}), 8),
+    ],
+)
+def test_saves_take_the_bits_that_are_asked_for(quantisation: dict[str, object], before: Status, bits: int) -> None:
+    wanted = parse_spec(spec(snapshots__quantisation=quantisation))
+    assert plan_of(wanted, before, renew=True).stored_bits == bits
+
+
+async def test_a_plan_says_the_same_in_status_event_and_log(caplog: pytest.LogCaptureFixture) -> None:
+    job = spec(snapshots__interval={"mode": "Auto"}, failurePolicy__expectedJobMtbfSeconds=20)
+    with caplog.at_level(logging.INFO, "cpr_operator"):
+        life = await Simulation(
+            Scenario("struck", ((trained(1200), kill("shard", 1)),), job, replaced=("shard/1",))
+        ).run()
+    plans = [status.plan for each in life.cluster.statuses if (status := Status.model_validate(each)).plan is not None]
+    told = [event.message for event in life.cluster.events.values() if event.reason == "Planned"]
+    # At the start, when the speed is known, and after the failure.
+    assert len({plan.interval_seconds for plan in plans}) >= 3
+    assert len(told) >= 3
+    assert told[0] == plans[0].reason
+    assert set(told) <= {plan.reason for plan in plans}
+    logged = [message.removeprefix("job: Planned: ") for message in caplog.messages if ": Planned: " in message]
+    assert logged == told
+    for plan in plans:
+        assert plan.reason
+        assert plan.inputs["shards"] == 3

@@ -1,4 +1,4 @@
-"""What trainers can push again, as their reports tell it."""
+"""What trainers can push again and what parity holds, as reports tell it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.reports import Problem, ShardReport, TrainerReport, TrainerState
+from cpr_contract.reports import Problem, TrainerState
 from cpr_operator.api.sizes import recoverable
 from cpr_operator.api.spec import Redundancy
 from cpr_operator.api.status import FailureRecord, ReplayInForce
@@ -19,27 +19,29 @@ from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
-from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
+from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, ShardGrant
 from cpr_trainer.parity.coding import Ring
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
+from support.passes import with_report, with_shard, with_spec, with_status, without_reports
+
+Samples = tuple[int, ...]
+#: What a trainer has forgotten of each shard, and the saves that it knows.
+Told = tuple[Samples, Samples]
+NOTHING: Told = ((0, 0, 0), (0, 0, 0))
 
 
-async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> PassInput:
-    """A job of several trainers. told: by trainer, as t0, what it has forgotten and the saves that it knows."""
-    world = await world_in_mid_training(len(told))
-    status = world.job.status
-    assert status.runtime is not None
+async def training(*trainers: Told, replay: str = "Auto") -> PassInput:
+    """A job whose trainers tell this, each in its place."""
+    world = await input_in_mid_training(len(trainers))
+    runtime = world.job.status.runtime
+    assert runtime is not None
     in_force = ReplayInForce(memory_bytes=1 << 30 if replay == "Auto" else 0)
-    status = status.evolve(runtime=status.runtime.evolve(replay=in_force))
-    world = replace(world, job=replace(world.job, status=status))
-    reports: dict[str, Any] = dict(world.reports)
-    for name, (forgotten, saves) in told.items():
-        uid = world.job.status.trainers[int(name[1:])].uid
-        report = reports[uid]
-        assert isinstance(report, TrainerReport)
-        numbers = tuple(shard.incarnation for shard in world.job.status.shards)
-        reports[uid] = replace(report, forgotten=forgotten, shard_saves=saves, shard_incarnations=numbers)
-    return replace(world, reports=reports)
+    world = with_status(world, runtime=runtime.evolve(replay=in_force))
+    numbers = tuple(shard.incarnation for shard in world.job.status.shards)
+    for rank, (forgotten, saves) in enumerate(trainers):
+        told = {"forgotten": forgotten, "shard_saves": saves, "shard_incarnations": numbers}
+        world = with_report(world, f"trainer/{rank}", **told)
+    return world
 
 
 def losing(world: PassInput, *names: str) -> RecoveryInput:
@@ -51,53 +53,50 @@ def losing(world: PassInput, *names: str) -> RecoveryInput:
     return given
 
 
-async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps() -> None:
-    world = await training(t0=((500, 450, 0), (500, 500, 500)), t1=((500, 550, 0), (500, 500, 500)))
-    (loss,) = losing(world, "shard/1").losses
-    assert (loss.saved, loss.kept_after) == (500, 550)
+def loss_of_shard_1(world: PassInput, *others: str) -> Loss:
+    (loss,) = losing(world, "shard/1", *others).losses
+    return loss
 
 
-async def test_the_newest_save_that_any_trainer_knows_counts() -> None:
-    world = await training(t0=((500, 500, 500), (500, 500, 500)), t1=((500, 600, 500), (500, 600, 500)))
-    (loss,) = losing(world, "shard/1").losses
-    assert (loss.saved, loss.kept_after) == (600, 600), "what is forgotten because of a save is in it"
-
-
-@pytest.mark.parametrize("forgotten", [(), (-1, -1, -1)])
-async def test_who_keeps_nothing_pushes_nothing_again(forgotten: tuple[int, ...]) -> None:
-    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=(forgotten, (0, 0, 0)))
-    (loss,) = losing(world, "shard/1").losses
-    assert loss.kept_after is None
-
-
-async def test_a_lost_trainer_takes_what_it_kept_along() -> None:
-    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
-    (loss,) = losing(world, "shard/1", "trainer/1").losses
-    assert loss.kept_after is None
+@pytest.mark.parametrize(
+    ("trainers", "lost", "saved", "kept_after"),
+    [
+        pytest.param(
+            (((500, 450, 0), (500, 500, 500)), ((500, 550, 0), (500, 500, 500))), (), 500, 550, id="who forgot most"
+        ),
+        pytest.param(
+            (((500, 500, 500), (500, 500, 500)), ((500, 600, 500), (500, 600, 500))), (), 600, 600, id="newest save"
+        ),
+        pytest.param((NOTHING, NOTHING), (), None, 0, id="nothing forgotten"),
+        pytest.param((NOTHING, ((), (0, 0, 0))), (), None, None, id="no replay"),
+        pytest.param((NOTHING, ((-1, -1, -1), (0, 0, 0))), (), None, None, id="keeps nothing"),
+        pytest.param((NOTHING, NOTHING), ("trainer/1",), None, None, id="lost trainer"),
+    ],
+)
+async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps(
+    trainers: tuple[Told, ...], lost: tuple[str, ...], saved: int | None, kept_after: int | None
+) -> None:
+    loss = loss_of_shard_1(await training(*trainers), *lost)
+    assert loss.kept_after == kept_after
+    assert saved is None or loss.saved == saved, "what is forgotten because of a save is in it"
 
 
 async def test_a_trainer_that_does_not_answer_is_waited_for() -> None:
-    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
-    uid = world.job.status.trainers[1].uid
-    silent = replace(world, reports={key: each for key, each in world.reports.items() if key != uid})
-    assert losing(silent, "shard/1").unheard == (1,)
+    world = await training(NOTHING, NOTHING)
+    assert losing(without_reports(world, "trainer/1"), "shard/1").unheard == (1,)
     assert losing(world, "shard/1").unheard == ()
 
 
 async def test_shards_that_catch_up_lose_what_a_lost_trainer_kept() -> None:
-    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
-    first, *rest = world.job.status.shards
-    catching_up = first.evolve(lost_at=world.now, floor_samples=150)
-    status = world.job.status.evolve(shards=(catching_up, *rest))
-    world = replace(world, job=replace(world.job, status=status))
-    assert losing(world, "trainer/1").bereft == ((0, 150),)
+    world = await training(NOTHING, NOTHING)
+    catching_up = with_shard(world, 0, lost_at=world.now, floor_samples=150)
+    assert losing(catching_up, "trainer/1").bereft == ((0, 150),)
 
 
 @pytest.mark.parametrize(("replay", "asked"), [("Auto", {"trainer/1", "trainer/2"}), ("Off", set())])
 async def test_once_a_shard_is_lost_all_trainers_are_asked(replay: str, asked: set[str]) -> None:
     """The leader alone knows how far training is; what each one keeps only it knows."""
-    three = {f"t{rank}": ((0, 0, 0), (0, 0, 0)) for rank in range(3)}
-    world = await training(replay=replay, **three)
+    world = await training(NOTHING, NOTHING, NOTHING, replay=replay)
     leader = world.job.status.trainers[0].uid
     world = replace(world, reports={leader: world.reports[leader]})
     assert second_round(world) == ()
@@ -109,90 +108,69 @@ async def test_once_a_shard_is_lost_all_trainers_are_asked(replay: str, asked: s
 
 async def test_a_save_that_a_shard_committed_while_it_caught_up_counts() -> None:
     """The shard did not live to tell the operator; what its trainers heard of its predecessor may be off its line."""
-    world = await training(t0=((0, 600, 0), (0, 600, 0)), t1=((0, 600, 0), (0, 600, 0)))
-    shards = tuple(
-        s.evolve(lost_at=world.now, saved_samples=100) if s.index == 1 else s for s in world.job.status.shards
-    )
-    world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
-    (loss,) = losing(world, "shard/1").losses
+    world = await training(((0, 600, 0), (0, 600, 0)), ((0, 600, 0), (0, 600, 0)))
+    world = with_shard(world, 1, lost_at=world.now, saved_samples=100)
+    loss = loss_of_shard_1(world)
     assert (loss.saved, loss.kept_after) == (600, 600)
-    shards = tuple(s.evolve(incarnation=2) if s.index == 1 else s for s in shards)
-    world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
-    (loss,) = losing(world, "shard/1").losses
-    assert loss.saved == 100
+    assert loss_of_shard_1(with_shard(world, 1, incarnation=2)).saved == 100
 
 
-async def in_parity(data_shards: int, protected: tuple[int, ...]) -> PassInput:
+async def in_parity(data_shards: int, protected: Samples) -> PassInput:
     """A job of three shards and one trainer, which has forgotten up to 550 of shard 1."""
-    world = await training(t0=((500, 550, 500), (500, 500, 500)))
-    spec = world.job.spec
-    recovery = spec.recovery.model_copy(update={"redundancy": Redundancy(data_shards=data_shards)})
-    world = replace(world, job=replace(world.job, spec=spec.model_copy(update={"recovery": recovery})))
-    uid = world.job.status.trainers[0].uid
-    report = world.reports[uid]
-    assert isinstance(report, TrainerReport)
-    return replace(world, reports={**world.reports, uid: replace(report, shard_protected=protected)})
+    world = await training(((500, 550, 500), (500, 500, 500)))
+    world = with_spec(world, "recovery", redundancy=Redundancy(data_shards=data_shards))
+    return with_report(world, "trainer/0", shard_protected=protected)
 
 
-async def test_what_parity_holds_counts_as_saved() -> None:
+async def test_parity_counts_as_saved() -> None:
     world = await in_parity(1, (600, 590, 600))
-    (loss,) = losing(world, "shard/1").losses
+    loss = loss_of_shard_1(world)
     assert (loss.saved, loss.kept_after) == (590, 550)
-    first, last = losing(await in_parity(1, (600, 590, 600)), "shard/0", "shard/1").losses
+    first, last = losing(world, "shard/0", "shard/1").losses
     assert (first.saved, last.saved) == (500, 590), "shard 1 kept the parity of shard 0, and shard 2 that of shard 1"
 
 
 async def test_parity_does_not_count_where_others_of_the_stripe_are_lost_or_do_not_hold_it() -> None:
     world = await in_parity(2, (600, 590, 600))
     assert {loss.saved for loss in losing(world, "shard/0", "shard/1").losses} == {500}
-    (loss,) = losing(await in_parity(2, (600, -1, 600)), "shard/1").losses
-    assert loss.saved == 500
-
-
-async def test_parity_does_not_count_while_a_neighbour_is_being_replaced() -> None:
+    assert loss_of_shard_1(await in_parity(2, (600, -1, 600))).saved == 500
     world = await in_parity(1, (600, 590, 600))
-    shards = tuple(s.evolve(lost_at=world.now) if s.index == 2 else s for s in world.job.status.shards)
-    world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
-    (loss,) = losing(world, "shard/1").losses
-    assert loss.saved == 500
+    assert loss_of_shard_1(with_shard(world, 2, lost_at=world.now)).saved == 500, "its neighbour is being replaced"
 
 
 def knowing(world: PassInput, protected: int | None, **of_shard_1: Any) -> PassInput:
-    """With what was told of parity last, and other fields of shard 1."""
-    status = world.job.status
-    shards = tuple(s.evolve(**of_shard_1) if s.index == 1 else s for s in status.shards)
-    progress = status.progress.evolve(protected_samples=protected)
-    return replace(world, job=replace(world.job, status=status.evolve(shards=shards, progress=progress)))
+    """With the parity that was told last, and other fields of shard 1."""
+    progress = world.job.status.progress.evolve(protected_samples=protected)
+    return with_status(with_shard(world, 1, **of_shard_1), progress=progress)
 
 
 @pytest.mark.parametrize(("known", "saved"), [(580, 580), (None, 500)])
-async def test_once_all_trainers_are_lost_it_counts_what_was_told_of_parity_last(known: int | None, saved: int) -> None:
+async def test_once_all_trainers_are_lost_the_parity_that_was_told_last_counts(known: int | None, saved: int) -> None:
     world = knowing(await in_parity(1, (600, 590, 600)), known, saved_samples=500)
-    (loss,) = losing(world, "shard/1", "trainer/0").losses
+    loss = loss_of_shard_1(world, "trainer/0")
     assert (loss.saved, loss.kept_after) == (saved, None)
 
 
-async def test_a_shard_that_is_lost_again_before_it_was_there_is_in_parity_as_before() -> None:
-    """No trainer has spoken with it: what they may have forgotten since its last save is in the parity all the same."""
-    world = knowing(
-        await in_parity(1, (600, -1, 600)), 580, incarnation=2, lost_at=1.0, floor_samples=590, state="Restoring"
-    )
-    (loss,) = losing(world, "shard/1").losses
-    assert loss.saved == 590
-
-
-async def test_a_shard_that_did_not_find_its_floor_is_not_in_parity() -> None:
-    world = knowing(
-        await in_parity(1, (600, 590, 600)), 580, lost_at=1.0, floor_samples=590, state="BelowFloor", saved_samples=100
-    )
-    draft = begin(world)
-    uid = world.job.status.shards[1].uid
-    shard = world.reports[uid]
-    assert isinstance(shard, ShardReport)
-    given = recovery_input(draft)
-    assert given is not None
-    (loss,) = given.losses
-    assert loss.saved == 500, "the newest save that its trainer knows"
+@pytest.mark.parametrize(
+    ("protected", "shard", "saved"),
+    [
+        # No trainer has spoken with it: what they may have forgotten since its last save is in the parity all the same.
+        (-1, {"incarnation": 2, "state": "Restoring"}, 590),
+        (590, {"state": "BelowFloor", "saved_samples": 100}, 500),  # the newest save that its trainer knows
+    ],
+    ids=["lost before it was there", "did not find its floor"],
+)
+async def test_a_shard_that_is_lost_again_is_in_parity_unless_it_did_not_find_its_floor(
+    protected: int, shard: dict[str, Any], saved: int
+) -> None:
+    world = knowing(await in_parity(1, (600, protected, 600)), 580, lost_at=1.0, floor_samples=590, **shard)
+    if shard["state"] == "Restoring":
+        assert loss_of_shard_1(world).saved == saved
+    else:
+        given = recovery_input(begin(world))
+        assert given is not None
+        (loss,) = given.losses
+        assert loss.saved == saved
 
 
 @pytest.mark.parametrize(
@@ -205,13 +183,9 @@ async def test_a_shard_that_did_not_find_its_floor_is_not_in_parity() -> None:
     ],
 )
 async def test_the_status_says_what_is_protected_of_all_shards(
-    saves: tuple[int, ...], protected: tuple[int, ...], expected: int | None
+    saves: Samples, protected: Samples, expected: int | None
 ) -> None:
-    world = await in_parity(1, protected)
-    uid = world.job.status.trainers[0].uid
-    report = world.reports[uid]
-    assert isinstance(report, TrainerReport)
-    world = replace(world, reports={**world.reports, uid: replace(report, shard_saves=saves)})
+    world = with_report(await in_parity(1, protected), "trainer/0", shard_saves=saves)
     assert apply_reports(begin(world)).status.progress.protected_samples == expected
 
 
@@ -221,39 +195,28 @@ async def test_the_status_says_what_is_protected_of_all_shards(
 )
 async def test_while_the_store_is_away_it_says_what_parity_gives_back(protected: int, says: str) -> None:
     world = knowing(await in_parity(1, (600, 590, 600)), protected)
-    uid = world.job.status.trainers[0].uid
-    report = world.reports[uid]
-    assert isinstance(report, TrainerReport)
-    away = replace(report, problem=Problem("StoreUnreachable", "no answer", "check it"))
-    status = world.job.status
-    shards = tuple(shard.evolve(saved_samples=500) for shard in status.shards)
-    world = replace(world, job=replace(world.job, status=status.evolve(shards=shards)))
-    (update,) = snapshots(begin(replace(world, reports={**world.reports, uid: away})))
+    world = with_report(world, "trainer/0", problem=Problem("StoreUnreachable", "no answer", "check it"))
+    for index in range(3):
+        world = with_shard(world, index, saved_samples=500)
+    (update,) = snapshots(begin(world))
     assert update.status == "True"
     assert update.message.endswith(says)
 
 
 @pytest.mark.parametrize(("rebuilt", "tier"), [(True, "Parity"), (False, "NewPod")])
 async def test_a_shard_that_was_rebuilt_is_told_once(tier: str, *, rebuilt: bool) -> None:
-    world = await in_parity(1, (600, 590, 600))
     failure = FailureRecord(time=1.0, role="shard", index=1, incarnation=1, kind="Killed", action="ReplaceShards")
-    world = knowing(world, 590, lost_at=1.0, floor_samples=590, incarnation=2)
-    status = world.job.status.evolve(failures=(failure,))
-    uid = status.shards[1].uid
-    report = world.reports[uid]
-    assert isinstance(report, ShardReport)
-    told = replace(
-        report, incarnation=2, rebuilt=rebuilt, restored_samples=590, resumed_samples=590, lost=(), replayed_samples=64
-    )
-    world = replace(world, job=replace(world.job, status=status), reports={**world.reports, uid: told})
+    world = knowing(await in_parity(1, (600, 590, 600)), 590, lost_at=1.0, floor_samples=590, incarnation=2)
+    told = {"incarnation": 2, "rebuilt": rebuilt, "restored_samples": 590, "resumed_samples": 590, "lost": ()}
+    world = with_report(with_status(world, failures=(failure,)), "shard/1", **told, replayed_samples=64)
     draft = apply_reports(begin(world))
     (record,) = draft.status.failures
     assert (record.tier, record.lost_samples) == (tier, 0)
     events = [each for each in draft.events if each.reason == "Rebuilt"]
     assert len(events) == rebuilt
     assert not rebuilt or "shard/1, incarnation 2" in events[0].message
-    again = replace(world, job=replace(world.job, status=draft.status))
-    assert not [each for each in apply_reports(begin(again)).events if each.reason == "Rebuilt"]
+    again = apply_reports(begin(with_status(world, draft.status)))
+    assert not [each for each in again.events if each.reason == "Rebuilt"]
 
 
 @pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (5, 2), (7, 3), (18, 4)])
@@ -267,12 +230,10 @@ def test_the_ring_is_that_of_the_shards(shards: int, k: int) -> None:
 @pytest.mark.parametrize("flushed", [True, False])
 async def test_a_drained_shard_needs_nothing_of_a_lost_trainer(*, flushed: bool) -> None:
     """Its flush holds all that was acknowledged, and the heir computes the rest again."""
-    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
-    draft = begin(world)
+    world = await training(NOTHING, NOTHING)
     grant = ShardGrant(0, 150, (), flushed=flushed)
-    draft = apply_replacement(draft, Replace((grant,), (), 0, None, (), "a test"))
-    world = replace(world, job=replace(world.job, status=draft.status))
-    given = losing(world, "trainer/1")
+    draft = apply_replacement(begin(world), Replace((grant,), (), 0, None, (), "a test"))
+    given = losing(with_status(world, draft.status), "trainer/1")
     bound = given.trainer_bound
     assert bound is not None
     assert bound > 150
@@ -280,30 +241,24 @@ async def test_a_drained_shard_needs_nothing_of_a_lost_trainer(*, flushed: bool)
 
 
 async def test_without_replay_reports_change_nothing() -> None:
-    world = await training(replay="Off", t0=((0, 0, 0), (500, 500, 500)), t1=((0, 0, 0), (500, 500, 500)))
+    told = ((0, 0, 0), (500, 500, 500))
+    world = await training(told, told, replay="Off")
     given = losing(world, "shard/1")
     (loss,) = given.losses
-    assert loss.kept_after is None
-    assert loss.saved == world.job.status.shards[1].saved_samples
+    assert (loss.kept_after, loss.saved) == (None, world.job.status.shards[1].saved_samples)
     assert given.bereft == ()
 
 
-async def test_how_long_a_shard_was_sent_pushes_again_is_learnt_once() -> None:
+async def test_the_time_that_replay_took_is_learnt_once() -> None:
     """It is told with what was lost, when all of it has come; at 100 samples a second, 500 are 5 s of training."""
-    world = await training(t0=((0, 0, 0), (0, 0, 0)))
-    first, *rest = world.job.status.shards
-    waiting = first.evolve(lost_at=world.now, floor_samples=0)
+    world = await training(NOTHING)
     learnt = world.job.status.policy.evolve(samples_per_second=100.0, replay_ratio=None)
-    status = world.job.status.evolve(shards=(waiting, *rest), policy=learnt)
-    told = world.reports[first.uid]
-    assert isinstance(told, ShardReport)
-    told = replace(told, restored_samples=0, resumed_samples=500, replayed_samples=500, replay_s=0.5)
-    reports = {**world.reports, first.uid: told}
-    world = replace(world, job=replace(world.job, status=status), reports=reports)
+    world = with_status(with_shard(world, 0, lost_at=world.now, floor_samples=0), policy=learnt)
+    told = {"restored_samples": 0, "resumed_samples": 500, "replayed_samples": 500, "replay_s": 0.5}
+    world = with_report(world, "shard/0", **told)
     once = apply_reports(begin(world)).status
     assert once.policy.replay_ratio == pytest.approx(0.1)
-    again = replace(world, job=replace(world.job, status=once))
-    assert apply_reports(begin(again)).status.policy.replay_ratio == once.policy.replay_ratio
+    assert apply_reports(begin(with_status(world, once))).status.policy.replay_ratio == once.policy.replay_ratio
 
 
 @pytest.mark.parametrize(
@@ -311,15 +266,9 @@ async def test_how_long_a_shard_was_sent_pushes_again_is_learnt_once() -> None:
     [((), TrainerState.TRAINING, False), ((), TrainerState.LOADING, True), ((-1, -1, -1), TrainerState.TRAINING, True)],
 )
 async def test_a_leader_that_trains_and_keeps_no_pushes_is_of_an_image_without_replay(
-    forgotten: tuple[int, ...],
-    state: TrainerState,
-    replays: bool,  # noqa: FBT001
+    forgotten: Samples, state: TrainerState, *, replays: bool
 ) -> None:
-    world = await training(t0=(forgotten, (0, 0, 0)))
-    uid = world.job.status.trainers[0].uid
-    report = world.reports[uid]
-    assert isinstance(report, TrainerReport)
-    world = replace(world, reports={**world.reports, uid: replace(report, state=state)})
+    world = with_report(await training((forgotten, (0, 0, 0))), "trainer/0", state=state)
     runtime = apply_reports(begin(world)).status.runtime
     assert runtime is not None
     assert (runtime.replay.memory_bytes > 0) is replays

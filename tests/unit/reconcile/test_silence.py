@@ -1,8 +1,9 @@
 """When silence of a member counts, and who is at fault where members call each other silent."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -10,28 +11,23 @@ from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import SPILL_UNAVAILABLE, Problem, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
 from cpr_operator.api.held_out_spec import EarlyStop
-from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
-from cpr_operator.reconcile.observe import ends_untold, observe
-from cpr_operator.reconcile.pass_ import Lost
+from cpr_operator.reconcile.observe import begin, ends_untold, observe
+from cpr_operator.reconcile.pass_ import Lost, Report
+from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
 from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
-from support.driver import world_in_mid_training
-
-
-def pod_of(world: PassInput, name: str) -> PodView:
-    role, _, index = name.partition("/")
-    return next(pod for pod in world.pods if (pod.role, pod.index) == (role, int(index)))
+from simulation.control_plane.run import Simulation, input_in_mid_training
+from simulation.control_plane.workload import BATCH, Scenario, spec
+from support.passes import pod_of, with_pod, with_report, with_shard, with_spec, with_status, without_reports
 
 
 def missing(world: PassInput, target: str, *reporters: str) -> PassInput:
     """The world where these miss `target`, who does not answer itself."""
-    reports: dict[str, Any] = dict(world.reports)
-    reports.pop(pod_of(world, target).uid, None)
+    world = without_reports(world, target)
     for name in reporters:
-        uid = pod_of(world, name).uid
-        reports[uid] = replace(reports[uid], silent=(target,))
-    return replace(world, reports=reports)
+        world = with_report(world, name, silent=(target,))
+    return world
 
 
 def is_hung(world: PassInput, name: str) -> bool:
@@ -53,21 +49,15 @@ def is_hung(world: PassInput, name: str) -> bool:
     ],
 )
 async def test_who_has_to_miss_a_member(trainers: int, target: str, reporters: tuple[str, ...], hung: bool) -> None:  # noqa: FBT001
-    assert is_hung(missing(await world_in_mid_training(trainers), target, *reporters), target) is hung
+    assert is_hung(missing(await input_in_mid_training(trainers), target, *reporters), target) is hung
 
 
-async def test_a_member_that_restores_is_not_hung() -> None:
-    world = missing(await world_in_mid_training(1), "shard/1", "trainer/0")
-    shards = tuple(s.model_copy(update={"lost_at": world.now}) if s.index == 1 else s for s in world.job.status.shards)
-    status = world.job.status.model_copy(update={"shards": shards})
-    assert not is_hung(replace(world, job=replace(world.job, status=status)), "shard/1")
-
-
-async def test_a_report_of_another_generation_is_no_witness() -> None:
-    world = missing(await world_in_mid_training(1), "shard/1", "trainer/0")
-    counters = world.job.status.counters.model_copy(update={"generation": 2})
-    status = world.job.status.model_copy(update={"counters": counters})
-    assert not is_hung(replace(world, job=replace(world.job, status=status)), "shard/1")
+async def test_a_member_that_restores_or_is_missed_in_another_generation_is_not_hung() -> None:
+    world = missing(await input_in_mid_training(1), "shard/1", "trainer/0")
+    assert is_hung(world, "shard/1")
+    assert not is_hung(with_shard(world, 1, lost_at=world.now), "shard/1")
+    later = world.job.status.counters.model_copy(update={"generation": 2})
+    assert not is_hung(with_status(world, counters=later), "shard/1")
 
 
 def peers(trainers: Mapping[int, str], shards: Mapping[int, str]) -> dict[str, Peer]:
@@ -196,7 +186,7 @@ def test_nobody_waits_for_the_word_of_a_newcomer() -> None:
 
 @pytest.mark.parametrize("trainers", [1, 2])
 async def test_trainers_that_are_cut_off_from_the_shards_are_replaced_and_nobody_else(trainers: int) -> None:
-    world = await world_in_mid_training(trainers)
+    world = await input_in_mid_training(trainers)
     cut_off = tuple(f"trainer/{i}" for i in range(trainers))
     reports = {
         uid: replace(report, silent=THREE, state=TrainerState.PAUSED, waiting_for=THREE)
@@ -211,99 +201,79 @@ async def test_trainers_that_are_cut_off_from_the_shards_are_replaced_and_nobody
 
 
 async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> None:
-    world = await world_in_mid_training(2)
-    status = world.job.status
-    island: dict[str, Any] = {"node": "island"}
-    status = status.model_copy(
-        update={
-            "shards": (*status.shards[:2], status.shards[2].model_copy(update=island)),
-            "trainers": (status.trainers[0], status.trainers[1].model_copy(update=island)),
-        }
-    )
-    gone = {pod_of(world, name).uid for name in ("trainer/1", "shard/2")}
-    pods = tuple(replace(pod, **island) if pod.uid in gone else pod for pod in world.pods)
-    reports: dict[str, Any] = {uid: report for uid, report in world.reports.items() if uid not in gone}
-    for name, silent in (("trainer/0", ("shard/2", "trainer/1")), ("shard/0", ("trainer/1",))):
-        uid = pod_of(world, name).uid
-        reports[uid] = replace(reports[uid], silent=silent)
-    status = reconcile(replace(world, job=replace(world.job, status=status), pods=pods, reports=reports)).status
+    world = with_shard(await input_in_mid_training(2), 2, node="island")
+    leader, other = world.job.status.trainers
+    world = with_status(world, trainers=(leader, other.model_copy(update={"node": "island"})))
+    for name in ("trainer/1", "shard/2"):
+        world = with_pod(world, name, node="island")
+    world = without_reports(world, "trainer/1", "shard/2")
+    world = with_report(world, "trainer/0", silent=("shard/2", "trainer/1"))
+    status = reconcile(with_report(world, "shard/0", silent=("trainer/1",))).status
     assert [shard.incarnation for shard in status.shards] == [1, 1, 2]
     assert [trainer.incarnation for trainer in status.trainers] == [1, 2]
     assert (status.shards[2].avoid, status.trainers[1].avoid) == ("island", "island")
 
 
-async def wakes(world: PassInput, reports: Mapping[str, Any]) -> tuple[str, float, bool]:
+async def wakes(world: PassInput) -> tuple[str, float, bool]:
     """The phase, when the next pass is due, and whether training stands still; saves are ten minutes apart."""
-    snapshots = world.job.spec.snapshots.model_copy(update={"dense_interval_seconds": 600})
     plan = world.job.status.plan
     assert plan is not None
-    status = world.job.status.model_copy(update={"plan": plan.model_copy(update={"interval_seconds": 600.0})})
-    job = replace(world.job, spec=world.job.spec.model_copy(update={"snapshots": snapshots}), status=status)
-    outcome = reconcile(replace(world, job=job, reports=reports))
+    world = with_status(world, plan=plan.model_copy(update={"interval_seconds": 600.0}))
+    outcome = reconcile(with_spec(world, "snapshots", dense_interval_seconds=600))
     assert outcome.wake_after_s is not None
     return outcome.status.phase, outcome.wake_after_s, outcome.stalled
 
 
-async def test_while_only_one_misses_a_member_the_others_are_asked_again_soon() -> None:
-    world = await world_in_mid_training(2)
-    reports = missing(world, "shard/1", "trainer/0").reports
-    assert await wakes(world, reports) == ("Running", world.timing.changing_s / 2, True)
+async def test_while_a_member_is_missed_or_the_leader_does_not_answer_the_next_pass_is_soon() -> None:
+    world = await input_in_mid_training(2)
+    soon_s = world.timing.changing_s
+    assert await wakes(missing(world, "shard/1", "trainer/0")) == ("Running", soon_s / 2, True)
+    assert await wakes(replace(world, reports={})) == ("Running", soon_s, False)
 
 
 async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
     """Whether it can name them yet or not; but not one that waits for the store, which nobody is replaced for."""
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     uid = pod_of(world, "trainer/0").uid
-    report = world.reports[uid]
-    assert isinstance(report, TrainerReport)
-    _, usual_s, stalled = await wakes(world, {uid: report})
+    world = replace(world, reports={uid: world.reports[uid]})
+    _, usual_s, stalled = await wakes(world)
     assert (usual_s > world.timing.changing_s, stalled) == (True, False)
     slow = Problem(PRECISION_EMULATED, "bf16 is emulated.", "Train in fp32.")
     full = Problem(SPILL_UNAVAILABLE, "The disk is full.", "Free it.")
     for names, problem in ((("shard/1",), None), ((), None), ((), slow), ((), full)):
-        waiting = replace(report, state=TrainerState.PAUSED, waiting_for=names, problem=problem)
-        assert await wakes(world, {uid: waiting}) == ("Running", world.timing.changing_s / 2, True)
-    store = replace(report, state=TrainerState.PAUSED, problem=Problem("StoreUnreachable", "It is away.", "Wait."))
-    assert await wakes(world, {uid: store}) == ("Running", usual_s, False)
+        waiting = with_report(world, "trainer/0", state=TrainerState.PAUSED, waiting_for=names, problem=problem)
+        assert await wakes(waiting) == ("Running", world.timing.changing_s / 2, True)
+    away = Problem("StoreUnreachable", "It is away.", "Wait.")
+    assert await wakes(with_report(world, "trainer/0", state=TrainerState.PAUSED, problem=away)) == (
+        "Running",
+        usual_s,
+        False,
+    )
 
 
-async def test_a_leader_that_does_not_answer_is_asked_again_soon() -> None:
-    world = await world_in_mid_training(2)
-    assert await wakes(world, {}) == ("Running", world.timing.changing_s, False)
-
-
-async def test_only_the_leader_is_asked_while_all_is_well() -> None:
-    world = await world_in_mid_training(2)
-    assert [pod.name for pod in first_round(world)] == ["job-12345-trainer-0-1"]
+async def test_only_the_leader_is_asked_while_all_is_well_and_otherwise_everybody() -> None:
+    world = await input_in_mid_training(2)
+    leader = "job-12345-trainer-0-1"
+    assert [pod.name for pod in first_round(world)] == [leader]
+    assert set(first_round(replace(world, unheard=True))) == set(world.pods)
     assert second_round(world) == ()
-
-
-async def test_everybody_is_asked_at_once_after_the_leader_did_not_answer() -> None:
-    world = replace(await world_in_mid_training(2), unheard=True)
-    assert set(first_round(world)) == set(world.pods)
+    others = {pod.name for pod in world.pods} - {leader}
+    for seen in (replace(world, reports={}), missing(world, "shard/1", "trainer/0")):
+        assert {pod.name for pod in second_round(seen)} == others
 
 
 async def test_a_member_that_works_is_called_silent_by_the_word_of_anybody() -> None:
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     assert missed_by_peers(world) == frozenset()
     for witness in ("trainer/0", "trainer/1", "shard/0"):
         assert missed_by_peers(missing(world, "shard/1", witness)) == {pod_of(world, "shard/1").uid}
-    shards = tuple(s.model_copy(update={"lost_at": world.now}) if s.index == 1 else s for s in world.job.status.shards)
-    status = world.job.status.model_copy(update={"shards": shards})
-    restores = replace(world, job=replace(world.job, status=status))
+    restores = with_shard(world, 1, lost_at=world.now)
     assert missed_by_peers(missing(restores, "shard/1", "trainer/0")) == frozenset()
-
-
-async def test_everybody_is_asked_when_the_leader_does_not_answer_or_misses_somebody() -> None:
-    world = await world_in_mid_training(2)
-    others = {pod.name for pod in world.pods} - {"job-12345-trainer-0-1"}
-    assert {pod.name for pod in second_round(replace(world, reports={}))} == others
-    assert {pod.name for pod in second_round(missing(world, "shard/1", "trainer/0"))} == others
 
 
 async def at_the_last_step(trainers: int) -> PassInput:
     """A world whose shards have applied all steps of all trainers."""
-    world = await world_in_mid_training(trainers)
+    world = await input_in_mid_training(trainers)
     last = steps_in(world.job.status.ledger.total_samples, world.job.spec.data.batch_size)
     reports = {
         uid: replace(report, applied=(last,) * trainers) if isinstance(report, ShardReport) else report
@@ -323,11 +293,11 @@ async def test_a_trainer_that_fell_silent_after_its_last_step_has_an_end_to_be_t
 async def test_nobody_waits_for_the_kubelet_of_a_lost_node_or_of_one_with_steps_to_go() -> None:
     world = missing(await at_the_last_step(2), "trainer/0", "shard/0")
     assert ends_untold(replace(world, lost_node=pod_of(world, "trainer/0").node)) == frozenset()
-    assert ends_untold(missing(await world_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
+    assert ends_untold(missing(await input_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
 
 
 async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_trainers_completed() -> None:
-    world = missing(missing(await world_in_mid_training(2), "trainer/0", *THREE), "trainer/1")
+    world = missing(missing(await input_in_mid_training(2), "trainer/0", *THREE), "trainer/1")
     both = frozenset(pod_of(world, f"trainer/{rank}").uid for rank in (0, 1))
     reports = {
         uid: replace(report, silent=("trainer/0", "trainer/1"), applied=(7, 7))
@@ -337,9 +307,7 @@ async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_tra
     world = replace(world, reports=reports)
     assert ends_untold(world) == frozenset()
     stop = EarlyStop(metric="AUC", patience=1)
-    evaluation = world.job.spec.evaluation.model_copy(update={"early_stop": stop})
-    spec = world.job.spec.model_copy(update={"evaluation": evaluation})
-    world = replace(world, job=replace(world.job, spec=spec))
+    world = with_spec(world, "evaluation", early_stop=stop)
     assert ends_untold(world) == both
     one = {uid: replace(report, silent=("trainer/0",)) for uid, report in reports.items()}
     assert ends_untold(replace(world, reports=one)) == frozenset()
@@ -363,3 +331,36 @@ def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer
     unheard = {} if listens else {"shard/1": Verdict((), beside="trainer/0")}
     assert with_unheard(found, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == found | unheard
     assert with_unheard({}, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == {}
+
+
+STARTED = 700
+FASTEST_STEP = 12
+
+
+async def world_after(dense_sync: str) -> PassInput:
+    """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
+    driver = Simulation(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
+    await driver.passes(10)
+    world = await driver.pass_input()
+    gone = {("trainer", 1), ("shard", 0)}
+    pods = tuple(pod for pod in world.pods if (pod.role, pod.index) not in gone)
+    reports = dict[str, Report]()
+    for pod in pods:
+        match world.reports[pod.uid]:
+            case TrainerReport() as report:
+                reports[pod.uid] = replace(report, samples_started=STARTED)
+            case ShardReport() as report:
+                reports[pod.uid] = replace(report, applied=(6, FASTEST_STEP))
+    return replace(world, pods=pods, reports=reports)
+
+
+@pytest.mark.parametrize(
+    ("dense_sync", "bound"),
+    [("AllReduce", STARTED), ("ShadowMA", (FASTEST_STEP + STEPS_UNDER_WAY) * BATCH)],
+)
+async def test_without_lockstep_shards_know_how_far_the_fastest_was(dense_sync: str, bound: int) -> None:
+    world = await world_after(dense_sync)
+    given = recovery_input(begin(world))
+    assert given is not None
+    assert given.trainer_bound == bound
+    assert given.dense_charged == (dense_sync == "AllReduce")

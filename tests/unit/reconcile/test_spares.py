@@ -16,14 +16,16 @@ from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.spares import PAUSE_S, choose
-from support.driver import Driver, Scenario, spec
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, spec
+from support.passes import then, with_pod, with_spec, with_status, without_reports
 
 
 async def world(spares: int = 1, **changes: Any) -> PassInput:
     """A job that trains, and its spares are warm."""
-    driver = Driver(Scenario("spares", (), spec(shards__spares=spares, **changes)))
+    driver = Simulation(Scenario("spares", (), spec(shards__spares=spares, **changes)))
     await driver.passes(16)
-    seen = await driver.world()
+    seen = await driver.pass_input()
     assert (seen.job.status.phase, seen.job.status.recovery) == ("Running", None)
     assert [spare.state for spare in seen.job.status.spares] == ["Ready"] * spares
     return seen
@@ -33,50 +35,49 @@ def spares_of(status: Status) -> list[str]:
     return [spare.pod for spare in status.spares]
 
 
-def with_pods(seen: PassInput, change: Any) -> PassInput:
-    return replace(seen, pods=tuple(filter(None, map(change, seen.pods))))
+ENDED = {"phase": "Failed", "container": ContainerView("Terminated", "Error", "", 137)}
 
 
-def killed(seen: PassInput, *indices: int) -> PassInput:
-    """The same, with the pods of these shards killed."""
-    ended = ContainerView("Terminated", "Error", "", 137)
-
-    def kill(pod: PodView) -> PodView:
-        lost = pod.role == "shard" and pod.index in indices
-        return replace(pod, phase="Failed", container=ended) if lost else pod
-
-    gone = {pod.uid for pod in seen.pods if pod.role == "shard" and pod.index in indices}
-    reports = {uid: report for uid, report in seen.reports.items() if uid not in gone}
-    return replace(with_pods(seen, kill), reports=reports)
+def killed(seen: PassInput, *names: str) -> PassInput:
+    """The same, with the pods of these members killed."""
+    for name in names:
+        seen = with_pod(without_reports(seen, name), name, **ENDED)
+    return seen
 
 
-def then(seen: PassInput, outcome: Outcome, *, later_s: float = 1.0) -> PassInput:
-    """The next pass, in which nothing of the outcome has been done but the status."""
-    return replace(seen, job=replace(seen.job, status=outcome.status), now=seen.now + later_s)
+def spare_of(seen: PassInput) -> PodView:
+    (spare,) = [pod for pod in seen.pods if pod.role == env.ROLE_SPARE]
+    return spare
+
+
+def with_spare(seen: PassInput, pod: dict[str, Any] | None, report: dict[str, Any] | None) -> PassInput:
+    """The same, with other fields of the spare's pod and of its report, or without them."""
+    spare = spare_of(seen)
+    pods = [] if pod is None else [replace(spare, **pod)]
+    reports = dict(seen.reports)
+    warm = reports.pop(spare.uid)
+    assert isinstance(warm, ShardReport)
+    if report is not None:
+        reports[spare.uid] = replace(warm, **report)
+    return replace(seen, pods=(*(each for each in seen.pods if each != spare), *pods), reports=reports)
 
 
 def events(outcome: Outcome) -> list[str]:
     return [str(event.reason) for event in outcome.events]
 
 
-async def test_a_lost_shard_is_its_spare_from_then_on() -> None:
+async def test_a_lost_shard_is_its_spare_and_trainers_learn_its_address() -> None:
     seen = await world()
-    (spare,) = [pod for pod in seen.pods if pod.role == env.ROLE_SPARE]
-    outcome = reconcile(killed(seen, 1))
+    spare = spare_of(seen)
+    outcome = reconcile(killed(seen, "shard/1"))
     shard = outcome.status.shards[1]
     assert (shard.incarnation, shard.pod, shard.uid, shard.host) == (2, spare.name, spare.uid, spare.host)
-    assert outcome.status.spares == ()
-    assert outcome.creates == ()
+    assert (outcome.status.spares, outcome.creates) == ((), ())
     assert "SparePromoted" in events(outcome)
     (failure,) = outcome.status.failures
     assert (failure.incarnation, failure.tier, failure.action) == (1, "Spare", "ReplaceShards")
-
-
-async def test_the_spare_is_told_first_and_all_at_once_and_trainers_learn_its_address() -> None:
-    seen = await world()
-    (spare,) = [pod for pod in seen.pods if pod.role == env.ROLE_SPARE]
-    first, *others = reconcile(killed(seen, 1)).rosters
-    assert first.uid == spare.uid
+    first, *others = outcome.rosters
+    assert first.uid == spare.uid, "it is told first"
     labels = {env.LABEL_ROLE: "shard", env.LABEL_INDEX: "1", env.LABEL_INCARNATION: "2"}
     assert labels.items() <= first.labels.items()
     roster = from_json(ShardRoster, first.annotations[env.ANNOTATION_ROSTER])
@@ -89,33 +90,26 @@ async def test_the_spare_is_told_first_and_all_at_once_and_trainers_learn_its_ad
 
 
 async def test_until_its_labels_say_so_the_status_does() -> None:
-    seen = killed(await world(), 1)
+    seen = killed(await world(), "shard/1")
     once = reconcile(seen)
     again = reconcile(then(seen, once))
     assert again.status.shards[1].evolve(state="Starting") == once.status.shards[1]
     assert [patch.labels for patch in again.rosters if patch.labels] == [once.rosters[0].labels]
-    assert (again.creates, [each.name for each in again.deletes]) == ((), [])
+    assert (again.creates, again.deletes) == ((), ())
 
 
 async def test_a_promoted_spare_that_dies_before_its_labels_say_who_it_is_is_replaced_and_deleted() -> None:
-    seen = killed(await world(), 1)
-    (spare,) = [pod for pod in seen.pods if pod.role == env.ROLE_SPARE]
-    once = reconcile(seen)
-    ended = ContainerView("Terminated", "Error", "", 137)
-    dead = with_pods(
-        then(seen, once), lambda pod: replace(pod, phase="Failed", container=ended) if pod.uid == spare.uid else pod
-    )
-    reports = {uid: report for uid, report in dead.reports.items() if uid != spare.uid}
-    twice = reconcile(replace(dead, reports=reports))
+    seen = killed(await world(), "shard/1")
+    twice = reconcile(with_spare(then(seen, reconcile(seen)), ENDED, None))
     assert (twice.status.shards[1].incarnation, twice.status.shards[1].uid) == (3, "")
-    assert spare.name in [each.name for each in twice.deletes]
+    assert spare_of(seen).name in [each.name for each in twice.deletes]
     assert [pod["metadata"]["labels"].get(env.LABEL_INCARNATION) for pod in twice.creates] == ["3"]
 
 
 async def test_each_lost_shard_takes_another_spare_and_the_last_one_gets_a_new_pod() -> None:
     seen = await world(2)
     names = spares_of(seen.job.status)
-    outcome = reconcile(killed(seen, 0, 1, 2))
+    outcome = reconcile(killed(seen, "shard/0", "shard/1", "shard/2"))
     assert [shard.pod for shard in outcome.status.shards[:2]] == names
     assert len(outcome.creates) == 1
     assert outcome.status.shards[2].uid == ""
@@ -127,28 +121,15 @@ async def test_each_lost_shard_takes_another_spare_and_the_last_one_gets_a_new_p
 
 async def test_lost_trainers_get_new_pods() -> None:
     seen = await world()
-    ended = ContainerView("Terminated", "Error", "", 137)
-    lost = with_pods(
-        seen,
-        lambda pod: replace(pod, phase="Failed", container=ended) if (pod.role, pod.index) == ("trainer", 1) else pod,
-    )
-    outcome = reconcile(lost)
+    outcome = reconcile(killed(seen, "trainer/1"))
     assert [pod["metadata"]["labels"][env.LABEL_ROLE] for pod in outcome.creates] == ["trainer"]
     assert spares_of(outcome.status) == spares_of(seen.job.status)
 
 
 async def test_a_drained_shards_spare_waits_for_the_last_save() -> None:
     seen = await world()
-    until = seen.now + 30
-    drained = with_pods(
-        seen,
-        lambda pod: (
-            replace(pod, deleting_until=until, disruption="EvictionByEvictionAPI", deletion_grace_s=30)
-            if (pod.role, pod.index) == ("shard", 1)
-            else pod
-        ),
-    )
-    outcome = reconcile(drained)
+    evicted = {"deleting_until": seen.now + 30, "disruption": "EvictionByEvictionAPI", "deletion_grace_s": 30}
+    outcome = reconcile(with_pod(seen, "shard/1", **evicted))
     (roster,) = [
         from_json(ShardRoster, patch.annotations[env.ANNOTATION_ROSTER]) for patch in outcome.rosters if patch.labels
     ]
@@ -175,17 +156,9 @@ SHARD = Shard(index=1, incarnation=2, pod="job-shard-1-2", avoid="node-7")
 )
 async def test_why_a_spare_does_not_take_a_place(pod: Any, report: Any, why: str) -> None:
     seen = await world()
-    (view,) = [each for each in seen.pods if each.role == env.ROLE_SPARE]
     (spare,) = seen.job.status.spares
-    warm = seen.reports[view.uid]
-    assert isinstance(warm, ShardReport)
-    assert choose([spare], seen, SHARD).pod == view
-    seen = with_pods(
-        seen,
-        lambda each: each if each.uid != view.uid else None if pod is None else replace(view, **pod),
-    )
-    reports = {**seen.reports, view.uid: replace(warm, **report)} if report is not None else {}
-    choice = choose([spare], replace(seen, reports=reports), SHARD)
+    assert choose([spare], seen, SHARD).pod == spare_of(seen)
+    choice = choose([spare], with_spare(seen, pod, report), SHARD)
     assert (choice.pod, choice.reason) == (None, f"{spare.pod} {why}")
 
 
@@ -198,30 +171,23 @@ async def test_the_first_that_can_is_taken() -> None:
 
 
 async def test_a_life_that_a_spare_had_before_is_no_failure_of_the_shard() -> None:
-    seen = killed(await world(), 1)
-    (spare,) = [pod for pod in seen.pods if pod.role == env.ROLE_SPARE]
-    warm = seen.reports[spare.uid]
-    assert isinstance(warm, ShardReport)
-    outcome = reconcile(replace(seen, reports={**seen.reports, spare.uid: replace(warm, lives=2)}))
+    outcome = reconcile(with_spare(killed(await world(), "shard/1"), {}, {"lives": 2}))
     assert outcome.status.shards[1].lives == 2
 
 
 async def test_spares_come_once_the_job_trains_and_nobody_is_lost() -> None:
-    driver = Driver(Scenario("start", (), spec(shards__spares=1)))
+    driver = Simulation(Scenario("start", (), spec(shards__spares=1)))
     await driver.passes(1)
-    assert driver.status().phase == "Starting"
-    assert driver.status().spares == ()
-    seen = killed(await world(), 1)
+    assert (driver.status().phase, driver.status().spares) == ("Starting", ())
+    seen = killed(await world(), "shard/1")
     recovering = reconcile(seen)
     assert recovering.status.phase == "Recovering"
     assert reconcile(then(seen, recovering)).status.spares == ()
 
 
 async def test_a_spare_that_ends_is_made_anew_after_a_pause() -> None:
-    seen = await world()
-    (old,) = spares_of(seen.job.status)
-    ended = ContainerView("Terminated", "Error", "", 1)
-    dead = with_pods(seen, lambda pod: replace(pod, phase="Failed", container=ended) if pod.name == old else pod)
+    dead = with_spare(await world(), ENDED, None)
+    (old,) = spares_of(dead.job.status)
     once = reconcile(dead)
     assert [(spare.pod, spare.state) for spare in once.status.spares] == [(old, "Lost")]
     assert (once.creates, once.status.restarts, once.status.failures) == ((), 0, ())
@@ -237,8 +203,7 @@ async def test_a_refused_spare_is_tried_again_under_its_name_and_the_job_is_read
     number = seen.job.status.last_spare + 1
     name = f"{seen.job.id.stem}-spare-{number}"
     spare = Spare(number=number, pod=name, started_at=seen.now - 2 * PAUSE_S)
-    status = seen.job.status.evolve(spares=(spare,), last_spare=number)
-    refused = replace(seen, job=replace(seen.job, status=status), refusals={name: "exceeded quota"})
+    refused = replace(with_status(seen, spares=(spare,), last_spare=number), refusals={name: "exceeded quota"})
     outcome = reconcile(refused)
     assert outcome.status.spares == (spare,)
     assert [pod["metadata"]["name"] for pod in outcome.creates] == [name]
@@ -248,8 +213,7 @@ async def test_a_refused_spare_is_tried_again_under_its_name_and_the_job_is_read
 
 async def test_no_name_is_used_twice_even_if_the_status_forgot_its_spares() -> None:
     seen = await world(2)
-    forgotten = replace(seen, job=replace(seen.job, status=seen.job.status.evolve(spares=(), last_spare=0)))
-    outcome = reconcile(forgotten)
+    outcome = reconcile(with_status(seen, spares=(), last_spare=0))
     there = {pod.name for pod in seen.pods}
     made = [pod["metadata"]["name"] for pod in outcome.creates]
     assert len(made) == 2
@@ -259,9 +223,7 @@ async def test_no_name_is_used_twice_even_if_the_status_forgot_its_spares() -> N
 
 @pytest.mark.parametrize(("wanted", "there"), [(0, 0), (1, 1), (3, 3)])
 async def test_their_number_follows_the_spec(wanted: int, there: int) -> None:
-    seen = await world(2)
-    document = seen.job.spec.model_copy(update={"shards": seen.job.spec.shards.model_copy(update={"spares": wanted})})
-    outcome = reconcile(replace(seen, job=replace(seen.job, spec=document)))
+    outcome = reconcile(with_spec(await world(2), "shards", spares=wanted))
     assert len(outcome.status.spares) == there
     assert len(outcome.creates) == max(wanted - 2, 0)
     assert len(outcome.deletes) == max(2 - wanted, 0)

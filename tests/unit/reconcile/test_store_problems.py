@@ -9,9 +9,9 @@ from cpr_operator.reconcile.observe import LATE
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import StoreError
 from cpr_trainer.tables.capture import OutrunError
-from support.driver import Driver, Scenario, spec
-from support.fake_cluster import FakeCluster
-from support.story import after, trained
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.run import Simulation
+from simulation.control_plane.workload import Scenario, after, spec, trained
 
 OUTRUN = Problem("SaveOutrun", "Training changed rows faster than the store took them.", "Use more shards.")
 
@@ -43,7 +43,7 @@ def recover(cluster: FakeCluster) -> None:
 
 async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
     job = spec(snapshots__interval={"mode": "Fixed", "seconds": 1})
-    life = await Driver(Scenario("outrun", ((trained(500), give_up), (after(6.0), recover)), job)).run()
+    life = await Simulation(Scenario("outrun", ((trained(500), give_up), (after(6.0), recover)), job)).run()
     told = []
     for document in life.cluster.statuses:
         status = Status.model_validate(document)
@@ -69,7 +69,7 @@ def log_grows(cluster: FakeCluster) -> None:
 
 
 async def test_files_that_came_too_late_are_told_once() -> None:
-    life = await Driver(Scenario("grows", ((trained(500), log_grows),), spec())).run()
+    life = await Simulation(Scenario("grows", ((trained(500), log_grows),), spec())).run()
     outdated = next(c for c in life.status.conditions if c.type == "DataOutdated")
     assert (outdated.status, outdated.reason) == ("True", "NewFiles")
     events = [e.message for e in life.cluster.events.values() if e.reason == "DataOutdated"]

@@ -7,21 +7,22 @@ import pytest
 
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
 from cpr_operator.api.progress import HeldOut
-from cpr_operator.api.status import Anchor, Status
+from cpr_operator.api.status import Anchor
 from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin, recorded_in
 from cpr_operator.reconcile.pass_ import PassInput, Report
 from cpr_operator.reconcile.recover import apply_rollback
 from cpr_operator.recovery.decide import RollBack
-from support.driver import world_in_mid_training
+from simulation.control_plane.run import input_in_mid_training
+from support.passes import with_status
 
 STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
 
 
 async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> PassInput:
     """A job that has just gone back to step 0: shards restore, and the leader reports with new counters."""
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     rolled = apply_rollback(begin(world), RollBack(None, (), "test")).status
     counters = rolled.counters.to_contract()
     reports: dict[str, Report] = {}
@@ -32,15 +33,15 @@ async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.REST
         else:
             told = replace(report, **(leader if report.index == 0 else {"state": TrainerState.JOINING}))
         reports[uid] = replace(told, counters=counters)
-    return replace(world, job=replace(world.job, status=rolled), reports=reports, now=world.now + 1)
+    return replace(with_status(world, rolled), reports=reports, now=world.now + 1)
 
 
 @pytest.mark.parametrize(("samples", "recorded"), [(0, 0), (199, 0), (200, 20), (400, 20)])
 async def test_a_rollback_forgets_an_evaluation_that_it_undoes(samples: int, recorded: int) -> None:
     """Otherwise the next generation's evaluation of that step would count as recorded."""
-    world = await world_in_mid_training(2)
+    world = await input_in_mid_training(2)
     progress = world.before.progress.evolve(step=50, samples=500, held_out=HeldOut(step=20, samples=200, scored=10))
-    world = replace(world, job=replace(world.job, status=world.before.evolve(progress=progress)))
+    world = with_status(world, progress=progress)
     anchor = Anchor(key="job/1", digest="", generation=1, step=samples // 10, samples=samples) if samples else None
     rolled = apply_rollback(begin(world), RollBack(anchor, (), "test")).status
     assert recorded_in(rolled).evaluation == recorded
@@ -64,16 +65,9 @@ async def test_a_leader_at_work_is_believed_once_a_shard_serves() -> None:
     assert {shard.state for shard in apply_reports(begin(world)).status.shards} == {"Ready"}
 
 
-async def _saved(key: str, samples: int) -> Status:
-    world = await sent_back({"state": TrainerState.JOINING, "dense_save": SaveRef(key, 15, samples), "samples": 0})
-    return apply_reports(begin(world)).status
-
-
-async def test_a_dense_save_of_the_generation_before_is_none() -> None:
+@pytest.mark.parametrize(("generation", "saved"), [(1, 0), (2, 1500)])
+async def test_a_dense_save_of_the_generation_before_is_none(generation: int, saved: int) -> None:
     uid = (await sent_back({})).job.id.uid
-    assert (
-        await _saved(f"{uid}/gen-0001/dense/group-0001/step-000000015-dense/manifest.json", 1500)
-    ).dense.saved_samples == 0
-    assert (
-        await _saved(f"{uid}/gen-0002/dense/group-0001/step-000000015-dense/manifest.json", 1500)
-    ).dense.saved_samples == 1500
+    key = f"{uid}/gen-000{generation}/dense/group-0001/step-000000015-dense/manifest.json"
+    world = await sent_back({"state": TrainerState.JOINING, "dense_save": SaveRef(key, 15, 1500), "samples": 0})
+    assert apply_reports(begin(world)).status.dense.saved_samples == saved

@@ -1,7 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpr_operator.api.status import Dense, Shard, Status
 from cpr_operator.ledger import Ledger
+from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.recovery.account import Account
 
 
@@ -63,3 +66,20 @@ def test_with_other_shards_what_is_set_aside_counts_as_lost() -> None:
     book = account(((100, 200),), (), limit=1000).reserve({1: ((300, 350),)}, ((400, 410),)).reshard(4, 2000)
     assert (book.ledger.spent, book.ledger.limit, book.reserved, book.dense) == (2 * 170, 2000, ((),) * 4, ())
     assert (book.charged, book.set_aside) == (340, 0)
+
+
+@pytest.mark.parametrize(
+    ("dense", "owed"),
+    [
+        (Dense(floor_samples=300), ()),
+        (Dense(floor_samples=300, owes_from=300), ((300, 500),)),
+        (Dense(floor_samples=300, owes_from=200, reserved=((300, 400),)), ((200, 500),)),
+        # As releases before owesFrom left it.
+        (Dense(floor_samples=300, reserved=((300, 400),)), ((300, 500),)),
+    ],
+)
+def test_what_the_dense_state_owes_is_charged_up_to_the_anchor(dense: Dense, owed: tuple[tuple[int, int], ...]) -> None:
+    status = Status(shards=(Shard(index=0), Shard(index=1)), dense=dense)
+    account = account_of(status)
+    assert account.roll_back(500).ledger.lost == (owed, owed)
+    assert account_of(with_account(status, account)) == account

@@ -1,5 +1,7 @@
 """The decision, line by line: who died, what is known, what is left of the budget."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from cpr_operator.recovery.decide import (
     ShardGrant,
     WaitForReport,
     decide,
+    next_attempt,
 )
 
 OLD = Anchor(key="old", digest="0", generation=1, step=4, samples=400)
@@ -219,3 +222,12 @@ def test_a_trainer_that_dies_while_a_shard_catches_up_takes_what_it_kept_along()
     assert isinstance(decision, Replace)
     assert decision.reserves == {0: ((900, 1000),)}
     assert isinstance(decide(situation(**lost, account=NOTHING_ALLOWED)), RollBack)
+
+
+@pytest.mark.parametrize(
+    ("tried_for", "pause"),
+    [(None, 5), (0, 5), (5, 5), (10, 10), (20, 20), (40, 40), (80, 60), (1e6, 60), (-3, 5)],
+)
+def test_the_pause_doubles_up_to_a_minute(tried_for: float | None, pause: float) -> None:
+    lost_at = None if tried_for is None else 1000.0 - tried_for
+    assert next_attempt(1000.0, lost_at) == 1000.0 + pause

@@ -8,7 +8,6 @@ import random
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +23,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.reports import RECORDED_HEADER, ExitCode, Problem, SaveRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
-from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, status_server, stop_on_sigterm
+from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, stop_on_sigterm
 from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError
 
 STATUS = SaveRef("key", 3, 300)
@@ -107,19 +106,6 @@ def test_a_client_that_says_nothing_is_in_nobodys_way(url: str) -> None:
         assert get(f"{url}/status").status_code == 200
 
 
-def test_a_client_that_sends_byte_by_byte_is_cut_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_server, "_DEADLINE_S", 0.5)
-    host, _, port = url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port))) as client, pytest.raises(ConnectionError):
-        _dribble(client, b"GET /status HTTP/1.0\r\nX: " + b"y" * 20)
-
-
-def _dribble(connection: socket.socket, words: bytes) -> None:
-    for byte in words:
-        connection.send(bytes([byte]))
-        time.sleep(0.1)
-
-
 def test_clients_take_a_bounded_number_of_threads_and_keep_nobody_out(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     before = threading.active_count()
@@ -198,6 +184,6 @@ def test_sigterm_is_a_request() -> None:
         stop = stop_on_sigterm()
         assert not stop.is_set()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.wait(10)
+        assert stop.wait()
     finally:
         signal.signal(signal.SIGTERM, before)

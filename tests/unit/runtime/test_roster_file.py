@@ -64,10 +64,12 @@ def test_an_older_roster_and_an_equal_one_are_passed_over(path: Path) -> None:
     assert file.newest == roster(6)
 
 
-@pytest.mark.parametrize("half", ["", '{"contract":1,', '{"contract":1}', "\ufffd", to_json(ROSTER)[:-20]])
-def test_a_half_written_file_is_read_again(path: Path, half: str) -> None:
+@pytest.mark.parametrize(
+    "half", [b"", b'{"contract":1,', b'{"contract":1}', b"\xff\xfe\x00", to_json(ROSTER)[:-20].encode()]
+)
+def test_a_half_written_file_is_read_again(path: Path, half: bytes) -> None:
     file = RosterFile(path, ShardRoster)
-    path.write_text(half)
+    path.write_bytes(half)
     assert file.poll() is None
     assert file.problem
     before = path.stat()
@@ -75,13 +77,6 @@ def test_a_half_written_file_is_read_again(path: Path, half: str) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # within one tick of the clock
     assert file.poll() == ROSTER
     assert file.problem is None
-
-
-def test_bytes_that_are_no_text_are_no_roster(path: Path) -> None:
-    path.write_bytes(b"\xff\xfe\x00")
-    file = RosterFile(path, ShardRoster)
-    assert file.poll() is None
-    assert file.problem
 
 
 def test_a_file_that_vanishes_changes_nothing(path: Path) -> None:
@@ -126,11 +121,11 @@ def test_watching_sees_a_roster_that_comes_later(path: Path) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     replace_file(path, to_json(roster(5)))
-    assert first.wait(10)
+    assert first.wait()
     replace_file(path, to_json(roster(7)))
-    watcher.join(10)
+    watcher.join()
     stop.set()
-    watcher.join(10)
+    watcher.join()
     assert seen == [5, 7]
 
 

@@ -29,6 +29,11 @@ class Pod:
         Page(size, job or self.job)
         return page_of(job or self.job, SharedMemory(size.bytes, self.rows), self.scratch)
 
+    def page(self) -> Page:
+        page = self.begin()
+        assert page is not None
+        return page
+
 
 @pytest.fixture
 def pod(tmp_path: Path) -> Pod:
@@ -36,8 +41,7 @@ def pod(tmp_path: Path) -> Pod:
 
 
 def test_the_first_keeper_begins_with_nothing(pod: Pod) -> None:
-    page = pod.begin()
-    assert page is not None
+    page = pod.page()
     assert (page.life, page.read(), page.fits) == (0, None, True)
 
 
@@ -45,12 +49,10 @@ def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
     pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cpr_trainer.runtime.keeper.monotonic", lambda: 20.0)
-    first = pod.begin()
-    assert first is not None
+    first = pod.page()
     first.begin_life()
     first.turn()
-    second = pod.begin()
-    assert second is not None
+    second = pod.page()
     assert (second.life, second.restarts) == (1, 1)
     second.begin_life()
     assert second.turns == 0
@@ -59,11 +61,9 @@ def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
 
 
 def test_a_life_that_never_turned_has_ended_when_it_is_found(pod: Pod) -> None:
-    first = pod.begin()
-    assert first is not None
+    first = pod.page()
     first.begin_life()
-    second = pod.begin()
-    assert second is not None
+    second = pod.page()
     second.begin_life()
     second.work(1e9)
     ((life, took_s),) = second.in_place_s

@@ -25,7 +25,6 @@ from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Home
-from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.memory import OwnMemory
 from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
@@ -182,38 +181,6 @@ def test_a_failed_save_is_a_problem_until_one_succeeds() -> None:
     bench.hear(committed(save))
     assert bench.life.report(()).problem is None
     assert bench.life.report(()).newest_save == SaveRef("the new key", 5, 50)
-
-
-def test_a_save_stands_on_those_that_were_committed() -> None:
-    bench = Bench()
-    bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
-    bench.service.arena.epochs.now = 2  # as the restore leaves it
-    first = bench.save(5)
-    assert first.draft.chain == (LINK.ref,)
-    bench.hear(SaveFailed(Problem("StoreFull", "no room", "make room")))
-    second = bench.save(6)
-    assert second.draft.chain == (LINK.ref,), "the first is not committed"
-    bench.hear(committed(second, "second"))
-    third = bench.save(7)
-    assert [ref.key for ref in third.draft.chain] == ["full", "second"]
-    buffer = RowBuffer.like(bench.service.arena.segments[0], 80)
-    assert third.capture.fill(buffer)
-    assert buffer.slots[: buffer.used].tolist() == [7]
-
-
-def test_when_epochs_are_used_up_the_next_save_is_a_full_one() -> None:
-    bench = Bench()
-    bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
-    bench.service.arena.epochs.now = 126
-    before = bench.save(5)
-    full = bench.save(6)
-    assert (before.draft.chain, full.draft.chain) == ((LINK.ref,), ())
-    buffer = RowBuffer.like(bench.service.arena.segments[0], 80)
-    assert full.capture.fill(buffer)
-    assert buffer.slots[: buffer.used].tolist() == [5, 6]
-    bench.hear(committed(before))  # late news: its epoch means nothing any more
-    bench.hear(committed(full, "full again"))
-    assert [ref.key for ref in bench.save(7).draft.chain] == ["full again"]
 
 
 def test_a_save_that_training_outran_is_told_to_the_trainers_and_flushed_at_the_end() -> None:

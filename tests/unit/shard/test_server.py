@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from support.exchanges import wait_for
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 from support.shard_thread import ShardThread
 
-WAIT_S = 20.0
+WAIT_S = 240.0
 JOB = small_job(Path("unused"), trainers=2)
 Connect = Callable[[int, int], Exchange]
 
@@ -77,8 +76,7 @@ def test_strangers_are_told_why_and_change_nothing(
     assert Header.unpack(heard[:HEADER_BYTES]).operation is Operation.ERROR
     assert says in heard
     assert exchange.away() == ()
-    assert shard.service.progress is not None
-    assert shard.service.progress.applied == (0, 0)
+    assert shard.progress.applied == (0, 0)
 
 
 def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: Connect) -> None:
@@ -164,15 +162,3 @@ def test_a_trainer_whose_connection_broke_is_missed_like_a_silent_one(shard: Sha
     assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == (1,)
     shard.do(lambda: shard.server.forget_silent(now + WAIT_S, WAIT_S / 2))
     assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == ()
-
-
-def test_an_exchange_of_another_job_is_refused(shard: ShardThread) -> None:
-    other = Exchange(replace(JOB, job_uid="other"), 0, 1, KEY, 1000)
-    try:
-        other.follow(trainer_roster((shard.peer,)))
-        problem = "shard/0 incarnation 1 belongs to another job than trainer/0 incarnation 1"
-        wait_for(lambda: other.problems() == (problem,))
-        with pytest.raises(ShardsAwayError):
-            other.wait_ready(0.5)
-    finally:
-        other.close()

@@ -39,8 +39,7 @@ def serving(
     marks: list[Mark] = []
 
     def on_cut() -> None:
-        assert service.progress is not None
-        marks.append(service.mark(service.progress))
+        marks.append(service.mark(progress_of(service)))
 
     service.on_cut = on_cut
     clients = [FakeClient(service, rank) for rank in range(trainers)]
@@ -50,6 +49,11 @@ def serving(
     progress.cuts = Cuts(loose=loose)
     service.start(progress)
     return service, clients, marks
+
+
+def progress_of(service: Service) -> Progress:
+    assert service.progress is not None
+    return service.progress
 
 
 def changes(service: Service) -> float:
@@ -71,9 +75,8 @@ def test_a_push_is_applied_once_and_acknowledged_each_time() -> None:
 def test_an_empty_push_counts() -> None:
     service, (client,), _ = serving()
     assert client.says(Operation.PUSH, 1) == ["ACK"]
-    assert service.progress is not None
-    assert service.progress.applied == (1,)
-    assert service.progress.dirty
+    assert progress_of(service).applied == (1,)
+    assert progress_of(service).dirty
 
 
 def test_a_lookup_answers_with_its_ticket_and_the_rows() -> None:
@@ -117,14 +120,13 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     assert one.reads(row=1) == [], "a read after the held push must see it"
     assert one.says(Operation.PING) == ["PONG"]
     assert two.pushes(1, row=5) == ["ACK"]
-    assert service.progress is not None
-    assert service.progress.applied == (3, 1)
+    assert progress_of(service).applied == (3, 1)
     heard = len(one.sent)
     capture.fill(RowBuffer.like(service.arena.segments[0], 1))
     service.retry()
     assert one.heard(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)
-    assert service.progress.applied == (4, 1)
+    assert progress_of(service).applied == (4, 1)
     assert not service.waits
 
 
@@ -143,7 +145,7 @@ def test_a_loose_cut_holds_nobody_and_says_what_it_holds_by_rank() -> None:
     one.says(Operation.PING, cut_step=3)
     assert marks[-1].step == 3, "passed by all, and still the cut that the others take"
     assert marks[-1].applied == (4, 5)
-    assert service.mark(service.progress).step == 4  # type: ignore[arg-type]
+    assert service.mark(progress_of(service)).step == 4
 
 
 def test_a_loose_cut_is_given_up_as_long_as_steps_after_it_are_lost() -> None:
@@ -227,8 +229,7 @@ def test_a_cut_that_a_restored_shard_cannot_reach_does_not_hold_training() -> No
     assert client.says(Operation.PING, cut_step=3) == ["PONG"]
     assert client.pushes(5, cut_step=3) == ["ACK"], "its predecessor had acknowledged 1 to 4"
     assert not marks
-    assert service.progress is not None
-    assert service.progress.losses.lost == ((0, 40),)
+    assert progress_of(service).losses.lost == ((0, 40),)
     assert client.sent[-1][0].cut_step == 3, "the leader is told that it is given up"
 
 
@@ -295,11 +296,10 @@ def test_row_updates_that_a_rank_made_and_the_shard_does_not_know_are_lost() -> 
     one.pushes(4, row_updates=30)
     two.pushes(1, row_updates=0)
     two.pushes(2, row_updates=1)
-    assert service.progress is not None
-    assert service.progress.row_updates == RowUpdates((31, 2), lost=30)
+    assert progress_of(service).row_updates == RowUpdates((31, 2), lost=30)
     assert [client.sent[-1][0].row_updates for client in (one, two)] == [31, 2], "a newcomer goes on from there"
     two.pushes(2, row_updates=1)
-    assert service.progress.row_updates == RowUpdates((31, 2), lost=30), "a push that is dropped counts for nothing"
+    assert progress_of(service).row_updates == RowUpdates((31, 2), lost=30), "a push that is dropped counts for nothing"
 
 
 def test_bad_frames_are_refused_and_change_nothing() -> None:
@@ -312,8 +312,7 @@ def test_bad_frames_are_refused_and_change_nothing() -> None:
     assert len(client.refusals) == 5
     assert client.refusals[0] == "8 bytes are no PUSH of 1 rows"
     assert changes(service) == 0
-    assert service.progress is not None
-    assert service.progress.applied == (0,)
+    assert progress_of(service).applied == (0,)
 
 
 def test_a_held_frame_that_is_bad_costs_only_its_sender() -> None:

@@ -39,7 +39,6 @@ def test_the_checksum_of_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> N
     assert checksum(memoryview(data)) == checksum(bytearray(data)) == by_definition(data)
 
 
-@pytest.mark.timeout(20)
 def test_other_threads_run_while_a_checksum_is_computed() -> None:
     """Otherwise pushes wait for saves."""
     data = memoryview(bytearray(SLICE_BYTES))

@@ -17,7 +17,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
 
     def work(number: int) -> int:
         if number == 0:
-            assert first_waits.wait(10)
+            assert first_waits.wait()
         if number == 9:
             first_waits.set()
         return number * number
@@ -30,7 +30,7 @@ def test_nothing_to_do_is_done() -> None:
 
 
 def test_as_many_work_at_once_as_there_are_threads() -> None:
-    together = threading.Barrier(3, timeout=10)  # breaks unless three meet
+    together = threading.Barrier(3)  # breaks unless three meet
     in_parallel(lambda _number: together.wait(), range(6), threads=3)
 
 
@@ -69,8 +69,8 @@ def test_after_an_error_no_more_is_taken_and_what_runs_ends() -> None:
             failing.append(threading.current_thread())
             failed.set()
             raise ZeroDivisionError
-        assert failed.wait(10)
-        failing[0].join(10)  # until then its error may not have been noticed
+        assert failed.wait()
+        failing[0].join()  # until then its error may not have been noticed
         ended.append(number)
 
     with pytest.raises(ZeroDivisionError):

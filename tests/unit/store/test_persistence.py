@@ -36,44 +36,37 @@ def busy(pause_s: float) -> StoreError:
     return StoreBusyError("Busy.", "Wait.", pause_s)
 
 
-def test_what_works_is_done_once() -> None:
-    flaky = Flaky()
-    assert flaky.persist() == "done"
-    assert (flaky.calls, flaky.slept) == (1, [])
+@pytest.mark.parametrize(
+    ("errors", "raised", "calls", "slept"),
+    [
+        ([], None, 1, []),
+        ([busy(1.5)], None, 2, [1.5]),  # a short pause is made as asked
+        ([busy(7.0)], StoreBusyError, 1, []),  # a long one is the caller's to make
+        ([StoreFullError("Full.", "Free space.")], StoreFullError, 1, []),  # a refusal is final
+    ],
+    ids=["works", "short pause", "long pause", "refusal"],
+)
+def test_persist_repeats_only_what_may_mend_by_itself(
+    errors: list[StoreError], raised: type[StoreError] | None, calls: int, slept: list[float]
+) -> None:
+    flaky = Flaky(*errors)
+    if raised is None:
+        assert flaky.persist() == "done"
+    else:
+        with pytest.raises(raised) as caught:
+            flaky.persist()
+        assert caught.value is errors[0]
+    assert (flaky.calls, flaky.slept) == (calls, slept)
 
 
-def test_two_breaks_are_bridged_with_growing_random_pauses() -> None:
+def test_persist_bridges_two_breaks_with_growing_random_pauses_and_no_third() -> None:
     flaky = Flaky(broken(), broken())
     assert flaky.persist() == "done"
     assert flaky.calls == 3
     assert 0 <= flaky.slept[0] <= 0.2
     assert 0 <= flaky.slept[1] <= 0.4
     assert flaky.slept[0] != flaky.slept[1]
-
-
-def test_a_third_break_is_the_callers() -> None:
-    flaky = Flaky(broken(), broken(), broken())
+    third = Flaky(broken(), broken(), broken())
     with pytest.raises(StoreUnreachableError):
-        flaky.persist()
-    assert flaky.calls == 3
-
-
-def test_a_short_pause_is_made_as_asked() -> None:
-    flaky = Flaky(busy(1.5))
-    assert flaky.persist() == "done"
-    assert flaky.slept == [1.5]
-
-
-def test_a_long_pause_is_the_callers_to_make() -> None:
-    flaky = Flaky(busy(7.0))
-    with pytest.raises(StoreBusyError) as raised:
-        flaky.persist()
-    assert raised.value.retry_after_s == 7.0
-    assert (flaky.calls, flaky.slept) == (1, [])
-
-
-def test_a_refusal_is_final() -> None:
-    flaky = Flaky(StoreFullError("Full.", "Free space."))
-    with pytest.raises(StoreFullError):
-        flaky.persist()
-    assert flaky.calls == 1
+        third.persist()
+    assert third.calls == 3

@@ -51,7 +51,6 @@ def test_a_rate_of_nothing_is_refused(rate: float) -> None:
         TokenBucket(rate, 0.0)
 
 
-@pytest.mark.timeout(20)
 def test_what_is_urgent_waits_no_longer_and_does_not_begin_to() -> None:
     urgent = threading.Event()
     throttle = Throttle(1.0, urgent.is_set, clock=lambda: 0.0)
@@ -64,7 +63,6 @@ def test_what_is_urgent_waits_no_longer_and_does_not_begin_to() -> None:
     throttle.wait(1_000_000)
 
 
-@pytest.mark.timeout(20)
 def test_what_was_urgent_does_not_count() -> None:
     urgent = threading.Event()
     throttle = Throttle(RATE, urgent.is_set, clock=lambda: 0.0)

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from cpr_contract.model import SparseOptimizerSpec, state_width
+from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.segments import Seeding, initial_rows
-from support.oracle import update_rows
+from cpr_trainer.tables.segments import Seeding
 from support.row_optimizers import KINDS, Kind, mixed
 from support.shard_job import small_job
 
@@ -26,24 +23,6 @@ def job_with(kind: Kind, dim: int = 16) -> JobSpec:
 def mixed_job() -> JobSpec:
     """Three tables: Adam, the model's RowWiseAdagrad, Adagrad."""
     return mixed(job_with("RowWiseAdagrad"))
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_seeded_arena_holds_the_first_values_of_its_rows(shards: int) -> None:
-    job = job_with("RowWiseAdagrad")
-    placement = Placement.of(job.model, shards)
-    for shard in range(shards):
-        arena = Arena.empty(job, placement.size(shard))
-        arena.rows.fill(9.0)
-        arena.state.fill(9.0)
-        arena.seed(placement, shard, Seeding.of(job.model, 7))
-        for table, spec in enumerate(job.model.tables):
-            rows = np.arange(spec.rows)
-            numbers = rows + placement.offsets[table]
-            mine = placement.locate(numbers)[0] == shard
-            (found,) = arena.read(placement.slots_on(shard, numbers[mine]))
-            assert np.array_equal(found, initial_rows(job.model, 7, table, rows[mine]))
-        assert not arena.state.any()
 
 
 @pytest.mark.parametrize("dim", [1, 3, 16, 64])
@@ -67,40 +46,6 @@ def test_rows_split_over_arenas_change_bit_for_bit_as_in_one(kind: Kind, dim: in
     assert np.array_equal(whole.state, np.concatenate([half.state for half in halves]))
 
 
-def test_each_table_changes_as_with_its_optimizer_alone() -> None:
-    """Against the oracle, table by table; the rows of a push come in any order."""
-    job = mixed_job()
-    optimizers, offsets = job.model.table_optimizers, (0, 400, 430, 437)
-    rng = np.random.default_rng(4)
-    arena = Arena.empty(job, 437)
-    slots_of = rng.permutation(437)  # as places are: the tables lie mixed
-    tables = [torch.zeros(last - first, 16) for first, last in pairwise(offsets)]
-    states = [
-        torch.zeros(len(table), state_width(kind.kind, 16)) for table, kind in zip(tables, optimizers, strict=True)
-    ]
-    for step in range(1, 6):
-        numbers = rng.permutation(437)[:200]
-        gradients = rng.standard_normal((200, 16), np.float32)
-        arena.apply(slots_of[numbers], numbers, gradients, step)
-        for kind, table, state, first in zip(optimizers, tables, states, offsets, strict=False):
-            mine = (numbers >= first) & (numbers < first + len(table))
-            ids = torch.from_numpy(numbers[mine] - first)
-            update_rows(kind, table, state, ids, torch.from_numpy(gradients[mine]), step)
-    found, kept = torch.from_numpy(arena.rows[slots_of]), torch.from_numpy(arena.state[slots_of])
-    torch.testing.assert_close(found, torch.cat(tables))
-    for state, first in zip(states, offsets, strict=False):
-        its = kept[first : first + len(state)]
-        torch.testing.assert_close(its[:, : state.shape[1]], state)
-        assert not its[:, state.shape[1] :].any(), "what an optimizer does not need stays zero"
-
-
-def test_a_push_of_one_table_leaves_the_others_alone() -> None:
-    arena = Arena.empty(mixed_job(), 437)
-    numbers = np.arange(400, 430)
-    arena.apply(numbers, numbers, np.ones((30, 16), np.float32), 1)
-    assert np.flatnonzero(arena.rows.any(axis=1)).tolist() == numbers.tolist()
-
-
 def test_a_row_takes_as_much_as_its_optimizer_keeps() -> None:
     sizes = {kind: Arena.empty(job_with(kind), 10).segments[0].row_bytes for kind in KINDS}
     assert sizes == {"SGD": 64, "RowWiseAdagrad": 68, "Adagrad": 128, "Adam": 192}
@@ -108,19 +53,13 @@ def test_a_row_takes_as_much_as_its_optimizer_keeps() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_only_read(kind: Kind) -> None:
-    """They lie in the buffer of a connection, which may not be written."""
+def test_gradients_are_only_read_and_rows_stay_float32(kind: Kind) -> None:
+    """Gradients lie in the buffer of a connection, which may not be written."""
     arena = Arena.empty(job_with(kind), 50)
     gradients = np.frombuffer(np.ones((3, 16), np.float32).tobytes(), np.float32).reshape(3, 16)
     assert not gradients.flags.writeable
     arena.apply(np.array([1, 2, 4]), np.array([1, 2, 4]), gradients, 1)
     assert np.flatnonzero(arena.rows[:, 0]).tolist() == [1, 2, 4]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_their_state_stay_float32(kind: Kind) -> None:
-    arena = Arena.empty(job_with(kind), 50)
-    arena.apply(np.arange(3), np.arange(3), np.ones((3, 16), np.float32), 1)
     arrays = [arena.rows, *arena.read(np.arange(5)), arena.state]
     assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
     assert all(array.flags.c_contiguous for array in arrays)

@@ -39,6 +39,7 @@ def test_each_row_has_the_first_values_of_its_table(shards: int) -> None:
     placement = Placement.of(job.model, shards)
     for shard in range(shards):
         arena = arena_of(job, placement, shard)
+        assert not any(segment.state.any() for segment in arena.segments)
         assert [segment.dim for segment in arena.segments] == [5, 2, 16]
         for table, rows in enumerate(ROWS):
             numbers = placement.offsets[table] + np.arange(rows)
@@ -46,15 +47,6 @@ def test_each_row_has_the_first_values_of_its_table(shards: int) -> None:
             found = arena.read(np.sort(placement.slots_on(shard, mine)))[placement.band_of[table]]
             expected = initial_rows(job.model, 7, table, mine - placement.offsets[table])
             assert np.array_equal(found, expected[np.argsort(placement.slots_on(shard, mine))])
-
-
-def test_a_wider_row_begins_with_the_values_of_a_narrower_one() -> None:
-    """First values follow from table, row and column: another dim of another table leaves them alone."""
-    job = job_of()
-    wider = with_dims(job, 9, 2, 5, 16)
-    rows = np.arange(400)
-    assert np.array_equal(initial_rows(wider.model, 7, 0, rows)[:, :5], initial_rows(job.model, 7, 0, rows))
-    assert np.array_equal(initial_rows(wider.model, 7, 3, rows[:90]), initial_rows(job.model, 7, 3, rows[:90]))
 
 
 def test_tables_change_bit_for_bit_as_in_a_job_of_their_dim_alone() -> None:

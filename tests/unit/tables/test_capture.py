@@ -104,20 +104,6 @@ def test_a_push_that_finds_the_log_full_waits_until_it_is_read() -> None:
     assert found | read_all(capture, arena) == expected
 
 
-def test_a_push_larger_than_the_log_goes_in_pieces() -> None:
-    arena = new_arena(10, log_rows=3)
-    push(arena, *range(10))
-    capture, expected, found = arena.capture_changes(0), values_of(arena, list(range(10))), Values()
-    buffer = RowBuffer.like(arena.segments[0], 3)
-    while not push(arena, *range(9, -1, -1)):
-        part = fill(capture, buffer)
-        assert part
-        assert not found.keys() & part.keys(), "no row comes twice"
-        found |= part
-    assert found | read_all(capture, arena) == expected
-    assert arena.epochs.of.tolist() == [2] * 10
-
-
 def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = new_arena(10, log_rows=3)
     push(arena, *range(10))
@@ -141,19 +127,6 @@ def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     fill(capture, RowBuffer.like(arena.segments[0], 3))
     assert not push(arena, *range(20))
     assert not capture.outrun
-
-
-def test_what_is_logged_makes_room_for_more() -> None:
-    arena = new_arena(10, log_rows=4)
-    push(arena, *range(10))
-    expected = values_of(arena, list(range(10)))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.segments[0], 4)
-    push(arena, 9, 5, 7)
-    first = fill(capture, buffer) or {}
-    assert first.keys() == {5, 7, 9}
-    push(arena, 8, 6)
-    assert not capture.outrun, "there is room again"
-    assert first | read_all(capture, arena) == expected
 
 
 def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent() -> None:

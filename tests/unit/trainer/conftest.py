@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from support.patience import patience
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _one_thread() -> Iterator[None]:
+    """Tensors here are tiny: threads of torch would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
 def _patience() -> Iterator[None]:
     """A wait that does not end fails its test, before the test's own timeout leaves threads behind."""
-    with patience(60.0):
+    with patience(200.0):
         yield

@@ -155,7 +155,7 @@ def four_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("four_threads")
 def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processors() -> None:
-    crew, all_are_there = Crew(2), threading.Barrier(2, timeout=30)
+    crew, all_are_there = Crew(2), threading.Barrier(2)
 
     def compute_part(_: slice) -> int:
         all_are_there.wait()

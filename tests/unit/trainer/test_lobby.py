@@ -14,7 +14,7 @@ from cpr_contract.roster import Peer
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.group import channel
 from cpr_trainer.trainer.group.channel import Channel
-from cpr_trainer.trainer.group.frames import Frame, Kind, header_of
+from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.lobby import Lobby
 from support.descriptors import no_descriptors_left
 
@@ -102,19 +102,6 @@ def test_strangers_take_a_bounded_number_of_threads_and_keep_nobody_out(
     finally:
         for stranger in strangers:
             stranger.close()
-
-
-def test_a_stranger_that_sends_byte_by_byte_is_cut_off(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_HANDSHAKE_S", 0.5)
-    words = header_of(Frame(Kind.PROVE, 1, payload=bytes(4000)))
-    with socket.create_connection((HOST, lobby.port)) as stranger, pytest.raises(ConnectionError):
-        _dribble(stranger, words)
-
-
-def _dribble(connection: socket.socket, words: bytes) -> None:
-    for byte in words:
-        connection.send(bytes([byte]))
-        time.sleep(0.1)
 
 
 def test_a_lobby_that_has_ended_is_not_alive(lobby: Lobby) -> None:

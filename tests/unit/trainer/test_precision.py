@@ -62,7 +62,6 @@ def problem_at_start(folder: Path, precision: Precision, device: Device) -> Prob
     [
         ("bf16", "cpu", OLD, True),
         ("bf16", "cpu", NEW, False),
-        ("bf16", "cpu", "", False),
         ("fp32", "cpu", OLD, False),
         ("bf16", "cuda", OLD, False),
     ],

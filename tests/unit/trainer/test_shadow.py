@@ -27,7 +27,7 @@ from support.devices import on_each_device
 from support.local_job import small_job
 from support.patience import attend
 
-HOST, WAIT_S, LAST_STEP = "127.0.0.1", 20.0, 10
+HOST, WAIT_S, LAST_STEP = "127.0.0.1", 240.0, 10
 
 
 @dataclass
@@ -121,6 +121,13 @@ def trio(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu
     return list(made)
 
 
+def met(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu") -> list[Member]:
+    """Three members that have begun together."""
+    members = trio(made, kind, device)
+    meet(members, roster_of(members))
+    return members
+
+
 def test_who_has_no_state_meets_and_all_begin_alike(made: list[Member]) -> None:
     members = trio(made)
     members[0].parameters.fill_(0.5)
@@ -150,8 +157,7 @@ def test_copies_are_averaged_while_nobody_waits(
     made: list[Member], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "PATIENCE_S", WAIT_S)  # On a busy machine one may be late.
-    members = trio(made, device=device)
-    meet(members, roster_of(members))
+    members = met(made, device=device)
     eventually(lambda: not members[0].group.absent(), "a round waits for those who are connected")
     for member in members:
         member.parameters.fill_(3.0 * member.rank)
@@ -176,8 +182,7 @@ def test_an_offered_copy_is_on_the_cpu_and_stays_as_it_is(device: Device) -> Non
 
 
 def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     members[1].state.replica.gradients.fill_(2.0)
     members[1].step()
     assert float(members[1].state.replica.gradients[0]) == 6.0
@@ -186,8 +191,7 @@ def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
 @on_each_device
 @pytest.mark.parametrize("kind", ["ShadowMA", "ShadowEASGD"])
 def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync, device: Device) -> None:
-    members = trio(made, kind, device)
-    meet(members, roster_of(members))
+    members = met(made, kind, device)
     members[2].group.leave()
     members[2].lobby.close()
     for member in members[:2]:
@@ -200,8 +204,7 @@ def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync, devi
 
 
 def test_a_round_does_without_one_that_is_late(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     for member in members[:2]:
         for _ in range(GAP_STEPS):
             member.step()
@@ -210,8 +213,7 @@ def test_a_round_does_without_one_that_is_late(made: list[Member]) -> None:
 
 
 def test_followers_train_on_without_their_leader_and_find_the_next(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     for member in members:
         for _ in range(GAP_STEPS):
             member.step()
@@ -235,8 +237,7 @@ def test_followers_train_on_without_their_leader_and_find_the_next(made: list[Me
 
 
 def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
 
     def score(member: Member, samples: int) -> None:
         scores = member.state.scores
@@ -257,8 +258,7 @@ def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) ->
 
 
 def test_what_a_leader_scored_for_its_predecessor_is_not_lost(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     later = roster_of(members, group=2, leader=1)
     members[0].group.leave()
     members[0].lobby.close()
@@ -281,8 +281,7 @@ def part(member: Member) -> None:
 
 
 def test_the_result_is_the_mean_of_what_all_end_in(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     for member in members:
         member.parameters.fill_(3.0 * member.rank)
         assert not members[0].group.conclude(), "somebody trains"
@@ -317,8 +316,7 @@ def walk(member: Member, steps: int) -> None:
 def test_all_come_to_where_the_farthest_stands(made: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     # No round ends before the leader's fourth step, so nothing is blended into what the others come with.
     monkeypatch.setattr(hub, "PATIENCE_S", WAIT_S)
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     for member, steps in zip(members, (3, 5, 7), strict=True):
         walk(member, steps)
     members[0].halt()
@@ -342,8 +340,7 @@ def test_all_come_to_where_the_farthest_stands(made: list[Member], monkeypatch: 
 
 
 def test_one_that_trains_on_calls_off_the_meeting_and_the_next_is_later(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     for member in members:
         walk(member, 2)
         member.halt()
@@ -358,8 +355,7 @@ def test_one_that_trains_on_calls_off_the_meeting_and_the_next_is_later(made: li
 
 
 def test_a_successor_that_finds_later_pushes_of_its_rank_moves_the_meeting(made: list[Member]) -> None:
-    members = trio(made)
-    meet(members, roster_of(members))
+    members = met(made)
     for member in members:
         walk(member, GAP_STEPS)
         member.halt()

@@ -1,11 +1,5 @@
 """A process that was stopped and goes on notices that it did not run."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-
 from cpr_trainer.trainer.standstill import Standstill
 
 
@@ -18,25 +12,3 @@ def test_a_late_turn_is_a_standstill_and_a_punctual_one_is_none() -> None:
     standstill.turn()
     assert round(standstill.take_s(), 6) == 10.0
     assert standstill.take_s() == 0.0
-
-
-STOPPED = """
-import os, signal, time
-from cpr_trainer.trainer.standstill import Standstill
-standstill = Standstill()
-standstill.start()
-print("ready", flush=True)
-time.sleep(3)  # in which the other side stops us, and lets us go on
-print(standstill.take_s() > 0, flush=True)
-"""
-
-
-def test_sigstop_is_noticed() -> None:
-    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)
-        time.sleep(2.5)
-        process.send_signal(signal.SIGCONT)
-        assert process.stdout.readline() == "True\n"

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cpr_contract.manifests import RowUpdates
-from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
 from cpr_trainer.exchange import Exchange, ShardsAwayError
-from cpr_trainer.exchange.segments import Segment
-from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from support.exchanges import WAIT_S, follow, wait_for
+from support.exchanges import WAIT_S, wait_for
 from support.replays import BATCH, Start, join, of_one, push, save, sums
 
 
@@ -34,8 +28,7 @@ def test_a_successor_gets_all_that_no_save_holds(
     join(exchange, successor := begin(2, saved), roster=2)
     found = exchange.lookup(31, rows).result(WAIT_S)
     assert np.array_equal(found, sums(rows, *of_one(30)))
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     assert progress.resumed
     assert (progress.losses.lost, progress.row_updates) == ((), RowUpdates((30 * len(rows),)))
     assert progress.replayed == 20 * BATCH
@@ -51,8 +44,7 @@ def test_a_replay_that_an_earlier_life_of_the_shard_began_is_not_timed(
     exchange.settle(WAIT_S)
     shard.close()
     successor = begin(2)
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     progress.replayed = 1
     join(exchange, successor, roster=2)
     exchange.lookup(21, rows).result(WAIT_S)
@@ -73,28 +65,29 @@ def test_what_a_save_holds_is_forgotten(exchanges: Callable[..., Exchange], begi
     assert exchange.kept() < before
 
 
-def test_when_there_is_no_room_the_oldest_go_and_that_is_told_before(
-    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
+@pytest.mark.parametrize(("spill_bytes", "last"), [(0, 60), (48 << 10, 96)], ids=["memory", "disk"])
+def test_full_replay_memory_drops_the_oldest_pushes_and_reports_that_before(
+    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows, spill_bytes: int, last: int
 ) -> None:
-    exchange, shard = exchanges(replay_bytes=24 << 10), begin()
+    exchange, shard = exchanges(replay_bytes=24 << 10, spill_bytes=spill_bytes), begin()
     join(exchange, shard)
     told = 0
-    for step in range(1, 60):
+    for step in range(1, last):
         push(exchange, rows, step)
         told = exchange.forgotten()[0] // BATCH
     exchange.settle(WAIT_S)
-    assert 0 < told < 59
+    assert 0 < told < last - 1
     shard.close()
     join(exchange, successor := begin(2), roster=2)
-    push(exchange, rows, 60)
+    push(exchange, rows, last)
     exchange.settle(WAIT_S)
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     (lost,) = progress.losses.lost
     assert lost[0] == 0
-    assert told - 3 <= lost[1] // BATCH <= told, "no more than what was told, and about that"
-    rest = [(0, step) for step in range(lost[1] // BATCH + 1, 61)]
-    assert np.array_equal(exchange.lookup(61, rows).result(WAIT_S), sums(rows, *rest))
+    assert lost[1] // BATCH <= told, "no more than what was told"
+    assert spill_bytes or told - 3 <= lost[1] // BATCH, "and about that"
+    rest = [(0, step) for step in range(lost[1] // BATCH + 1, last + 1)]
+    assert np.array_equal(exchange.lookup(last + 1, rows).result(WAIT_S), sums(rows, *rest))
 
 
 def test_what_memory_has_no_room_for_is_on_disk_and_comes_back_in_its_order(
@@ -115,33 +108,8 @@ def test_what_memory_has_no_room_for_is_on_disk_and_comes_back_in_its_order(
     again.close()
     join(exchange, successor := begin(3, saved), roster=3)
     assert np.array_equal(exchange.lookup(101, rows).result(WAIT_S), sums(rows, *of_one(100)))
-    progress = successor.service.progress
-    assert progress is not None
+    progress = successor.progress
     assert (progress.losses.lost, progress.replayed) == ((), 70 * BATCH)
-
-
-def test_when_the_disk_is_full_too_the_oldest_go_and_that_is_told_before(
-    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
-) -> None:
-    exchange, shard = exchanges(replay_bytes=24 << 10, spill_bytes=48 << 10), begin()
-    join(exchange, shard)
-    told = 0
-    for step in range(1, 96):
-        push(exchange, rows, step)
-        told = exchange.forgotten()[0] // BATCH
-    exchange.settle(WAIT_S)
-    assert 0 < told < 94
-    shard.close()
-    join(exchange, successor := begin(2), roster=2)
-    push(exchange, rows, 96)
-    exchange.settle(WAIT_S)
-    progress = successor.service.progress
-    assert progress is not None
-    (lost,) = progress.losses.lost
-    assert lost[0] == 0
-    assert lost[1] // BATCH <= told, "no more than what was told"
-    rest = [(0, step) for step in range(lost[1] // BATCH + 1, 97)]
-    assert np.array_equal(exchange.lookup(97, rows).result(WAIT_S), sums(rows, *rest))
 
 
 def test_nothing_is_forgotten_while_a_shard_is_away_that_may_need_it(
@@ -169,65 +137,3 @@ def test_a_push_that_finds_no_room_at_all_is_kept_until_acknowledged(
     assert exchange.forgotten() == (-1,)
     assert np.array_equal(exchange.lookup(6, rows).result(WAIT_S), sums(rows, *of_one(5)))
     del shard
-
-
-def test_what_was_told_covers_all_that_goes_where_a_segment_holds_many_steps(
-    job: JobSpec, exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
-) -> None:
-    """Small steps after a large one: one segment that goes takes dozens of steps along."""
-    exchange, shard = exchanges(replay_bytes=8 << 10), begin()
-    one = find_access(Placement.of(job.model, 1), np.zeros((1, 2), np.int64)).unique
-    join(exchange, shard)
-    push(exchange, rows, 1)
-    told = []
-    for step in range(2, 100):
-        told.append(exchange.forgotten()[0] // BATCH)
-        push(exchange, one, step)
-        exchange.settle(WAIT_S)
-        forgotten = exchange._loop.links[0].pushes.forgotten
-        assert forgotten <= told[max(len(told) - 3, 0)], "the operator may have asked three steps ago"
-    assert exchange._loop.links[0].pushes.forgotten > 0
-
-
-def test_memory_is_touched_while_nobody_waits_for_the_lock(
-    job: JobSpec, exchanges: Callable[..., Exchange], begin: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However large steps become: the thread that reads the sockets needs the lock."""
-    free: list[bool] = []
-
-    class Watched(Segment):
-        def __init__(self, *arguments: Any) -> None:
-            lock = exchange._loop.changed if made else threading.Condition()
-            aside = threading.current_thread().name.startswith("ring")
-            free.append(aside and lock.acquire(timeout=2))
-            if free[-1]:
-                lock.release()
-            super().__init__(*arguments)
-
-    monkeypatch.setattr("cpr_trainer.exchange.segments.Segment", Watched)
-    made: list[Exchange] = []
-    exchange = exchanges(replay_bytes=8 << 10)
-    made.append(exchange)
-    shard = begin()
-    join(exchange, shard)
-    placement = Placement.of(job.model, 1)
-    for step, count in enumerate((1, 5, 10, 15, 20, 20, 20, 20), 1):
-        taken = np.stack([np.arange(count), np.arange(count)], axis=1)
-        push(exchange, find_access(placement, taken).unique, step)
-    exchange.settle(WAIT_S)
-    assert len(free) > 5
-    assert all(free)
-
-
-def test_another_generation_keeps_nothing_of_the_last(
-    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
-) -> None:
-    exchange, shard = exchanges(), begin()
-    join(exchange, shard)
-    push(exchange, rows, 1, 2, 3)
-    exchange.settle(WAIT_S)
-    shard.do(lambda: shard.ready(generation=2))
-    follow(exchange, shard, roster=2, generation=2)
-    exchange.wait_ready(WAIT_S)
-    assert exchange.forgotten() == (-1,)
-    assert exchange.applied() == (0,)

@@ -16,27 +16,6 @@ from support.exchanges import WAIT_S, wait_for
 from support.replays import Ranks, Save, join, push, save, sums
 
 
-def test_rows_are_read_once_every_rank_has_sent_what_it_kept(several: Callable[..., Ranks], rows: UniqueRows) -> None:
-    ranks = several(2)
-    one, other = ranks.exchanges
-    for step in range(1, 6):
-        for rank in (0, 1):
-            ranks.push(rank, rows, step)
-    second = ranks.succeed()
-    ranks.follow([one])
-    one.wait_ready(WAIT_S)
-    pending = one.lookup(6, rows)
-    with pytest.raises(TimeoutError):
-        pending.result(0.5)
-    progress = second.service.progress
-    assert progress is not None
-    assert not progress.resumed
-    ranks.follow([other])
-    everything = [(rank, step) for rank in (0, 1) for step in range(1, 6)]
-    assert np.array_equal(pending.result(WAIT_S), sums(rows, *everything))
-    assert progress.resumed
-
-
 def test_a_rank_that_comes_back_empty_handed_keeps_nobody_waiting(
     several: Callable[..., Ranks], exchanges: Callable[..., Exchange], rows: UniqueRows
 ) -> None:
@@ -53,44 +32,10 @@ def test_a_rank_that_comes_back_empty_handed_keeps_nobody_waiting(
     push(heir, rows, 3, rank=1)
     found = one.lookup(4, rows).result(WAIT_S)
     heir.settle(WAIT_S)
-    progress = second.service.progress
-    assert progress is not None
+    progress = second.progress
     wait_for(lambda: progress.resumed)
     assert progress.losses.lost == ((5, 10), (15, 20)), "steps 1 and 2 of the rank whose memory is gone"
     assert found.shape == (len(rows), 4)
-
-
-def test_a_cut_holds_nothing_back_that_another_push_waits_for(several: Callable[..., Ranks], rows: UniqueRows) -> None:
-    """A cut that came while one rank was past it already. The push beyond it was before one that leads up to it."""
-    ranks = several(2)
-    for rank, step in ((0, 1), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)):
-        ranks.push(rank, rows, step)
-    before = Save(ranks.shard)
-    ranks.succeed()
-    for each in ranks.exchanges:
-        each.heartbeat(2)
-    ranks.follow(ranks.exchanges)
-    ranks.settle()
-    after = Save(ranks.shard)
-    assert after.applied == before.applied == (3, 3)
-    assert np.array_equal(after.rows, before.rows)
-    wait_for(lambda: [each.saved()[0].given_up_step for each in ranks.exchanges] == [2, 2])
-
-
-def test_a_cut_that_was_pending_is_taken_by_a_successor_that_gets_all_again(
-    several: Callable[..., Ranks], rows: UniqueRows
-) -> None:
-    ranks = several(2)
-    taken: list[tuple[int, ...]] = []
-    ranks.train(rows, random.Random(0), range(1, 7))
-    second = ranks.succeed()
-    second.service.on_cut = lambda: taken.append(Save(second).applied)
-    for each in ranks.exchanges:
-        each.heartbeat(4)
-    ranks.follow(ranks.exchanges)
-    ranks.settle()
-    assert taken == [(4, 4)]
-    assert ranks.exchanges[0].saved()[0].given_up_step == 0
 
 
 def test_a_flush_in_mid_step_protects_of_each_rank_what_it_holds(
@@ -135,8 +80,7 @@ def test_pushes_of_several_ranks_are_applied_in_the_order_of_the_first_time(
         ranks.succeed(saved)
         ranks.follow(rng.sample(ranks.exchanges, 3))
     ranks.settle()
-    progress = ranks.shard.service.progress
-    assert progress is not None
+    progress = ranks.shard.progress
     wait_for(lambda: progress.resumed)
     assert progress.in_order
     after = Save(ranks.shard)

@@ -196,20 +196,6 @@ def test_an_empty_push_is_noted(strategy: Strategy) -> None:
     assert claim.slots.tolist() == list(SMALL)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "least", "most"),
-    [
-        ("MFU", 4 * ROWS, 4 * ROWS),
-        ("SSU", 4 * (16 + len(SMALL)), 4 * (16 + len(SMALL) + 8)),
-        ("SCAR", 4 * DIM * ROWS, (4 * DIM + 1) * ROWS),
-        ("Growth", 4 * ROWS, 4 * ROWS),
-    ],
-)
-def test_memory_is_as_stated(strategy: Strategy, least: int, most: int) -> None:
-    tracker = Shard(strategy, 16, 0).tracker
-    assert least <= tracker.memory_bytes <= most
-
-
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_memory_is_what_is_taken(strategy: Strategy) -> None:
     population = Population(100_000, np.arange(1000))

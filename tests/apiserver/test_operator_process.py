@@ -1,0 +1,169 @@
+"""The operator as a process against a real API server. No kubelet is there, so pods stay pending."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cpr_operator.api import crd
+from support.apiserver import USERS, ApiServer, install_crd, running_apiserver
+from support.benches import JOBS, NAMESPACE, document
+from support.operator_process import Operator, running_operator, until
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.dist]
+
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/cprjobs.cprjob.io"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with running_apiserver(tmp_path_factory.mktemp("apiserver")) as running:
+        with running.client() as client:
+            install_crd(client, crd.build())
+        yield running
+
+
+@pytest.fixture
+def client(server: ApiServer) -> Iterator[httpx.Client]:
+    with server.client() as opened:
+        yield opened
+
+
+def operator(server: ApiServer, log: Path, lease: str, user: str = USERS[0]) -> AbstractContextManager[Operator]:
+    return running_operator(server.kubeconfig_of(user), log, lease)
+
+
+def pods_of(client: httpx.Client, job: str) -> list[str]:
+    items = client.get(PODS, params={"labelSelector": f"cprjob.io/job={job}"}).json()["items"]
+    return sorted("-".join(item["metadata"]["name"].split("-")[2:]) for item in items)
+
+
+def test_jobs_are_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+    log = tmp_path / "operator.log"
+    urgent = document("urgent")
+    urgent["spec"]["suspend"] = True
+    client.post(JOBS, json=urgent).raise_for_status()
+    status = {"status": {"phase": "Suspending"}}
+    client.patch(f"{JOBS}/urgent/status", json=status, headers=MERGE).raise_for_status()
+    with operator(server, log, "jobs") as running:
+        client.post(JOBS, json=document("after")).raise_for_status()
+        wanted = ["shard-0-1", "shard-1-1", "trainer-0-1"]
+        until(lambda: pods_of(client, "after") == wanted, log)
+        until(lambda: "cprjob_phase" in running.metrics(), log)
+        meta = client.get(f"{JOBS}/after").json()["metadata"]
+        assert not meta.get("annotations")
+        assert not meta.get("finalizers")
+        victim = client.get(PODS, params={"labelSelector": "cprjob.io/job=after,cprjob.io/role=trainer"}).json()
+        client.delete(f"{PODS}/{victim['items'][0]['metadata']['name']}", params={"gracePeriodSeconds": 0})
+        until(lambda: "trainer-0-2" in pods_of(client, "after"), log)
+        until(lambda: client.get(f"{JOBS}/urgent").json()["status"]["phase"] == "Suspended", log)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
+    for name in ("urgent", "after"):
+        client.delete(f"{JOBS}/{name}")
+
+
+def test_new_jobs_wait_while_the_crd_is_of_another_release(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    log = tmp_path / "operator.log"
+    current = {"metadata": {"annotations": {crd.HASH_ANNOTATION: crd.schema_hash()}}}
+    old = {"metadata": {"annotations": {crd.HASH_ANNOTATION: "old"}}}
+    client.patch(CRD, json=old, headers=MERGE).raise_for_status()
+    try:
+        with operator(server, log, "crd"):
+            client.post(JOBS, json=document("held")).raise_for_status()
+
+            def condition() -> Any:
+                found = client.get(f"{JOBS}/held").json().get("status", {}).get("conditions", ())
+                return next(
+                    (each for each in found if each["type"] == "CRDOutdated" and each["status"] == "True"), None
+                )
+
+            assert "upgrade the chart's CRD" in until(condition, log)["message"]
+            assert pods_of(client, "held") == []
+    finally:
+        client.patch(CRD, json=current, headers=MERGE).raise_for_status()
+        client.delete(f"{JOBS}/held")
+
+
+@contextmanager
+def two_operators(server: ApiServer, folder: Path, lease: str) -> Iterator[tuple[Operator, Operator]]:
+    """The leader and the standby, each another user."""
+    with operator(server, folder / "leader.log", lease) as leader:
+        until(lambda: leader.role == "leader", folder / "leader.log")
+        with operator(server, folder / "standby.log", lease, USERS[1]) as standby:
+            until(lambda: standby.role == "standby", folder / "standby.log")
+            yield leader, standby
+
+
+def delete_pod(client: httpx.Client, job: str, role: str) -> None:
+    selector = f"cprjob.io/job={job},cprjob.io/role={role}"
+    for pod in client.get(PODS, params={"labelSelector": selector}).json()["items"]:
+        client.delete(f"{PODS}/{pod['metadata']['name']}", params={"gracePeriodSeconds": 0})
+
+
+def transitions(client: httpx.Client, lease: str) -> int:
+    """How often a lease has gone to another holder."""
+    found = client.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease}").json()
+    count: int = found["spec"]["leaseTransitions"]
+    return count
+
+
+def test_a_standby_takes_over_from_a_leader_that_is_killed(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    with two_operators(server, tmp_path, "killed") as both:
+        client.post(JOBS, json=document("killed")).raise_for_status()
+        until(lambda: len(pods_of(client, "killed")) == 3, tmp_path / "leader.log")
+        # On a busy machine the lease may have gone to the other one by now.
+        before = transitions(client, "killed")
+        leader, standby = reversed(both) if before % 2 else both
+        assert before or server.writes(USERS[1]) == []
+        assert "cprjob_leader 1.0" in leader.metrics()
+        assert "cprjob_leader 0.0" in standby.metrics()
+        leader.process.kill()
+        killed = time.monotonic()
+        delete_pod(client, "killed", "trainer")
+        until(lambda: "trainer-0-2" in pods_of(client, "killed"), tmp_path / "standby.log")
+        print(f"replaced {time.monotonic() - killed:.1f} s after the leader was killed")
+        assert standby.role == "leader"
+        assert "cprjob_leader 1.0" in standby.metrics()
+        assert transitions(client, "killed") == before + 1
+    client.delete(f"{JOBS}/killed")
+
+
+def test_a_leader_that_is_asked_to_end_hands_over_at_once(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    with two_operators(server, tmp_path, "ended") as (leader, standby):
+        before = transitions(client, "ended")
+        leader.process.send_signal(signal.SIGTERM)
+        until(lambda: standby.role == "leader", tmp_path / "standby.log")
+        assert leader.process.wait(60) == 0
+        assert transitions(client, "ended") == before + 1
+
+
+def test_an_api_server_that_stands_still_until_the_lease_is_lost_ends_no_operator(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    log = tmp_path / "operator.log"
+    with operator(server, log, "still") as running:
+        client.post(JOBS, json=document("still")).raise_for_status()
+        until(lambda: len(pods_of(client, "still")) == 3, log)
+        with server.stopped():
+            until(lambda: running.role == "standby", log)
+        delete_pod(client, "still", "trainer")
+        until(lambda: "trainer-0-2" in pods_of(client, "still"), log)
+        until(lambda: running.role == "leader", log)
+        assert running.process.poll() is None
+    client.delete(f"{JOBS}/still")

@@ -1,0 +1,84 @@
+"""`cprjob` on the cluster, by a user who may edit one namespace and has no credentials of the store.
+
+A job is submitted and watched while a shard is killed, and its model is fetched by a pod.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.harness import Space, until
+from cluster.jobs import ENDLESS, Run, failures, manifest
+
+BIN = Path(sys.executable).parent
+JOB = "by-cprjob"
+STARTS = "starts as shard"
+DATA = ENDLESS | {"samples": 120_000}
+
+
+class Cprjob:
+    """The program as that user starts it."""
+
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CPR_", "KUBE"))}
+        self.environment = {**kept, "KUBECONFIG": str(kubeconfig), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def __call__(self, *arguments: str, program: str = "cprjob") -> str:
+        done = subprocess.run(
+            [program, *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, into: Path, *arguments: str) -> subprocess.Popen[bytes]:
+        with into.open("wb") as output:
+            return subprocess.Popen(
+                ["cprjob", *arguments], cwd=self.folder, env=self.environment, stdout=output, stderr=subprocess.STDOUT
+            )
+
+
+@pytest.mark.timeout(300, func_only=True)
+def test_job_is_submitted_watched_struck_and_exported(space: Space, tmp_path: Path) -> None:
+    cprjob = Cprjob(space.editor(tmp_path), tmp_path)
+    file, shown, log = tmp_path / "job.yaml", tmp_path / "watch.log", tmp_path / "shard-1.log"
+    small = {"data": DATA, "trainers__replicas": 1, "shards__replicas": 2}
+    file.write_text(yaml.safe_dump(manifest(JOB, **small)), "utf-8")
+    watch = cprjob.start(shown, "submit", str(file), "--watch")
+    tail = None
+    try:
+        run = Run(space, JOB)
+        run.wait("trains", lambda status: status.get("phase") == "Running", within_s=120)
+        run.slow_down()  # the shard is killed before the end
+        tail = cprjob.start(log, "logs", JOB, "-f", "--role", "shard", "--index", "1")
+        until("the log is shown", lambda: STARTS in log.read_text("utf-8"), 30)
+        run.reach(0.01)
+        assert f"killed shard/1 (pod {JOB}-" in cprjob("chaos", JOB, "--kill", "shard/1")
+        run.speed_up()
+        until("the log has both pods", lambda: log.read_text("utf-8").count(STARTS) == 2, 60)
+        assert watch.wait(180) == 0, shown.read_text("utf-8")
+        assert tail.wait(30) == 0, "the job has ended, and so has its log"
+    finally:
+        for process in (watch, tail):
+            if process is not None:
+                process.kill()
+                process.wait()
+    total = run.status()["progress"]["totalSamples"]
+    said = " ".join(shown.read_text("utf-8").split())
+    assert f"{JOB}: Succeeded" in said
+    assert f"{total:,} of {total:,} samples" in said
+    assert f"cprjob export cpr/{JOB} --to model -n {space.name}" in said
+    assert failures(run.status()) == [("shard", 1, 1, "Vanished")]
+    assert cprjob("cprjob", "get", JOB, "-o", "name", program="kubectl") == f"cpr/{JOB}\n"
+
+    cprjob("export", f"cpr/{JOB}", "--to", "model")
+    model = json.loads((tmp_path / "model" / "model.json").read_text("utf-8"))
+    assert (model["anchor"], model["samples"]) == (run.status()["result"]["key"], total)
+    assert len(list((tmp_path / "model" / "tables").iterdir())) == len(model["model"]["tables"])
+    tools = ("get", "pods", "--selector", "app.kubernetes.io/component=tool", "-o", "name")
+    until("no pod of cprjob is left", lambda: space.kubectl(*tools) == "", 30)

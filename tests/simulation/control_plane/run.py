@@ -1,0 +1,221 @@
+"""How a job's whole result is driven to its end, in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.protocol import ClusterError
+from cpr_operator.controller import Controller, read_report
+from cpr_operator.desired.workload import QUEUE_LABEL
+from cpr_operator.queueing import release_quota
+from cpr_operator.reading import job_of
+from cpr_operator.reconcile import PassInput, Timing
+from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.queue import holds_quota, uses_quota
+from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.workload import TOTAL, Scenario, spec
+
+TICK_S = 0.25
+
+
+KEYS = itertools.count(1)
+
+
+TIMING = Timing(running_s=5.0, floor_s=0.5, changing_s=0.5, progress_s=5.0)
+
+
+class Crash(Exception):  # noqa: N818 -- not an error of anybody's
+    """The operator was killed here."""
+
+
+@dataclass
+class RunResult:
+    """A finished run."""
+
+    cluster: FakeCluster
+    status: Status
+    phases: list[str]
+
+
+class Simulation:
+    """Runs one scenario with one controller at a time; a crashed one is replaced by a new one."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.cluster = FakeCluster(TOTAL)
+        self.cluster.on_pod = self._pod_changed
+        labels = {QUEUE_LABEL: scenario.queue} if scenario.queue else {}
+        self.cluster.add_job("job", scenario.spec or spec(), labels=labels)
+        self.controller = self._controller()
+        self.due = self.cluster.now
+        self._document: Mapping[str, Any] | None = None
+        self._status = Status()
+        self._story = list(scenario.story)
+        self._end = self.cluster.now + scenario.deadline_s
+        self.uids: dict[tuple[str, str], str] = {}
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a part of the story has not happened yet."""
+        return bool(self._story)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part of the story has happened."""
+        return len(self._story) < len(self.scenario.story)
+
+    async def run(self) -> RunResult:
+        """Run to the end."""
+        while not self.over:
+            await self.step()
+        return self.result()
+
+    def result(self) -> RunResult:
+        """What the run has led to."""
+        phases = [str(status["phase"]) for status in self.cluster.statuses]
+        return RunResult(self.cluster, self.status(), phases)
+
+    async def step(self) -> None:
+        """One tick, with the pass that is due and what the scenario has happen."""
+        if self.cluster.now > self._end:
+            raise AssertionError(f"{self.scenario.name} never ends: {self.status().model_dump_json(indent=1)}")
+        if self._story and self._story[0][0](self.cluster):
+            self._story.pop(0)[1](self.cluster)
+            self.due = self.cluster.now
+        self.cluster.tick(TICK_S)
+        if self.cluster.now >= self.due:
+            await self._pass()
+        await self._release()
+        self._check()
+
+    def copy(self) -> Simulation:
+        """The same moment once more, from which things may go another way. What never changes is shared."""
+        cluster, memories = self.cluster, self.controller._memories.values()
+        shared: list[object] = [self.scenario, self._status, *cluster.statuses, *cluster.jobs.values()]
+        shared += [*cluster.objects.values(), *cluster.secrets.values(), *cluster.events.values()]
+        shared += [*cluster._former.values(), *cluster._listed.values()]
+        for pod in cluster.pods.values():
+            shared += [pod.manifest["spec"], pod.shown, pod.container]
+        for plane in cluster.planes.values():
+            shared += [plane.spec, *plane.store.anchors]
+            shared += [shard.roster for shard in plane.shards.values()]
+            shared += [trainer.roster for trainer in plane.trainers.values()]
+        for memory in memories:
+            shared += [memory.job, *memory.last_words.values(), *memory.first_seen.values()]
+        return copy.deepcopy(self, {id(each): each for each in shared})
+
+    async def passes(self, count: int) -> None:
+        """So many passes, a tick apart."""
+        for _ in range(count):
+            self.cluster.tick(TICK_S)
+            await self.controller.run_pass("default", "job")
+
+    async def pass_input(self) -> PassInput:
+        """What the next pass would see, with a report of every pod that answers."""
+        job = job_of(await self.cluster.get_job("default", "job"))
+        pods = tuple(pod.view() for pod in self.cluster.pods.values())
+        answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
+        reports = {uid: report for uid, report in answers.items() if report is not None}
+        return PassInput(job, pods, reports, now=self.cluster.now)
+
+    def status(self) -> Status:
+        """The status as it is, or was last; parsed once per version."""
+        job = self.cluster.jobs.get(("default", "job"))
+        document = job.status if job else self.cluster.statuses[-1]
+        if document is not self._document:
+            self._document, self._status = document, Status.model_validate(document)
+        return self._status
+
+    def job_uid(self) -> str:
+        """The uid of the job that is there, empty once it is gone."""
+        job = self.cluster.jobs.get(("default", "job"))
+        return job.uid if job else ""
+
+    async def _pass(self) -> None:
+        try:
+            wake = await self.controller.run_pass("default", "job")
+            self.due = self.cluster.now + (wake if wake is not None else 5.0)
+        except Crash:
+            self.controller = self._controller()
+            self.due = self.cluster.now
+        except ClusterError:
+            self.due = self.cluster.now + 1.0
+
+    async def _release(self) -> None:
+        """What a worker of Workloads does."""
+        for kind, namespace, name in list(self.cluster.objects):
+            if kind == "Workload":
+                with contextlib.suppress(Crash, ClusterError):
+                    await release_quota(self.cluster, self._clock, namespace, name)
+
+    @property
+    def over(self) -> bool:
+        """Whether all steps are done, and the job or its pods have nothing left to do."""
+        if self.unfinished:
+            return False
+        live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
+        job = self.cluster.jobs.get(("default", "job"))
+        return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
+
+    def _controller(self) -> Controller:
+        return Controller(
+            self.cluster,
+            self._clock,
+            timing=TIMING,
+            kueue=True if self.scenario.queue else None,
+            new_key=lambda: f"key-{next(KEYS)}",
+            rng=random.Random(1),
+        )
+
+    def _clock(self) -> float:
+        return self.cluster.now
+
+    def _pod_changed(self, job: str, pod: Any) -> None:
+        self.controller.saw("default", job, pod)
+        self.due = min(self.due, self.cluster.now + TICK_S)
+
+    def _check(self) -> None:
+        """What holds at any moment."""
+        status = self.status()
+        assert not status.ledger.total_samples or account_of(status).ledger.left >= 0
+        for role, members in (("shard", status.shards), ("trainer", status.trainers)):
+            for member in members:
+                name = f"{role}/{member.index}"
+                if self.job_uid() and member.uid and name not in self.scenario.replaced:
+                    assert self.uids.setdefault((self.job_uid(), name), member.uid) == member.uid, (
+                        f"{name} was replaced"
+                    )
+        self._check_fencing()
+        self._check_quota()
+
+    def _check_quota(self) -> None:
+        """No pod of a job in a queue is there without quota."""
+        pods = [pod.view() for pod in self.cluster.pods.values()]
+        if self.scenario.queue and uses_quota(pods, self.cluster.now):
+            workloads = [each for each in self.cluster.objects.values() if each["kind"] == "Workload"]
+            assert any(map(holds_quota, workloads)), "the quota was given back before the pods were gone"
+
+    def _check_fencing(self) -> None:
+        """Nobody serves beside its successor."""
+        for plane in self.cluster.planes.values():
+            for index in range(plane.spec.shards):
+                serving = [
+                    s for s in plane.shards.values() if s.roster.index == index and s.state == "Ready" and not s.stopped
+                ]
+                assert len(serving) <= 1, f"two incarnations of shard {index} serve"
+
+
+async def input_in_mid_training(trainers: int) -> PassInput:
+    """A job that trains, and a report of each member."""
+    driver = Simulation(Scenario("half", (), spec(trainers__replicas=trainers)))
+    await driver.passes(10)
+    world = await driver.pass_input()
+    assert world.job.status.phase == "Running"
+    return world

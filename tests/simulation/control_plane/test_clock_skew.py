@@ -1,0 +1,58 @@
+"""Skew between the clocks of the API server and the operator changes no decision."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.memory import Memory
+from simulation.control_plane.failpoints import drain, lose_node, skew_clock
+from simulation.control_plane.run import RunResult, Simulation
+from simulation.control_plane.scenarios import HALF, SCENARIOS
+from simulation.control_plane.workload import Action, Scenario, after, case, spec
+
+skews = pytest.mark.parametrize("skew_s", [-40.0, 40.0], ids=["the server is behind", "the server is ahead"])
+
+
+async def run(skew_s: float, fault: Action, **changes: Any) -> RunResult:
+    job = spec(accuracyBudget__portionOfLostSamples=0, **changes)
+    steps = ((after(0), skew_clock(skew_s)), (HALF, fault))
+    return await Simulation(case("skewed", *steps, spec=job, replaced="shard/1")).run()
+
+
+@skews
+async def test_drained_shard_has_its_whole_grace_period(skew_s: float) -> None:
+    result = await run(skew_s, drain("shard", 1))
+    assert result.status.budget is not None
+    assert (result.status.budget.spent, result.status.budget.rollbacks) == (0, 0)
+
+
+@skews
+async def test_lost_node_is_waited_for_no_longer_than_its_pods_grace_period(skew_s: float) -> None:
+    plain, skewed = await run(0, lose_node("shard", 1)), await run(skew_s, lose_node("shard", 1))
+    assert skewed.cluster.now == plain.cluster.now
+
+
+def scenario(name: str) -> Scenario:
+    (found,) = (each for each in SCENARIOS if each.name == name)
+    return found
+
+
+@skews
+async def test_startup_deadline_counts_from_when_the_operator_saw_the_pod(skew_s: float) -> None:
+    stuck = scenario("unschedulable for ever")
+    ends = set()
+    for seconds in (0, skew_s):
+        skewed = replace(stuck, story=((after(0), skew_clock(seconds)), *stuck.story))
+        ends.add((await Simulation(skewed).run()).cluster.now)
+    assert len(ends) == 1
+
+
+async def test_planted_comparison_of_both_clocks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own_pods(_memory: Memory, view: JobView, listed: tuple[PodView, ...], _now: float) -> tuple[PodView, ...]:
+        return tuple(pod for pod in listed if pod.owner_uid == view.uid)
+
+    monkeypatch.setattr(Memory, "own_pods", own_pods)
+    with pytest.raises(AssertionError, match="two incarnations of shard 1 serve"):
+        await Simulation(scenario("a shard is drained after the API server's clock jumped back")).run()

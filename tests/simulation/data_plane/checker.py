@@ -1,0 +1,225 @@
+"""Invariants of a run: rows are the sum of the pushes that they report, and every missing push is reported."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cpr_trainer.arrays import Floats
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.restore.lineage import candidates
+from cpr_trainer.checkpoint.restore.loading import load_shard
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.exchange.encoding import Values
+from cpr_trainer.parity.coding import Image
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.shard.losses import MOST_SLIVERS, order_of
+from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.arena import Home
+from simulation.data_plane.pods import ShardPod
+from simulation.data_plane.workload import Workload
+from support.parity_ring import same
+
+if TYPE_CHECKING:
+    from simulation.data_plane.cluster import Cluster
+    from simulation.data_plane.trainers import Trainer, TrainerPod
+
+#: A rank and one of its steps.
+Push = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LateRead:
+    """A read: which steps of a rank it had to show of a shard's rows, and did not."""
+
+    generation: int
+    shard: int
+    missed: frozenset[Push]
+    what: str
+
+
+@dataclass(frozen=True)
+class Due:
+    """The steps of a rank that a read has to show.
+
+    The shard's `incarnation` has acknowledged those in `told`, and earlier ones those in `kept`. Any other incarnation
+    has a step only because `pod` pushed it again, which a dead pod does not.
+    """
+
+    pod: TrainerPod
+    incarnation: int
+    told: set[int]
+    kept: set[int]
+
+    def steps(self, incarnation: int) -> set[int]:
+        """Return them, if that incarnation answers."""
+        if not self.pod.dead:
+            return self.told | self.kept
+        return self.told if incarnation == self.incarnation else set()
+
+
+class Checker:
+    """Checks each read of a run, and compares rows with the pushes of the trainers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._workload: Workload = cluster.workload
+        self._first = [self._workload.first_values(shard) for shard in range(self._workload.job.shards)]
+        #: The pushes of a trainer that it was told are applied, by generation, shard and trainer, and by who told. What
+        #: a trainer that is gone had pushed is not among them: its successor pushes it again while others go on.
+        self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
+        self._due: dict[int, list[list[Due]]] = {}
+        self.late_reads: list[LateRead] = []
+
+    def before_read(self, trainer: Trainer) -> None:
+        """A trainer is about to ask for rows: note what it has to see."""
+        for other in self._cluster.trainers:
+            if other.trainer is not None and not other.dead:
+                self._note_acknowledged(other.trainer)
+        self._due[trainer.rank] = [
+            [self._due_of(other, trainer, shard, link.peer.incarnation) for other in self._cluster.trainers]
+            for shard, link in enumerate(trainer.exchange._loop.links)
+        ]
+
+    def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Values) -> None:
+        """Look at the tallies that a trainer got."""
+        for shard, link in enumerate(trainer.exchange._loop.links):
+            part = rows.on_shard(shard)
+            for rank, number in enumerate(self._workload.tallies[shard]):
+                at = part.start + int(np.flatnonzero(rows.numbers[part] == number)[0])
+                first = self._first[shard][int(rows.places[at] - self._workload.placement.starts[shard])]
+                found = self._workload.steps_in((first - vectors[at]).astype(np.float32))
+                # Where trainers went back, what was of later steps is gone.
+                due = self._due[trainer.rank][shard][rank].steps(link.peer.incarnation)
+                missed = {each for each in due if each < step} - found
+                if missed:
+                    what = f"rank {trainer.rank} read shard {shard} for step {step}"
+                    pushes = frozenset((rank, each) for each in missed)
+                    self.late_reads.append(LateRead(trainer.generation, shard, pushes, what))
+
+    def check_rows(self) -> None:
+        """Compare the rows of every shard that serves with what it says of them."""
+        for pod in self._cluster.pods:
+            if pod.serving is not None and (service := self._cluster.services.get(pod.server)) is not None:
+                self.missing_of(pod, service)
+
+    def missing_of(self, pod: ShardPod, service: Service) -> set[Push]:
+        """The pushes that a shard's rows lack, up to the steps that it reports; it must report them as lost."""
+        progress = service.progress
+        if progress is None:
+            return set()
+        who = f"{pod.host} (generation {progress.generation})"
+        missing = self._missing_in(service.arena.rows, pod.index, progress.applied, who)
+        self._check_reported(progress.losses.so_far(self._order), missing, progress.applied, who)
+        if progress.resumed and progress.row_updates.exact:
+            rows = sum(len(self._workload.on_shard(pod.index, *each)[0]) for each in missing)
+            assert progress.row_updates.lost == rows, f"{who} lost {rows} row updates, told {progress.row_updates}"
+        return missing
+
+    def check_end(self) -> dict[int, set[Push]]:
+        """All is trained: check rows, saves, parity and reads. What each shard misses in the end."""
+        missing = dict[int, set[Push]]()
+        for pod in self._cluster.newest:
+            assert pod.serving is not None, f"{pod.host} does not serve"
+            service = self._cluster.services[pod.server]
+            assert service.progress is not None
+            assert set(service.progress.applied) == {self._workload.last_step}
+            missing[pod.index] = self.missing_of(pod, service)
+            self._check_save(pod)
+        # Pushes that are repeated at the end, where memory or a save is missing, come rank by rank; no barrier follows.
+        kept = self._workload.job.replay_bytes and not self._cluster.damaged
+        for seen in self.late_reads:
+            if kept and seen.generation == self._cluster.generation:
+                unseen = seen.missed - missing[seen.shard]
+                assert not unseen, f"{seen.what} without {sorted(unseen)}"
+        return missing
+
+    def check_parity(self) -> None:
+        """At rest the parity that a shard keeps is the XOR of its stripe."""
+        for pod in self._cluster.newest:
+            mine = self._cluster.redundancies[pod.server]
+            shapes = mine._shapes
+            expected = [Image.zeros(*shape) for shape in shapes]
+            for part, member in enumerate(mine._ring.members(pod.index)):
+                theirs = self._cluster.newest[member].server
+                point = mine._store.points[part]
+                for segment, (rows, *_) in enumerate(shapes):
+                    image = self._cluster.redundancies[theirs]._journal.as_of(part, point, segment, range(rows))
+                    assert image is not None, f"{member} does not know what {pod.host} has of it"
+                    expected[segment].add(image)
+            for segment, (rows, *_) in enumerate(shapes):
+                assert same(mine._store.read(segment, 0, rows), expected[segment]), f"the parity at {pod.host}"
+
+    @property
+    def _order(self) -> BatchOrder:
+        data = self._workload.job.data
+        return order_of(data.samples or 0, data.batch_size)
+
+    def _missing_in(self, rows: Floats, shard: int, applied: tuple[int, ...], who: str) -> set[Push]:
+        workload, missing = self._workload, set[Push]()
+        expected = self._first[shard].copy()
+        for rank, number in enumerate(workload.tallies[shard]):
+            slot = int(workload.placement.slots_on(shard, np.array([number]))[0])
+            found = workload.steps_in(expected[slot] - rows[slot])
+            beyond = {step for step in found if step > applied[rank]}
+            assert not beyond, f"{who} says that it has steps of rank {rank} up to {applied[rank]}, and has {beyond}"
+            missing |= {(rank, step) for step in range(1, applied[rank] + 1)} - {(rank, step) for step in found}
+        for rank, last in enumerate(applied):
+            for step in range(1, last + 1):
+                if (rank, step) not in missing:
+                    slots, gradients = workload.on_shard(shard, rank, step)
+                    expected[slots] -= gradients
+        wrong = np.flatnonzero((rows != expected).any(axis=1))
+        assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
+        return missing
+
+    def _check_reported(
+        self, lost: tuple[tuple[int, int], ...], missing: set[Push], applied: tuple[int, ...], who: str
+    ) -> None:
+        order, trainers = self._order, self._workload.job.trainers
+        told = set[Push]()
+        for rank, last in enumerate(applied):
+            for step in range(1, last + 1):
+                samples = order.slice_of(step, rank, trainers)
+                if any(first <= samples.start and samples.stop <= end for first, end in lost):
+                    told.add((rank, step))
+        assert missing <= told, f"{who} misses {sorted(missing - told)}, and told {lost}"
+        if len(told) < MOST_SLIVERS:
+            assert told <= missing, f"{who} has {sorted(told - missing)}, and told that it lost {lost}"
+
+    def _check_save(self, pod: ShardPod) -> None:
+        """The newest save of a shard verifies, unless it was damaged, and has the rows that the shard has."""
+        cluster, job = self._cluster, self._workload.job
+        roster = pod.roster
+        store = cluster.store.at_rest()
+        home = Home.of(job, self._workload.placement, pod.index)
+        successor = self._cluster.successor_of(roster)
+        newest = candidates(store, job, successor, self._workload.placement)[0]
+        try:
+            restored = load_shard(store, newest, home)
+        except DamagedError:
+            if cluster.damaged:
+                return
+            raise
+        if not cluster.damaged:
+            assert restored.step == self._workload.last_step, f"the newest save of {pod.host} is {newest}"
+        if restored.step:
+            missing = self._missing_in(home.arena.rows, pod.index, restored.applied, newest.key)
+            self._check_reported(restored.lost, missing, restored.applied, newest.key)
+
+    def _due_of(self, pod: TrainerPod, reader: Trainer, shard: int, incarnation: int) -> Due:
+        by = self._acknowledged[reader.generation, shard, pod]
+        kept = {step for each, steps in by.items() if each < incarnation for step in steps}
+        if pod is reader.pod:
+            kept |= {step for step in pod.pushes if step <= (reader.pushed or 0)}
+        return Due(pod, incarnation, set(by.get(incarnation, ())), kept)
+
+    def _note_acknowledged(self, trainer: Trainer) -> None:
+        for shard, link in enumerate(trainer.exchange._loop.links):
+            if link.applied > 0 and trainer.generation == trainer.exchange._session.counters.generation:
+                by = self._acknowledged[trainer.generation, shard, trainer.pod]
+                applied = {step for step in trainer.pod.pushes if step <= link.applied}
+                by[link.peer.incarnation] = by.get(link.peer.incarnation, set()) | applied

@@ -1,0 +1,93 @@
+"""A simulated cluster with one job: the real data plane of its shards and trainers, in one thread, from one seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cpr_contract.roster import ShardRoster
+from cpr_trainer.shard import main
+from cpr_trainer.shard.redundancy import Redundancy
+from cpr_trainer.shard.service import Service
+from simulation.data_plane.checker import Checker
+from simulation.data_plane.clock import Process, Scheduler
+from simulation.data_plane.network import Network
+from simulation.data_plane.operator_stub import OperatorStub
+from simulation.data_plane.patches import patched
+from simulation.data_plane.pods import ShardPod
+from simulation.data_plane.probes import probes_installed
+from simulation.data_plane.signals import Kernel
+from simulation.data_plane.storage import SimulatedStore
+from simulation.data_plane.trainers import Group, TrainerPod
+from simulation.data_plane.workload import Workload
+
+
+class Cluster:
+    """`probes` counts rare states. `newest` are the pods of the shards now, `pods` all that ever were.
+
+    `armed`: processes that are killed when they have run so many lines. `damaged`: an object of the store was.
+    """
+
+    def __init__(self, seed: int, alter: Callable[[Workload], Workload] = lambda workload: workload) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"a world of {seed}")
+        self.workload = alter(Workload.draw(seed, self.rng))
+        self.probes: Counter[str] = Counter()
+        self.scheduler = Scheduler(random.Random(self.rng.getrandbits(64)))
+        self.network = Network(self.scheduler, random.Random(self.rng.getrandbits(64)))
+        self.kernel = Kernel(self.scheduler, random.Random(self.rng.getrandbits(64)))
+        self.kernel.terminate = self._terminate
+        self.store = SimulatedStore(self.scheduler, random.Random(self.rng.getrandbits(64)), self.probes)
+        self.group = Group(self.scheduler, self.workload.job.trainers)
+        self.newest: list[ShardPod] = []
+        self.pods: list[ShardPod] = []
+        self.trainers: list[TrainerPod] = []
+        self.services: dict[Process | None, Service] = {}
+        self.redundancies: dict[Process | None, Redundancy] = {}
+        self.armed: dict[Process, int] = {}
+        self.damaged = False
+        self.operator = OperatorStub(self)
+        self.checker: Checker
+
+    @property
+    def generation(self) -> int:
+        return self.operator.generation
+
+    @property
+    def finished(self) -> bool:
+        """Whether all trainers have trained to the end, and their last cut is in the store."""
+        return all(each.finished and not each.dead for each in self.trainers)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Start the job. When the block ends, all of it is gone."""
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            probes_installed(self),
+            patched(self.scheduler, self.network, self.kernel, self.rng),
+        ):
+            patch.setattr(main, "open_store", lambda *_place: self.store)
+            self.checker = Checker(self)
+            self.operator.start()
+            try:
+                yield
+            finally:
+                self.scheduler.close()
+                for trainer in self.trainers:
+                    trainer.close()
+
+    def serving_services(self) -> list[Service]:
+        """The services of the newest pods that live."""
+        return [self.services[pod.server] for pod in self.newest if pod.serving and pod.server in self.services]
+
+    def successor_of(self, roster: ShardRoster) -> ShardRoster:
+        """The roster of an incarnation after this one."""
+        return self.operator.successor_of(roster)
+
+    def _terminate(self, process: Process) -> None:
+        for pod in self.pods:
+            pod.terminate(process)

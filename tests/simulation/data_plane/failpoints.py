@@ -1,0 +1,224 @@
+"""The faults that are injected into a cluster. The seed decides which, when and where."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from simulation.data_plane.network import Socket
+from simulation.data_plane.pods import ShardPod
+from simulation.data_plane.probes import MOST_LINES
+
+if TYPE_CHECKING:
+    from simulation.data_plane.cluster import Cluster
+
+
+class Failpoints:
+    """Each method injects one fault. RECOVERABLE ones leave a copy of every push: with replay nothing may be lost."""
+
+    RECOVERABLE = (
+        "kill_server",
+        *("kill_between_lines", "kill_between_lines"),
+        *("kill_shard", "kill_shard"),
+        "kill_two",
+        "kill_all_shards",
+        "kill_again",
+        "kill_in_flush",
+        "lose_node",
+        "replace_live",
+        "partition",
+        *("clog", "swizzle", "reset", "half_open"),
+        "pause",
+        *("store_down", "store_slow", "store_forgetful"),
+        "drain",
+        "kill_trainer_process",
+    )
+    DESTRUCTIVE = ("kill_trainer", "damage", "roll_back")
+
+    def __init__(self, cluster: Cluster, *, recoverable: bool) -> None:
+        self._cluster, self._network, self._scheduler = cluster, cluster.network, cluster.scheduler
+        self._rng = random.Random(cluster.rng.getrandbits(64))
+        self._kinds = cluster.workload.faults or self.RECOVERABLE + (() if recoverable else self.DESTRUCTIVE)
+        self.recoverable = not set(self._kinds) & set(self.DESTRUCTIVE)
+        # Each seed has its favourites, so that the same fault occurs several times.
+        self._weights = [self._rng.choice((0, 1, 1, 4)) for _ in self._kinds]
+        if cluster.workload.faults or not any(self._weights):
+            self._weights = [1] * len(self._kinds)
+
+    def inject_until(self, end: float, mean_s: float) -> None:
+        """Inject a fault from time to time."""
+        when = self._scheduler.now + self._rng.expovariate(1 / mean_s)
+        if when < end:
+            self._scheduler.at(when, lambda: self._inject(end, mean_s))
+
+    def heal(self) -> None:
+        """End all faults that last."""
+        self._network.unclog_all()
+        store = self._cluster.store
+        store.down_until, store.slow, store.loses = -math.inf, 0.0, 0.0
+        self._cluster.armed.clear()
+
+    def _inject(self, end: float, mean_s: float) -> None:
+        (kind,) = self._rng.choices(self._kinds, self._weights)
+        for _ in range(self._rng.choice((1, 1, 1, 2))):
+            getattr(self, kind)()
+        self.inject_until(end, mean_s)
+
+    def _note(self, fault: str) -> None:
+        self._cluster.probes[f"fault: {fault}"] += 1
+
+    @property
+    def _shards(self) -> list[ShardPod]:
+        return [pod for pod in self._cluster.newest if pod.code is None]
+
+    def _some_shard(self) -> ShardPod | None:
+        return self._rng.choice(self._shards) if self._shards else None
+
+    def _on_shard(self, fault: str, inject: Callable[[ShardPod], None]) -> None:
+        if pod := self._some_shard():
+            self._note(fault)
+            inject(pod)
+
+    def _in(self, *seconds: float) -> float:
+        """A time from now, after one of these durations."""
+        return self._scheduler.now + self._rng.choice(seconds)
+
+    def _some_hosts(self) -> list[str]:
+        hosts = [pod.host for pod in self._shards] + [each.host for each in self._cluster.trainers if not each.dead]
+        return self._rng.sample(hosts, len(hosts))
+
+    # --- shards
+
+    def kill_server(self) -> None:
+        self._on_shard("a server was killed", ShardPod.kill_server)
+
+    def kill_between_lines(self) -> None:
+        pod = self._some_shard()
+        if pod is not None and pod.server is not None:
+            self._cluster.armed[pod.server] = self._rng.randint(1, MOST_LINES)
+
+    def kill_shard(self) -> None:
+        self._on_shard("a shard's pod was killed", ShardPod.kill)
+
+    def kill_two(self) -> None:
+        self._note("two pods were killed")
+        for pod in self._rng.sample(self._shards, min(2, len(self._shards))):
+            pod.kill()
+
+    def kill_all_shards(self) -> None:
+        self._note("all shards' pods were killed")
+        for pod in self._shards:
+            pod.kill()
+
+    def kill_again(self) -> None:
+        """Kill a shard, and its successor soon after it began."""
+
+        def inject(pod: ShardPod) -> None:
+            pod.kill()
+            newest = self._cluster.newest  # the successor takes its place in the list
+            self._scheduler.after(self._rng.uniform(0.3, 2.5), lambda: newest[pod.index].kill())  # noqa: PLW0108
+
+        self._on_shard("a shard was killed, and its successor", inject)
+
+    def kill_in_flush(self) -> None:
+        """Clog the path to another shard, and then kill the sender: its flushes have arrived, answers have not."""
+        if len(self._shards) > 1:
+            self._note("a shard was killed while the path to another was clogged")
+            pod, other = self._rng.sample(self._shards, 2)
+            self._network.clog(pod.host, other.host, self._scheduler.now + 2.0)
+            self._scheduler.after(self._rng.uniform(0.1, 1.0), pod.kill)
+
+    def lose_node(self) -> None:
+        self._on_shard("a node was lost", ShardPod.lose)
+
+    def replace_live(self) -> None:
+        """Replace a shard that lives, as on a report of its node alone."""
+        self._on_shard("a living shard was replaced", self._cluster.operator.replace_live)
+
+    def pause(self) -> None:
+        pod = self._some_shard()
+        if pod is not None and pod.server is not None:
+            self._note("a server was stopped")
+            self._scheduler.pause(pod.server, self._rng.choice((0.2, 1.0, 6.0)))
+
+    def drain(self) -> None:
+        self._on_shard("a shard was drained", ShardPod.drain)
+
+    # --- the network
+
+    def partition(self) -> None:
+        """Cut a shard off for a while: it may be replaced meanwhile."""
+        self._on_shard("a shard was cut off", lambda pod: self._network.cut_off(pod.host, self._in(0.5, 2.0, 8.0)))
+
+    def clog(self) -> None:
+        self._note("a path was clogged")
+        one, other, *_ = [*self._some_hosts(), "*", "*"]
+        self._network.clog(one, other, self._in(0.05, 0.5, 4.0))
+
+    def swizzle(self) -> None:
+        """Clog some hosts one after the other, and free them in another order."""
+        self._note("hosts were clogged and freed in another order")
+        now, hosts = self._scheduler.now, self._some_hosts()
+        for host in hosts[: self._rng.randint(1, len(hosts) or 1)]:
+            end = now + self._rng.uniform(0.1, 1.5)
+            self._scheduler.after(self._rng.uniform(0.0, 0.1), partial(self._network.cut_off, host, end))
+
+    def _some_connection(self) -> Socket | None:
+        found = self._network.connections()
+        return self._rng.choice(found) if found else None
+
+    def reset(self) -> None:
+        if (socket := self._some_connection()) is not None:
+            self._note("a connection was reset")
+            there = socket.peer
+            socket.reset()
+            if there is not None:
+                there.reset()
+
+    def half_open(self) -> None:
+        if (socket := self._some_connection()) is not None:
+            self._note("a connection was half open")
+            socket.mute = True
+
+    # --- the store
+
+    def store_down(self) -> None:
+        self._note("the store was down")
+        self._cluster.store.down_until = self._in(0.3, 2.0, 6.0)
+
+    def store_slow(self) -> None:
+        self._note("the store was slow")
+        self._cluster.store.slow = self._rng.choice((0.0, 0.1, 0.5))
+
+    def store_forgetful(self) -> None:
+        self._note("answers of the store were lost")
+        self._cluster.store.loses = self._rng.choice((0.0, 0.1, 0.3))
+
+    def damage(self) -> None:
+        keys = sorted(self._cluster.store.objects)
+        if keys:
+            self._note("an object was damaged")
+            self._cluster.damaged = True
+            self._cluster.store.damage(self._rng.choice(keys))
+
+    # --- trainers, and the job
+
+    def kill_trainer_process(self) -> None:
+        """Only where a keeper holds its resume state: otherwise the buffered pushes are lost with the process."""
+        kept = [each for each in self._cluster.trainers if each.file is not None and not each.dead and each.kept]
+        if kept:
+            self._note("a trainer's process was killed")
+            self._rng.choice(kept).kill_process()
+
+    def kill_trainer(self) -> None:
+        living = [each for each in self._cluster.trainers if not each.dead]
+        if living:
+            self._note("a trainer's pod was killed")
+            self._rng.choice(living).kill()
+
+    def roll_back(self) -> None:
+        self._note("the job was rolled back")
+        self._cluster.operator.roll_back()

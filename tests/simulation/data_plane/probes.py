@@ -1,0 +1,186 @@
+"""Probes in the product during a run: the services of processes, rare states, and crash points."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cpr_trainer.checkpoint.format.parts import rows_per_part
+from cpr_trainer.checkpoint.write.writer import WriterThread
+from cpr_trainer.exchange.ring import Ring
+from cpr_trainer.parity.rebuild import StripeOf, rebuild
+from cpr_trainer.parity.store import ParityStore
+from cpr_trainer.shard.life import Life
+from cpr_trainer.shard.redundancy import Redundancy
+from cpr_trainer.shard.server import Server
+from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.capture import Capture
+from cpr_trainer.tables.segments import Seeding
+from simulation.data_plane.clock import Killed, Process
+from simulation.data_plane.threads import Event
+from simulation.data_plane.workload import coarse
+from support.killed_lines import killed_at
+
+if TYPE_CHECKING:
+    from simulation.data_plane.cluster import Cluster
+
+#: Where a server may be killed between two lines, and before how many of them.
+_FILES = (
+    "tables/arena.py",
+    "tables/buffer.py",
+    "tables/segments.py",
+    "shard/service.py",
+    "shard/kept.py",
+    "shard/life.py",
+    "write/checkpointer.py",
+    "parity/store.py",
+    "parity/journal.py",
+    "parity/stream.py",
+)
+MOST_LINES = 250
+_ROW_BYTES = 24
+
+Call = Callable[..., Any]
+
+
+@contextmanager
+def probes_installed(cluster: Cluster) -> Iterator[None]:
+    """Install all probes. Sizes shrink, too: saves have several parts, captures several blocks, and so on."""
+    watch, rng = _Probes(cluster), cluster.rng
+    replaced: list[tuple[Any, str, Any]] = [
+        (owner, name, _around(vars(owner)[name], wrapper)) for owner, name, wrapper in watch.wrappers()
+    ]
+    replaced += [
+        (_module_of(rows_per_part), "_SMALLEST", 30 * _ROW_BYTES),
+        (_module_of(Capture), "_BLOCK_BYTES", 7 * _ROW_BYTES),
+        (_module_of(Arena), "_SMALLEST_LOG_BYTES", rng.choice((6 * _ROW_BYTES, 8 << 20))),
+        (_module_of(rebuild), "_PIECE_BYTES", 9 * _ROW_BYTES),
+        (_module_of(Redundancy), "FLUSH_BYTES", rng.choice((600, 8 << 20))),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, value in replaced:
+            patch.setattr(owner, name, value)
+        yield
+
+
+class _Probes:
+    """What happens around calls of the product. Each method gets the call, and its arguments."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._probes = cluster.probes
+
+    def wrappers(self) -> list[tuple[type, str, Call]]:
+        return [
+            (Life, "__init__", self._life),
+            (Life, "cut", self._cut),
+            (Life, "turn", self._at_some_line),
+            (Life, "_on_given_up", self._given_up),
+            (Life, "_serve", self._serve),
+            (Redundancy, "__init__", self._redundancy),
+            (Service, "_account", self._account),
+            (Service, "retry", self._retry),
+            (Server, "_on_frame", self._at_some_line),
+            (Arena, "put_again", self._put_again),
+            (Ring, "take", self._take),
+            (StripeOf, "member", self._member),
+            (ParityStore, "take_back", self._take_back),
+            (WriterThread, "submit", self._submit),
+            (Seeding, "values", lambda call, *arguments: coarse(call(*arguments))),
+        ]
+
+    @property
+    def _me(self) -> Process:
+        return self._cluster.scheduler.task.process
+
+    def _catching_up(self) -> int:
+        services = self._cluster.serving_services()
+        return sum(each.progress is not None and not each.progress.catch_up.over for each in services)
+
+    def _life(self, call: Call, life: Life, *arguments: Any) -> None:
+        call(life, *arguments)
+        self._cluster.services[self._me] = life._service
+
+    def _redundancy(self, call: Call, redundancy: Redundancy, *arguments: Any) -> None:
+        call(redundancy, *arguments)
+        self._cluster.redundancies[self._me] = redundancy
+
+    def _put_again(self, call: Call, arena: Arena) -> None:
+        self._probes["the last push was put into the rows again"] += 1
+        call(arena)
+
+    def _cut(self, call: Call, life: Life) -> None:
+        self._probes["a cut was taken while a shard caught up"] += self._catching_up() > 0
+        call(life)
+
+    def _account(self, call: Call, service: Service, progress: Any, header: Any) -> None:
+        if progress.catch_up.replays(header.rank, header.step):
+            self._probes["a push was replayed"] += 1
+            self._probes["a push was replayed while a cut was announced"] += progress.cuts.pending > 0
+            self._probes["two shards caught up at once"] += self._catching_up() > 1
+        call(service, progress, header)
+
+    def _take(self, call: Call, ring: Ring, size_bytes: int, step: int) -> Any:
+        block = call(ring, size_bytes, step)
+        self._probes["memory for pushes was full"] += block is None
+        return block
+
+    def _member(self, call: Call, stripe: StripeOf, *arguments: Any) -> Any:
+        image = call(stripe, *arguments)
+        self._probes["rows of a stripe had to be asked for again"] += image is None
+        return image
+
+    def _take_back(self, call: Call, store: ParityStore, part: int, moment: Any) -> bool:
+        point = store.standing(part).point
+        found: bool = call(store, part, moment)
+        self._probes["a holder took a flush back"] += store.standing(part).point != point
+        return found
+
+    def _given_up(self, call: Call, life: Life, mail: Any) -> None:
+        self._probes[f"a save was given up: {mail.problem.reason}"] += 1
+        call(life, mail)
+
+    def _serve(self, call: Call, life: Life, restored: Any) -> None:
+        source = "parity" if restored.rebuilt else "a save" if restored.save else "first values"
+        self._probes[f"rows came from {source}"] += 1
+        call(life, restored)
+
+    def _retry(self, call: Call, service: Service) -> None:
+        self._probes["a push waited for a save"] += service.waits
+        call(service)
+
+    def _submit(self, call: Call, writer: WriterThread, save: Any) -> None:
+        if not save.may_commit.is_set():  # its class was made before there was a cluster
+            object.__setattr__(save, "may_commit", Event(self._cluster.scheduler))
+        call(writer, save)
+
+    def _at_some_line(self, call: Call, *arguments: Any) -> None:
+        """Kill the process that runs before one of the next lines, if that is to be."""
+        cluster, process = self._cluster, self._me
+        if not (line := cluster.armed.get(process, 0)):
+            call(*arguments)
+        elif killed_at(line, lambda: call(*arguments), *_FILES):
+            del cluster.armed[process]
+            self._probes["a server was killed between two lines"] += 1
+            cluster.scheduler.kill(process)
+            raise Killed
+        else:
+            cluster.armed[process] = cluster.rng.randint(1, MOST_LINES)
+
+
+def _around(call: Call, wrapper: Call) -> Call:
+    """Return a method that is `wrapper` with `call` as its first argument."""
+
+    def method(*arguments: Any) -> Any:
+        return wrapper(call, *arguments)
+
+    return method
+
+
+def _module_of(thing: Any) -> Any:
+    return sys.modules[thing.__module__]

@@ -1,0 +1,154 @@
+"""Planted bugs, one at a time: each is found within so many seeds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from cpr_trainer.checkpoint.write.writer import Writer
+from cpr_trainer.exchange.link import Link
+from cpr_trainer.exchange.outbox import Outbox, Push
+from cpr_trainer.parity.store import ParityStore
+from cpr_trainer.shard.catch_up import CatchUp
+from cpr_trainer.shard.kept import Page
+from cpr_trainer.shard.pushes import Fate
+from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.arena import Arena
+from simulation.data_plane.run import run_to_completion
+from simulation.data_plane.workload import Workload, with_faults
+
+#: As for rides: on a busy machine a test takes minutes.
+pytestmark = pytest.mark.timeout(600)
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """How it is planted, and in which jobs; `seeds` find it."""
+
+    plant: Callable[[Patch], None]
+    seeds: int
+    alter: Callable[[Workload], Workload] = lambda workload: workload
+
+
+def rarely_saved(alter: Callable[[Workload], Workload]) -> Callable[[Workload], Workload]:
+    return lambda workload: replace(alter(workload), interval_s=4.0)
+
+
+def with_priority_saves(workload: Workload) -> Workload:
+    """What the operator refuses: rows are saved between cuts, and pushed again after a restore."""
+    rules = replace(workload.job.snapshots, strategy="MFU", fraction=0.5)
+    altered = with_faults("kill_shard", snapshots=rules)(workload)
+    return replace(altered, priority_interval_s=0.2)
+
+
+def wrap(patch: Patch, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Put `wrapper` around a method; it gets that as its first argument."""
+    before = getattr(owner, name)
+    patch.setattr(owner, name, lambda *arguments, **options: wrapper(before, *arguments, **options))
+
+
+def forget_at_the_acknowledgement(patch: Patch) -> None:
+    def retain(before: Callable[..., None], outbox: Outbox, push: Push) -> None:
+        before(outbox, replace(push, protected=False))
+
+    wrap(patch, Outbox, "_retain", retain)
+
+
+def wait_for_no_replay(patch: Patch) -> None:
+    patch.setattr(CatchUp, "begun", lambda _trainers: CatchUp())
+
+
+def leave_a_push_half_done(patch: Patch) -> None:
+    patch.setattr(Arena, "put_again", lambda _arena: None)
+
+
+def take_parts_of_flushes(patch: Patch) -> None:
+    def add(before: Callable[..., None], store: ParityStore, flush: Any) -> None:
+        (delta, *rest) = flush.deltas
+        some = replace(delta, at=delta.at[:5], change=delta.change[:5])
+        before(store, replace(flush, deltas=(some, *rest)))
+
+    wrap(patch, ParityStore, "_add", add)
+
+
+def pass_over_claims(patch: Patch) -> None:
+    patch.setattr(sys.modules[Writer.__module__], "check_claims", lambda *_: None)
+
+
+def keep_pushes_over_a_rollback(patch: Patch) -> None:
+    def start_over(before: Callable[..., None], link: Link) -> None:
+        pushes, link.pushes = link.pushes, Outbox()
+        before(link)
+        link.pushes = pushes
+
+    wrap(patch, Link, "start_over", start_over)
+
+
+def keep_every_other_push(patch: Patch) -> None:
+    numbers = count()
+
+    def write(before: Callable[..., None], page: Page, kept: Any) -> None:
+        if next(numbers) % 2:
+            before(page, kept)
+
+    wrap(patch, Page, "write", write)
+
+
+def forget_what_parity_alone_holds(patch: Patch) -> None:
+    def note(before: Callable[..., None], link: Link, header: Any) -> None:
+        before(link, header)
+        link.pushes.forget(link.safe)
+
+    wrap(patch, Link, "_note", note)
+
+
+def apply_whatever_comes(patch: Patch) -> None:
+    service = sys.modules[Service.__module__]
+
+    def fate(before: Callable[..., Fate], *arguments: Any, **options: Any) -> Fate:
+        found = before(*arguments, **options)
+        return Fate.APPLY if found is Fate.DROP else found
+
+    wrap(patch, service, "fate_of", fate)
+
+
+KILLS = ("kill_shard", "kill_again")
+BUGS = {
+    "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, with_faults(*KILLS)),
+    "no barrier until all have caught up": Bug(wait_for_no_replay, 10, with_faults(*KILLS, trainers=3)),
+    "a push that was half done stays so": Bug(leave_a_push_half_done, 10, with_faults("kill_between_lines")),
+    "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_faults("reset", shards=4, parity_shards=2)),
+    "a late commit counts, although a successor has chosen": Bug(
+        pass_over_claims, 20, with_faults("replace_live", "store_slow")
+    ),
+    "priority saves beside replay": Bug(lambda _: None, 10, with_priority_saves),
+    "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, with_faults("roll_back")),
+    "a push is acknowledged before it is kept": Bug(keep_every_other_push, 10, with_faults("kill_server")),
+    "what only parity holds is forgotten": Bug(
+        forget_what_parity_alone_holds, 10, rarely_saved(with_faults("kill_two", shards=3, parity_shards=1))
+    ),
+    "a push is applied each time that it comes": Bug(
+        apply_whatever_comes, 20, with_faults("kill_trainer", "clog", "clog", trainers=2, shards=3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bug_is_found_by_its_seeds(name: str, monkeypatch: Patch) -> None:
+    bug = BUGS[name]
+    bug.plant(monkeypatch)
+    found = None
+    for seed in range(bug.seeds):
+        try:
+            run_to_completion(seed, bug.alter)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is not seen without the bug
+            found = error
+            break
+    assert found is not None, f"{bug.seeds} seeds ended well"

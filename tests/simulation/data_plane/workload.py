@@ -1,0 +1,158 @@
+"""What a seed draws of a job, and the steps that its trainers take.
+
+Gradients are whole numbers, the optimizer is SGD with rate 1, and first values are multiples of a power of two: so sums
+are exact in any order, and a push that is lost, doubled or foreign shows in the bits. Each rank has a row of its own on
+every shard, its *tally*: step s adds one bit of its own there, so a shard's rows say which steps they hold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.tables.segments import Seeding
+from support.shard_job import small_job
+
+DIM = 6
+#: Bits in a column of a tally: the sum stays far below 2**24 with what a first value brings along.
+BITS = 16
+MOST_STEPS = DIM * BITS
+#: First values are multiples of this.
+UNIT = 2.0**-5
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A job, as a seed draws it. `interval_s` is the time between two cuts, `step_s` that of a step at most.
+
+    `keepers`: trainers have one. `priority_interval_s`: see `ShardRoster`. `faults`: the only ones; empty: any.
+    """
+
+    job: JobSpec
+    seed: int
+    interval_s: float
+    step_s: float
+    keepers: bool
+    priority_interval_s: float = 0.0
+    faults: tuple[str, ...] = ()
+
+    @classmethod
+    def draw(cls, seed: int, rng: random.Random) -> Workload:
+        """Draw a workload."""
+        shards, trainers = rng.choice((1, 2, 3, 3, 4, 5)), rng.choice((1, 2, 2, 3))
+        steps = rng.randint(25, MOST_STEPS)
+        replays = rng.random() < 0.9
+        k = rng.randint(1, min(shards - 1, 3)) if replays and shards > 1 and rng.random() < 0.6 else 0
+        job = small_job(Path("unused"), shards=shards, trainers=trainers, rows=(60, 31), dim=DIM)
+        sgd = SparseOptimizerSpec("SGD", 1.0)
+        tables = tuple(TableSpec(table.name, table.rows) for table in job.model.tables)
+        batch = 2 * trainers
+        job = replace(
+            job,
+            model=replace(job.model, tables=tables, sparse_optimizer=sgd),
+            data=replace(job.data, samples=steps * batch - rng.randint(0, 1), batch_size=batch),
+            silence_s=rng.choice((1.5, 3.0)),
+            replay_bytes=rng.choice((40_000, 1 << 20, 1 << 20)) if replays else 0,
+            parity_shards=k,
+            snapshots=replace(job.snapshots, rebase=rng.choice(("Consecutive", "OneShot", "Intermittent"))),
+        )
+        return cls(job, seed, rng.choice((0.2, 0.5, 2.0)), rng.choice((0.03, 0.1, 0.2)), rng.random() < 0.5)
+
+    @cached_property
+    def placement(self) -> Placement:
+        return Placement.of(self.job.model, self.job.shards)
+
+    @property
+    def last_step(self) -> int:
+        data = self.job.data
+        assert data.samples is not None
+        return -(-data.samples // data.batch_size)
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        return Seeding.of(self.job.model, self.job.data.seed)
+
+    @cached_property
+    def tallies(self) -> Ints:
+        """The number of the row that tallies each rank on each shard, int64 [S, W]."""
+        return np.array([self.numbers_on(shard)[: self.job.trainers] for shard in range(self.job.shards)])
+
+    @cache  # noqa: B019 -- a workload lives as long as its cluster
+    def numbers_on(self, shard: int) -> Ints:
+        """The numbers of a shard's rows, int64 [n], in the order of their slots."""
+        chunks = self.placement.rows_of(shard)
+        return np.concatenate([self.placement.offsets[chunk.tables] + chunk.rows for chunk in chunks])
+
+    def first_values(self, shard: int) -> Floats:
+        """The first values of a shard's rows, float32 [n, D]."""
+        return self.seeding.values(*self.placement.tables_of(self.numbers_on(shard)))
+
+    @cache  # noqa: B019
+    def push(self, rank: int, step: int) -> tuple[UniqueRows, Floats]:
+        """The rows that a rank changes in a step, and their gradients, float32 [u, D]."""
+        rng = np.random.default_rng((self.seed, rank, step))
+        numbers = rng.permutation(self.placement.total)[: rng.integers(1, 30)]
+        numbers = np.concatenate((np.setdiff1d(numbers, self.tallies), self.tallies[:, rank]))
+        rows = self._unique(numbers)
+        gradients = rng.integers(-3, 4, (len(rows), DIM)).astype(np.float32)
+        mine = np.isin(rows.numbers, self.tallies)
+        gradients[mine] = 0.0
+        gradients[mine, (step - 1) // BITS] = -(2.0 ** ((step - 1) % BITS))
+        return rows, gradients
+
+    @cache  # noqa: B019
+    def wanted(self, rank: int, step: int) -> UniqueRows:
+        """The rows that a rank asks for in a step: those that it changes, and all tallies."""
+        return self._unique(np.union1d(self.push(rank, step)[0].numbers, self.tallies))
+
+    def on_shard(self, shard: int, rank: int, step: int) -> tuple[Ints, Floats]:
+        """The slots of a shard that a push changes, int64 [n], and their gradients, float32 [n, D]."""
+        rows, gradients = self.push(rank, step)
+        part = rows.on_shard(shard)
+        return rows.places[part] - self.placement.starts[shard], gradients[part]
+
+    def steps_in(self, sums: Floats) -> set[int]:
+        """The steps in a tally whose gradients sum up to this, float32 [D]. Raises AssertionError if there are none."""
+        found = set[int]()
+        for column, value in enumerate(-sums.astype(np.float64)):
+            assert value == int(value), f"a tally is {sums}"
+            assert 0 <= value < 2**BITS, f"a tally is {sums}: a push was doubled, or taken back"
+            found |= {column * BITS + bit + 1 for bit in range(BITS) if int(value) >> bit & 1}
+        return found
+
+    def _unique(self, numbers: Ints) -> UniqueRows:
+        places = self.placement.places(numbers)
+        order = np.argsort(places)
+        bounds = np.searchsorted(places[order], self.placement.starts)
+        return UniqueRows(places[order], numbers[order], tuple(bounds.tolist()))
+
+
+def coarse(values: Floats) -> Floats:
+    """First values as multiples of `UNIT`."""
+    found: Floats = (np.round(values / UNIT) * UNIT).astype(np.float32)
+    return found
+
+
+def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
+    """Return an alteration: trainers buffer all that no save holds, and only these faults are injected.
+
+    changes: of the job.
+    """
+
+    def alter(workload: Workload) -> Workload:
+        job = replace(workload.job, **{"replay_bytes": 1 << 20, "parity_shards": 0, **changes})
+        data = replace(job.data, batch_size=2 * job.trainers, samples=2 * job.trainers * workload.last_step)
+        return replace(workload, job=replace(job, data=data), faults=faults)
+
+    return alter

@@ -1,0 +1,165 @@
+"""Two jobs and quota for one, with Kueue's own controller, which is compiled for this test.
+
+There are no nodes, so pods stay pending, but for one each. That one is bound to a node that never answers: it ends when
+the test says so. Nobody collects garbage here either.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cpr_contract import env
+from cpr_operator.api import crd
+from cpr_operator.desired.workload import PRIORITY_LABEL, QUEUE_LABEL
+from support.apiserver import ApiServer, install_crd, running_apiserver, write_kubeconfig
+from support.benches import JOBS, NAMESPACE, document
+from support.chart import of_kind, render
+from support.kueue import queue_objects, running_kueue
+from support.operator_process import running_operator, until
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.dist, pytest.mark.timeout(300, func_only=True)]
+
+BINARIES = Path(__file__).parents[2] / "cluster" / "binaries.sh"
+USER = TOKEN = "cprjob-operator"  # noqa: S105 -- it opens a server on loopback that lives as long as this test
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+WORKLOADS = f"{KUEUE}/namespaces/{NAMESPACE}/workloads"
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
+PATHS = {
+    "ResourceFlavor": f"{KUEUE}/resourceflavors",
+    "ClusterQueue": f"{KUEUE}/clusterqueues",
+    "LocalQueue": f"{KUEUE}/namespaces/{NAMESPACE}/localqueues",
+    "WorkloadPriorityClass": f"{KUEUE}/workloadpriorityclasses",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server of its own, because Kueue's webhooks have a say in every pod."""
+    subprocess.run([BINARIES, "kubernetes", "etcd", "helm", "kueue"], check=False)  # no Go: what uses them skips
+    folder = tmp_path_factory.mktemp("kueue")
+    (folder / "server").mkdir()
+    with running_apiserver(folder / "server", tokens={TOKEN: USER}) as server:
+        with server.client() as client:
+            install_crd(client, crd.build())
+        yield server
+
+
+@pytest.fixture
+def api(server: ApiServer) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+def grant(api: httpx.Client) -> None:
+    """The rights that the chart gives an operator that uses Kueue, and no other."""
+    objects = render("kueue.enabled=true")
+    bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
+    bound = {each["roleRef"]["name"] for each in bindings}
+    roles = [*of_kind(objects, "Role"), *of_kind(objects, "ClusterRole")]
+    rules = [rule for role in roles if role["metadata"]["name"] in bound for rule in role["rules"]]
+    meta = {"name": USER}
+    api.post(f"{RIGHTS}/clusterroles", json={"metadata": meta, "rules": rules}).raise_for_status()
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": USER}
+    binding = {"metadata": meta, "roleRef": role, "subjects": [{"kind": "User", "name": USER}]}
+    api.post(f"{RIGHTS}/clusterrolebindings", json=binding).raise_for_status()
+
+
+def create_job(api: httpx.Client, name: str, **labels: str) -> None:
+    job = document(name)
+    job["metadata"]["labels"] = {QUEUE_LABEL: "training", **labels}
+    api.post(JOBS, json=job).raise_for_status()
+
+
+def pods_of(api: httpx.Client, job: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = api.get(PODS, params={"labelSelector": f"{env.LABEL_JOB}={job}"}).json()["items"]
+    return items
+
+
+def workload_of(api: httpx.Client, job: str) -> dict[str, Any]:
+    found = api.get(WORKLOADS, params={"labelSelector": f"{env.LABEL_JOB}={job}"}).raise_for_status().json()["items"]
+    return found[0] if found else {}
+
+
+def condition(document: dict[str, Any], kind: str) -> str:
+    """The status of a condition, and its reason."""
+    found = document.get("status", {}).get("conditions") or ()
+    return next((f"{each['status']} {each['reason']}" for each in found if each["type"] == kind), "")
+
+
+def quota(api: httpx.Client, job: str) -> str:
+    return condition(api.get(f"{JOBS}/{job}").json(), "QuotaReserved")
+
+
+def hold(api: httpx.Client, job: str) -> str:
+    """Bind one of the job's pods to a node, so that it does not go before a kubelet says so."""
+    name: str = pods_of(api, job)[0]["metadata"]["name"]
+    target = {"apiVersion": "v1", "kind": "Node", "name": "silent"}
+    api.post(f"{PODS}/{name}/binding", json={"metadata": {"name": name}, "target": target}).raise_for_status()
+    return name
+
+
+def end(api: httpx.Client, pod: str) -> None:
+    """What a kubelet does when the pod's processes have ended."""
+    api.delete(f"{PODS}/{pod}", params={"gracePeriodSeconds": 0}).raise_for_status()
+
+
+def collect_garbage(api: httpx.Client, job: str) -> None:
+    """What the garbage collector does when the job is gone."""
+    for pod in pods_of(api, job):
+        api.delete(f"{PODS}/{pod['metadata']['name']}").raise_for_status()
+    api.delete(f"{WORKLOADS}/{workload_of(api, job)['metadata']['name']}").raise_for_status()
+
+
+def only(api: httpx.Client, job: str, pod: str) -> bool:
+    """Whether just this pod of the job is left."""
+    return [each["metadata"]["name"] for each in pods_of(api, job)] == [pod]
+
+
+def test_quota_goes_from_job_to_job_when_the_pods_are_gone(
+    server: ApiServer, api: httpx.Client, tmp_path: Path
+) -> None:
+    grant(api)
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", server.url, server.ca_file, TOKEN)
+    log = tmp_path / "operator.log"
+    with ExitStack() as stack:
+        stack.enter_context(running_operator(kubeconfig, log, "cprjob", CPR_OPERATOR_KUEUE="true"))
+        create_job(api, "patient")
+        until(lambda: quota(api, "patient") == "False KueueRefused", log)
+        until(lambda: "Kueue is not installed" in log.read_text(), log)
+        stack.enter_context(running_kueue(tmp_path / "kueue", server))
+        for each in queue_objects("team", "1500m"):
+            api.post(PATHS[each["kind"]], json=each).raise_for_status()
+        until(lambda: len(pods_of(api, "patient")) == 3, log)
+        assert quota(api, "patient") == "True Admitted"
+        assert all(pod["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"} for pod in pods_of(api, "patient"))
+
+        held = hold(api, "patient")
+        create_job(api, "urgent", **{PRIORITY_LABEL: "urgent"})
+        until(lambda: only(api, "patient", held), log)
+        assert condition(workload_of(api, "patient"), "Evicted") == "True Preempted"
+        assert condition(workload_of(api, "patient"), "QuotaReserved") == "True QuotaReserved"
+        until(lambda: quota(api, "urgent") == "False WaitsForQuota", log)
+        end(api, held)
+        until(lambda: len(pods_of(api, "urgent")) == 3, log)
+        assert pods_of(api, "patient") == []
+        assert condition(workload_of(api, "patient"), "QuotaReserved").startswith("False")
+        until(lambda: quota(api, "patient") == "False Preempted", log)
+
+        held = hold(api, "urgent")
+        api.delete(f"{JOBS}/urgent").raise_for_status()
+        collect_garbage(api, "urgent")
+        until(lambda: only(api, "urgent", held), log)
+        assert "deletionTimestamp" in workload_of(api, "urgent")["metadata"]
+        assert pods_of(api, "patient") == []
+        end(api, held)
+        until(lambda: workload_of(api, "urgent") == {}, log)
+        until(lambda: len(pods_of(api, "patient")) == 3, log)
+        assert quota(api, "patient") == "True Admitted"

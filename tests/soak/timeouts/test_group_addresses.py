@@ -1,0 +1,78 @@
+"""While a group is built, nobody without the key can tell its members an address: the ports are probed for seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_contract.codec import to_json
+from cpr_trainer.trainer.group.frames import Frame, Kind
+from cpr_trainer.trainer.group.meeting import NO_STATE, Hello
+from support.control_group import HOST, Member, roster_of
+from support.patience import attend
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def _listening_ports() -> set[int]:
+    """The ports on which this process listens. A TCPStore of torch listens by IPv6, for both versions."""
+    inodes = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    tables = (Path("/proc/self/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+    lines = [line.split() for table in tables for line in table]
+    return {int(cell[1].split(":")[1], 16) for cell in lines if cell[3] == "0A" and f"socket:[{cell[9]}]" in inodes}
+
+
+def _is_open_store(port: int) -> bool:
+    """Whether somebody who proved nothing can tell a group's members an address there."""
+    try:
+        store = torch.distributed.TCPStore(  # type: ignore[attr-defined]  # public, though not marked as exported
+            HOST, port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False, use_libuv=False
+        )
+        store.set("address", "mine")
+        return bool(store.get("address") == b"mine")
+    except RuntimeError:
+        return False
+
+
+def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(threads: ThreadPoolExecutor) -> None:
+    leader, friend = Member(0), Member(1)
+    before = _listening_ports()
+    over = threading.Event()
+
+    def go_on() -> None:
+        attend()
+        if over.is_set():
+            raise InterruptedError
+
+    led = threads.submit(lambda: leader.join(roster_of([leader, friend], 1)).meet(leader.replica, lambda: None, go_on))
+    channel = friend.lobby.dial(leader.peer)
+    channel.send(Frame(Kind.HELLO, 1, payload=to_json(Hello(1, 1, 1, 1, NO_STATE)).encode()))
+    try:
+        while (heard := friend.lobby.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM:
+            attend()
+        probes: dict[int, Future[bool]] = {}
+        end_s = time.monotonic() + 4
+        while time.monotonic() < end_s:  # the group is being built
+            # Groups of earlier tests may still listen, and answer nobody.
+            for port in _listening_ports() - before - probes.keys():
+                probes[port] = threads.submit(_is_open_store, port)
+            time.sleep(0.05)
+        assert probes
+        # Who is no store does not answer, and the probe ends with the group.
+        assert not any(probe.result() for probe in probes.values() if probe.done())
+    finally:
+        over.set()
+        assert led.exception(60)
+        for member in (leader, friend):
+            member.lobby.close()

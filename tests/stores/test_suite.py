@@ -1,0 +1,36 @@
+"""The suite of the stores, on those that need Python alone. `tests/s3_servers` runs it on MinIO and versitygw.
+
+moto differs from S3 in three ways, so three cases are shown there alone:
+- It accepts an upload whose bytes differ from its checksum header.
+- It accepts all credentials.
+- It looks for a key and writes it in two steps, so several writers with If-None-Match may succeed at once.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.store_data import DataSuite
+from support.store_faults import FaultSuite
+from support.store_suite import BucketSuite, ObjectSuite, RaceSuite
+
+
+class TestObjects(ObjectSuite):
+    pass
+
+
+@pytest.mark.parametrize("store", ["memory", "folder"], indirect=True)
+class TestRaces(RaceSuite):
+    pass
+
+
+class TestBuckets(BucketSuite):
+    pass
+
+
+class TestFaults(FaultSuite):
+    pass
+
+
+class TestData(DataSuite):
+    pass

@@ -1,0 +1,69 @@
+"""Members of a control group over loopback, each with a dense state of a few bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from cpr_contract.env import CONTROL_PORT
+from cpr_contract.roster import Counters, Peer, TrainerRoster
+from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.trainer.group.follower import Follower
+from cpr_trainer.trainer.group.leader import Leader
+from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.meeting import NO_STATE
+from cpr_trainer.trainer.group.protocol import Group
+from support.patience import attend
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Replica:
+    """A dense state of a few bytes."""
+
+    data: bytes
+    done: int = NO_STATE
+
+    def pack(self) -> bytes:
+        return self.data
+
+    def unpack(self, data: bytes | bytearray, done: int) -> None:
+        self.data, self.done = bytes(data), done
+
+
+@dataclass
+class Member:
+    rank: int
+    incarnation: int = 1
+    key: bytes = b"key"
+    replica: Replica = field(default_factory=lambda: Replica(b""))
+
+    def __post_init__(self) -> None:
+        me = Identity("job", "trainer", self.rank, self.incarnation, 1)
+        self.lobby = Lobby(me, self.key, HOST, 0, silence_s=5)
+        self.hearing = Hearing()
+        self.lobby.start()
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(self.rank, self.incarnation, HOST, self.lobby.port - CONTROL_PORT)
+
+    def join(self, roster: TrainerRoster) -> Group:
+        own = replace(roster, index=self.rank, incarnation=self.incarnation)
+        self.group: Group  # Kept: the others' calls end where one lets go of its group.
+        if self.rank == roster.leader:
+            self.group = Leader(self.lobby, self.hearing, own)
+        else:
+            self.group = Follower(self.lobby, self.hearing, own, iter(lambda: 0.02, None))
+        return self.group
+
+    def meet(self, group: Group) -> bool:
+        def provide() -> None:
+            self.replica.unpack(b"first", 0)
+
+        return group.meet(self.replica, provide, attend)
+
+
+def roster_of(members: list[Member], group: int, leader: int = 0) -> TrainerRoster:
+    peers = tuple(member.peer for member in members)
+    return TrainerRoster(1, Counters(group, group, 1), 0, 1, 1, leader, peers, (), None, 0, 60.0)

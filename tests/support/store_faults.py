@@ -1,0 +1,215 @@
+"""Faults between a job and an S3 server, injected by a proxy. Folders of tests bind the cases to their servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from cpr_contract.spec import StoreSpec
+from cpr_trainer.store import (
+    CredentialsRefusedError,
+    ExistsError,
+    Store,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    StoreUnreachableError,
+    checksum,
+    connection,
+    open_store,
+    s3_errors,
+)
+from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Flip, Truncate, faulty
+from support.s3_servers import S3Server
+
+DATA = os.urandom(3 << 20)
+#: How often an operation is tried.
+ATTEMPTS = 3
+
+Operation = Callable[[Store], object]
+
+
+def write(store: Store) -> None:
+    store.put("job/part", DATA)
+
+
+def read(store: Store) -> bytes:
+    found = bytearray(len(DATA))
+    assert store.get_into("job/part", [memoryview(found)]).size_bytes == len(DATA)
+    return bytes(found)
+
+
+def error_document(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Injected.</Message></Error>".encode()
+
+
+class Proxied:
+    """Fixtures: a store with the object job/part, behind a proxy in front of the folder's `server`."""
+
+    @pytest.fixture
+    def proxy(self, server: S3Server) -> Iterator[FaultProxy]:
+        with faulty(server.address) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def silence_s(self) -> float:
+        """The time that a server may be silent: the product's, unless a test is parametrised with another."""
+        return connection._SILENCE_S
+
+    @pytest.fixture
+    def store(
+        self,
+        spec: StoreSpec,
+        server: S3Server,
+        proxy: FaultProxy,
+        silence_s: float,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Store:
+        write(open_store(spec, server.credentials_dir, None))
+        monkeypatch.setattr(connection, "_SILENCE_S", silence_s)
+        monkeypatch.setattr(s3_errors, "_FIRST_S", 0.001)  # pauses before second attempts
+        through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
+        return open_store(through, server.credentials_dir, None)
+
+
+class FaultSuite(Proxied):
+    """Faults that end a request at once."""
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            Cut(request_bytes=100),
+            Cut(request_bytes=1 << 20),
+            Cut(answer_bytes=0),
+            Cut(answer_bytes=10),
+            Truncate(0),
+            Truncate(10),
+            Answer(500, error_document("InternalError")),
+            Answer(502),
+            Answer(503, error_document("SlowDown")),
+        ],
+        ids=repr,
+    )
+    def test_write_passes_over_one_fault(self, store: Store, proxy: FaultProxy, fault: Fault) -> None:
+        proxy.inject(fault)
+        write(store)
+        assert proxy.seen == 2
+        assert read(store) == DATA
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            Cut(request_bytes=100),
+            Cut(answer_bytes=0),
+            Cut(answer_bytes=1 << 20),
+            Truncate(10),
+            Truncate(1 << 20),
+            Answer(500, error_document("InternalError")),
+            Answer(503),
+        ],
+        ids=repr,
+    )
+    def test_read_passes_over_one_fault(self, store: Store, proxy: FaultProxy, fault: Fault) -> None:
+        proxy.inject(fault)
+        assert read(store) == DATA
+        assert proxy.seen == 2
+
+    def test_damaged_read_has_another_checksum(self, store: Store, proxy: FaultProxy) -> None:
+        proxy.inject(Flip(answer_bytes=1 << 20))
+        found = bytearray(len(DATA))
+        received = store.get_into("job/part", [memoryview(found)])
+        assert received.crc32c == checksum(found) != checksum(DATA)
+
+    def test_write_that_breaks_off_every_time_leaves_nothing(self, store: Store, proxy: FaultProxy) -> None:
+        proxy.inject(*[Cut(request_bytes=1 << 20)] * ATTEMPTS)
+        with pytest.raises(StoreUnreachableError):
+            store.put("job/other", DATA)
+        assert [entry.key for entry in store.list("")] == ["job/part"]
+
+    def test_large_write_that_breaks_off_leaves_no_multipart_upload(
+        self, store: Store, proxy: FaultProxy, server: S3Server, spec: StoreSpec
+    ) -> None:
+        proxy.inject(*[Cut(request_bytes=12 << 20)] * ATTEMPTS)
+        with pytest.raises(StoreUnreachableError):
+            store.put("job/large", bytes(16 << 20))
+        # MinIO lists unfinished uploads by the exact name alone.
+        assert server.client()._list_multipart_uploads(spec.bucket, prefix="job/large").uploads == []
+
+    def test_put_if_absent_may_meet_itself_after_a_lost_answer(self, store: Store, proxy: FaultProxy) -> None:
+        proxy.inject(Cut(answer_bytes=0))
+        with pytest.raises(ExistsError):
+            store.put("job/manifest", b"committed", if_absent=True)
+        assert store.get("job/manifest") == b"committed"
+
+    def test_store_that_was_down_is_found_again(self, store: Store, proxy: FaultProxy) -> None:
+        proxy.down()
+        for operation in (write, read):
+            with pytest.raises(StoreUnreachableError):
+                operation(store)
+        proxy.up()
+        write(store)
+        assert read(store) == DATA
+
+    @pytest.mark.parametrize(
+        ("code", "asked_s", "retry_after_s"),
+        [("SlowDown", 7, 7.0), ("XMinioServerNotInitialized", 120, 10.0)],  # a pause has a limit
+    )
+    def test_busy_store_sets_the_pause(
+        self, store: Store, proxy: FaultProxy, code: str, asked_s: int, retry_after_s: float
+    ) -> None:
+        proxy.inject(Answer(503, error_document(code), (f"Retry-After: {asked_s}",)))
+        with pytest.raises(StoreBusyError) as raised:
+            write(store)
+        assert raised.value.retry_after_s == retry_after_s
+        assert proxy.seen == 1
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (Answer(400, error_document("ExpiredToken")), CredentialsRefusedError),
+            (Answer(403, error_document("ExpiredTokenException")), CredentialsRefusedError),
+            (Answer(403, error_document("QuotaExceeded")), StoreFullError),
+            (Answer(507, error_document("XMinioStorageFull")), StoreFullError),
+        ],
+        ids=repr,
+    )
+    @pytest.mark.parametrize("operation", [write, read])
+    def test_refusal_is_final(
+        self, store: Store, proxy: FaultProxy, answer: Answer, error: type[StoreError], operation: Operation
+    ) -> None:
+        proxy.inject(answer)
+        with pytest.raises(error) as raised:
+            operation(store)
+        assert raised.value.remedy
+        assert proxy.seen == 1
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (Answer(401), CredentialsRefusedError),
+            (Answer(507), StoreFullError),
+            (Answer(429, b"", ("Retry-After: 3",)), StoreBusyError),
+        ],
+        ids=repr,
+    )
+    def test_status_decides_without_an_error_document(
+        self, store: Store, proxy: FaultProxy, answer: Answer, error: type[StoreError]
+    ) -> None:
+        proxy.inject(answer)
+        with pytest.raises(error):
+            write(store)
+
+    def test_answer_that_is_no_document_is_an_outage(self, store: Store, proxy: FaultProxy) -> None:
+        for status in (200, 404):
+            proxy.inject(*[Answer(status, b"<ListBucketResult><Conten")] * ATTEMPTS)
+            with pytest.raises(StoreUnreachableError):
+                store.list("")
+
+    def test_listing_that_is_cut_is_no_shorter_listing(self, store: Store, proxy: FaultProxy) -> None:
+        for number in range(20):
+            store.put(f"job/many-{number:02d}", b"")
+        proxy.inject(Truncate(2000))
+        assert len(store.list("job/many")) == 20

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_operator.policy import Costs, Inputs, alternatives, plan, prior
+from cpr_operator.policy.alternatives import halved_and_doubled, turns
+
+HOUR = 3600.0
+MINUTE = 60.0
+PAPER = Inputs("Auto", 0.1, 8, prior(28 * HOUR), costs=Costs(5.4 * MINUTE, 0.0, 4 * MINUTE, 4 * MINUTE))
+
+
+def test_the_paper_says_so() -> None:
+    made = alternatives.partial(PAPER)
+    assert made.interval_s == pytest.approx(44.8 * HOUR)
+    assert made.expected_pls == pytest.approx(0.1)
+    assert made.expected_overhead == pytest.approx(0.0068, abs=0.0001)
+    assert alternatives.full(PAPER).expected_overhead == pytest.approx(0.085, abs=0.0005)
+    assert alternatives.break_even(PAPER) == pytest.approx(0.0025, abs=0.0001)
+
+
+def test_no_save_begins_before_the_last_is_committed() -> None:
+    slow = replace(PAPER, limit=0.0, costs=Costs(1.0, HOUR, 1.0, 1.0))
+    assert alternatives.partial(slow).interval_s == HOUR
+    assert alternatives.full(slow).interval_s == HOUR
+
+
+INPUTS = Inputs(
+    mode="Auto",
+    limit=0.1,
+    shards=8,
+    belief=prior(28 * HOUR),
+    total_samples=56 * 3600,
+    samples_per_s=1.0,
+    costs=Costs(300.0, 0.0, 60.0, 60.0),
+)
+
+
+def test_a_turn_is_where_the_mode_turns() -> None:
+    found = {each.figure: each for each in turns(INPUTS)}
+    assert found["limit"].plan.mode == "Full"
+    limit = found["limit"].value
+    assert plan(replace(INPUTS, limit=limit * 0.99)).mode == "Full"
+    assert plan(replace(INPUTS, limit=limit * 1.02)).mode == "Partial"
+
+
+def test_a_forced_mode_never_turns() -> None:
+    assert turns(replace(INPUTS, mode="Full")) == ()
+    assert turns(replace(INPUTS, mode="Partial")) == ()
+
+
+@pytest.mark.parametrize("figure", ["limit", "mtbf_s", "lost_per_failure", "save_stall_s"])
+def test_each_figure_is_halved_and_doubled(figure: str) -> None:
+    values = {"limit": 0.1, "mtbf_s": 28 * HOUR, "lost_per_failure": 2.0, "save_stall_s": 300.0}
+    found = [each for each in halved_and_doubled(replace(INPUTS, belief=prior(28 * HOUR, 2))) if each.figure == figure]
+    assert [each.value for each in found] == pytest.approx([values[figure] / 2, values[figure] * 2])
+
+
+def test_what_cannot_be_doubled_is_left_out() -> None:
+    lost = [each.value for each in halved_and_doubled(INPUTS) if each.figure == "lost_per_failure"]
+    assert lost == [2.0]
