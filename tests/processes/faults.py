@@ -19,7 +19,7 @@ from cpr_contract.reports import ExitCode, Result, ShardReport, ShardState
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
-from processes.jobs import BATCH, STEPS
+from processes.jobs import STEPS
 from support.local_job import LocalJob
 from support.warm_start import run_held
 
@@ -54,7 +54,7 @@ def run_without_loss(row: Row, job: JobSpec, folder: Path, last: int = STEPS) ->
         running.hold_at(stops[0] + SLACK)
         running.start(run_held)
         for place, (step, fault) in enumerate(row.faults):
-            running.reach(step * BATCH)
+            reach(running, step)
             with fault(running):
                 running.hold_at(stops[place + 1] + SLACK)
         running.hold_at(STEPS)
@@ -68,6 +68,11 @@ def run_without_loss(row: Row, job: JobSpec, folder: Path, last: int = STEPS) ->
     assert result.lost == ()
     assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((),) * job.shards
     return result
+
+
+def reach(running: LocalJob, step: int) -> None:
+    """Wait until a shard has applied this step of every trainer. Without lockstep the leader's report may be older."""
+    running.wait_for(lambda: min(running.shard(0).applied, default=0) >= step, f"step {step} is trained")
 
 
 def caught_up(running: LocalJob, index: int) -> ShardReport:

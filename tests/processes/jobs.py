@@ -159,17 +159,17 @@ def two_trainers(folder: Path) -> JobSpec:
     return replace(small_steps(plain(folder)), trainers=2)
 
 
-def averages(folder: Path) -> JobSpec:
-    """Two trainers whose copies are averaged; the dense state is saved often."""
+def dense_saves(folder: Path) -> JobSpec:
+    """Two trainers; the dense state is saved often."""
     job = two_trainers(folder)
-    return replace(job, dense_sync="ShadowMA", snapshots=replace(job.snapshots, dense_interval_s=0.05))
+    return replace(job, snapshots=replace(job.snapshots, dense_interval_s=0.05))
 
 
 JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
         *(plain, three_workers, dims, recipe, features, two_labels),
-        *(bags, vocabulary, code, wide, early_stop, two_trainers, averages),
+        *(bags, vocabulary, code, wide, early_stop, two_trainers, dense_saves),
     )
 }
 
@@ -180,7 +180,7 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], Verdict]:
     trainer, found, verdict = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), Verdict()
     evaluation = job.evaluation
     assert evaluation is not None
-    stop, every = evaluation.early_stop, evaluation.every
+    every, stop = evaluation.every, evaluation.early_stop
 
     class Evaluations:
         def after_step(self, step: int, slots: Ints) -> None:

@@ -19,7 +19,7 @@ from cpr_contract.roster import Allowance, AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
-from processes.faults import NEVER_S, OFTEN_S, caught_up
+from processes.faults import NEVER_S, OFTEN_S, caught_up, reach
 from processes.jobs import BATCH, JOBS, SAMPLES, STEPS
 from support.local_job import LocalJob
 from support.row_count import Count
@@ -163,7 +163,7 @@ def test_training_goes_on_without_a_shard_and_counts_what_it_misses(
     with LocalJob(job, tmp_path, OFTEN_S) as running:
         running.hold_at(80)
         running.start(run_held)
-        running.reach(80 * BATCH)
+        reach(running, 80)
         running.wait_for(lambda: running.trainer().anchors, "there is an anchor")
         running.kill(running.shards[1])
         running.wait_exit(running.shards[1])

@@ -35,6 +35,7 @@ from processes.faults import (
     killed_shards,
     killed_trainer,
     killed_trainers_and_shard,
+    reach,
     rolled_back,
     run_without_loss,
     stopped_trainer,
@@ -54,11 +55,11 @@ TABLE = (
     Row("the processes of both", "two_trainers", ((60, killed_processes(ROLE_TRAINER, 0, 1)),), environ=KEEPERS),
     Row("both shards together, and again", "two_trainers", ((60, killed_shards(0, 1, times=2)),), REPLAY),
     Row("a drained shard, and its successor", "two_trainers", ((60, drained_shard), (140, killed_shards(1))), REPLAY),
-    Row("the leader of averages", "averages", ((60, killed_trainer(0)),), {"dense_sync": "ShadowMA"}),
-    Row("a leader that stands still", "averages", ((60, stopped_trainer(0)),), {"dense_sync": "ShadowBMUF"}),
-    Row("a follower that stands still", "averages", ((60, stopped_trainer(1)),), {"dense_sync": "ShadowEASGD"}),
-    Row("a rollback of averages", "averages", ((120, rolled_back()),), {"dense_sync": "ShadowBMUF"}, OFTEN_S),
-    Row("all trainers and a shard", "averages", ((100, killed_trainers_and_shard),), {"dense_sync": "ShadowMA"}),
+    Row("the leader of averages", "two_trainers", ((60, killed_trainer(0)),), {"dense_sync": "ShadowMA"}),
+    Row("a leader that stands still", "two_trainers", ((60, stopped_trainer(0)),), {"dense_sync": "ShadowBMUF"}),
+    Row("a follower that stands still", "two_trainers", ((60, stopped_trainer(1)),), {"dense_sync": "ShadowEASGD"}),
+    Row("a rollback of averages", "two_trainers", ((120, rolled_back()),), {"dense_sync": "ShadowBMUF"}, OFTEN_S),
+    Row("all trainers and a shard", "dense_saves", ((100, killed_trainers_and_shard),), {"dense_sync": "ShadowMA"}),
 )
 
 
@@ -120,7 +121,6 @@ def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp
             running.hold_at(STEPS)
         running.result()
         found = from_json(Result, running.trainers[0].last_word).evaluation
-    assert first is not None
     assert found is not None
     evaluations, _ = evaluated_alone(job)
     alone = next(each for each in evaluations if each.step == found.step)
@@ -165,7 +165,7 @@ def test_trainers_whose_number_changes_train_every_sample_once(tmp_path: Path, s
         with resized(part, tmp_path / f"run-{generation}", generation, anchor) as running:
             running.hold_at(until + 20)
             running.start(run_held)
-            running.reach(until * BATCH)
+            reach(running, until)
             if not job.lockstep:
                 if generation == 2:
                     running.kill(running.trainers[1], signal.SIGSTOP)

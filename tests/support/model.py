@@ -99,13 +99,6 @@ def auc_of_half(job: JobSpec) -> float:
     return train_alone(replace(job, data=replace(job.data, samples=job.data.samples // 2))).auc
 
 
-def assert_same(model: SavedModel, expected: SavedModel) -> None:
-    """Equal bit for bit."""
-    assert torch.equal(model.dense, expected.dense)
-    assert all(torch.equal(*tables) for tables in zip(model.tables, expected.tables, strict=True))
-    assert (model.auc, model.log_loss, model.metrics) == (expected.auc, expected.log_loss, expected.metrics)
-
-
 def assert_close(model: SavedModel, expected: OracleResult) -> None:
     """Equal to rounding: parameters, all rows, AUC up to the histogram's bins, log loss."""
     torch.testing.assert_close(model.dense, expected.dense, rtol=1e-3, atol=1e-5)

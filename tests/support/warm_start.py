@@ -80,12 +80,15 @@ def run_held(arguments: list[str]) -> int:
         goals[:] = [goal]
         train(self, feed, group, leading, goal)
 
-    def step_in_time(self: Stepper, vectors: Any, *others: Any) -> None:
+    def step_in_time(self: Stepper, vectors: Any, prefetch: Any, group: Any, leading: Any) -> None:
         while self.state.done < goals[0]() and vectors.slice.step > int(last.read_text("ascii")):
             self._watch.attend_or_stop()
+            if leading is not None and self.state.desk is not None:  # the others come further meanwhile
+                leading.save(self.state)
+                self._board.set(step=self.state.reached, samples=self.state.samples)
             time.sleep(SLICE_S)
         if self.state.done < goals[0]():  # where trainers are to meet the step is not taken
-            take_step(self, vectors, *others)
+            take_step(self, vectors, prefetch, group, leading)
 
     with mock.patch.object(Stepper, "train", train_to), mock.patch.object(Stepper, "_step", step_in_time):
         return run(arguments)
