@@ -59,9 +59,8 @@ class Measure:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.when == "teardown":
-            vars(report)["cpu_s"] = (
-                cpu_s(os.getpid()) - self._begun_s
-            )  # xdist carries added attributes to the controller
+            # xdist carries added attributes of a report to the process that prints.
+            vars(report)["cpu_s"] = cpu_s(os.getpid()) - self._begun_s
         return report
 
     @pytest.hookimpl(trylast=True)
@@ -143,7 +142,9 @@ class RunReport:
         terminalreporter.section("core-minutes by part")
         for name, seconds in sorted(self._cpu_s.items(), key=lambda item: -item[1]):
             terminalreporter.write_line(f"{name:24} {seconds / 60:6.2f}")
-        rest_s = self._workers_s + cpu_s(os.getpid()) - sum(self._cpu_s.values())
+        # Live workers and reaped ones are in the tree of this process, but not what a worker left to others to reap.
+        total_s = self._workers_s + time.process_time() if self._workers_s else cpu_s(os.getpid())
+        rest_s = total_s - sum(self._cpu_s.values())
         terminalreporter.write_line(f"{'start, import, collection':24} {rest_s / 60:6.2f}")
 
 
