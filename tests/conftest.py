@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.protocol import Scheduling
 
-from support import realdata, run_report
+from support import run_report
 from support.side_by_side import SideBySide
 
 # Two loaded cores are late now and then: a time is never a reason to fail.
@@ -27,15 +27,3 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     """Let workers share the tests by files, and one of them have the cluster."""
     return SideBySide(config, log)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the tests measured, and say loudly what a machine without the real click logs did not show."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in getattr(report, "user_properties", ()):
-            if name == "measured":
-                terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")
-    skipped = sum(realdata.MISSING in str(report.longrepr) for report in terminalreporter.getreports("skipped"))
-    if skipped:
-        line = f"{skipped} TESTS DID NOT RUN: {realdata.MISSING} in {realdata.FOLDER} (set CPR_REAL_DATA)"
-        terminalreporter.write_line(line, red=True, bold=True)

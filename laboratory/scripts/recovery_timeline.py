@@ -10,8 +10,6 @@ from cluster.harness import until
 from cluster.harness.space import Role
 from cluster.jobs import Run
 
-#: pytest's `record_property`.
-Measure = Callable[[str, object], None]
 STAGES = ("seen", "created", "running", "restored", "training again")
 #: Often enough for the figures, seldom enough to leave the processors to what is measured.
 LOOK_EVERY_S = 0.02

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(os.environ.get("CPR_REAL_DATA") or Path(__file__).parents[3] / "shared" / "data")
-MISSING = "no real click logs"
 
 
 def click_log(name: str) -> Path:
@@ -16,7 +15,7 @@ def click_log(name: str) -> Path:
     path = FOLDER / name
     if path.exists():
         return path
-    message = f"{MISSING}: {name} is not in {FOLDER} (set CPR_REAL_DATA)"
+    message = f"no real click logs: {name} is not in {FOLDER} (set CPR_REAL_DATA)"
     if os.environ.get("CPR_CLUSTER_TESTS") == "required":
         pytest.fail(message)
     pytest.skip(message)
