@@ -17,7 +17,7 @@ HELM   ?= helm
 PEERS  := laboratory/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
-# Three rings of tests; docs/testing.md says which folder is in which, and why.
+# Three rings of tests; docs/testing.md lists the folders of each.
 RING1 := tests/unit tests/contract tests/guard tests/simulation tests/processes tests/stores
 RING2 := tests/cluster tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/walkthroughs
 PARTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/soak/*/test_*.py)))) seeds-1 seeds-2 storms storm scale)
@@ -50,7 +50,7 @@ peers: env  ## make laboratory/contenders/.venv with what CPRJob's speed is comp
 demo: env  ## train a small model here and kill a shard half way
 	$(BIN)/cprjob run examples/quickstart.yaml --kill shard/1@0.5:POD
 
-check: lint types  ## lint, types, layers
+check: lint types  ## lint, format, types, layers, the generated CRD
 
 lint: env
 	$(BIN)/ruff check .
@@ -68,7 +68,7 @@ test: lint  ## ring 1: lint, types and all tests that need Python alone; the typ
 	$(PYTEST) $(WORKERS) $(RING1); tests=$$?; \
 	wait $$types || tests=1; cat .cache/types.log; exit $$tests
 
-prepare: env  ## what `make e2e` needs and is built once: binaries, images
+prepare: env  ## build the binaries and images of ring 2, once
 	tests/cluster/cluster.sh images
 
 e2e: prepare  ## ring 2: a real API server, the cluster, S3 servers, a browser, the chart, pages as printed
@@ -90,7 +90,7 @@ soak: env  ## ring 3: PART=name, one of `make parts`; each takes at most an hour
 parts:  ## print the names of the parts of `make soak`
 	@printf '%s\n' $(PARTS)
 
-# Without a seed, a storm that nobody has seen. It prints its seed.
+# Without a seed, one is drawn. The storm prints its seed.
 SEED    ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(10**6))')
 MINUTES ?= 60
 # The round to begin with: of a seed that found something, the rounds before it can be left out.
