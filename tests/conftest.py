@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Options, plugins and Hypothesis profiles of all tests."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -8,7 +8,7 @@ from xdist.scheduler.protocol import Scheduling
 from support import run_report
 from support.side_by_side import SideBySide
 
-# Two loaded cores are late now and then: a time is never a reason to fail.
+# Examples have no deadline: the machine may be loaded.
 settings.register_profile("cprjob", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("soak", parent=settings.get_profile("cprjob"), max_examples=3000)
 settings.load_profile("cprjob")  # pytest's --hypothesis-profile goes before it
@@ -25,5 +25,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """Let workers share the tests by files, and one of them have the cluster."""
+    """Distribute tests over workers by file. One worker runs all tests of the cluster."""
     return SideBySide(config, log)

@@ -1,13 +1,13 @@
 """Mutants of the product: defects, drawn by a seed, that the tests have to find.
 
-A mutant is one changed expression or statement. `draw` prints a list of them, `cover` records which tests reach which
-line, and `run` applies one mutant after another in a copy of the last commit and runs the tests that reach its line:
+A mutant is one changed expression or statement. `draw` prints a list of mutants. `cover` records which tests reach
+which line. `run` applies one mutant after another in a copy of the last commit, and runs the tests that reach its line:
 
     python tools/mutants.py draw --seed 1 > tools/mutants.json
     python tools/mutants.py cover --tests tests/unit tests/contract --data build/unit.json
     python tools/mutants.py run --tests tests/unit tests/contract --cover build/unit.json --then tests/processes
 
-All of them run in the project's environment. `cover` also needs `coverage` there: `pip install coverage`.
+All commands run in the project's environment. `cover` also needs the package `coverage` there.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ NEAREST = 150
 
 @dataclass(frozen=True)
 class Mutant:
-    """The `nth` place for `kind` in `function` of `file`, and what stands there instead of it."""
+    """The `nth` place for `kind` in `function` of `file`: its line, its code `old`, and the mutant's code `new`."""
 
     file: str
     function: str
@@ -221,7 +221,7 @@ def _function(nodeid: str) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Count what runs from here on for this test."""
+    """Record coverage for this test from here on."""
     importlib.import_module("coverage").Coverage.current().switch_context(_function(item.nodeid))
 
 
@@ -229,7 +229,7 @@ _SECONDS: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up what each test takes."""
+    """Add up the time of each test."""
     _SECONDS[_function(report.nodeid)] += report.duration
 
 
@@ -239,7 +239,7 @@ def pytest_sessionfinish() -> None:
 
 
 def cover(tests: list[str], data: Path) -> None:
-    """Run the tests, and write which of them reach each line of the areas, and what each takes."""
+    """Run the tests, and write which of them reach each line of the areas, and the time of each test."""
     with tempfile.TemporaryDirectory() as folder:
         rules = Path(folder, "coveragerc")
         rules.write_text("[run]\ninclude =\n" + "".join(f"  {ROOT / module}\n" for module in modules()))
@@ -337,7 +337,7 @@ def stages(mutant: Mutant, options: argparse.Namespace) -> Iterator[tuple[list[s
 
 
 def judge(mutant: Mutant, copied: Copy, options: argparse.Namespace, unsound: set[str]) -> str:
-    """What became of a mutant. A test that fails without it, too, is left out from then on."""
+    """Return the outcome of a mutant. A test that fails without the mutant, too, is left out from then on."""
     tried = 0
     for tests, limit_s in stages(mutant, options):
         while left := [test for test in tests if test not in unsound]:
@@ -354,7 +354,7 @@ def judge(mutant: Mutant, copied: Copy, options: argparse.Namespace, unsound: se
 
 
 def run(options: argparse.Namespace) -> None:
-    """Try the mutants of the list, one after another, and print what became of each."""
+    """Try the mutants of the list, one after another, and print the outcome of each."""
     listed = json.loads(LIST.read_text())["mutants"]
     results: list[dict[str, Any]] = []
     unsound: set[str] = set()
@@ -376,7 +376,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the command that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     each = commands.add_parser("draw", help="print a list of mutants")

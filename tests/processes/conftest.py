@@ -1,4 +1,4 @@
-"""The models that single processes end in: what jobs of many processes must equal, whatever is killed in them."""
+"""Reference models, each trained in one process: jobs of several processes must equal them bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reference = Callable[[str], tuple[JobSpec, Fitted]]
 
 @pytest.fixture(scope="session", autouse=True)
 def packages() -> Iterator[None]:
-    """The jobs' networks and data can be imported here, and by the processes that are started.
+    """Make the jobs' networks and data importable, here and in the processes that are started.
 
     Sums are in the order of one thread, as in those processes.
     """

@@ -25,7 +25,7 @@ from support.warm_start import run_held
 
 #: A fault strikes when its context begins, with the leader at its step; the context ends when the job has recovered.
 Fault = Callable[[LocalJob], AbstractContextManager[None]]
-#: Trainers may go on so many steps before they stand: a fault may strike them at work.
+#: Trainers may go on so many steps before they are held, so a fault may hit them in a step.
 SLACK = 5
 NEVER_S, OFTEN_S = 3600.0, 0.05
 KEEPERS = {KEEPER: "1"}
@@ -133,7 +133,7 @@ def killed_processes(role: str, *indices: int) -> Fault:
 
 @contextmanager
 def killed_shard_and_trainer_process(running: LocalJob) -> Iterator[None]:
-    """What a trainer keeps for a shard outlives its process."""
+    """The pushes that a trainer keeps for a shard outlive the trainer's process."""
     kill(running, 1)
     with killed_processes(ROLE_TRAINER, 0)(running):
         running.replace_shard(1)

@@ -1,4 +1,4 @@
-"""Smoke tests of the program: a job on this machine with a kill becomes a served model, and a stopped one goes on."""
+"""Smoke tests of the program: a job on this machine with a kill becomes a served model, and a stopped job resumes."""
 
 from __future__ import annotations
 

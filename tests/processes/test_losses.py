@@ -33,7 +33,7 @@ def of_two(folder: Path) -> JobSpec:
 
 
 def row_updates_of(job: JobSpec, anchor: AnchorRef) -> RowUpdates:
-    """What the save of shard 1 in an anchor holds and lacks."""
+    """The row updates that the save of shard 1 in an anchor holds and lacks."""
     store = open_store(job.snapshots.store, None, None)
     return from_json(ShardManifest, store.get(read_anchor(store, anchor).shards[1].key)).row_updates
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-#: The key of a worker's processor time in what xdist brings back from it.
+#: The key of a worker's processor time in the output that xdist collects from it.
 WORKER_CPU = "cpu_s"
 
 
@@ -72,7 +72,7 @@ class Measure:
 class RunReport:
     """In the process that prints: a line for each file, and the processor time of each part.
 
-    A skipped test fails the run, because a ring is made of what its machine can run.
+    A skipped test fails the run: a ring has no optional tests.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -142,7 +142,7 @@ class RunReport:
         terminalreporter.section("core-minutes by part")
         for name, seconds in sorted(self._cpu_s.items(), key=lambda item: -item[1]):
             terminalreporter.write_line(f"{name:24} {seconds / 60:6.2f}")
-        # Live workers and reaped ones are in the tree of this process, but not what a worker left to others to reap.
+        # The tree of this process has live and reaped workers, but no process that a worker left to others to reap.
         total_s = self._workers_s + time.process_time() if self._workers_s else cpu_s(os.getpid())
         rest_s = total_s - sum(self._cpu_s.values())
         terminalreporter.write_line(f"{'start, import, collection':24} {rest_s / 60:6.2f}")
@@ -153,7 +153,7 @@ def _file(nodeid: str) -> str:
 
 
 def configure(config: pytest.Config) -> None:
-    """Register what the option asks for, in workers and in the process that prints."""
+    """Register the plugins of the option, in workers and in the process that prints."""
     if config.getoption("run_report"):
         config.pluginmanager.register(Measure())
         if not hasattr(config, "workerinput"):

@@ -1,4 +1,4 @@
-"""Which tests run side by side: files go to whatever worker is free, what needs the one cluster to one worker.
+"""A scheduler for xdist: a file goes to any free worker, and all tests of the cluster go to one worker.
 
 The cluster's tests wait most of the time, so that worker starts with them while the others compute.
 """
@@ -9,7 +9,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 CLUSTER = "tests/cluster/"
-#: Folders in the order in which they start: what takes long goes first, so that no worker is left with it at the end.
+#: Folders in the order in which they start: long ones go first, so that no worker is left with them at the end.
 FIRST = (CLUSTER, "tests/processes/", "tests/walkthroughs/", "tests/simulation/", "tests/stores/")
 
 

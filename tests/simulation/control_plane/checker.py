@@ -1,4 +1,4 @@
-"""What must be true of a job after a storm."""
+"""Invariants of a job during a storm and after it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_storm(storm: Storm) -> RunResult:
 def check_reservations(result: RunResult) -> None:
     """Whenever a pod is created, what is lost and what may still be lost keep to the limit.
 
-    What training may go on for without a shard is set aside as long as it may.
+    An allowance to train without a shard is covered by a reservation.
     """
     statuses = [Status.model_validate(document) for document in result.cluster.statuses]
     for shard in (shard for status in statuses for shard in status.shards):
@@ -101,7 +101,7 @@ def missing_row_updates(result: RunResult) -> list[int]:
 
 
 def _anchored(result: RunResult) -> tuple[list[Cells], int]:
-    """What is in the finished model."""
+    """The steps in the finished model."""
     anchor = result.status.result
     assert anchor is not None
     return result.cluster.plane().store.anchored[anchor.key]

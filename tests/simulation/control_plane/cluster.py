@@ -1,4 +1,4 @@
-"""The API server of a cluster in memory, with Kubernetes' semantics; `fake_nodes` is what lies behind it.
+"""The API server of a cluster in memory, with Kubernetes' semantics, over the nodes of `nodes.py`.
 
 `calls` counts what changes the cluster; `fault` may raise before or after such a call, to crash its caller there.
 """
@@ -73,7 +73,7 @@ class FakeCluster(FakeNodes):
         )
 
     def user_deletes(self, name: str) -> None:
-        """What kubectl delete cprjob does."""
+        """Delete the job, as `kubectl delete cprjob` does."""
         job = self.jobs["default", name]
         if job.finalizers:
             self.jobs["default", name] = replace(job, deleting=True, resource_version=self._next())

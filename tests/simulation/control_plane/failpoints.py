@@ -178,7 +178,7 @@ def storms(max_faults: int = 6) -> st.SearchStrategy[Storm]:
 
 @dataclass
 class _Later:
-    """What is to happen at its time."""
+    """Actions, each with the time at which it is due."""
 
     due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
@@ -218,7 +218,7 @@ class StormSimulation(Simulation):
             await super()._pass()
 
     async def _old_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
-        """What the pod would have answered some ticks ago."""
+        """The answer of the pod some ticks ago."""
         held = self.cluster.pods.get(pod.name)
         if held is None or held.phase != "Running":
             return None
@@ -235,7 +235,7 @@ class StormSimulation(Simulation):
         self._later.run(self.cluster.now)
 
     def _check_fencing(self) -> None:
-        """One that is cut off may believe that it serves: what counts is whom the trainers use."""
+        """A shard that is cut off may still serve: only the shards that the trainers use are checked."""
 
     def _inject(self, fault: Fault) -> None:
         role = "trainer" if fault.kind.endswith("trainer") else "shard"
@@ -270,7 +270,7 @@ class StormSimulation(Simulation):
                 self._change(fault)
 
     def _change(self, fault: Fault) -> None:
-        """Somebody edits the job."""
+        """A user edits the job."""
         match fault.kind:
             case "lower budget":
                 self._lower_budget()

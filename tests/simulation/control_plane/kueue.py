@@ -1,4 +1,4 @@
-"""What Kueue does to the Workload of the job, for scenarios over the fake cluster."""
+"""Kueue's changes of the job's Workload, for scenarios over the fake cluster."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def preempt(cluster: FakeCluster) -> None:
 
 
 def delete_workload(cluster: FakeCluster) -> None:
-    """Somebody deletes it."""
+    """A user deletes the Workload."""
     found = workload(cluster)
     assert found is not None
     cluster.applied.delete("Workload", found["metadata"]["namespace"], found["metadata"]["name"], STAMP)

@@ -23,7 +23,7 @@ TAINT_S = 5.0
 CLEANUP_S = 1.0
 #: How long an ended pod that was deleted can still be seen.
 SEEN_S = 0.2
-#: States in which a process says that it is ready.
+#: States in which a process reports that it is ready.
 READY_STATES = frozenset({"Ready", *TRAINING_STATES})
 
 
@@ -70,7 +70,7 @@ class Pod:
         return self.manifest["metadata"]  # type: ignore[no-any-return]
 
     def view(self) -> PodView:
-        """What the API server shows of it; the same object until something changes."""
+        """The pod as the API server shows it; the same object until something changes."""
         labels, version = self.meta["labels"], self.meta.get("annotations", {}).get(env.ANNOTATION_ROSTER_VERSION, -1)
         state = (self.phase, self.node, self.deleting_until, self.disruption, self.unschedulable, self.container)
         state = (*state, self.ready, version, *labels.values())
@@ -104,7 +104,7 @@ class Pod:
 
 
 class FakeNodes:
-    """What carries out what the API server holds. `tick` lets time pass; everything else happens at once."""
+    """Kubelets that run the pods of the API server. `tick` lets time pass; everything else happens at once."""
 
     def __init__(self, total: int) -> None:
         self.now = 1_000_000.0  # of the operator and the kubelets
@@ -167,13 +167,13 @@ class FakeNodes:
             self.terminate(pod)
 
     def stop(self, role: str, index: int) -> None:
-        """SIGSTOP: the process lives and says nothing."""
+        """SIGSTOP: the process lives and does not answer."""
         process = self._plane_of(pod := self.member(role, index)).process(pod.name)
         if process is not None:
             process.stopped = True
 
     def lose_node(self, role: str, index: int) -> None:
-        """Power off: its pods say nothing any more; in time the control plane marks them as going, for ever."""
+        """Power off: its pods stop answering; later the control plane marks them as terminating, for ever."""
         self.stop(role, index)
         pod = self.member(role, index)
         pod.node_lost, pod.taints_at = True, self.now + TAINT_S
@@ -223,18 +223,18 @@ class FakeNodes:
         pod.ends_at = self.now + (FLUSH_S if pod.phase == "Running" else 0.0)
 
     def send(self, pod: Pod, roster: str) -> None:
-        """The annotation reaches the process in time."""
+        """Set the annotation, which reaches the process later."""
         self._rosters.append((self.now + self.roster_delay_s, pod, roster))
         self._deliver()
 
     def report(self, pod: Pod) -> bytes | None:
-        """What its process answers on `/status`."""
+        """The answer of its process on `/status`."""
         return self._plane_of(pod).report(pod.name) if pod.phase == "Running" else None
 
     # inside
 
     def _deliver(self) -> None:
-        """Let processes read the annotations that their kubelets know by now."""
+        """Let processes read the annotations that their kubelets have by now."""
         due = [roster for roster in self._rosters if roster[0] <= self.now]
         self._rosters = [roster for roster in self._rosters if roster[0] > self.now]
         for _, pod, roster in due:

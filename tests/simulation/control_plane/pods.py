@@ -1,4 +1,4 @@
-"""A small deterministic data plane: what trainers and shards of one job do, in virtual time and without tensors.
+"""A small deterministic data plane: trainers and shards of one job, in virtual time and without tensors.
 
 All positions are samples. A step trains one batch on all members at once; a save is committed the moment it is made.
 """
@@ -17,7 +17,7 @@ __all__ = ["FLUSH_S", "DataPlane"]
 
 
 class DataPlane(Saving):
-    """What the processes of one job do."""
+    """The behaviour of the processes of one job."""
 
     def start(self, pod: str, roster: ShardRoster | TrainerRoster, now: float) -> None:
         match roster:

@@ -1,8 +1,8 @@
-"""The nouns of the fake data plane: saves, processes, and where they all are.
+"""State of the fake data plane: saves, processes, and their steps.
 
-Beside what a process would know, each state carries which steps are truly in it, a bit for each. No process looks at
-them; tests compare what was charged with what is missing. A shard has them for each of its cells, portions of the
-tables that never lie apart, however many shards there are.
+Beside the state that a real process has, each state has the steps that are truly in it, a bit for each. No process
+reads these bits; tests compare the charged losses with the missing steps. A shard has them for each of its cells:
+portions of the tables that never lie apart, however many shards there are.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Save:
 
 @dataclass
 class Store:
-    """What the processes of one job have written; it outlives them all."""
+    """The saves of the processes of one job; they outlive the processes."""
 
     shards: dict[tuple[int, int], list[Save]] = field(default_factory=dict)  # (generation, index)
     dense: dict[int, list[Save]] = field(default_factory=dict)  # generation
@@ -139,7 +139,7 @@ class Plane:
         return -(-samples // self.spec.data.batch_size)
 
     def track_silence(self, now: float) -> None:
-        """Note since when processes have said nothing."""
+        """Record since when processes have been silent."""
         self.now = now
         processes: dict[str, Shard | Trainer] = {**self.shards, **self.trainers}
         for pod, process in processes.items():
@@ -160,7 +160,7 @@ class Saving(Plane):
         return [first, *(save for save in saves if save.key not in self.store.damaged)]
 
     def _anchored_cells(self, anchor: str, index: int) -> Cells:
-        """What an anchor holds for a shard, whatever shards wrote it."""
+        """The cells of a shard in an anchor, whatever shards wrote it."""
         mine = slice(index * CELLS // self.spec.shards, (index + 1) * CELLS // self.spec.shards)
         held = [cell for cells in self.store.anchored[anchor][0] for cell in cells] if anchor else CELLS * [0]
         return tuple(held[mine])

@@ -1,4 +1,4 @@
-"""What processes of the fake data plane answer on `/status`."""
+"""Reports of the fake data plane's processes on `/status`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
 
 
 def _silent_members(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:
-    """Members that run and have said nothing for so long, as this process sees it."""
+    """Members that run and have been silent for so long, as this process sees it."""
     roster, names = reporter.roster, []
     for pod, since in plane.silence.items():
         process = plane.process(pod)

@@ -1,4 +1,4 @@
-"""How a job's whole result is driven to its end, in virtual time."""
+"""Runs of a scenario to its end, in virtual time, with invariants at every step."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Simulation:
         return self.result()
 
     def result(self) -> RunResult:
-        """What the run has led to."""
+        """The result of the run so far."""
         phases = [str(status["phase"]) for status in self.cluster.statuses]
         return RunResult(self.cluster, self.status(), phases)
 
@@ -96,7 +96,7 @@ class Simulation:
         self._check()
 
     def copy(self) -> Simulation:
-        """The same moment once more, from which things may go another way. What never changes is shared."""
+        """Return a copy of this moment, which can be run on independently. Immutable parts are shared."""
         cluster, memories = self.cluster, self.controller._memories.values()
         shared: list[object] = [self.scenario, self._status, *cluster.statuses, *cluster.jobs.values()]
         shared += [*cluster.objects.values(), *cluster.secrets.values(), *cluster.events.values()]
@@ -118,7 +118,7 @@ class Simulation:
             await self.controller.run_pass("default", "job")
 
     async def pass_input(self) -> PassInput:
-        """What the next pass would see, with a report of every pod that answers."""
+        """The input of the next pass, with a report of every pod that answers."""
         job = job_of(await self.cluster.get_job("default", "job"))
         pods = tuple(pod.view() for pod in self.cluster.pods.values())
         answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
@@ -149,7 +149,7 @@ class Simulation:
             self.due = self.cluster.now + 1.0
 
     async def _release(self) -> None:
-        """What a worker of Workloads does."""
+        """Release the quota of Workloads, as the operator's worker of Workloads does."""
         for kind, namespace, name in list(self.cluster.objects):
             if kind == "Workload":
                 with contextlib.suppress(Crash, ClusterError):
@@ -182,7 +182,7 @@ class Simulation:
         self.due = min(self.due, self.cluster.now + TICK_S)
 
     def _check(self) -> None:
-        """What holds at any moment."""
+        """Check the invariants that hold at any moment."""
         status = self.status()
         assert not status.ledger.total_samples or account_of(status).ledger.left >= 0
         for role, members in (("shard", status.shards), ("trainer", status.trainers)):
@@ -203,7 +203,7 @@ class Simulation:
             assert any(map(holds_quota, workloads)), "the quota was given back before the pods were gone"
 
     def _check_fencing(self) -> None:
-        """Nobody serves beside its successor."""
+        """No incarnation of a shard serves beside its successor."""
         for plane in self.cluster.planes.values():
             for index in range(plane.spec.shards):
                 serving = [

@@ -1,4 +1,4 @@
-"""Scenarios: the steps of a job's result, and how it ends."""
+"""Scenarios: users' actions and faults in the life of a job, and the end that each must have."""
 
 from __future__ import annotations
 

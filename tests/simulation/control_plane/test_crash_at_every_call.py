@@ -46,7 +46,7 @@ def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome_of(result: RunResult) -> tuple[object, ...]:
-    """What must not depend on when the operator was killed."""
+    """The part of a result that must not depend on the moment of a fault."""
     status = result.status
     failures = sorted((f.role, f.index, f.counted) for f in status.failures)
     account = status.ledger.ranges, status.counters.generation, len(status.restart_times)

@@ -1,6 +1,4 @@
-"""The hard promise, under storms of failures: no status ever says that more is lost than the budget allows, and what it
-says covers all that the model misses.
-"""
+"""Random storms of failures: no status has a loss above the budget, and the ledger covers all that the model misses."""
 
 from typing import Any
 
@@ -13,7 +11,7 @@ from simulation.control_plane.failpoints import Storm, StormSimulation, faults, 
 from simulation.control_plane.workload import partial_job, spec
 
 
-@pytest.mark.timeout(6 * settings().max_examples)  # `make soak` draws more than the usual 100
+@pytest.mark.timeout(6 * settings().max_examples)  # the part `storms` of the soak draws more than the usual 100
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(storm=storms())
 def test_random_storm_stays_within_budget_and_charges_every_loss(storm: Storm) -> None:
@@ -21,7 +19,7 @@ def test_random_storm_stays_within_budget_and_charges_every_loss(storm: Storm) -
 
 
 async def worst_of(storm: Storm) -> tuple[Status, list[str]]:
-    """The first status of the job's first recovery, and what was said while it lasted."""
+    """The first status of the job's first recovery, and the messages of the events of rollbacks."""
     result = await StormSimulation(storm).run()
     statuses = [Status.model_validate(document) for document in result.cluster.statuses]
     first = next(status for status in statuses if status.recovery is not None)
@@ -135,7 +133,7 @@ async def test_late_report_charges_only_the_loss() -> None:
     assert charged(result.status)[0]
 
 
-#: What was thought of, or found by the test above, and how often the job goes back to an anchor.
+#: Storms that were written by hand or found by the test above, and the number of rollbacks of each.
 STORMS: dict[str, tuple[Storm, int]] = {
     "two deaths a second apart": (Storm(partial_job(0.2), faults("1.5 kill two shards 0 for 1")), 0),
     "two deaths a second apart, the second does not fit": (

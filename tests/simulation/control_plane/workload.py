@@ -11,7 +11,7 @@ from simulation.control_plane.cluster import FakeCluster
 TOTAL = 2000
 BATCH = 100
 Spec = Mapping[str, Any]
-#: When something happens: a look at the cluster that says so.
+#: A condition on the cluster, for the moment of a step.
 Trigger = Callable[[FakeCluster], bool]
 Action = Callable[[FakeCluster], None]
 
@@ -105,7 +105,7 @@ def meeting(cluster: FakeCluster) -> bool:
 
 
 def after(seconds: float) -> Trigger:
-    """So long after it was first asked."""
+    """This long after the trigger was first evaluated."""
     since: list[float] = []
 
     def over(cluster: FakeCluster) -> bool:

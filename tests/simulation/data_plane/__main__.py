@@ -18,7 +18,7 @@ def main(first: int, end: int) -> int:
         for name, way in WAYS.items():
             try:
                 result = way(seed)
-            except Exception:  # noqa: BLE001 -- it is told, and the others go on
+            except Exception:  # noqa: BLE001 -- it is printed, and the others run
                 failed += 1
                 print(f"seed {seed}, {name}:\n{traceback.format_exc()}", flush=True)
             else:

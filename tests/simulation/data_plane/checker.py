@@ -68,8 +68,8 @@ class Checker:
         self._cluster = cluster
         self._workload: Workload = cluster.workload
         self._first = [self._workload.first_values(shard) for shard in range(self._workload.job.shards)]
-        #: The pushes of a trainer that it was told are applied, by generation, shard and trainer, and by who told. What
-        #: a trainer that is gone had pushed is not among them: its successor pushes it again while others go on.
+        #: Acknowledged pushes, by generation, shard and trainer, and by the incarnation that acknowledged them. Pushes
+        #: of a trainer that is gone are not among them: its successor pushes them again while others go on.
         self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
         self._due: dict[int, list[list[Due]]] = {}
         self.late_reads: list[LateRead] = []
@@ -92,7 +92,7 @@ class Checker:
                 at = part.start + int(np.flatnonzero(rows.numbers[part] == number)[0])
                 first = self._first[shard][int(rows.places[at] - self._workload.placement.starts[shard])]
                 found = self._workload.steps_in((first - vectors[at]).astype(np.float32))
-                # Where trainers went back, what was of later steps is gone.
+                # A rollback drops the pushes of later steps.
                 due = self._due[trainer.rank][shard][rank].steps(link.peer.incarnation)
                 missed = {each for each in due if each < step} - found
                 if missed:
@@ -101,7 +101,7 @@ class Checker:
                     self.late_reads.append(LateRead(trainer.generation, shard, pushes, what))
 
     def check_rows(self) -> None:
-        """Compare the rows of every shard that serves with what it says of them."""
+        """Compare the rows of every shard that serves with its report."""
         for pod in self._cluster.pods:
             if pod.serving is not None and (service := self._cluster.services.get(pod.server)) is not None:
                 self.missing_of(pod, service)
@@ -120,7 +120,7 @@ class Checker:
         return missing
 
     def check_end(self) -> dict[int, set[Push]]:
-        """All is trained: check rows, saves, parity and reads. What each shard misses in the end."""
+        """Check rows, saves, parity and reads after the last step. Return the pushes that each shard lacks."""
         missing = dict[int, set[Push]]()
         for pod in self._cluster.newest:
             assert pod.serving is not None, f"{pod.host} does not serve"

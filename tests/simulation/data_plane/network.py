@@ -1,8 +1,8 @@
 """A network of one seed: sockets that carry bytes between hosts, late, in pieces, or not at all.
 
-What is sent over a connection arrives in its order. A path between two hosts may be clogged until some time, or for
-good; a connection may be reset, or swallow what is sent without a sign. Only what the data plane uses of `socket`
-is here.
+The bytes of a connection arrive in order. A path between two hosts may be clogged until some time, or for
+good; a connection may be reset, or swallow what is sent without a sign. Only the part of `socket` that the data plane
+uses is here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Wakes(Protocol):
 
 
 class Network:
-    """Hosts and the paths between them. What a socket may have on its way is `capacity` bytes."""
+    """Hosts and the paths between them. A socket may have `capacity` bytes on their way."""
 
     def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
         self.scheduler = scheduler
@@ -77,7 +77,7 @@ class Network:
 
 
 class Watched:
-    """What selectors and tasks wait for."""
+    """The base of ports and sockets: selectors and tasks can wait for it."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

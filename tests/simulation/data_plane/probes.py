@@ -69,7 +69,7 @@ def probes_installed(cluster: Cluster) -> Iterator[None]:
 
 
 class _Probes:
-    """What happens around calls of the product. Each method gets the call, and its arguments."""
+    """Wrappers of the product's calls. Each method gets the call, and its arguments."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

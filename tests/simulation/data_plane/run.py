@@ -16,7 +16,7 @@ from simulation.data_plane.workload import Workload
 #: So long a job has after the last fault; it needs some seconds.
 _END_TIMEOUT_S = 200.0
 _POLL_S = 0.5
-#: What parity needs to be whole once nothing happens any more.
+#: Seconds that parity needs to be complete once the job is idle.
 _REST_S = 30.0
 
 
@@ -85,7 +85,7 @@ def completed(cluster: Cluster) -> bool:
 
 
 def parity_complete(cluster: Cluster) -> bool:
-    """Whether all parity is there, each member knows where it stands in it, and nothing is under way."""
+    """Whether all parity is there, each member has its place in it, and nothing is under way."""
     found = [cluster.redundancies[pod.server] for pod in cluster.newest if pod.serving]
     if len(found) < len(cluster.newest):
         return False

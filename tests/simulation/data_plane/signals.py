@@ -45,7 +45,7 @@ class Kernel:
         elif not process.dead:
             self.terminate(process)
 
-    # What modules call, by the names that they know.
+    # Functions that the product's modules call, by their real names.
 
     def urandom(self, size: int) -> bytes:
         return self._rng.randbytes(size)

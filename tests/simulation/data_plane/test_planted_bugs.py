@@ -22,7 +22,7 @@ from cpr_trainer.tables.arena import Arena
 from simulation.data_plane.run import run_to_completion
 from simulation.data_plane.workload import Workload, with_faults
 
-#: As for rides: on a busy machine a test takes minutes.
+#: On a busy machine a test takes minutes.
 pytestmark = pytest.mark.timeout(600)
 
 Patch = pytest.MonkeyPatch
@@ -30,7 +30,7 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Bug:
-    """How it is planted, and in which jobs; `seeds` find it."""
+    """A planted bug: `alter` draws the jobs, and one of the first `seeds` must find it."""
 
     plant: Callable[[Patch], None]
     seeds: int
@@ -42,7 +42,7 @@ def rarely_saved(alter: Callable[[Workload], Workload]) -> Callable[[Workload], 
 
 
 def with_priority_saves(workload: Workload) -> Workload:
-    """What the operator refuses: rows are saved between cuts, and pushed again after a restore."""
+    """Save rows between cuts, although replay pushes them again after a restore. The operator refuses such a job."""
     rules = replace(workload.job.snapshots, strategy="MFU", fraction=0.5)
     altered = with_faults("kill_shard", snapshots=rules)(workload)
     return replace(altered, priority_interval_s=0.2)

@@ -10,7 +10,7 @@ import pytest
 from simulation.data_plane.run import RunResult, run_to_completion, run_under_faults
 from simulation.data_plane.workload import with_faults
 
-#: `make soak` runs 10,000.
+#: `make soak` runs 10,000, in the parts `seeds-1` and `seeds-2`.
 SEEDS = 30
 
 #: Rare states that these seeds reach.

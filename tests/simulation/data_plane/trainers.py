@@ -75,7 +75,7 @@ class RolledBackError(Exception):
 
 @dataclass
 class Kept:
-    """What a trainer's keeper has of a process that it began: see `trainer/kept.py`."""
+    """The state that a trainer's keeper has of its process: see `trainer/kept.py`."""
 
     generation: int
     done: int
@@ -206,7 +206,7 @@ class Trainer:
         self._keep(self.exchange.standing())
 
     def _heal(self) -> None:
-        """Cut soon, because who is new keeps nothing of before (`trainer/leading.py`)."""
+        """Cut soon, because a new trainer keeps no earlier pushes (`trainer/leading.py`)."""
         if self.workload.job.replay_bytes and self.done > 0 and self._schedule.announced <= self.done:
             self._schedule.hasten()
 

@@ -1,4 +1,4 @@
-"""What a seed draws of a job, and the steps that its trainers take.
+"""The job that a seed draws, and the steps that its trainers take.
 
 Gradients are whole numbers, the optimizer is SGD with rate 1, and first values are multiples of a power of two: so sums
 are exact in any order, and a push that is lost, doubled or foreign shows in the bits. Each rank has a row of its own on

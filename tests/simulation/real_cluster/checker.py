@@ -1,4 +1,4 @@
-"""What must be true of a job after each round, and at its end. Pure: documents in, sentences out."""
+"""Invariants of a job after each round, and at its end. Pure: documents in, sentences out."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Look:
 
 @dataclass
 class Promise:
-    """What a job of the storm may do: `lossless` if it has no budget; `refuses`: reasons that faults may bring."""
+    """The limits of a job of the storm: `lossless` if it has no budget; `refuses`: reasons that faults may bring."""
 
     lossless: bool
     refuses: set[str] = field(default_factory=set)

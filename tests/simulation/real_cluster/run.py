@@ -1,4 +1,4 @@
-"""A storm: rounds of faults over several jobs, and what was found."""
+"""A storm: rounds of faults over several jobs, and its findings."""
 
 import os
 import time

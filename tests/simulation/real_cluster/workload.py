@@ -47,7 +47,7 @@ def _changes(kind: str) -> dict[str, Any]:
 
 @dataclass
 class Job:
-    """One of the storm's jobs: its kind, how many came before it, and what it may do."""
+    """One of the storm's jobs: its kind, the number of jobs of that kind before it, and its limits."""
 
     target: Target
     kind: str

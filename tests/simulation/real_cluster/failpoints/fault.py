@@ -24,7 +24,7 @@ Group = Literal["pods", "processes", "nodes", "store", "API server", "operator",
 Who = tuple[str, Role, int]
 Hit = frozenset[Who]
 NOBODY: Hit = frozenset()
-#: What goes wrong with a call while something else is broken on purpose.
+#: Errors of a call while a fault is injected.
 TROUBLE = (KubectlError, ApiException, HTTPError, MinioException, RuntimeError, OSError, subprocess.SubprocessError)
 UNDO_S = 180
 #: Phases in which faults hit a job: a storm hits recoveries, too.
@@ -38,11 +38,12 @@ class NotNowError(Exception):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a fault may cost, besides time.
+    """The cost of a fault, besides time.
 
-    `kills`: who is hit may lose what no save holds, and this is told. `ends`: they are told to end first, and lose
-    nothing unless saves are hindered as well. `hinders`: while it lasts, saves may fail. `touches`: those hit may be
-    replaced; without it nobody may. `refuses`: the reasons for which a job may give up, with a message.
+    `kills`: members that are hit may lose updates that no save holds, and report them. `ends`: they get SIGTERM first,
+    and lose nothing unless saves are hindered as well. `hinders`: while it lasts, saves may fail. `touches`: members
+    that are hit may be replaced; without it none may. `refuses`: the reasons for which a job may give up, each with
+    a message.
     """
 
     kills: bool = False

@@ -1,4 +1,4 @@
-"""Faults of the operator, and what users do to a job that trains."""
+"""Faults of the operator, and actions of users on a job that trains."""
 
 import base64
 import json
