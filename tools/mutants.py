@@ -40,19 +40,19 @@ LIST = Path(__file__).with_suffix(".json")
 COUNT = 60
 #: Each area: its modules (the first area that has a module counts), and the test files of it in folders after `--then`.
 AREAS = {
-    "recovery": ("/recovery/|reconcile/recover", "crash|promise|simulation|lives|degrade|roll"),
-    "ledger": ("cpr_operator/ledger|reconcile/members", "crash|promise|simulation|lost|degrade|roll"),
+    "recovery": ("/recovery/|reconcile/recover", "simulation|killed_members|losses|restarts"),
+    "ledger": ("cpr_operator/ledger|reconcile/members", "simulation|killed_members|losses"),
     "replay": (
         "exchange/(outbox|ring|segments)|shard/(catch_up|losses|pushes)|cpr_trainer/trainer/kept|reconcile/replay",
-        "world|simulation|replay|lost|lives",
+        "simulation|killed_members|several|losses|restarts",
     ),
-    "parity": ("/parity/|shard/redundancy", "world|simulation|parity"),
-    "exchange": ("/exchange/|shard/(service|server)", "world|simulation|shards|trainers|replay|dims|lives"),
-    "checkpoint": ("/checkpoint/", "world|simulation|saves|resharding|roll|shards|held_out"),
-    "store": ("cpr_trainer/store/", "stores|saves|pinned|shards"),
+    "parity": ("/parity/|shard/redundancy", "simulation|killed_members"),
+    "exchange": ("/exchange/|shard/(service|server)", "simulation|killed_members|several|restarts"),
+    "checkpoint": ("/checkpoint/", "simulation|saves|killed_members"),
+    "store": ("cpr_trainer/store/", "stores|s3_servers|saves"),
     "reconcile": (
         "/reconcile/|cpr_operator/(controller|worker|cluster/rate)",
-        "crash|promise|simulation|spares|lives|early|meeting",
+        "simulation|killed_members|losses",
     ),
 }
 #: The functions that enforce each of the project's invariants, each as the end of a module's name and its own.

@@ -28,7 +28,7 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
         yield from job["steps"]
 
 
-def test_there_are_tests_site_and_release() -> None:
+def test_workflows_are_tests_soak_site_and_release() -> None:
     assert [path.stem for path in WORKFLOWS] == ["docs", "nightly", "release", "tests"]
 
 
