@@ -72,7 +72,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def create(client: httpx.Client, example: Path, name: str) -> dict[str, Any]:
     """Create the job of a file under another name, once jobs are served."""
-    until("jobs are served", lambda: client.get(JOBS).status_code == httpx.codes.OK, 30)
+    until("jobs are served", lambda: client.get(JOBS).status_code == httpx.codes.OK, 120)
     answer = client.post(JOBS, json=yaml.safe_load(example.read_text("utf-8")) | {"metadata": {"name": name}})
     assert answer.status_code == httpx.codes.CREATED, answer.text
     return job(client, name)
@@ -96,7 +96,7 @@ def test_a_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
     status = job(client, "old")["status"]
     assert keeps(status, TOLD)
     release("upgrade", CHART, "--reset-then-reuse-values")
-    until("the new schema is served", lambda: "replay" in job(client, "old")["spec"]["recovery"], 30)
+    until("the new schema is served", lambda: "replay" in job(client, "old")["spec"]["recovery"], 120)
     upgraded = job(client, "old")
     assert keeps(upgraded["spec"], spec)
     assert keeps(upgraded["status"], status)
@@ -105,7 +105,7 @@ def test_a_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
     assert installed["metadata"]["annotations"][crd.HASH_ANNOTATION] == crd.schema_hash()
     assert client.get(DEPLOYMENT).json()["spec"]["replicas"] == 2
     assert "Rollback was a success" in release("rollback", "1")
-    until("the old schema is served", lambda: "replay" not in job(client, "old")["spec"]["recovery"], 30)
+    until("the old schema is served", lambda: "replay" not in job(client, "old")["spec"]["recovery"], 120)
     assert job(client, "old")["spec"] == spec
     assert client.get(DEPLOYMENT).json()["spec"]["replicas"] == 1
 

@@ -115,7 +115,7 @@ class Run:
         run = cls(space, name)
         run.wait("runs", lambda status: status.get("phase") in {"Running", "Succeeded"}, within_s=150)
         run.before = run.uids()
-        until(f"{name} trains", run._began, 90)
+        until(f"{name} trains", run._began, 180)
         return run
 
     @classmethod
@@ -149,14 +149,14 @@ class Run:
 
     def told(self, role: Role, index: int) -> dict[str, Any]:
         """Return a member's own report, as soon as it answers."""
-        found: dict[str, Any] = until(f"{role}/{index} of {self.name} answers", lambda: self.report(role, index), 30)
+        found: dict[str, Any] = until(f"{role}/{index} of {self.name} answers", lambda: self.report(role, index), 120)
         return found
 
     def leader(self) -> int:
         """Return the rank that leads."""
         return int(self.status()["leader"])
 
-    def reach(self, fraction: float, within_s: float = 90) -> None:
+    def reach(self, fraction: float, within_s: float = 180) -> None:
         """Wait until the leader says that so much of the data is trained."""
 
         def there() -> bool:
@@ -168,7 +168,7 @@ class Run:
 
     def trained(self) -> int:
         """Return how many samples the leader has trained, by its own report."""
-        return int(until(f"{self.name}'s leader reports", lambda: self.leader_report() or None, 30)["samples"])
+        return int(until(f"{self.name}'s leader reports", lambda: self.leader_report() or None, 120)["samples"])
 
     def train_on(self, within_s: float = 60) -> None:
         """Wait until more is trained than now."""
@@ -216,7 +216,7 @@ class Run:
             all_told = len(status.get("failures", [])) >= before + failures
             return all_told and status.get("recovery") is None and status.get("phase") == "Running"
 
-        return kinds(self.wait(f"is over {what}", passed, within_s=90)["failures"][before:])
+        return kinds(self.wait(f"is over {what}", passed, within_s=180)["failures"][before:])
 
     def slow_down(self) -> None:
         """Leave each trainer a twentieth of a core: waiting for what the cluster does takes no more."""
@@ -234,15 +234,15 @@ class Run:
     def stop(self) -> dict[str, Any]:
         """Suspend the job; the newest anchor of the returned status holds all that it has trained."""
         self.space.patch(self.name, '{"spec":{"suspend":true}}')
-        status = self.wait("is suspended", lambda status: status.get("phase") == "Suspended", within_s=90)
+        status = self.wait("is suspended", lambda status: status.get("phase") == "Suspended", within_s=180)
         assert {member["savedSamples"] for member in status["shards"]} == {status["anchors"][-1]["samples"]}
         return status
 
     def resume(self) -> dict[str, Any]:
         """Resume the job, whose pods are gone; return the status once it trains with all its members."""
-        until(f"no pod of {self.name} is left", lambda: not self.space.pods(job=self.name), 30)
+        until(f"no pod of {self.name} is left", lambda: not self.space.pods(job=self.name), 120)
         self.space.patch(self.name, '{"spec":{"suspend":false}}')
-        status = self.wait("trains again", lambda status: status.get("phase") == "Running", within_s=90)
+        status = self.wait("trains again", lambda status: status.get("phase") == "Running", within_s=180)
         self.before = uids(status)
         return status
 
@@ -254,7 +254,7 @@ class Run:
         """Delete the resource, without waiting until it is gone."""
         self.space.kubectl("delete", "cprjob", self.name, "--wait=false")
 
-    def wait_until_gone(self, within_s: float = 90) -> None:
+    def wait_until_gone(self, within_s: float = 180) -> None:
         """Wait until the resource is gone, with its finalizer."""
 
         def gone() -> bool:

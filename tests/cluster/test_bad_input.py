@@ -107,7 +107,7 @@ class TestBadInput:
             found = condition(job, case.condition)
             return found.get("status") == case.status and found.get("reason") in case.reasons
 
-        found = space.wait_job(case.name, f"tells {' or '.join(case.reasons)}", told, within_s=90)
+        found = space.wait_job(case.name, f"tells {' or '.join(case.reasons)}", told, within_s=180)
         events = "\n".join(space.told(case.name, case.event))
         for word in case.words:
             assert word in condition(found, case.condition)["message"]
@@ -118,7 +118,7 @@ class TestBadInput:
         space.apply(quota(0))
         # Until its controller has seen the quota, the API server refuses pods with other words.
         in_force = ("get", "resourcequota", "pods", "-o", "jsonpath={.status.hard.pods}")
-        until("the quota is in force", lambda: space.kubectl(*in_force) == "0", 30)
+        until("the quota is in force", lambda: space.kubectl(*in_force) == "0", 120)
         space.apply(job("crowded"))
         refused = space.wait_job(
             "crowded", "is refused", lambda job: condition(job, "PodsReady").get("reason") == "CreateRefused"

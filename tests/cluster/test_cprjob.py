@@ -43,7 +43,7 @@ class Cprjob:
             )
 
 
-@pytest.mark.timeout(300, func_only=True)
+@pytest.mark.timeout(600, func_only=True)
 def test_job_is_submitted_watched_struck_and_exported(space: Space, tmp_path: Path) -> None:
     cprjob = Cprjob(space.editor(tmp_path), tmp_path)
     file, shown, log = tmp_path / "job.yaml", tmp_path / "watch.log", tmp_path / "shard-1.log"
@@ -56,7 +56,7 @@ def test_job_is_submitted_watched_struck_and_exported(space: Space, tmp_path: Pa
         run.wait("trains", lambda status: status.get("phase") == "Running", within_s=120)
         run.slow_down()  # the shard is killed before the end
         tail = cprjob.start(log, "logs", JOB, "-f", "--role", "shard", "--index", "1")
-        until("the log is shown", lambda: STARTS in log.read_text("utf-8"), 30)
+        until("the log is shown", lambda: STARTS in log.read_text("utf-8"), 120)
         run.reach(0.01)
         assert f"killed shard/1 (pod {JOB}-" in cprjob("chaos", JOB, "--kill", "shard/1")
         run.speed_up()
@@ -81,4 +81,4 @@ def test_job_is_submitted_watched_struck_and_exported(space: Space, tmp_path: Pa
     assert (model["anchor"], model["samples"]) == (run.status()["result"]["key"], total)
     assert len(list((tmp_path / "model" / "tables").iterdir())) == len(model["model"]["tables"])
     tools = ("get", "pods", "--selector", "app.kubernetes.io/component=tool", "-o", "name")
-    until("no pod of cprjob is left", lambda: space.kubectl(*tools) == "", 30)
+    until("no pod of cprjob is left", lambda: space.kubectl(*tools) == "", 120)

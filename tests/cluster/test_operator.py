@@ -11,7 +11,7 @@ def test_killed_leader_is_succeeded_and_the_recovery_ends_once(cluster: Cluster,
     def strike() -> None:
         with cluster.nodes.cordoned():  # the shard's successor waits for a node, so the recovery is not over
             cluster.nodes.signal(victim, "KILL")
-            until("shard 1 has a successor", lambda: run.pod("shard", 1).incarnation == 2, 30)
+            until("shard 1 has a successor", lambda: run.pod("shard", 1).incarnation == 2, 120)
             cluster.nodes.signal(leader, "KILL")
             until("another process leads", lambda: cluster.lease()["holderIdentity"] not in {"", holder}, 60)
             assert run.status()["recovery"]

@@ -24,7 +24,7 @@ def test_trainer_and_shard_lost_in_a_row_are_one_recovery_after_the_other(cluste
 
     def strike() -> None:
         cluster.nodes.signal(trainer, "KILL")
-        run.wait("misses its leader", lambda status: bool(status.get("failures")), within_s=30)
+        run.wait("misses its leader", lambda status: bool(status.get("failures")), within_s=120)
         cluster.nodes.signal(shard, "KILL")
 
     told = run.recover_from("both losses", strike, failures=2)

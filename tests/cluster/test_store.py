@@ -9,7 +9,7 @@ def test_store_away_stops_saves_and_restores_and_nothing_else(cluster: Cluster, 
     run = Run.endless(space, "outage")
     anchors = run.wait("is saved", lambda status: bool(status.get("anchors")), within_s=60)["anchors"]
     with cluster.store_down():
-        degraded = space.wait_condition("outage", "SnapshotsDegraded", within_s=90)
+        degraded = space.wait_condition("outage", "SnapshotsDegraded", within_s=180)
         assert degraded["reason"] == "StoreUnreachable"
         assert "a shard that is lost now goes back to sample" in degraded["message"]
         run.train_on()
@@ -18,11 +18,11 @@ def test_store_away_stops_saves_and_restores_and_nothing_else(cluster: Cluster, 
         def waits() -> bool:
             return "StoreUnreachable" in str((run.report("shard", 1) or {}).get("problem"))
 
-        until("the new shard says why it waits", waits, 90)
+        until("the new shard says why it waits", waits, 180)
         assert condition(space.job("outage"), "Recovering")["status"] == "True"
         waiting = run.pod("shard", 1).uid
-    run.wait("is whole", lambda status: status["phase"] == "Running" and status.get("recovery") is None, within_s=90)
-    space.wait_condition("outage", "SnapshotsDegraded", "False", within_s=90)
+    run.wait("is whole", lambda status: status["phase"] == "Running" and status.get("recovery") is None, within_s=180)
+    space.wait_condition("outage", "SnapshotsDegraded", "False", within_s=180)
     newest = anchors[-1]["samples"]
     run.wait("is saved again", lambda status: status["anchors"][-1]["samples"] > newest)
     assert run.pod("shard", 1).uid == waiting

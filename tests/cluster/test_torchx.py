@@ -43,7 +43,7 @@ class TorchX:
             )
 
 
-@pytest.mark.timeout(240, func_only=True)
+@pytest.mark.timeout(600, func_only=True)
 def test_job_is_run_watched_while_a_shard_is_replaced_and_cancelled(
     cluster: Cluster, space: Space, tmp_path: Path
 ) -> None:
@@ -55,7 +55,7 @@ def test_job_is_run_watched_while_a_shard_is_replaced_and_cancelled(
     tail = torchx.tail(f"{handle}/shard/1", log)
     try:
         run = Run(space, "by-torchx")
-        run.wait("trains", lambda status: status.get("phase") == "Running", within_s=90)
+        run.wait("trains", lambda status: status.get("phase") == "Running", within_s=180)
         until("the tail has the first pod", lambda: log.read_text("utf-8").count(STARTS) == 1, 60)
         victim = run.pod("shard", 1)
         run.recover_from("the deletion", lambda: space.delete_pod(victim.name, force=True))

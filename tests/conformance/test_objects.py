@@ -117,7 +117,7 @@ async def test_cached_list_comes_to_show_the_pods(bench: Bench) -> None:
     job = await bench.make_job("cached")
     regular = bench.cluster.at(Priority.REGULAR)
     created = await bench.cluster.create_pod(pod_manifest(job))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not (pods := await regular.list_pods(job, cached=True)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert [pod.uid for pod in pods] == [created.uid]

@@ -6,6 +6,7 @@ fast a machine is.
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +18,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.env import KEEPER, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Result, ShardReport, ShardState
 from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.anchor.committer import LEAD_STEPS
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from processes.jobs import STEPS
@@ -88,6 +90,18 @@ def kill(running: LocalJob, *shards: int) -> None:
         running.wait_exit(running.shards[index])
 
 
+def step_past_cuts(running: LocalJob) -> None:
+    """Train some steps that no cut holds: a shard that was saved at the very step of its death would replay nothing."""
+    interval_s, running.interval_s = running.interval_s, NEVER_S
+    running.publish()
+    roster = running.counters.roster
+    running.wait_for(lambda: running.trainer(running.leader).counters.roster == roster, "the leader plans no more cuts")
+    last = running.held_at + LEAD_STEPS + 1  # a cut that is planned by now is LEAD_STEPS away at most
+    running.hold_at(last)
+    reach(running, last)
+    running.interval_s = interval_s
+
+
 def killed_shards(*shards: int, times: int = 1, rebuilt: bool | None = None) -> Fault:
     """Whole pods of shards are killed together, and their successors again while they catch up.
 
@@ -96,6 +110,8 @@ def killed_shards(*shards: int, times: int = 1, rebuilt: bool | None = None) -> 
 
     @contextmanager
     def fault(running: LocalJob) -> Iterator[None]:
+        if running.interval_s < NEVER_S:
+            step_past_cuts(running)
         for _ in range(times):
             kill(running, *shards)
             for index in shards:
@@ -288,14 +304,21 @@ def with_parity(fault: Fault) -> Fault:
     return later
 
 
+def replace_by_file(store: Path, elsewhere: Path) -> None:
+    """Move the folder of a store; a file in its place keeps writers from making the folder again."""
+    store.rename(elsewhere)
+    while not store.is_file():  # a write may have made the folder before the file
+        shutil.rmtree(store, ignore_errors=True)
+        store.touch()
+
+
 def without_store(fault: Fault) -> Fault:
     """The fault, with no store until the job has recovered."""
 
     @contextmanager
     def away(running: LocalJob) -> Iterator[None]:
         store, elsewhere = running.folder / "store", running.folder / "elsewhere"
-        store.rename(elsewhere)
-        store.touch()  # no folder can be made in its place
+        replace_by_file(store, elsewhere)
         with fault(running):
             yield
         store.unlink()

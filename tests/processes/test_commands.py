@@ -69,7 +69,7 @@ def cprjob(*arguments: object, **variables: str) -> str:
 
 
 def test_run_with_a_killed_pod_is_evaluated_exported_and_served_without_the_trainer(tmp_path: Path) -> None:
-    code, report, output = run(tmp_path, write_job(tmp_path), "--kill", "shard/1@0.3:POD")
+    code, report, output = run(tmp_path, write_job(tmp_path), "--kill", "shard/1@0.1:POD")
     assert code == 0, output
     assert (report["phase"], report["samples"]) == ("Succeeded", EPOCHS * (ROWS - HELD_OUT))
     assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1}

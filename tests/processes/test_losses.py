@@ -19,7 +19,7 @@ from cpr_contract.roster import Allowance, AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
-from processes.faults import NEVER_S, OFTEN_S, caught_up, reach
+from processes.faults import NEVER_S, OFTEN_S, caught_up, reach, replace_by_file
 from processes.jobs import BATCH, JOBS, SAMPLES, STEPS
 from support.local_job import LocalJob
 from support.row_count import Count
@@ -130,8 +130,7 @@ def test_only_trainer_goes_on_from_a_dense_save_and_reports_what_that_misses(tmp
         running.start(run_held)
         running.wait_for(lambda: (save := running.trainer().dense_save) and save.samples > 0, "a dense state is saved")
         running.reach(60 * BATCH)
-        store.rename(elsewhere)
-        store.touch()
+        replace_by_file(store, elsewhere)
         running.hold_at(120)
         running.reach(120 * BATCH)
         assert running.trainer().anchors == ()

@@ -82,7 +82,8 @@ def test_two_trainers_in_lockstep_learn_as_well_as_one_though_the_leader_is_kill
         running.start(run_held)
         running.reach(200 * BATCH)
         with killed_trainer(0)(running):
-            running.hold_at(steps)
+            running.hold_at(steps - 10)
+        running.hold_at(steps)
         model, expected = saved_model(job, running.result(), tmp_path / "model"), train_alone(job)
     assert model.auc is not None
     assert abs(model.auc - expected.auc) < 0.002
@@ -101,7 +102,8 @@ def test_replaced_trainers_are_sent_the_moments(tmp_path: Path) -> None:
         with killed_trainer(1)(running):
             running.hold_at(100)
         with killed_trainer(0)(running):
-            running.hold_at(STEPS)
+            running.hold_at(STEPS - 10)
+        running.hold_at(STEPS)
         anchor = running.result()
     tensors = read_tensors(store := open_store(job.snapshots.store, None, None), read_anchor(store, anchor))
     assert float(tensors["optimizer_steps"]) == STEPS
@@ -118,7 +120,8 @@ def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp
         running.start(run_held)
         first = running.wait_for(lambda: running.trainer().evaluation, "the model is scored")
         with killed_trainer(1)(running):
-            running.hold_at(STEPS)
+            running.hold_at(STEPS - 40)
+        running.hold_at(STEPS)
         running.result()
         found = from_json(Result, running.trainers[0].last_word).evaluation
     assert found is not None

@@ -138,6 +138,7 @@ class LocalJob:
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
         self.floors: dict[int, int] = {}  # of shards, in samples; 0 where none is named
+        self.held_at = 0
         self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
         self._trainer: Main = run
@@ -166,6 +167,7 @@ class LocalJob:
 
     def hold_at(self, step: int) -> None:
         """Let trainers that were started by `run_held` train up to this step."""
+        self.held_at = step
         temporary = self.folder / "held-at.new"
         temporary.write_text(str(step), "ascii")
         temporary.rename(self.folder / "held-at")

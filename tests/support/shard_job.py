@@ -153,7 +153,7 @@ class ShardProcess:
 
     def status_of(self, page: str) -> int:
         try:
-            with urllib.request.urlopen(self.url(page), timeout=5) as answer:  # noqa: S310 -- loopback
+            with urllib.request.urlopen(self.url(page), timeout=60) as answer:  # noqa: S310 -- loopback
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             with error:

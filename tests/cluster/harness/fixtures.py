@@ -24,7 +24,7 @@ __all__ = ["clicks", "cluster", "printed_images", "pytest_collection_modifyitems
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STORE_IMAGE = "localhost/cprjob-versitygw:dev"
-CASE_S = 180
+CASE_S = 600
 #: Namespaces are deleted while other tests go on, so no name is used twice.
 NUMBERS = itertools.count(1)
 

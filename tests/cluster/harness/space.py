@@ -85,7 +85,7 @@ class Space:
             account = f"--as=system:serviceaccount:{self.name}:{name}"
             return "yes" in self.kubectl("auth", "can-i", *what, account, check=False).split()
 
-        until("the role is in force", lambda: may("create", "cprjobs"), within_s=10)
+        until("the role is in force", lambda: may("create", "cprjobs"), within_s=60)
         assert not may("list", "nodes")
         return path
 
@@ -120,7 +120,7 @@ class Space:
         ours = (e for e in listed if (e["involvedObject"]["kind"], e["involvedObject"].get("name")) == ("CPRJob", name))
         return tuple((e.get("reason", ""), e.get("message", "")) for e in ours)
 
-    def told(self, name: str, reason: str, within_s: float = 30.0) -> tuple[str, ...]:
+    def told(self, name: str, reason: str, within_s: float = 120.0) -> tuple[str, ...]:
         """Return the messages of the CPRJob's events of a kind, once there is one: they come after the status."""
 
         def probe() -> tuple[str, ...] | None:
