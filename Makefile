@@ -10,7 +10,7 @@ UV     := .cache/uv/bin/uv
 WHEELS ?= $(wildcard ../shared/wheels)
 TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))),torch-cpu,torch)
 # What the chart and the examples name, too.
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
 SITE   ?= build/docs
 DIST   ?= dist
 HELM   ?= helm
