@@ -86,14 +86,18 @@ async def test_the_word_of_the_leader_is_a_reason_to_ask_the_shard_and_no_more()
     assert in_place(reconcile(world)) == []
 
 
-async def test_a_shard_that_goes_on_too_often_ends_the_job() -> None:
-    world = await told(1, 2, 1)
+@pytest.mark.parametrize("lives", [(1, 2, 1), (1, 3, 1)], ids=["one", "two in one pass"])
+async def test_restarts_in_place_beyond_the_limit_fail_the_job(lives: tuple[int, ...]) -> None:
+    world = await told(*lives)
     limit = world.job.spec.failure_policy.restart_limit
     times = tuple(world.now - 1 for _ in range(limit.count))
     world = replace(world, job=replace(world.job, status=world.job.status.evolve(restart_times=times)))
     status = reconcile(world).status
     assert status.phase == "Failed"
-    assert any(c.reason == "RestartLimitReached" for c in status.conditions)
+    (condition,) = [c for c in status.conditions if c.reason == "RestartLimitReached"]
+    assert f"the last: Crashed: the process ended, and the next one went on with all rows: life {lives[1]}" in (
+        condition.message
+    )
 
 
 def timed(world: PassInput, **in_place: tuple[tuple[int, float], ...]) -> PassInput:
