@@ -133,6 +133,7 @@ class RunReport:
         reporter.write_line(
             f"[{100 * self._ended // max(self._total, 1):3d} % {minutes:3d}:{seconds:02d}] {text}", **markup
         )
+        reporter.flush()
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.exitstatus == pytest.ExitCode.OK and any(each["skipped"] for each in self._outcomes.values()):
