@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from cpr_contract.spec import StoreSpec
@@ -105,6 +107,26 @@ def test_metadata_that_would_run_code_runs_none(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"it would load shutil.rmtree"):
         contents(tmp_path)
     assert (tmp_path / "precious").exists()
+
+
+def test_metadata_of_python_before_3_11_4_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_name(member: Enum, _protocol: int) -> tuple[object, tuple[type[Enum], str]]:
+        return getattr, (type(member), member.name)
+
+    monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", by_name)
+    folder = checkpoint(tmp_path, {"user.weight": TABLE})
+    assert b"getattr" in (folder / ".metadata").read_bytes()
+    assert torch.equal(contents(folder)["model.user.weight"], TABLE)
+
+
+def test_metadata_with_an_attribute_of_a_class_is_refused(tmp_path: Path) -> None:
+    class Attribute:
+        def __reduce__(self) -> tuple[object, tuple[type[Path], str]]:
+            return getattr, (Path, "name")
+
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Attribute()))
+    with pytest.raises(SourceError, match=r"it would load .*Path.*name, which no metadata consists of"):
+        contents(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "notes.txt"])

@@ -10,6 +10,7 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import EnumType
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,16 @@ class _Reader(FileSystemReader):
         return self._metadata
 
 
+def _enum_member(owner: Any, name: str) -> Any:
+    """Return a member of an enumeration, which Python before 3.11.4 pickles as `getattr(class, name)`.
+
+    Raises UnpicklingError for the attribute of anything else.
+    """
+    if isinstance(owner, EnumType):
+        return owner[name]
+    raise pickle.UnpicklingError(f"it would load {owner!r}.{name}, which no metadata consists of")
+
+
 class _Unpickler(pickle.Unpickler):
     """Makes metadata, and nothing else."""
 
@@ -133,4 +144,6 @@ class _Unpickler(pickle.Unpickler):
             return getattr(torch, name)
         if name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
         raise pickle.UnpicklingError(f"it would load {module}.{name}, which no metadata consists of")
