@@ -15,6 +15,8 @@ def pod_at(port: int) -> PodView:
 
 
 async def test_a_pod_that_dribbles_does_not_stretch_its_deadline() -> None:
+    hung_up = asyncio.Event()
+
     async def dribble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
         with contextlib.suppress(ConnectionError):
@@ -23,11 +25,13 @@ async def test_a_pod_that_dribbles_does_not_stretch_its_deadline() -> None:
                 await writer.drain()
                 await asyncio.sleep(0.05)
         writer.close()
+        hung_up.set()
 
     fetcher = ReportFetcher()
     async with await asyncio.start_server(dribble, "127.0.0.1", 0) as server:
         assert await fetcher.fetch(pod_at(server.sockets[0].getsockname()[1]), 0.2, 1000) is None
         await fetcher.close()
+        await hung_up.wait()
 
 
 async def test_a_pod_of_which_no_kernel_answers_is_not_reached() -> None:
