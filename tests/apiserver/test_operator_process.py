@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import httpx
 import pytest
 
 from cpr_operator.api import crd
-from support.apiserver import USERS, ApiServer, install_crd, running_apiserver
+from support.api_proxy import ApiProxy
+from support.apiserver import TOKEN, USERS, ApiServer, install_crd, running_apiserver, write_kubeconfig
 from support.benches import JOBS, NAMESPACE, document
 from support.operator_process import Operator, running_operator, until
 
@@ -142,6 +144,38 @@ def test_a_standby_takes_over_from_a_leader_that_is_killed(
     client.delete(f"{JOBS}/killed")
 
 
+def rests(server: ApiServer) -> bool:
+    """Whether the leader writes only its lease: what it is just sending could still arrive."""
+    before = [each for each in server.writes(USERS[0]) if "/leases/" not in each]
+    time.sleep(1.5)
+    return before == [each for each in server.writes(USERS[0]) if "/leases/" not in each]
+
+
+def test_a_leader_that_was_stopped_and_goes_on_writes_nothing(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    with two_operators(server, tmp_path, "stopped") as (leader, standby):
+        client.post(JOBS, json=document("stopped")).raise_for_status()
+        until(lambda: len(pods_of(client, "stopped")) == 3, tmp_path / "leader.log")
+        until(lambda: rests(server), tmp_path / "leader.log")
+        leader.process.send_signal(signal.SIGSTOP)
+        until(lambda: standby.role == "leader", tmp_path / "standby.log")
+        delete_pod(client, "stopped", "trainer")
+        until(lambda: "trainer-0-2" in pods_of(client, "stopped"), tmp_path / "standby.log")
+        written, taken = server.writes(USERS[0]), transitions(client, "stopped")
+        standby.process.send_signal(signal.SIGSTOP)  # so that nobody else does what there is to do
+        delete_pod(client, "stopped", "shard")
+        leader.process.send_signal(signal.SIGCONT)
+        until(lambda: leader.role == "standby", tmp_path / "leader.log")
+        assert server.writes(USERS[0]) == written
+        standby.process.send_signal(signal.SIGCONT)
+        until(lambda: "shard-0-2" in pods_of(client, "stopped"), tmp_path / "standby.log")
+        # The lease has run out for both, so either may lead again.
+        assert "leader" in {standby.role, leader.role}
+        assert server.writes(USERS[0]) == written or transitions(client, "stopped") > taken
+    client.delete(f"{JOBS}/stopped")
+
+
 def test_a_leader_that_is_asked_to_end_hands_over_at_once(
     server: ApiServer, client: httpx.Client, tmp_path: Path
 ) -> None:
@@ -167,3 +201,26 @@ def test_an_api_server_that_stands_still_until_the_lease_is_lost_ends_no_operato
         until(lambda: running.role == "leader", log)
         assert running.process.poll() is None
     client.delete(f"{JOBS}/still")
+
+
+def test_an_api_server_that_refuses_until_the_lease_is_lost_ends_no_operator(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    log = tmp_path / "operator.log"
+    with server.client() as upstream, ApiProxy(upstream).running() as proxy:
+        behind = replace(server, kubeconfig=tmp_path / "kubeconfig")
+        write_kubeconfig(behind.kubeconfig_of(USERS[0]), proxy.url, server.ca_file, f"{TOKEN}-{USERS[0]}")
+        with operator(behind, log, "refused") as running:
+            client.post(JOBS, json=document("refused")).raise_for_status()
+            until(lambda: len(pods_of(client, "refused")) == 3, log)
+            proxy.fault = 503
+            until(lambda: running.role == "standby", log)
+            delete_pod(client, "refused", "trainer")
+            refused = proxy.refused
+            until(lambda: proxy.refused > refused, log)
+            assert pods_of(client, "refused") == ["shard-0-1", "shard-1-1"]
+            proxy.fault = None
+            until(lambda: "trainer-0-2" in pods_of(client, "refused"), log)
+            until(lambda: running.role == "leader", log)
+            assert running.process.poll() is None
+    client.delete(f"{JOBS}/refused")
