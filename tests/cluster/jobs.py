@@ -270,13 +270,13 @@ class Run:
 
 
 def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
-    """What holds at the end of every run: all samples trained, and what `verify_members` says."""
+    """Check the end of a run: all samples are trained, and `verify_members` holds."""
     assert status["progress"]["samples"] == status["progress"]["totalSamples"]
     verify_members(run, status, replaced)
 
 
 def verify_members(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
-    """What holds after every fault: others untouched, the promise kept, nothing left set aside."""
+    """Check a run after a fault: other pods untouched, the budget kept, no reservation left."""
     replaced, budget = set(replaced), status["budget"]
     after = uids(status)
     assert {member for member in after if after[member] != run.before[member]} == replaced

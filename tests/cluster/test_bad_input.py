@@ -22,7 +22,7 @@ STORE = {"endpoint": ENDPOINT, "bucket": BUCKET, "credentialsSecret": SECRET}
 
 @dataclass(frozen=True)
 class Case:
-    """What is wrong with a job, and how it is told: a condition with its reason, and words in it and in an event."""
+    """A defect of a job, and its report: a condition with a reason, and words in the condition and in an event."""
 
     name: str
     changes: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The commands of README.md. What the page asks of an administrator, the test cluster has done.
+"""The commands of README.md as a user runs them. The fixtures of the cluster do the part of the administrator.
 
 Its nodes pull nothing: the images that they have get the names that the examples print.
 """

@@ -25,13 +25,13 @@ pytestmark = pytest.mark.store
 
 @pytest.fixture
 def saves(server_of: ServerOf) -> S3Server:
-    """Where the job saves to."""
+    """The store of the job's saves."""
     return server_of("versitygw")
 
 
 @pytest.fixture
 def lake(server_of: ServerOf) -> S3Server:
-    """Where the data is."""
+    """The store of the data."""
     return server_of("minio")
 
 

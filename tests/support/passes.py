@@ -1,4 +1,4 @@
-"""What a pass of the operator sees, with one thing changed. Members are named as in conditions: shard/1."""
+"""The input of a reconcile pass, with one thing changed. Members are named as in conditions: shard/1."""
 
 from __future__ import annotations
 

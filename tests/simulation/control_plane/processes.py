@@ -18,10 +18,10 @@ from cpr_contract.spec import JobSpec
 Ranges = tuple[tuple[int, int], ...]
 #: The steps that are in each cell of a shard.
 Cells = tuple[int, ...]
-#: So many cells have all shards together: 1, 2, 3 and 4 shards hold whole ones.
+#: The number of cells of all shards together: 1, 2, 3 and 4 shards hold whole cells.
 CELLS = 12
 LOAD_S = 0.5
-#: What reports say that a save costs; a save is committed the moment it is made.
+#: The cost of a save in reports; a save is committed the moment it is made.
 SAVE_S, COMMIT_S = 0.05, 0.1
 FLUSH_S = 1.5
 #: The exit code of a process that SIGTERM ended before it had anything to save.

@@ -38,7 +38,7 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
 
 
 def spare_report(plane: Plane) -> ShardReport:
-    """That of a spare that is warm."""
+    """The report of a warm spare."""
     nobody = ShardRoster(CONTRACT_VERSION, Counters(0, 0, 0), -1, 0, 0, True, 0, None, 0)  # noqa: FBT003
     return replace(shard_report(plane, Shard(nobody, 0.0, ShardState.SPARE)), applied=(), row_updates=None)
 

@@ -112,7 +112,7 @@ class Simulation:
         return copy.deepcopy(self, {id(each): each for each in shared})
 
     async def passes(self, count: int) -> None:
-        """So many passes, a tick apart."""
+        """Run this number of passes, a tick apart."""
         for _ in range(count):
             self.cluster.tick(TICK_S)
             await self.controller.run_pass("default", "job")

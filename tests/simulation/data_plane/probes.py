@@ -29,7 +29,7 @@ from support.killed_lines import killed_at
 if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
 
-#: Where a server may be killed between two lines, and before how many of them.
+#: Functions in which a server may be killed between two lines, and the number of lines that may precede the kill.
 _FILES = (
     "tables/arena.py",
     "tables/buffer.py",

@@ -13,7 +13,7 @@ from simulation.data_plane.cluster import Cluster
 from simulation.data_plane.failpoints import Failpoints
 from simulation.data_plane.workload import Workload
 
-#: So long a job has after the last fault; it needs some seconds.
+#: Limit of a job after the last fault; a job needs some seconds.
 _END_TIMEOUT_S = 200.0
 _POLL_S = 0.5
 #: Seconds that parity needs to be complete once the job is idle.

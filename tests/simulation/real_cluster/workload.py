@@ -40,7 +40,7 @@ def _changes(kind: str) -> dict[str, Any]:
         "data__epochs": EPOCHS,
         "snapshots__store": {"endpoint": ENDPOINT, "bucket": BUCKET, "credentialsSecret": CREDENTIALS},
         "snapshots__interval": {"mode": "Fixed", "seconds": 3},
-        # What users have; a storm is more than any job expects, and must not end by a limit.
+        # A storm injects more failures than the default limits of users allow.
         "failurePolicy": {"restartLimit": {"count": 1000}, "startupDeadlineSeconds": 1800},
     }
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(840, func_only=True)
 
 @dataclass(frozen=True)
 class Laptop:
-    """Where somebody follows the page: a terminal, and kubectl as it is in there."""
+    """A terminal that follows the page, and kubectl with the terminal's settings."""
 
     terminal: Terminal
     kubectl: Kubectl

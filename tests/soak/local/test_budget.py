@@ -133,7 +133,7 @@ def test_budget_that_runs_out_restores_shards_first_and_then_rolls_back(tmp_path
     (_, first, second) = end["forks"]
     assert end["result"]["generation"] == 3
     assert {anchor["generation"] for anchor in end["anchors"]} == {3}, "saves went on after the rollback"
-    # What either rollback undid was trained again: nothing is lost after the place that the last one went back to.
+    # Both rollbacks were trained again: no sample after the target of the last one is lost.
     assert lost_in_model(tmp_path / "bucket", end["result"]["key"]) == [[], []]
     assert all(stop <= second["anchor"]["samples"] for ranges in end["ledger"]["ranges"] for _, stop in ranges)
     assert first["anchor"]["samples"] <= second["anchor"]["samples"]

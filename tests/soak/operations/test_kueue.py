@@ -107,12 +107,12 @@ def hold(api: httpx.Client, job: str) -> str:
 
 
 def end(api: httpx.Client, pod: str) -> None:
-    """What a kubelet does when the pod's processes have ended."""
+    """Report the end of the pod's processes in place of a kubelet."""
     api.delete(f"{PODS}/{pod}", params={"gracePeriodSeconds": 0}).raise_for_status()
 
 
 def collect_garbage(api: httpx.Client, job: str) -> None:
-    """What the garbage collector does when the job is gone."""
+    """Delete the job's objects in place of the garbage collector."""
     for pod in pods_of(api, job):
         api.delete(f"{PODS}/{pod['metadata']['name']}").raise_for_status()
     api.delete(f"{WORKLOADS}/{workload_of(api, job)['metadata']['name']}").raise_for_status()

@@ -19,7 +19,7 @@ MONITORS = ("serviceMonitor.enabled=true", "podMonitor.enabled=true")
 DATA = ENDLESS | {"samples": 400_000}
 #: By the time it is asked, rates over so long have seen the job's failures.
 WINDOW = "2m"
-#: What the job that is scored by group trains.
+#: The data of the job that is scored by group.
 SALES_KEY, SALES = "data/sales.csv", 4000
 
 

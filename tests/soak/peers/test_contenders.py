@@ -1,4 +1,4 @@
-"""What CPRJob's speed is compared with trains the same model on the same samples."""
+"""Each baseline of the benchmarks trains the same model on the same samples as CPRJob."""
 
 from __future__ import annotations
 

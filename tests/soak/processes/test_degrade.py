@@ -55,7 +55,7 @@ def resumed(running: LocalJob) -> ShardReport | None:
 
 
 def check_account(job: JobSpec, anchor: AnchorRef, report: ShardReport) -> None:
-    """What the shard lacks, to the sample and to the row update, is what its manifest in the anchor says."""
+    """The shard's manifest in the anchor lists the missing samples and row updates exactly."""
     assert report.restored_samples is not None
     if job.lockstep:
         assert report.lost[0][0] == report.restored_samples

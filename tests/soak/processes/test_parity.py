@@ -23,7 +23,7 @@ def protected(folder: Path, data_shards: int, shards: int) -> JobSpec:
 
 
 def test_rebuilt_shard_reaches_the_floor_that_two_trainers_report(tmp_path: Path) -> None:
-    """What parity holds of all ranks is the floor, whichever rank was ahead when it was flushed."""
+    """The floor is the last step that parity holds of every rank, whichever rank was ahead at the flush."""
     job = replace(protected(tmp_path, 1, 2), trainers=2)
     with LocalJob(job, tmp_path, interval_s=600.0) as running:
         running.start(run_slowly)
@@ -46,7 +46,7 @@ def test_rebuilt_shard_reaches_the_floor_that_two_trainers_report(tmp_path: Path
 
 
 def test_shard_and_trainer_together_lose_at_most_one_flush_of_that_rank(tmp_path: Path) -> None:
-    """What the lost trainer kept is gone, but not what parity has; and what is lost is told."""
+    """Updates that only the lost trainer kept are reported as lost; those in parity are rebuilt."""
     job = replace(protected(tmp_path, 1, 2), trainers=2)
     with LocalJob(job, tmp_path, interval_s=600.0) as running:
         running.start()

@@ -23,7 +23,7 @@ def of_two(folder: Path, samples: int = 20_000) -> JobSpec:
 
 
 def test_job_suspended_while_a_shard_is_away_ends_with_all_that_it_learnt(tmp_path: Path) -> None:
-    """Nobody but the trainers has it, so they wait for the shard. It comes back late."""
+    """Trainers alone hold the updates, and wait for the shard, which returns late."""
     with LocalJob(of_two(tmp_path), tmp_path, interval_s=600.0) as running:
         running.start(run_slowly)
         running.reach(5_000)

@@ -14,7 +14,7 @@ from cluster.harness import Cluster, Space, until
 from cluster.harness.space import condition
 from cluster.jobs import NO_SAVES, SHARDS, Run, account, failures, verify
 
-#: So many that the job cannot end before its second loss.
+#: Enough epochs that the job cannot end before its second loss.
 EPOCHS = 4
 #: Later epochs meet known rows again: there the loss of a third of the tables costs 0.024.
 AUC_TOLERANCE = 0.01

@@ -69,7 +69,7 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
                 probes[port] = threads.submit(_is_open_store, port)
             time.sleep(0.05)
         assert probes
-        # Who is no store does not answer, and the probe ends with the group.
+        # A port without a store does not answer, and the probe ends with the group.
         assert not any(probe.result() for probe in probes.values() if probe.done())
     finally:
         over.set()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(400, func_only=True)
 
 
 def delete(run: Run, index: int) -> Callable[[], None]:
-    """What deletes a shard's pod by force."""
+    """Return a function that deletes a shard's pod by force."""
     victim = run.pod("shard", index).name
     return lambda: run.space.delete_pod(victim, force=True)
 
