@@ -1,7 +1,7 @@
 """Two jobs and quota for one, with Kueue's own controller, which is compiled for this test.
 
 There are no nodes, so pods stay pending, but for one each. That one is bound to a node that never answers: it ends when
-the test says so. Nobody collects garbage here either.
+the test says so. No garbage collector runs here either.
 """
 
 from __future__ import annotations
