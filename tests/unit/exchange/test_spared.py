@@ -123,6 +123,16 @@ def test_a_step_that_began_without_a_shard_ends_without_it(
     assert lost(successor)[0] == ((0, 2 * BATCH),)
 
 
+def test_step_that_began_without_a_shard_outlives_its_allowance(
+    exchange: Exchange, pair: Pair, rows: UniqueRows
+) -> None:
+    lose(exchange, pair, until_step=2)
+    exchange.lookup(2, rows).result(WAIT_S)
+    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, "", 0)), roster=3))
+    assert exchange.away(2) == ()
+    assert exchange.away(3) == (1,)
+
+
 def test_who_was_back_is_waited_for(
     exchange: Exchange, pair: Pair, serve: Callable[..., ShardThread], rows: UniqueRows
 ) -> None:
