@@ -42,6 +42,7 @@ async def live(name: str) -> RunResult:
     """The scenario's end. It runs once."""
     if name not in LIVES:
         LIVES[name] = await Simulation(BY_NAME[name]).run()
+        assert ("default", "job") not in LIVES[name].cluster.jobs
     return LIVES[name]
 
 

@@ -153,15 +153,19 @@ def test_failures_to_come_are_not_counted_while_the_length_is_a_guess() -> None:
     assert "of 4 shards each" not in unknown
 
 
-def test_guessed_costs_are_named() -> None:
-    guessed = replace(PAPER, costs=Costs.measured(commit_s=1.0, load_s=1.0))
-    assert guessed.guesses == ("the cost of a save", "the start time of a new pod")
-
-
-def test_what_a_failure_takes_is_a_guess_until_one_was_seen() -> None:
-    first = replace(PAPER, belief=prior(28 * HOUR, 4))
-    assert first.guesses == ("the number of shards lost per failure",)
-    assert replace(PAPER, belief=after_failure(first.belief, 4)).guesses == ()
+@pytest.mark.parametrize(
+    ("change", "guesses"),
+    [
+        (
+            {"costs": Costs.measured(commit_s=1.0, load_s=1.0)},
+            ("the cost of a save", "the start time of a new pod"),
+        ),
+        ({"belief": prior(28 * HOUR, 4)}, ("the number of shards lost per failure",)),
+        ({"belief": after_failure(prior(28 * HOUR, 4), 4)}, ()),
+    ],
+)
+def test_guesses_are_named(change: dict[str, Any], guesses: tuple[str, ...]) -> None:
+    assert replace(PAPER, **change).guesses == guesses
 
 
 def test_where_the_limit_comes_from_is_told() -> None:
