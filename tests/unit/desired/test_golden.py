@@ -200,6 +200,7 @@ VARIANT_OF = {
     "trainer-that-spills": "trainer-that-replays",
     "trainer-with-secrets": "trainer",
     "cleanup-with-template": "cleanup",
+    "tool": "cleanup",
     "tool-with-template": "tool",
     "guards-of-0.1.0": "guards",
 }
