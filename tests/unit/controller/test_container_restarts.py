@@ -53,7 +53,8 @@ async def test_shards_have_restart_rules_if_the_cluster_knows_them_when_the_job_
     assert server.asked == asked
     house.cluster.set_spec("job", suspend=True)
     await house.go(20)
-    assert house.status.phase == "Suspended"
+    suspended = house.status
+    assert suspended.phase == "Suspended"
     server.pods.clear()
     house.cluster.set_spec("job", suspend=False)
     await house.go(12)
