@@ -53,9 +53,6 @@ def test_the_main_container_is_found_by_name(raw: dict[str, Any], container: Con
 def test_labels_say_who_a_pod_is() -> None:
     view = pod_view(pod({}, annotations={"cprjob.io/roster-version": "7"}))
     assert (view.role, view.index, view.incarnation, view.roster_version) == ("shard", 3, 2, 7)
-
-
-def test_a_pod_without_our_labels_is_nobody() -> None:
     view = pod_view({"metadata": {"name": "p", "uid": "u", "labels": {"cprjob.io/index": "x"}}})
     assert (view.role, view.index, view.incarnation, view.roster_version) == ("", -1, -1, -1)
     assert (view.phase, view.owner_uid, view.host) == ("Pending", "", "")
@@ -83,15 +80,11 @@ def test_conditions_count_only_in_the_state_that_means_trouble() -> None:
     assert (good.disruption, good.unschedulable) == ("", "")
 
 
-def test_a_deletion_has_an_end_and_a_grace() -> None:
+def test_a_deletion_has_an_end_and_a_grace_and_ports_follow_the_environment() -> None:
     view = pod_view(pod({}, deletionTimestamp="1970-01-01T00:01:40Z", deletionGracePeriodSeconds=30))
     assert (view.deleting_until, view.deletion_grace_s) == (100.0, 30)
-    assert pod_view(pod({})).deleting_until is None
-
-
-def test_ports_follow_the_environment() -> None:
     raw = pod({})
-    assert pod_view(raw).port_base == 7070
+    assert (pod_view(raw).deleting_until, pod_view(raw).port_base) == (None, 7070)
     raw["spec"] = {"containers": [{"name": "main", "env": [{"name": "CPR_PORT_BASE", "value": "21000"}]}]}
     assert pod_view(raw).port_base == 21000
 
@@ -188,21 +181,7 @@ def test_the_second_end_says_what_it_was() -> None:
     assert (found.kind, found.exit_code) == (Kind.OOM_KILLED, 137)
 
 
-@pytest.mark.parametrize(
-    ("major", "minor", "has"),
-    [
-        ("1", "34", False),
-        ("1", "34+", False),
-        ("1", "35", True),
-        ("1", "35+", True),
-        ("1", "36.2", True),
-        ("2", "0", True),
-    ],
-)
-def test_servers_have_restart_rules_from_1_35_on(major: str, minor: str, *, has: bool) -> None:
-    assert has_restart_rules({"major": major, "minor": minor}) is has
-
-
-@pytest.mark.parametrize("version", [{}, {"major": "", "minor": ""}, {"major": "one", "minor": "many"}])
-def test_a_server_that_does_not_tell_has_none(version: dict[str, str]) -> None:
-    assert not has_restart_rules(version)
+def test_servers_have_restart_rules_from_1_35_on() -> None:
+    has, lacks = ("1.35", "1.35+", "1.36.2", "2.0"), ("1.34", "1.34+", ".", "one.many")
+    versions = [dict(zip(("major", "minor"), each.split(".", 1), strict=True)) for each in (*has, *lacks)]
+    assert [has_restart_rules(version) for version in (*versions, {})] == [True] * len(has) + [False] * 5

@@ -54,15 +54,8 @@ REPORT = ShardReport(
 )
 
 
-def test_a_document_survives_json() -> None:
+def test_a_document_survives_json_and_an_unknown_key_of_a_newer_writer_is_ignored() -> None:
     assert from_json(TrainerRoster, to_json(ROSTER)) == ROSTER
-
-
-def test_equal_documents_give_equal_bytes() -> None:
-    assert to_json(ROSTER) == to_json(dataclasses.replace(ROSTER))
-
-
-def test_an_unknown_key_is_ignored_so_that_newer_writers_can_be_read() -> None:
     text = to_json(ROSTER).replace('{"anchor"', '{"colour":"red","anchor"', 1)
     assert from_json(TrainerRoster, text) == ROSTER
 
@@ -136,11 +129,7 @@ def test_the_longest_lists_of_a_leader_fit_into_its_longest_report() -> None:
     assert len(to_json(small)) <= longest_report(2)
 
 
-def test_brackets_without_end_are_refused() -> None:
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_text_that_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match="not JSON"):
-        from_json(ShardReport, "[" * 100_000)
-
-
-def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(ContractError, match="not JSON"):
-        from_json(TrainerRoster, "{")
+        from_json(ShardReport, text)

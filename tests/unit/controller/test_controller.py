@@ -143,15 +143,6 @@ async def test_a_crd_that_could_not_be_read_holds_a_job_only_until_it_is_read() 
     assert (house.status.phase, house.condition("CRDOutdated")[0]) == ("Running", "False")
 
 
-async def test_a_job_that_vanished_is_told_to_be_gone() -> None:
-    house = House()
-    await house.go(3)
-    assert house.gone == []
-    house.cluster.jobs.clear()
-    assert await house.go() is None
-    assert house.gone == ["job"]
-
-
 async def test_a_job_created_suspended_starts_no_pods() -> None:
     house = House(spec(suspend=True))
     await house.go(3)
@@ -211,8 +202,11 @@ async def test_a_finished_job_stays_finished_and_goes_after_its_time() -> None:
     await house.go(2)
     assert house.status == before
     house.cluster.now += 100
+    assert house.gone == []
     await house.go()
     assert house.cluster.jobs == {}
+    assert await house.go() is None
+    assert house.gone[-1:] == ["job"], "whatever the operator keeps of it is forgotten"
 
 
 async def test_pods_of_an_earlier_job_of_the_name_are_not_touched() -> None:
