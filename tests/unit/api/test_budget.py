@@ -14,18 +14,21 @@ def budget(edits: dict[str, object]) -> AccuracyBudget:
     return parse_spec(edited(edits)["spec"]).accuracy_budget
 
 
-def test_a_portion_is_what_the_user_wrote() -> None:
-    assert (budget({}).type, budget({}).portion, budget({}).basis) == ("PortionOfLostSamples", 0.1, "")
-    assert budget({"spec.accuracyBudget.portionOfLostSamples": 0}).portion == 0
+STATED = "An AUC drop of 0.0005 allows a portion of lost samples of 0.25, by the stated sensitivity of 0.002."
 
 
-def test_an_auc_drop_is_a_portion_by_its_sensitivity() -> None:
-    stated = budget(dict(AUC_DROP))
-    assert stated.portion == pytest.approx(0.25)
-    assert stated.basis == (
-        "An AUC drop of 0.0005 allows a portion of lost samples of 0.25, by the stated sensitivity of 0.002."
-    )
-    assert budget(AUC_DROP | {"spec.accuracyBudget.aucDrop.limit": 0}).portion == 0
+@pytest.mark.parametrize(
+    ("edits", "portion", "basis"),
+    [
+        ({}, 0.1, ""),
+        ({"spec.accuracyBudget.portionOfLostSamples": 0}, 0, ""),
+        (AUC_DROP, 0.25, STATED),
+        (AUC_DROP | {"spec.accuracyBudget.aucDrop.limit": 0}, 0, STATED.replace("0.0005", "0").replace("0.25", "0")),
+    ],
+)
+def test_budget_is_a_portion_of_lost_samples(edits: dict[str, object], portion: float, basis: str) -> None:
+    found = budget(edits)
+    assert (found.portion, found.basis) == (pytest.approx(portion), basis)
 
 
 def test_without_a_sensitivity_the_plan_says_that_it_is_a_guess() -> None:

@@ -41,19 +41,25 @@ def started(replay: ReplayInForce | None) -> Status:
     return Status(runtime=frozen if replay is None else frozen.evolve(replay=replay))
 
 
-def test_trainers_keep_as_much_as_the_spec_says() -> None:
-    for mode in ("Auto", "Required"):
-        job = to_job_spec(spec({"mode": mode, "memory": "256Mi"}), "uid", "name")
-        assert job.replay_bytes == 256 * MIB
-    assert to_job_spec(spec({"mode": "Off", "memory": "256Mi"}), "uid", "name").replay_bytes == 0
+KEEP = "trainers keep up to 256Mi of pushes"
 
 
-def test_a_job_replays_unless_it_says_that_it_does_not() -> None:
-    choice = replay_of(parse_spec(minimal()["spec"]))
-    assert (choice.memory_bytes, choice.reason) == (
-        256 * MIB,
-        "trainers keep up to 256Mi of pushes for shards that are replaced",
-    )
+@pytest.mark.parametrize(
+    ("replay", "memory", "spill", "reason"),
+    [
+        ({}, 256 * MIB, 0, f"{KEEP} for shards that are replaced"),
+        ({"mode": "Required", "memory": "256Mi"}, 256 * MIB, 0, f"{KEEP} for shards that are replaced"),
+        ({"memory": "256Mi", "spill": "20Gi"}, 256 * MIB, 20 * GIB, f"{KEEP}, and 20Gi more on disk, for shards"),
+        ({"mode": "Off", "memory": "256Mi", "spill": "20Gi"}, 0, 0, ""),
+    ],
+)
+def test_trainers_keep_and_spill_as_much_as_the_spec_says(
+    replay: dict[str, Any], memory: int, spill: int, reason: str
+) -> None:
+    asked = parse_spec(minimal()["spec"] | {"recovery": {"replay": replay}})
+    job = to_job_spec(asked, "uid", "name")
+    assert (job.replay_bytes, job.spill_bytes) == (memory, spill)
+    assert reason in replay_of(asked).reason
 
 
 @pytest.mark.parametrize(
@@ -88,19 +94,6 @@ def test_where_it_does_not_work_it_is_off_and_says_why(changes: dict[str, Any], 
     assert reason in choice.reason
 
 
-def test_trainers_spill_as_much_as_the_spec_says_and_nothing_by_default() -> None:
-    asked = spec({"mode": "Auto", "memory": "256Mi", "spill": "20Gi"})
-    job = to_job_spec(asked, "uid", "name")
-    assert (job.replay_bytes, job.spill_bytes) == (256 * MIB, 20 * GIB)
-    assert replay_of(asked).reason == (
-        "trainers keep up to 256Mi of pushes, and 20Gi more on disk, for shards that are replaced"
-    )
-    assert to_job_spec(spec({"mode": "Auto"}), "uid", "name").spill_bytes == 0
-    assert to_job_spec(spec({"mode": "Off", "spill": "20Gi"}), "uid", "name").spill_bytes == 0
-    chosen = ReplayInForce(memory_bytes=64 * MIB, spill_bytes=GIB)
-    assert replay_in_force(asked, started(chosen)).spill_bytes == GIB, "as it was when the job started"
-
-
 @pytest.mark.parametrize("field", ["spill", "memory"])
 @pytest.mark.parametrize("amount", ["0Gi", "1", "1G", "1.5Gi", "-1Gi", "1Ti", ""])
 def test_memory_and_spill_are_whole_numbers_of_kibi_mebi_or_gibibytes(field: str, amount: str) -> None:
@@ -113,8 +106,9 @@ def test_a_job_that_started_does_what_was_chosen_then() -> None:
     assert replay_in_force(asked, Status()).memory_bytes == 256 * MIB
     assert replay_in_force(asked, started(None)).memory_bytes == 0, "the release that started it knew no replay"
     assert "started by a release" in replay_in_force(asked, started(None)).reason
-    chosen = ReplayInForce(memory_bytes=64 * MIB, reason="chosen")
-    assert replay_in_force(spec({"mode": "Off"}), started(chosen)).memory_bytes == 64 * MIB
+    chosen = ReplayInForce(memory_bytes=64 * MIB, spill_bytes=GIB, reason="chosen")
+    found = replay_in_force(spec({"mode": "Off"}), started(chosen))
+    assert (found.memory_bytes, found.spill_bytes) == (64 * MIB, GIB)
 
 
 def test_a_job_that_resumes_replays_if_it_did_before() -> None:

@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 
 from cpr_operator.api import crd, rules, transitions
-from cpr_operator.api.crd import structural
-from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Status
 from support.change_cases import CHANGES
 from support.rule_cases import RULES
 
@@ -71,15 +68,6 @@ def test_every_list_says_how_it_merges() -> None:
     maps = {path for path, kind in kinds.items() if kind == "map"}
     assert maps == {".spec.model.features", ".spec.model.tables", ".spec.restoreFrom.map", ".status.conditions"}
     assert set(kinds.values()) == {"map", "atomic"}
-
-
-def test_defaults_are_the_servers_in_spec_and_absent_in_status() -> None:
-    assert structural(CPRJobSpec, defaults=True)["properties"]["shards"]["default"] == {
-        "replicas": 2,
-        "spares": 0,
-        "template": {},
-    }
-    assert [path for path, node in nodes(structural(Status, defaults=False)) if "default" in node] == []
 
 
 def test_every_rule_of_cel_is_in_the_schema_once() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
+from cpr_operator.api.validate import validate
 from support.bound_cases import BOUNDS
 from support.documents import GONE, Case, edited
 from support.rule_cases import RULES
@@ -60,43 +60,23 @@ def test_every_wrong_field_is_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("path", "meant"),
     [
-        ("spec.acuracyBudget", "accuracyBudget"),
-        ("spec.model.embedding_dim", "embeddingDim"),
-        ("spec.model.tables.0.row", "rows"),
-        ("spec.snapshots.store.buckt", "bucket"),
+        ("spec.acuracyBudget", "did you mean accuracyBudget?"),
+        ("spec.model.embedding_dim", "did you mean embeddingDim?"),
+        ("spec.model.tables.0.row", "did you mean rows?"),
+        ("spec.snapshots.store.buckt", "did you mean bucket?"),
+        ("spec.data.zzz", "format, uri, store, entrypoint, columns, header"),
     ],
 )
 def test_an_unknown_field_comes_with_the_one_that_was_meant(path: str, meant: str) -> None:
     (invalid,) = validate(edited({path: 1}))
     assert invalid.message == "is not a field of a CPRJob"
-    assert invalid.remedy == f"did you mean {meant}?"
-
-
-def test_an_unknown_field_like_no_other_comes_with_the_list() -> None:
-    (invalid,) = validate(edited({"spec.data.zzz": 1}))
-    assert "format, uri, store, entrypoint, columns, header" in invalid.remedy
+    assert meant in invalid.remedy
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 3])
 def test_a_document_that_is_no_object_is_named_as_such(document: object) -> None:
     (invalid,) = validate(document)
     assert invalid.message == "is not an object"
-
-
-def test_an_empty_document_names_what_is_missing() -> None:
-    assert [invalid.field for invalid in validate({})] == ["apiVersion", "kind", "metadata", "spec"]
-
-
-def test_parse_spec_raises_every_wrong_field_with_its_path() -> None:
-    spec = edited({"spec.image": GONE, "spec.data.seed": -1})["spec"]
-    with pytest.raises(InvalidSpecError, match="image: is missing") as caught:
-        parse_spec(spec)
-    assert [invalid.field for invalid in caught.value.invalid] == ["spec.image", "spec.data.seed"]
-
-
-def test_a_name_in_python_style_is_no_field_of_the_resource() -> None:
-    with pytest.raises(InvalidSpecError, match="batch_size"):
-        parse_spec(edited({"spec.data.batch_size": 5})["spec"])
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: str(file.name))

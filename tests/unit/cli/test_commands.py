@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -50,6 +49,19 @@ def test_validate_names_every_wrong_field_of_every_file(tmp_path: Path) -> None:
         (["run", QUICKSTART, "--set", "data.samples"], 2, "PATH=VALUE"),
         (["run", QUICKSTART, "--set", "data.samples=0"], 1, "spec.data.samples"),
         (["export", "--to", "model"], 2, "--workdir"),
+        (["calibrate", QUICKSTART, "--levels", "0.7"], 2, "at most 0.5"),
+        (["calibrate", QUICKSTART, "--seeds", "1"], 2, "seeds"),
+        (["calibrate", QUICKSTART, "--samples", "0"], 2, "samples"),
+        (["calibrate", QUICKSTART, "--plot", "/nowhere/out.png"], 2, "--plot"),
+        (["calibrate", QUICKSTART, "--plot", "out.nothing"], 2, "--plot"),
+        (["snapshots", "ls"], 2, "--workdir"),
+        (["snapshots", "ls", "s3://bucket"], 2, "--endpoint"),
+        (["snapshots", "ls", "s3://", "--endpoint", "http://h"], 2, "s3://bucket/prefix"),
+        (["snapshots", "ls", "https://host/bucket"], 2, "s3://bucket/prefix"),
+        (["snapshots", "verify", "file:///folder", "--endpoint", "http://h"], 2, "s3://bucket/prefix"),
+        (["snapshots", "verify", "file:///folder", "--workdir", "."], 2, "either"),
+        (["snapshots", "prune", QUICKSTART, "--endpoint", "http://h"], 2, "names its own"),
+        (["snapshots", "prune", "nowhere.yaml"], 2, "cannot read"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(
@@ -60,6 +72,15 @@ def test_mistakes_are_told_before_anything_starts(
     assert result.exit_code == code, result.output
     assert says in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["plan", "calibrate", "run", "data inspect", "snapshots ls"])
+def test_command_that_reads_a_manifest_names_its_wrong_fields(tmp_path: Path, command: str) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(Path(QUICKSTART).read_text("utf-8").replace("batchSize: 256", "batchSize: 0"), "utf-8")
+    result = runner.invoke(app, [*command.split(), str(wrong)])
+    assert result.exit_code == 1
+    assert "spec.data.batchSize" in result.output
 
 
 def test_resume_needs_a_job(tmp_path: Path) -> None:
@@ -143,11 +164,6 @@ def test_a_shell_completes_commands_and_options() -> None:
 
     assert completed("cprjob su", 1) == ["submit", "suspend"]
     assert completed("cprjob chaos job --k", 3) == ["--kill", "--kubeconfig"]
-
-
-def test_the_plugin_of_kubectl_is_the_same_program() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
-    assert scripts["kubectl-cprjob"] == scripts["cprjob"]
 
 
 def test_every_command_and_option_is_documented() -> None:

@@ -26,7 +26,6 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli import export, inspection
-from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.cli.export import Model
 from support.documents import PARQUET, edited
 
@@ -99,11 +98,6 @@ def test_data_that_a_job_is_scored_on_has_a_table_of_its_own(monkeypatch: pytest
     assert json.loads(output) == json.loads(to_json(trained)) | {"evaluation": json.loads(to_json(scored))}
 
 
-def test_json_is_what_the_trainer_image_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, output = run("/data/*.csv", TrainerImage(FOUND), monkeypatch, as_json=True)
-    assert json.loads(output) == json.loads(to_json(FIGURES))
-
-
 @pytest.mark.parametrize(
     ("target", "uri"),
     [("/data/a.csv", "/data/a.csv"), ("file:///data/", "file:///data/"), ("clicks/", "{here}/clicks/")],
@@ -126,13 +120,6 @@ def test_a_manifest_names_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert (role, request) == ("inspect", InspectionRequest(None))
     assert job is not None
     assert job.data.uri == "s3://clicks/day=*/"
-
-
-def test_a_wrong_manifest_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    manifest = tmp_path / "job.yaml"
-    manifest.write_text(json.dumps(edited({"spec.data.format": "ORC"})))
-    with pytest.raises(InvalidDocumentError):
-        run(str(manifest), TrainerImage(FOUND), monkeypatch)
 
 
 @pytest.mark.parametrize(

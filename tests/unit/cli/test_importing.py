@@ -55,18 +55,13 @@ def test_the_rules_are_those_that_the_job_needs() -> None:
 def test_what_was_left_over_and_what_nobody_can_check_is_told() -> None:
     console = Console(width=120, record=True, quiet=False)
     unused = tuple(f"optim.state.{number} [3]" for number in range(25))
-    show(replace(IMPORTED, tables=(USER, SITE), missing_layers=("top.0.weight [3, 5]",), unused=unused), console)
+    page = replace(USER, name="page", ids="Vocabulary", wanted_rows=200)
+    show(replace(IMPORTED, tables=(USER, SITE, page), missing_layers=("top.0.weight [3, 5]",), unused=unused), console)
     text = console.export_text()
     assert "sums of RowWiseAdagrad" in text
     assert "Not in the source, so with first values:\n  top.0.weight [3, 5]\n" in text
     assert "  optim.state.19 [3]\n  and 5 more\n" in text
     assert "Row r of site has the ids whose hash (XXH64 with seed 7) is r modulo 100" in text
     assert "Row r of user" not in text
-
-
-def test_rows_of_a_vocabulary_stay_where_they_are() -> None:
-    console = Console(width=120, record=True)
-    show(replace(IMPORTED, tables=(replace(USER, ids="Vocabulary", wanted_rows=200),)), console)
-    text = console.export_text()
-    assert "Row r of user has the r-th value of its vocabulary, and row 0 all other ids: make sure" in text
-    assert "{table: user, from: user, resized: Truncate}" in text
+    assert "Row r of page has the r-th value of its vocabulary, and row 0 all other ids: make sure" in text
+    assert "{table: page, from: page, resized: Truncate}" in text

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,62 +19,38 @@ HIDDEN = f"import sys; sys.modules[sys.argv.pop(1)] = None; {ENTRY}"
 ALONE = f"from importlib import metadata as m; m.entry_points = lambda **_: m.EntryPoints(()); {ENTRY}"
 
 
-def test_the_console_script_is_this_entry_point() -> None:
-    (script,) = importlib.metadata.entry_points(group="console_scripts", name="cprjob")
-    assert script.value == "cpr_operator.cli:main"
+#: What the interpreter is given before the command, the command, and words of the one line that is printed.
+PLAIN_INSTALL = ("-I", "-S", "-c", PLAIN, str(ROOT / "operator"), str(ROOT / "trainer_image"))  # -S: no packages
+MISSING: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
+    (PLAIN_INSTALL, ("run", QUICKSTART), "pip install 'cprjob[local]'"),
+    (PLAIN_INSTALL, ("--help",), "pip install 'cprjob[local]'"),
+    (("-c", HIDDEN, "typer"), ("validate", QUICKSTART), "the package typer is not installed"),
+    (("-c", HIDDEN, "pydantic"), ("validate", QUICKSTART), "the package pydantic is not installed"),
+    (("-c", HIDDEN, "torch"), ("run", QUICKSTART), "torch is not installed: pip install 'cprjob[local]'"),
+    (("-c", HIDDEN, "torch"), ("snapshots", "ls", "file:///nowhere"), "the package torch is not installed"),
+    (("-c", ALONE), ("bench", "--help"), "cprjob bench is not installed: pip install cprjob-bench"),
+    (("-c", ALONE), ("simulate",), "cprjob simulate is not installed: pip install cprjob-bench"),
+]
 
 
-@pytest.mark.parametrize("arguments", [("run", QUICKSTART), ("--help",)])
-def test_a_plain_install_says_in_one_line_what_is_missing(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    folders = [str(ROOT / "operator"), str(ROOT / "trainer_image")]
-    command = [sys.executable, "-I", "-S", "-c", PLAIN, *folders, *arguments]  # -S: no package but Python's own
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("cprjob: the package ")
-    assert "pip install 'cprjob[local]'" in line
-
-
-@pytest.mark.parametrize("package", ["typer", "pydantic"])
-def test_the_package_is_named(package: str) -> None:
-    command = [sys.executable, "-c", HIDDEN, package, "validate", QUICKSTART]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert f"the package {package} is not installed" in line
-
-
-def test_an_error_of_cprjob_itself_is_not_taken_for_a_missing_package() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HIDDEN, "cpr_operator.cli.plan", "plan", QUICKSTART],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" in done.stderr
-    assert "pip install" not in done.stderr
-
-
-@pytest.mark.parametrize("arguments", [("run", QUICKSTART), ("snapshots", "ls", "file:///nowhere")])
-def test_without_the_trainer_s_packages_a_command_that_trains_or_reads_says_so(
-    tmp_path: Path, arguments: tuple[str, ...]
+@pytest.mark.parametrize(("interpreter", "arguments", "says"), MISSING)
+def test_missing_package_is_named_in_one_line(
+    tmp_path: Path, interpreter: tuple[str, ...], arguments: tuple[str, ...], says: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HIDDEN, "torch", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 1, done.stderr
+    command = [sys.executable, *interpreter, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert "the package torch is not installed: pip install 'cprjob[local]'" in line
+    assert line.startswith("cprjob: ")
+    assert says in line
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [("bench", "--help"), ("simulate",)])
-def test_without_the_bench_its_commands_say_in_one_line_where_to_get_it(arguments: tuple[str, ...]) -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE, *arguments], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"cprjob: cprjob {arguments[0]} is not installed: pip install cprjob-bench")
+def test_an_error_of_cprjob_itself_is_not_taken_for_a_missing_package() -> None:
+    command = [sys.executable, "-c", HIDDEN, "cpr_operator.cli.plan", "plan", QUICKSTART]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" in done.stderr
+    assert "pip install" not in done.stderr
 
 
 def test_all_else_works_without_the_bench() -> None:
@@ -97,8 +71,3 @@ def test_help_loads_nothing_that_only_a_command_needs() -> None:
     assert "typer" in loaded
     assert "cpr_operator.api.spec" not in done.stdout
     assert "cpr_contract.spec" not in done.stdout
-
-
-def test_the_extra_local_is_the_command_line_the_trainer_and_the_pages() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert extras["local"] == ["cprjob[cli,trainer,ui]"]

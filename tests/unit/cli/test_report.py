@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
 from cpr_contract.reports import TrainerReport, TrainerState
@@ -132,27 +134,22 @@ def test_the_summary_says_what_failed_what_it_cost_and_where_the_model_lies() ->
         assert words in text
 
 
-def test_what_is_lost_exactly_is_said_as_it_is() -> None:
-    shards = (Shard(index=0, lost_row_updates=30),)
-    failure = FAILURE.model_copy(update={"lost_row_updates": 30, "lost_row_updates_exact": True})
-    text = summary(STATUS.model_copy(update={"shards": shards, "failures": (failure,)}))
-    assert " 30 row updates lost" in text
-    assert "at most" not in text
-
-
-def test_while_a_shard_has_yet_to_tell_nobody_says_what_is_lost() -> None:
-    status = STATUS.model_copy(update={"shards": (*STATUS.shards, Shard(index=2, lost_row_updates=None))})
-    assert report("job", status, None)["lost_row_updates"] is None
-    assert " - row updates lost" in summary(status)
-
-
-def test_the_summary_of_a_suspended_job_says_how_to_resume() -> None:
-    text = summary(STATUS.model_copy(update={"phase": "Suspended", "result": None}))
-    assert "cprjob run --resume --workdir /work/dir" in text
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shards": (Shard(index=0, lost_row_updates=30),)}, " 30 row updates lost"),
+        ({"shards": (Shard(index=2, lost_row_updates=None),)}, " - row updates lost"),
+        ({"phase": "Suspended", "result": None}, "cprjob run --resume --workdir /work/dir"),
+    ],
+)
+def test_summary_of_other_jobs(changes: dict[str, Any], words: str) -> None:
+    assert words in summary(STATUS.model_copy(update=changes))
 
 
 def test_what_the_leader_says_is_fresher_than_the_status() -> None:
     snapshot = Snapshot("job", 3.0, STATUS, leader(400))
+    shards = tuple(Shard(index=index, state="Ready" if index else "Restoring") for index in range(40))
+    assert states(Status(shards=shards)) == ["1 shards Restoring", "39 shards Ready"]
     text = line(snapshot)
     for words in (
         "400 of 1,000 samples (40 %)",
@@ -170,11 +167,6 @@ def test_a_picture_is_drawn_of_a_job_of_any_age() -> None:
         console.print(frame(snapshot))
     assert isinstance(console.file, io.StringIO)
     assert "trainer/0 (leads)" in console.file.getvalue()
-
-
-def test_many_members_are_counted() -> None:
-    shards = tuple(Shard(index=index, state="Ready" if index else "Restoring") for index in range(40))
-    assert states(Status(shards=shards)) == ["1 shards Restoring", "39 shards Ready"]
 
 
 def test_plain_lines_come_when_something_changes_and_now_and_then() -> None:

@@ -68,33 +68,6 @@ class TestWhichStore:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["ls"], "--workdir"),
-        (["ls", "s3://bucket"], "--endpoint"),
-        (["ls", "s3://", "--endpoint", "http://h"], "s3://bucket/prefix"),
-        (["ls", "https://host/bucket"], "s3://bucket/prefix"),
-        (["verify", "file:///folder", "--endpoint", "http://h"], "s3://bucket/prefix"),
-        (["verify", "file:///folder", "--workdir", "."], "either"),
-        (["prune", str(QUICKSTART), "--endpoint", "http://h"], "names its own"),
-        (["prune", "nowhere.yaml"], "cannot read"),
-    ],
-)
-def test_mistakes_are_told(arguments: list[str], says: str) -> None:
-    result = runner.invoke(app, ["snapshots", *arguments])
-    assert result.exit_code == 2
-    assert says in result.output
-
-
-def test_a_file_with_wrong_fields_names_them(tmp_path: Path) -> None:
-    path = document(tmp_path)
-    path.write_text(path.read_text("utf-8").replace("keep: 3", "keep: 1"), "utf-8")
-    result = runner.invoke(app, ["snapshots", "ls", str(path)])
-    assert result.exit_code == 1
-    assert "spec.snapshots.keep" in result.output
-
-
-@pytest.mark.parametrize(
     ("phase", "everything", "allowed"),
     [
         (None, True, True),
