@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -21,8 +21,7 @@ from cpr_operator import ledger as ledgers
 from cpr_operator.api.sizes import recoverable
 from cpr_operator.cli.app import app
 from cpr_operator.policy import Costs
-from cprjob_bench.commands.simulate import SimulateOptions, job_of
-from cprjob_bench.simulation.engine import Decision, Outcome, Strategy, _Training, is_covered, run
+from cprjob_bench.simulation.engine import Decision, _Training, is_covered, run
 from cprjob_bench.simulation.job import (
     DISTRIBUTIONS,
     FLUSH_AGE_S,
@@ -37,7 +36,7 @@ from cprjob_bench.simulation.job import (
     parse_trace,
     recorded,
 )
-from cprjob_bench.simulation.strategies import STRATEGIES, ClosedLoop, OpenLoop, cpr, full, partial_naive
+from cprjob_bench.simulation.strategies import STRATEGIES, OpenLoop, cpr, full, partial_naive
 from cprjob_bench.simulation.study import Summary, simulate, study
 
 JOB = Job(100.0, 4, 2, 50.0, 0.2, Costs(1.0, 3.0, 2.0, 2.0), 50.0, 2.0)
@@ -48,46 +47,6 @@ QUICKSTART = str(Path(__file__).parents[3] / "examples" / "quickstart.yaml")
 
 def failures_of(pairs: Sequence[tuple[float, int]]) -> Iterator[Failure]:
     return iter([Failure(gap, lost) for gap, lost in pairs])
-
-
-def run_by_the_second(job: Job, decision: Decision, gaps: list[int]) -> Outcome:
-    """The outcome, one second after the other: failures of all shards are charged or rolled back."""
-    now = cut = saved = trained = lost_from = 0
-    pending, waiting, out = False, list(gaps), Outcome()
-    at = waiting.pop(0) if waiting else None
-    while True:
-        if pending and now >= cut + job.costs.commit_s:
-            saved, pending = cut, False
-        if now >= job.total_s:
-            return out
-        if trained == at:
-            at = trained + waiting.pop(0) if waiting else None
-            out.recoveries, pending = out.recoveries + 1, False
-            if decision.full:
-                out.rollbacks, out.lost_s = out.rollbacks + 1, out.lost_s + now - saved
-                now = cut = saved
-            else:
-                out.spent_s += job.shards * (now - max(saved, lost_from))
-                lost_from = now
-            continue
-        if now >= cut + decision.interval_s:
-            out.saves, cut, pending = out.saves + 1, now, True
-        now, trained = now + 1, trained + 1
-
-
-@given(
-    gaps=st.lists(st.integers(0, 60), max_size=12),
-    interval=st.integers(3, 120),
-    holds=st.integers(1, 120),
-    full=st.booleans(),
-)
-@example(gaps=[30], interval=10, holds=100, full=True)
-@example(gaps=[12, 0, 2, 20], interval=10, holds=100, full=False)
-@example(gaps=[21], interval=10, holds=11, full=False)
-def test_engine_ends_where_a_ticking_clock_does(*, gaps: list[int], interval: int, holds: int, full: bool) -> None:
-    decision = Decision(full=full, interval_s=float(interval), holds_s=float(holds))
-    failures = failures_of([(gap, JOB.shards) for gap in gaps])
-    assert run(JOB, OpenLoop(decision), failures, random.Random(0)) == run_by_the_second(JOB, decision, gaps)
 
 
 class Recorder(random.Random):
@@ -129,46 +88,6 @@ def test_engine_charges_as_the_operators_ledger(steps: list[tuple[str, int, int]
         assert training.out.rollbacks - before == rolls_back
         book = ledgers.rolled_back(book, saved) if rolls_back else after
         assert training.out.spent_s == pytest.approx(book.spent)
-
-
-@dataclass
-class BudgetWatcher:
-    """A strategy that records the least budget it was asked with."""
-
-    inner: Strategy
-    least_s: float = 0.0
-    promise: bool = True
-
-    def decide(self, budget_s: float, left_s: float) -> Decision:
-        self.least_s = min(self.least_s, budget_s)
-        return self.inner.decide(budget_s, left_s)
-
-    def quiet(self, seconds: float) -> None:
-        self.inner.quiet(seconds)
-
-    def failed(self, shards: int) -> None:
-        self.inner.failed(shards)
-
-
-JOBS = st.builds(
-    Job,
-    total_s=st.floats(HOUR_S, 1000 * HOUR_S),
-    shards=st.integers(4, 64),
-    lost=st.integers(1, 4),
-    mtbf_s=st.floats(60, 1000 * HOUR_S),
-    limit=st.floats(0, 0.9),
-    costs=st.builds(Costs, st.floats(0, 600), st.floats(0, 600), st.floats(0, 600), st.floats(0, 600)),
-    told_mtbf_s=st.floats(60, 1000 * HOUR_S),
-    told_lost=st.floats(1, 100),
-)
-
-
-@given(JOBS, st.lists(st.tuples(st.floats(0, 100 * HOUR_S), st.integers(1, 4)), max_size=40), st.integers(0, 99))
-def test_closed_loop_never_overspends(job: Job, gaps: list[tuple[float, int]], seed: int) -> None:
-    watched = BudgetWatcher(ClosedLoop(job))
-    out = run(job, watched, failures_of(gaps), random.Random(seed))
-    assert -1e-6 <= out.spent_s <= job.budget_s * (1 + 1e-9)
-    assert watched.least_s >= -1e-9 * job.budget_s
 
 
 PARTIAL = Decision(full=False, interval_s=10.0)
@@ -308,11 +227,6 @@ def test_job_without_failures_costs_its_saves(name: str, saves: int) -> None:
     assert (found.load, found.lost, found.reschedule, found.pls.max, found.rollbacks) == (0, 0, 0, 0, 0)
 
 
-def test_job_that_always_fails_has_no_overhead() -> None:
-    hopeless = replace(PAPER, mtbf_s=60.0, total_s=10 * HOUR_S)
-    assert simulate(hopeless, STRATEGIES["none"], exponential, 1, seed=1).overhead is None
-
-
 # --- the command
 
 
@@ -327,15 +241,6 @@ def test_simulate_prints_every_strategy_and_draws_them(tmp_path: Path) -> None:
     assert (tmp_path / "paper.png").read_bytes().startswith(b"\x89PNG")
     people = CliRunner().invoke(app, ["simulate", "--runs", "5", "--file", QUICKSTART, "--hours", "10"])
     assert (people.exit_code, "5 jobs of 10 h on 2 shards" in people.stdout) == (0, True)
-
-
-def test_simulate_options_change_the_preset() -> None:
-    assert (job_of(SimulateOptions()), job_of(SimulateOptions(preset="production"))) == (PAPER, PRODUCTION)
-    job = job_of(SimulateOptions(hours=10, shards=100, mtbf_h=5, told_mtbf_h=50, lost_share=0.25, told_lost=2))
-    assert (job.total_s, job.shards, job.lost) == (10 * HOUR_S, 100, 25)
-    assert (job.mtbf_s, job.told_mtbf_s, job.told_lost) == (5 * HOUR_S, 50 * HOUR_S, 2)
-    job = job_of(SimulateOptions(file=Path(QUICKSTART)))
-    assert (job.shards, job.lost, job.limit, job.mtbf_s, job.costs) == (2, 1, 0.1, 43200, Costs.measured())
 
 
 @pytest.mark.parametrize(
