@@ -1,35 +1,33 @@
-"""The benches: their jobs are valid, and what they compute of windows, kills and runs. tests/soak/benches runs them."""
+"""The benches: their jobs are valid, and what they compute of kills and runs. tests/soak/benches runs them."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
-from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+import torch
 from typer.testing import CliRunner
 
 from cpr_contract.trace import TracedStep
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
-from cprjob_bench.commands import measuring, recovery, train
+from cpr_trainer.placement import Placement
+from cpr_trainer.runtime.timing import Trace
+from cprjob_bench.commands import recovery, train
 from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause
 from cprjob_bench.commands.modes import MODES, Contender, killed_job
-from cprjob_bench.commands.priority import Samples, job_over, result
-from cprjob_bench.commands.verdict import ANCHORS, FULL, Run, Study, mean_of, study
+from cprjob_bench.commands.priority import Samples, job_over
+from cprjob_bench.commands.verdict import mean_of
 from cprjob_bench.options import RedundancyMode, TrainPreset
+from cprjob_bench.roles.single import train as train_single
+from support.local_job import small_job
+from support.model import train_alone
+from support.row_optimizers import mixed
 
 FOLDER = Path("/store")
-
-
-def printed(show: Callable[..., None]) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    show(console, as_json=False)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
 # --- jobs
@@ -75,7 +73,7 @@ def test_bench_refuses_mistakes_before_it_starts(tmp_path: Path, arguments: list
     assert message in " ".join(found.output.split())
 
 
-# --- pauses and rates
+# --- pauses
 
 
 def steps(first_s: float, number: int, step_s: float = 0.01) -> list[float]:
@@ -110,23 +108,21 @@ def test_pause_of_a_recovery(
     assert (found and (found.began_s, found.seconds)) == (expected and pytest.approx(expected))
 
 
-def test_window_times_the_steps_that_end_in_it() -> None:
-    traced = [TracedStep(n, 0.1 * n, {"compute": 0.02, "save": 0.5 if n == 150 else 0.0}) for n in range(1, 301)]
-    traced[-1] = TracedStep(300, 99.0, {"compute": 9.0})
-    timing = measuring.time_steps(traced, 10.0, 30.0, batch_size=50)
-    assert (timing.samples_per_s, timing.p50_ms, timing.p99_ms) == pytest.approx((500, 100, 100))
-    stages = measuring.time_stages({"trainer": traced, "shard": []}, 10.0, 30.0)
-    assert stages == {"trainer": {"compute": pytest.approx(20), "save": pytest.approx(500 / 200)}, "shard": {}}
+# --- contenders
 
 
-# --- strategies beside one another
-
-
-def a_study(drops: dict[str, list[float]]) -> Study:
-    """A study with these AUC drops seed by seed; those of Anchors are 0.3."""
-    drops = {ANCHORS: [0.3] * len(drops[FULL]), **drops}
-    runs = [(name, seed, drop) for name, each in drops.items() for seed, drop in enumerate(each)]
-    return study([Run(seed, name, 0.8 - drop, drop, 0.1, 0.1, 100_000, 1000, 64) for name, seed, drop in runs])  # type: ignore[arg-type]
+def test_single_process_trains_as_the_oracle(tmp_path: Path) -> None:
+    job = mixed(small_job(tmp_path, samples=3000))
+    with closing(Trace(tmp_path / "steps")) as trace:
+        replica, tables = train_single(job, trace)
+    expected = train_alone(job)
+    torch.testing.assert_close(replica.parameters, expected.dense, rtol=1e-3, atol=1e-5)
+    placement = Placement.of(job.model, 1)
+    for first, table in zip(placement.offsets.tolist(), expected.tables, strict=True):
+        places = torch.from_numpy(placement.places(first + torch.arange(len(table)).numpy()))
+        torch.testing.assert_close(tables.rows[places], table, rtol=1e-3, atol=1e-5)
+    steps = [TracedStep.of_line(line).step for line in (tmp_path / "steps").read_text().splitlines()]
+    assert steps == list(range(1, 31))
 
 
 def test_priority_mean_has_students_interval() -> None:
@@ -135,22 +131,3 @@ def test_priority_mean_has_students_interval() -> None:
     assert (found.mean, found.error) == (1.5, pytest.approx(error))
     assert (found.low, found.high) == (pytest.approx(1.5 - 3.182446 * error), pytest.approx(1.5 + 3.182446 * error))
     assert [mean_of(values).distinguishable for values in ([0.0, 3.0], [1.0, 1.1], [-1.0, -1.1])] == [False, True, True]
-
-
-def test_priority_study_compares_strategies_seed_by_seed() -> None:
-    """Seeds differ by more than strategies do, so only the differences within a seed count."""
-    found = a_study({"Full": [0.10, 0.20, 0.30], "MFU": [0.05, 0.15, 0.251], "SSU": [0.2, 0.3, 0.41]})
-    assert (found.best, found.second) == ("MFU", "Full")
-    assert found.margin.distinguishable
-    against_full = {score.strategy: score.against_full for score in found.scores}
-    assert against_full[FULL] is None
-    assert against_full["MFU"] is not None
-    assert against_full["MFU"].mean == pytest.approx(-0.149 / 3)
-    said = printed(result("rows.tsv", found).show)
-    assert "MFU loses the least AUC, 0.05 less than Full" in said
-    assert "(95% interval +0.048 to +0.051): significant." in said
-    assert "SSU is worse than Full: +0.1 AUC drop" in said
-    unsure = printed(result("rows.tsv", a_study({"Full": [0.10, 0.20, 0.30], "MFU": [0.05, 0.25, 0.25]})).show)
-    assert "The difference between MFU and Full is not significant" in unsure
-    document = json.loads(json.dumps(result("rows.tsv", found).document))
-    assert (document["best"], document["significant"], len(document["runs"])) == ("MFU", True, 12)
