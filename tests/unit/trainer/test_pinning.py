@@ -242,8 +242,13 @@ def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
 
 def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
     store = MemoryStore()
+
+    def measure(attend: Callable[[], None]) -> Workers:
+        attend()
+        return Workers(2, "faster")
+
     with pytest.raises(Terminated):
-        Pinning("uid", None, lambda: True, _die).find_workers(store, lambda attend: attend())  # type: ignore[arg-type, func-returns-value]
+        Pinning("uid", None, lambda: True, _die).find_workers(store, measure)
     assert read_workers(store, "uid") is None
 
 
