@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
@@ -31,7 +30,6 @@ from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import evaluate, run
 from cpr_trainer.export import main as export
-from cpr_trainer.model import entrypoint
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError
@@ -262,31 +260,6 @@ def test_evaluation_scores_as_a_forward_pass(job: JobSpec) -> None:
     answer = io.StringIO()
     run({env.SPEC: to_json(job)}, io.StringIO(to_json(EvaluationRequest(key))), answer)
     assert json.loads(answer.getvalue())["auc"] == found.auc
-
-
-class Halves(torch.nn.Module):
-    """A network without `forward`, whose dropout leaves nothing in training."""
-
-    def __init__(self, spec: ModelSpec, seed: int) -> None:
-        super().__init__()
-        self.drop = torch.nn.Dropout(1.0)
-
-    def before_embeddings(self, dense: Tensor) -> Tensor:
-        return dense.mean(dim=1)
-
-    def with_embeddings(self, begun: Tensor, embeddings: Tensor) -> Tensor:
-        logits: Tensor = begun + self.drop(embeddings.sum(dim=(1, 2)))
-        return logits
-
-
-def test_evaluation_runs_a_network_of_halves_in_evaluation_mode(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrypoint, "own_factory", Halves, raising=False)
-    own = replace(job, model=replace(job.model, entrypoint="cpr_trainer.model.entrypoint:own_factory"))
-    found = evaluate(own, SyntheticDataset(1000, SEED, TABLES), store_of(own), save_anchor(own, random_rows).key)
-    batch, vectors = held_out(own)
-    logits = torch.from_numpy(batch.dense.mean(axis=1) + sum(each.sum(axis=1) for each in vectors))
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
-    assert found.log_loss == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_evaluation_needs_rows_that_are_held_out(job: JobSpec, anchor: AnchorRef) -> None:

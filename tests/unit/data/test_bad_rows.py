@@ -20,21 +20,19 @@ from cpr_contract.spec import DataSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.bad_rows import BadRows
 from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import Version
+from cpr_trainer.store import Uris
 from support.table_data import (
     COLUMNS,
-    TABLES,
     Click,
     as_table,
     as_text,
     assert_same,
     clicks,
     everything,
-    model_of,
     read,
     spec,
+    write,
 )
 
 CRITEO_TABLES = tuple(TableSpec(f"c{number}", 1000 + number) for number in range(26))
@@ -216,36 +214,19 @@ def test_data_without_a_row_is_an_error(tmp_path: Path, data: bytes) -> None:
         read(spec("CSV", f"{tmp_path}/a.csv"))
 
 
-def test_a_source_that_fails_is_no_bad_data() -> None:
-    class Broken(io.RawIOBase):
-        def read(self, _: int = -1) -> bytes:
-            raise ConnectionResetError(104, "Connection reset by peer")
+class Broken(io.BytesIO):
+    """A file whose connection breaks at each read."""
 
-        def readable(self) -> bool:
-            return True
+    def read(self, _: int | None = -1) -> bytes:
+        raise ConnectionResetError(104, "Connection reset by peer")
 
-        def seekable(self) -> bool:
-            return True
 
-        def seek(self, *_: int) -> int:
-            return 0
-
-        def tell(self) -> int:
-            return 1000
-
-    class Sources:
-        def find(self, uri: str) -> tuple[str, ...]:
-            return (uri,)
-
-        def version(self, _: str) -> Version:
-            return Version(1000, "")
-
-        def open(self, _: str, __: Version) -> io.RawIOBase:
-            return Broken()
-
-    for name in ("CSV", "Parquet"):
-        with pytest.raises(ConnectionResetError):
-            open_dataset(spec(name, "s3://b/k"), model_of(TABLES), Sources())  # type: ignore[arg-type]
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_source_that_fails_is_no_bad_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    data = write(clicks(3), tmp_path, ending)
+    monkeypatch.setattr(Uris, "open", lambda *_: Broken(bytes(1000)))
+    with pytest.raises(ConnectionResetError):
+        read(data)
 
 
 def test_what_is_kept_of_bad_rows_is_their_number() -> None:

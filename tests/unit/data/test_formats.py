@@ -21,7 +21,7 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.errors import DataError
 from support.plain_batches import single_ids
 from support.table_data import (
-    WRITERS,
+    FORMATS,
     Click,
     as_table,
     as_text,
@@ -56,7 +56,7 @@ def test_all_formats_give_the_same_batches(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Click], files: int
 ) -> None:
     folder = tmp_path_factory.mktemp("formats")
-    sets = [read(write(rows, folder / ending, ending, files=files)) for ending in WRITERS]
+    sets = [read(write(rows, folder / ending, ending, files=files)) for ending in FORMATS]
     first = everything(sets[0])
     assert len(first) == len(rows)
     for dataset in sets[1:]:
@@ -147,7 +147,7 @@ def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = clicks(500)
     whole = everything(read(write(rows, tmp_path, ending)))
     monkeypatch.setattr(unpacking, "BLOCK_BYTES", 1000)
-    dataset = read(spec(WRITERS[ending][0], f"{tmp_path}/"))
+    dataset = read(spec(FORMATS[ending], f"{tmp_path}/"))
     assert dataset.layout.blocks > 10
     assert_same(everything(dataset), whole)
     shuffled = np.random.default_rng(3).permutation(500)

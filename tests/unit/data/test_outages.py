@@ -15,7 +15,7 @@ from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, s3_errors
 from support.fake_s3 import BUCKET, FakeS3
-from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, model_of, read, write
+from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
 
 ROWS = 400
 
@@ -52,7 +52,7 @@ def test_rows_whose_reading_ahead_failed_are_read_when_they_are_needed(
     assert_same(got, everything(read(data)))
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", FORMATS)
 def test_a_block_that_broke_off_is_read_from_its_start_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:

@@ -45,13 +45,6 @@ def lost(shard: ShardThread) -> tuple[tuple[tuple[int, int], ...], int]:
     return progress.losses.lost, progress.row_updates.lost
 
 
-def test_without_leave_training_waits(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
-    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, "", 0)), roster=2))
-    assert exchange.away(1) == (1,)
-    with pytest.raises(ShardsAwayError):
-        exchange.lookup(1, rows).result(WAIT_S)
-
-
 def test_rows_of_a_spared_shard_have_their_first_values(
     job: JobSpec, exchange: Exchange, pair: Pair, rows: UniqueRows
 ) -> None:

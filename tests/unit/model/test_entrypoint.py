@@ -117,16 +117,6 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
     return spec_of
 
 
-def test_the_dlrm_comes_through_the_same_door() -> None:
-    network = build_network(SPEC, 1)
-    assert isinstance(network, Dlrm)
-    named = build_network(replace(SPEC, entrypoint="cpr_trainer.model.dlrm:Dlrm"), 1)
-    for one, other, made in zip(network.parameters(), named.parameters(), Dlrm(SPEC, 1).parameters(), strict=True):
-        assert torch.equal(one, other)
-        assert torch.equal(one, made)
-    assert torch.equal(start(network, DENSE)(EMBEDDINGS), network(DENSE, EMBEDDINGS))
-
-
 def test_a_seed_fixes_networks_that_know_nothing_of_it(own: Callable[[object], ModelSpec]) -> None:
     before = torch.get_rng_state()
     one, same, other = (DenseReplica(own(Normed), seed).state() for seed in (1, 1, 2))

@@ -107,7 +107,3 @@ def test_a_number_can_be_predicted_with_a_loss_of_its_own() -> None:
 def test_what_is_no_such_network_is_refused(factory: Callable[[ModelSpec, int], object], says: str) -> None:
     with pytest.raises(ModelError, match=says):
         build_network(SPEC, 1, factory=factory)
-
-
-def test_a_network_with_metrics_is_taken() -> None:
-    assert build_network(SPEC, 1, factory=Metered)

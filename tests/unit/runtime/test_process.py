@@ -21,9 +21,12 @@ from prometheus_client import CollectorRegistry, Counter
 
 from cpr_contract.codec import from_json
 from cpr_contract.reports import RECORDED_HEADER, ExitCode, Problem, SaveRef
+from cpr_contract.trace import TracedStep
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
 from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, stop_on_sigterm
+from cpr_trainer.runtime import timing as module
+from cpr_trainer.runtime.timing import Trace
 from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError
 
 STATUS = SaveRef("key", 3, 300)
@@ -100,12 +103,6 @@ def test_other_pages_and_failing_ones_do_not_end_the_server(
     assert get(f"{url}/status").status_code == 200
 
 
-def test_a_client_that_says_nothing_is_in_nobodys_way(url: str) -> None:
-    host, _, port = url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port))):
-        assert get(f"{url}/status").status_code == 200
-
-
 def test_clients_take_a_bounded_number_of_threads_and_keep_nobody_out(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     before = threading.active_count()
@@ -133,6 +130,7 @@ def test_a_server_is_closed_though_it_was_never_started(process: Process) -> Non
         (StoreUnreachableError("no answer.", "wait"), ExitCode.STORE_UNREACHABLE),
         (StoreBusyError("a pause, please.", "wait", 1.0), ExitCode.STORE_UNREACHABLE),
         (DivergedError("nan.", "lower the rate"), ExitCode.BAD_SPEC),
+        (TrainerError("odd.", "wait"), ExitCode.INTERNAL),
     ],
 )
 def test_every_error_has_its_exit_code(error: TrainerError, code: ExitCode) -> None:
@@ -187,3 +185,18 @@ def test_sigterm_is_a_request() -> None:
         assert stop.wait()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_each_step_says_where_its_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([10.0, 11.0, 13.0, 16.0, 20.0, 25.0, 31.0])
+    monkeypatch.setattr(module, "monotonic", lambda: next(ticks))
+    trace = Trace(tmp_path / "steps")
+    for stage in ("wait", "compute", "wait"):
+        trace.lap(stage)
+    trace.end(7)
+    trace.lap("compute")
+    trace.end(8)
+    trace.close()
+    first, second = map(TracedStep.of_line, (tmp_path / "steps").read_text().splitlines())
+    assert first == TracedStep(7, 20.0, {"wait": 4.0, "compute": 2.0, "rest": 4.0})
+    assert second == TracedStep(8, 31.0, {"compute": 5.0, "rest": 6.0})

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.model import FeatureSpec, TableSpec
@@ -123,7 +123,8 @@ def test_texts_are_encoded_as_training_encodes_them(tmp_path: Path) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.binary(max_size=80), max_size=20), st.integers(0, 2**32 - 1))
+@example(texts=[bytes(range(length)) for length in (*range(70), 255, 0)], seed=7)
+@given(texts=st.lists(st.binary(max_size=80), max_size=20), seed=st.integers(0, 2**32 - 1))
 def test_hashes_are_those_of_other_libraries(texts: list[bytes], seed: int) -> None:
     cells = Cells.of(texts)
     assert hashes(cells, "XXH64", seed).tolist() == [xxhash.xxh64_intdigest(text, seed) for text in texts]

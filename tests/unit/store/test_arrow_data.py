@@ -17,7 +17,7 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris, s3_errors
 from cpr_trainer.store.arrow_data import ArrowData, connect
 from cpr_trainer.store.protocol import MissingError
-from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, model_of, read, write
+from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
 
 LAKE = "gs://lake"
 
@@ -56,7 +56,7 @@ def lake(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Uris:
     return uris
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", FORMATS)
 def test_files_are_the_same_samples_wherever_they_lie(disk: Disk, lake: Uris, ending: str) -> None:
 
     data = write(clicks(200), disk.root / "lake" / "day 0", ending, files=3)

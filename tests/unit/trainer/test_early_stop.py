@@ -35,12 +35,9 @@ def test_patience_counts_evaluations_since_the_best() -> None:
     assert not judged(scores(0.7, 0.8, 0.75, 0.79)).ends(None)
 
 
-def test_an_equal_evaluation_is_not_the_best() -> None:
-    assert judged(scores(0.7, 0.7)) == Verdict(20, 0.7, 10, 1)
-
-
 def test_a_small_improvement_is_none() -> None:
     spec = replace(AUC, min_improvement=0.05)
+    assert judged(scores(0.7, 0.7)) == Verdict(20, 0.7, 10, 1), "nor is an equal score"
     assert judged(scores(0.7, 0.74, 0.76), spec) == Verdict(30, 0.76, 30, 0), "by more than the best, not than the last"
     assert judged(scores(0.7, 0.74, 0.74), spec) == Verdict(30, 0.7, 10, 2)
 
