@@ -137,9 +137,7 @@ class LocalJob:
         self.meet = False
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
-        self.floors: dict[int, int] = {}  # of shards, in samples; 0 where none is named
         self.held_at = 0
-        self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
         self._trainer: Main = run
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
@@ -322,7 +320,7 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             may_restore=self.may_restore,
-            floor_samples=self.floors.get(member.index, 0),
+            floor_samples=0,
             anchor=self.anchor,
             trainers=self.job.trainers,
             stop=env.ROLE_SHARD in self.stopped,
@@ -337,7 +335,7 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             leader=self.leader,
-            trainers=tuple(t.peer if self.addressed else replace(t.peer, host="", port_base=0) for t in self.trainers),
+            trainers=tuple(trainer.peer for trainer in self.trainers),
             shards=tuple(shard.peer for shard in self.shards),
             anchor=self.anchor,
             dense_floor_samples=self.dense_floor_samples,
