@@ -247,20 +247,6 @@ def test_report_prints_next_steps_that_run(cprjob: Cprjob, api: httpx.Client, tm
     assert found["Succeeded"].startswith(f"cprjob export cpr/{name} --to model --kubeconfig ")
 
 
-def test_report_html_has_the_history_and_the_events(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
-    name = submitted(cprjob, "drawn")
-    line = "1767225650.0,63000,1200.5,0.47,0.48,0.74,1.01,0.001,60000,90.0,Partial,2,2,0"
-    tell(api, name, STARTED | {"history": [line]})
-    emit(api, name, "Recovered", "shard/1 is back", 2.0)
-    cprjob("report", f"cpr/{name}", "--html", str(tmp_path / "drawn.html"))
-    text = (tmp_path / "drawn.html").read_text("utf-8")
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    auc = next(chart for chart in json.loads(data) if chart["id"] == "auc")
-    assert (auc["data"][0]["x"], auc["data"][0]["y"]) == ([63_000, 126_000], [0.74, 0.75123])
-    assert "shard/1 is back" in text
-    assert cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html")).exit_code == 2
-
-
 def test_ui_lists_the_jobs_of_a_cluster_and_their_events(server: ApiServer, cprjob: Cprjob, api: httpx.Client) -> None:
     tell(api, submitted(cprjob, "followed"), STARTED)
     emit(api, "followed", "Recovered", "shard/1 is back", 2.0)
