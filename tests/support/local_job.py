@@ -244,12 +244,6 @@ class LocalJob:
         """Wait until the leader has trained so many samples."""
         self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
 
-    def train_unsaved(self, samples: int = 5_000) -> None:
-        """Train on without a cut, so that a member that is killed next has trained something that no save holds."""
-        self.interval_s = 3600.0
-        self.publish()
-        self.reach(self.trainer(self.leader).samples + samples)
-
     def trainer(self, index: int = 0) -> TrainerReport:
         """The trainer's report, which counts as recorded when it is asked for the next time."""
         headers = {RECORDED_HEADER: to_json(self.recorded)}
