@@ -112,15 +112,6 @@ def test_submit_creates_all_jobs_of_several_documents(cprjob: Cprjob, api: httpx
     assert "--watch follows one job, and there are 2" in words(cprjob.result("submit", str(file), "--watch").output)
 
 
-def test_submit_names_wrong_fields_and_creates_nothing(cprjob: Cprjob, api: httpx.Client) -> None:
-    wrong = manifest("wrong")
-    wrong["spec"]["trainers"] = {"replicas": 0}
-    result = cprjob.result("submit", "-", stdin=yaml.safe_dump(wrong))
-    assert result.exit_code == 1
-    assert "spec.trainers.replicas" in result.output
-    assert api.get(f"{JOBS}/wrong").status_code == httpx.codes.NOT_FOUND
-
-
 def test_get_has_the_columns_of_the_resource(cprjob: Cprjob, api: httpx.Client) -> None:
     """The server itself prints the same table for kubectl."""
     tell(api, submitted(cprjob, "columns"), STARTED)
