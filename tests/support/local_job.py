@@ -137,9 +137,7 @@ class LocalJob:
         self.meet = False
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
-        self.floors: dict[int, int] = {}  # of shards, in samples; 0 where none is named
         self.held_at = 0
-        self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
         self._trainer: Main = run
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
@@ -246,12 +244,6 @@ class LocalJob:
         """Wait until the leader has trained so many samples."""
         self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
 
-    def train_unsaved(self, samples: int = 5_000) -> None:
-        """Train on without a cut, so that a member that is killed next has trained something that no save holds."""
-        self.interval_s = 3600.0
-        self.publish()
-        self.reach(self.trainer(self.leader).samples + samples)
-
     def trainer(self, index: int = 0) -> TrainerReport:
         """The trainer's report, which counts as recorded when it is asked for the next time."""
         headers = {RECORDED_HEADER: to_json(self.recorded)}
@@ -322,7 +314,7 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             may_restore=self.may_restore,
-            floor_samples=self.floors.get(member.index, 0),
+            floor_samples=0,
             anchor=self.anchor,
             trainers=self.job.trainers,
             stop=env.ROLE_SHARD in self.stopped,
@@ -337,7 +329,7 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             leader=self.leader,
-            trainers=tuple(t.peer if self.addressed else replace(t.peer, host="", port_base=0) for t in self.trainers),
+            trainers=tuple(trainer.peer for trainer in self.trainers),
             shards=tuple(shard.peer for shard in self.shards),
             anchor=self.anchor,
             dense_floor_samples=self.dense_floor_samples,

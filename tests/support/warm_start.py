@@ -30,7 +30,6 @@ _LOADED_WITH = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 
-_REST_S = 0.02
 #: Names a file with the last step that trainers of `run_held` may train.
 HELD_AT = "CPR_TEST_HELD_AT"
 
@@ -49,20 +48,6 @@ def run_with_a_thread(arguments: list[str]) -> int:
     """Be `python -m cpr_trainer`, with a thread that a package might have started."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     return run(arguments)
-
-
-def run_slowly(arguments: list[str]) -> int:
-    """Be a trainer that rests after each step: tests that meet several faults are over before it is."""
-    from cpr_trainer.exchange.exchange import Exchange  # noqa: PLC0415 -- in the process alone
-
-    push = Exchange.push
-
-    def push_and_rest(self: Exchange, *arguments: Any, **names: Any) -> None:
-        push(self, *arguments, **names)
-        time.sleep(_REST_S)
-
-    with mock.patch.object(Exchange, "push", push_and_rest):
-        return run(arguments)
 
 
 def run_held(arguments: list[str]) -> int:

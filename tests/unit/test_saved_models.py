@@ -38,6 +38,7 @@ from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.optimizers import Assignment
 from cpr_trainer.tables.segments import Segment, initial_rows
 from cpr_trainer.trainer.state import DenseState
+from cprjob_serving.model import DeltaError, apply_delta
 from support.oracle import exact_auc
 from support.plain_batches import single_ids
 from support.saves import draft, full_save, write
@@ -201,6 +202,31 @@ def test_delta_has_the_changed_rows_of_any_number_of_shards(
     assert json.loads((folder / "delta.json").read_text()) == expected
     export_model(job, ExportRequest(later.key), folder)
     assert not (folder / "delta.json").exists(), "a whole export into the same folder is whole"
+
+
+def test_base_and_its_deltas_are_the_whole_export(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
+    def changed(rows: set[tuple[int, int]]) -> Rows:
+        return lambda table, row: (-1 if (table, int(row[0])) in rows else 1) * numbered(table, row)
+
+    middle = save_anchor(job, changed({(0, 3)}), generation=2, step=20)
+    last = save_anchor(job, changed({(0, 3), (2, 7)}), generation=3, step=30)
+    for name, until, since in (
+        ("base", anchor, None),
+        ("one", middle, anchor),
+        ("two", last, middle),
+        ("whole", last, None),
+    ):
+        export_model(job, ExportRequest(until.key, since=since and since.key), tmp_path / name)
+    with pytest.raises(DeltaError, match=f"has the rows since {middle.key}, but .+ is of {anchor.key}"):
+        apply_delta(tmp_path / "base", tmp_path / "two", tmp_path / "wrong")
+    apply_delta(tmp_path / "base", tmp_path / "one", tmp_path / "applied-1")
+    apply_delta(tmp_path / "applied-1", tmp_path / "two", tmp_path / "applied-2")
+    applied, whole = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "applied-2", tmp_path / "whole")
+    )
+    assert applied == whole
+    assert not (tmp_path / "wrong").exists()
 
 
 def save_untouched(job: JobSpec, uid: str, step: int, seed: int | None = None) -> AnchorRef:
