@@ -58,18 +58,6 @@ def test_a_shard_comes_back_bit_by_bit() -> None:
     assert seed.kind == "Seed"
 
 
-def test_rows_that_never_changed_are_not_written() -> None:
-    bench = ShardBench(MemoryStore())
-    bench.change(3, 4, 70)
-    saved = bench.save(10)
-    assert saved.manifest.rows == 3
-    assert sum(part.size_bytes for part in saved.manifest.parts) < 3 * 20 + 64
-    write_origin(bench.store, origin(1))
-    _, home = bench.restore(bench.choices()[0])
-    assert same(bench.values(home), bench.values())
-    assert ShardBench(MemoryStore()).save(10).manifest.parts == ()
-
-
 def test_whatever_is_put_last_nothing_counts_before_the_manifest() -> None:
     bench, puts = Bench(), itertools.count()
 
@@ -154,22 +142,6 @@ def anchored(store: MemoryStore, uid: str = "uid", ids: TableIds = ()) -> tuple[
     refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),)).ref for bench in benches)
     meta = replace(DENSE, job_uid=uid, layout=benches[0].layout, ids=ids)
     return commit_anchor(store, meta, {"dense": torch.arange(6.0).view(2, 3)}, refs, (((64, 128),), ())), benches
-
-
-def test_a_new_generation_starts_from_its_anchor_and_from_nothing_older() -> None:
-    store = MemoryStore()
-    anchor, (_, bench) = anchored(store)
-    before = bench.values()
-    bench.change(1, 2, 3)
-    bench.save(20)  # undone by the rollback
-    (only,) = bench.choices(1, 2, anchor)
-    restored, home = bench.restore(only)
-    assert (only.kind, only.step) == ("Anchor", 10)
-    assert (restored.step, restored.samples, restored.lost) == (10, 640, ())
-    assert same(bench.values(home), before)
-    dense = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
-    assert (dense.step, dense.samples, dense.lost) == (10, 640, ())
-    assert torch.equal(dense.tensors["dense"], torch.arange(6.0).view(2, 3))
 
 
 def test_a_shard_reads_only_the_parts_that_hold_its_places() -> None:
@@ -272,6 +244,9 @@ def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
     restored = load_dense(store, newest)
     assert (restored.step, restored.samples, restored.lost) == (15, 960, ((0, 64),))
     assert (older.step, older.key, seed.kind) == (10, anchor.key, "Seed")
+    rolled_back = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
+    assert (rolled_back.step, rolled_back.samples, rolled_back.lost) == (10, 640, ())
+    assert torch.equal(rolled_back.tensors["dense"], torch.arange(6.0).view(2, 3))
     assert load_dense(store, seed).tensors == {}
 
 
@@ -305,15 +280,6 @@ def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None
     store.put(part.key, damage(store.get(part.key)))
     with pytest.raises(DamagedError, match=part.key):
         load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
-
-
-def test_an_origin_is_written_once() -> None:
-    store = MemoryStore()
-    ref = ManifestRef("uid/gen-0001/shard-0000/inc-0001/step-000000010/manifest.json", "d")
-    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
-    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
-    with pytest.raises(ExistsError):
-        write_origin(store, origin(2))
 
 
 def test_an_origin_that_lies_elsewhere_is_not_believed() -> None:

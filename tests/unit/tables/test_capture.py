@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.model import SparseOptimizerSpec
-from cpr_trainer.tables import arena as arena_module
 from cpr_trainer.tables import capture as capture_module
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
@@ -66,42 +65,6 @@ def test_a_capture_holds_what_changed_and_nothing_else() -> None:
     assert read_all(arena.capture_changes(1), arena).keys() == {3, 4}
     assert read_all(arena.capture_changes(0), arena).keys() == {1, 2, 3, 4}
     assert read_all(arena.capture_changes(3), arena) == {}
-
-
-@pytest.mark.parametrize("width", [0, 1, 6])
-def test_rows_that_change_before_they_are_read_come_as_they_were(width: int) -> None:
-    arena = new_arena(10, width=width)
-    push(arena, *range(10))
-    expected = values_of(arena, list(range(10)))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.segments[0], 4)
-    push(arena, 9, 0)
-    found = fill(capture, buffer) or {}
-    push(arena, 0, 1, 8, 9)  # read, read, not read, logged
-    assert found | read_all(capture, arena) == expected
-
-
-def test_a_chosen_set_is_read_as_it_was() -> None:
-    arena = new_arena(10)
-    expected = values_of(arena, [1, 4, 8])
-    capture = arena.capture_rows(np.array([1, 4, 8]))
-    push(arena, 4, 5)
-    assert read_all(capture, arena, size=1) == expected
-    assert arena.epochs.of.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0], "no mark is left"
-
-
-def test_a_push_that_finds_the_log_full_waits_until_it_is_read() -> None:
-    arena = new_arena(10, log_rows=3)
-    push(arena, *range(10))
-    capture, expected = arena.capture_changes(0), values_of(arena, list(range(10)))
-    assert push(arena, 7, 8, 9)
-    assert push(arena, 7, 8, 9), "logged already"
-    before = arena.rows[5:7].copy()
-    assert not push(arena, 5, 6)
-    assert arena.rows[5:7].tolist() == before.tolist()
-    buffer = RowBuffer.like(arena.segments[0], 3)
-    found = fill(capture, buffer) or {}
-    assert push(arena, 5, 6)
-    assert found | read_all(capture, arena) == expected
 
 
 def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +198,3 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
         stop.set()
         thread.join()
     assert seen.all()
-
-
-def test_the_log_takes_some_hundredths_of_the_rows() -> None:
-    arena = Arena([Segment(0, np.empty((1_000_000, 64), np.float32), np.empty((1_000_000, 1), np.float32))], SGD)
-    arena.capture_changes(0)
-    assert len(arena._logs[0].slots) == max(30_000, arena_module._SMALLEST_LOG_BYTES // 260)
