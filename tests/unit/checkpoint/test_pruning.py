@@ -186,11 +186,6 @@ def test_only_anchors_on_the_line_of_the_newest_generation_are_places_to_go_back
     assert list(on_line(anchors, forks)) == expected
 
 
-def test_a_generation_whose_beginning_nobody_knows_is_named() -> None:
-    with pytest.raises(KeyError, match="3"):
-        on_line([(1, 10), (3, 20)], {})
-
-
 def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
     store = MemoryStore()
     bench = JobBench(store)

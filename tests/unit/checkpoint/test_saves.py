@@ -15,7 +15,7 @@ from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, resolve_anchor, write_origin
+from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_origin
 from cpr_trainer.checkpoint.restore.dense import load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.store import ExistsError, Received, StoreUnreachableError
@@ -136,10 +136,13 @@ def test_a_damaged_save_is_named_and_the_one_before_it_is_taken(damage: str) -> 
     assert same(bench.values(home), old)
 
 
-def anchored(store: MemoryStore, uid: str = "uid", ids: TableIds = ()) -> tuple[AnchorRef, list[Bench]]:
-    """An anchor at step 10 of a job of two shards."""
+def anchored(
+    store: MemoryStore, uid: str = "uid", ids: TableIds = (), applied: tuple[int, ...] = (10, 10)
+) -> tuple[AnchorRef, list[Bench]]:
+    """An anchor at step 10 of a job of two shards, of which the second has applied these steps of each rank."""
     benches = [Bench(store, index, 2) for index in (0, 1)]
-    refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),)).ref for bench in benches)
+    saves = zip(benches, ((10, 10), applied), strict=True)
+    refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),), applied=each).ref for bench, each in saves)
     meta = replace(DENSE, job_uid=uid, layout=benches[0].layout, ids=ids)
     return commit_anchor(store, meta, {"dense": torch.arange(6.0).view(2, 3)}, refs, (((64, 128),), ())), benches
 
@@ -188,6 +191,17 @@ def test_an_anchor_of_another_digest_is_damaged_and_so_is_one_whose_save_was_exc
     (only,) = bench.choices(1, 2, anchor)
     with pytest.raises(DamagedError, match="digest"):
         bench.restore(only)
+    with pytest.raises(DamagedError, match="digest"):
+        is_even(store, anchor)
+
+
+@pytest.mark.parametrize(
+    ("applied", "even"), [((10, 10), True), ((10, 11), False), ((11, 11), False), ((9, 10), False)]
+)
+def test_anchor_is_even_if_all_ranks_stand_at_its_step(applied: tuple[int, ...], *, even: bool) -> None:
+    """Any number of trainers can continue from an even anchor."""
+    store = MemoryStore()
+    assert is_even(store, anchored(store, applied=applied)[0]) == even
 
 
 def test_another_jobs_anchor_gives_values_but_no_progress() -> None:

@@ -79,7 +79,7 @@ def test_damaged_flush_is_refused() -> None:
     damaged = {
         **{payload[:-cut]: "bytes" for cut in (1, 8, 100, 700)},
         payload + bytes(8): "after the last",
-        payload.replace(counts, negative): "",
+        payload.replace(counts, negative): None,
     }
     for each, says in damaged.items():
         with pytest.raises(FrameError, match=says):

@@ -205,17 +205,6 @@ def test_a_cut_holds_nobody_before_all_ranks_have_begun() -> None:
     assert [mark.step for mark in marks] == [5]
 
 
-def test_other_generations_are_told_where_they_stand() -> None:
-    service, (client,), _ = serving(generation=2)
-    assert client.pushes(1) == ["STALE"]
-    assert client.reads() == ["STALE"]
-    assert client.says(Operation.PING) == ["STALE"]
-    assert client.pushes(1, generation=3) == ["NOT_READY"]
-    assert client.says(Operation.PING, generation=3) == ["NOT_READY"]
-    assert client.pushes(1, generation=2) == ["ACK"]
-    assert changes(service) == 1
-
-
 def test_a_shard_that_stops_serving_says_so_and_forgets_what_it_held() -> None:
     service, (one, _two), _ = serving(trainers=2)
     one.pushes(1, cut_step=1)

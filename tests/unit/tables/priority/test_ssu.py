@@ -68,15 +68,6 @@ def test_small_tables_take_no_room_from_the_others() -> None:
     assert len(slots) - 300 > 0.8 * QUOTA
 
 
-def test_of_more_rows_than_asked_for_random_ones_are_claimed() -> None:
-    ssu = tracker()
-    ssu.note(np.arange(200))
-    few = [chosen(ssu, 10) for _ in range(2)]
-    assert all(len(slots) == 10 for slots in few)
-    assert few[0] != few[1]
-    assert set(few[0]) <= set(range(0, 200, 2))
-
-
 def test_a_row_evicted_between_choice_and_mark_takes_nothing_with_it() -> None:
     ssu = tracker(quota=8)  # one bucket
     for slot in range(100, 116):
