@@ -66,16 +66,6 @@ def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
     return found
 
 
-def test_a_capture_holds_what_changed_and_nothing_else() -> None:
-    arena = new_arena(10)
-    push(arena, 1, 2, 3)
-    arena.capture_changes(0)
-    push(arena, 3, 4)
-    assert read_all(arena.capture_changes(1), arena).keys() == {3, 4}
-    assert read_all(arena.capture_changes(0), arena).keys() == {1, 2, 3, 4}
-    assert read_all(arena.capture_changes(3), arena) == {}
-
-
 def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = new_arena(10, log_rows=3)
     push(arena, *range(10))
