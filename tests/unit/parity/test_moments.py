@@ -76,26 +76,6 @@ def test_a_member_tells_rows_as_they_are_in_the_parity_whatever_came_later(
     assert_rebuilt(ring, 0, mark)
 
 
-def test_a_flush_that_comes_twice_is_taken_once(ring: ParityRing) -> None:
-    push(ring, 1)
-    ring.seal(1)
-    for part in (0, 1):
-        sent = ring.shards[1].sent[part]
-        sent.append(sent[0])
-        ring.deliver(1, part, answered=False)
-        ring.deliver(1, part)
-    assert ring.shards[1].journal.intact
-    ring.check()
-
-
-def test_what_changed_before_a_flush_is_told_by_the_next_one_too(ring: ParityRing) -> None:
-    for _ in range(3):
-        push(ring, 2)
-        flush(ring, 2)
-        ring.check()
-    assert_rebuilt(ring, 2, list(ring.marks)[-1])
-
-
 def test_a_row_is_in_a_flush_once_however_often_it_was_pushed(ring: ParityRing) -> None:
     """That is what lazy flushes save, as long as a step takes less time than passes between two of them."""
 
