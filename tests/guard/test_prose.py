@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("charts/*/*.md")]
 COLUMNS = 100
+#: As many words of our own as a newcomer learns at once.
+MOST_WORDS = 12
 
 
 def prose(text: str) -> Iterator[str]:
@@ -25,3 +28,8 @@ def prose(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_prose_is_wrapped(page: Path) -> None:
     assert [line for line in prose(page.read_text("utf-8")) if len(line) > COLUMNS] == []
+
+
+def test_the_glossary_stays_small() -> None:
+    words = re.findall(r"^\*\*[^*]+\.\*\*", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    assert 0 < len(words) <= MOST_WORDS
