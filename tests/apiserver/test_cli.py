@@ -234,6 +234,9 @@ def test_report_prints_next_steps_that_run(cprjob: Cprjob, api: httpx.Client, tm
     assert cprjob.as_printed(found["Running"]).exit_code == 0
     assert cprjob.as_printed(found["Suspended"]).exit_code == 0
     assert "has no pod with a log" in words(cprjob.as_printed(found["Failed"]).output)
+    cprjob("report", f"cpr/{name}", "--html", str(tmp_path / "page.html"))
+    assert "trainer/1" in (tmp_path / "page.html").read_text("utf-8")
+    assert cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html")).exit_code == 2
     # There is no kubelet here: tests/cluster/test_cprjob.py runs this one to its end.
     assert found["Succeeded"].startswith(f"cprjob export cpr/{name} --to model --kubeconfig ")
 

@@ -25,13 +25,13 @@ from cpr_operator.cluster.protocol import (
     TerminatingError,
 )
 from cpr_operator.cluster.views import JobView, PodView
-from simulation.control_plane.nodes import FakeNodes
+from simulation.control_plane.nodes import SimulatedNodes
 
 T = TypeVar("T")
 When = Literal["before", "after"]
 
 
-class FakeCluster(FakeNodes):
+class SimulatedCluster(SimulatedNodes):
     """Implements `Cluster`."""
 
     def __init__(self, total: int) -> None:

@@ -103,7 +103,7 @@ class Pod:
         )
 
 
-class FakeNodes:
+class SimulatedNodes:
     """Kubelets that run the pods of the API server. `tick` lets time pass; everything else happens at once."""
 
     def __init__(self, total: int) -> None:

@@ -19,7 +19,7 @@ from cpr_operator.reading import job_of
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.queue import holds_quota, uses_quota
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import TOTAL, Scenario, spec
 
 TICK_S = 0.25
@@ -39,7 +39,7 @@ class Crash(Exception):  # noqa: N818 -- not an error of anybody's
 class RunResult:
     """A finished run."""
 
-    cluster: FakeCluster
+    cluster: SimulatedCluster
     status: Status
     phases: list[str]
 
@@ -49,7 +49,7 @@ class Simulation:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.cluster = FakeCluster(TOTAL)
+        self.cluster = SimulatedCluster(TOTAL)
         self.cluster.on_pod = self._pod_changed
         labels = {QUEUE_LABEL: scenario.queue} if scenario.queue else {}
         self.cluster.add_job("job", scenario.spec or spec(), labels=labels)
@@ -57,19 +57,19 @@ class Simulation:
         self.due = self.cluster.now
         self._document: Mapping[str, Any] | None = None
         self._status = Status()
-        self._story = list(scenario.story)
+        self._steps = list(scenario.steps)
         self._end = self.cluster.now + scenario.deadline_s
         self.uids: dict[tuple[str, str], str] = {}
 
     @property
     def unfinished(self) -> bool:
-        """Whether a part of the story has not happened yet."""
-        return bool(self._story)
+        """Whether a step of the scenario has not happened yet."""
+        return bool(self._steps)
 
     @property
     def begun(self) -> bool:
-        """Whether a part of the story has happened."""
-        return len(self._story) < len(self.scenario.story)
+        """Whether a step of the scenario has happened."""
+        return len(self._steps) < len(self.scenario.steps)
 
     async def run(self) -> RunResult:
         """Run to the end."""
@@ -86,8 +86,8 @@ class Simulation:
         """One tick, with the pass that is due and what the scenario has happen."""
         if self.cluster.now > self._end:
             raise AssertionError(f"{self.scenario.name} never ends: {self.status().model_dump_json(indent=1)}")
-        if self._story and self._story[0][0](self.cluster):
-            self._story.pop(0)[1](self.cluster)
+        if self._steps and self._steps[0][0](self.cluster):
+            self._steps.pop(0)[1](self.cluster)
             self.due = self.cluster.now
         self.cluster.tick(TICK_S)
         if self.cluster.now >= self.due:
@@ -216,6 +216,6 @@ async def input_in_mid_training(trainers: int) -> PassInput:
     """A job that trains, and a report of each member."""
     driver = Simulation(Scenario("half", (), spec(trainers__replicas=trainers)))
     await driver.passes(10)
-    world = await driver.pass_input()
-    assert world.job.status.phase == "Running"
-    return world
+    found = await driver.pass_input()
+    assert found.job.status.phase == "Running"
+    return found

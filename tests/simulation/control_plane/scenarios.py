@@ -1,4 +1,4 @@
-"""Scenarios: users' actions and faults in the life of a job, and the end that each must have."""
+"""Scenarios: users' actions and faults during a job, and the end that each must have."""
 
 from __future__ import annotations
 

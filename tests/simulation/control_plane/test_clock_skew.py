@@ -44,7 +44,7 @@ async def test_startup_deadline_counts_from_when_the_operator_saw_the_pod(skew_s
     stuck = scenario("unschedulable for ever")
     ends = set()
     for seconds in (0, skew_s):
-        skewed = replace(stuck, story=((after(0), skew_clock(seconds)), *stuck.story))
+        skewed = replace(stuck, steps=((after(0), skew_clock(seconds)), *stuck.steps))
         ends.add((await Simulation(skewed).run()).cluster.now)
     assert len(ends) == 1
 

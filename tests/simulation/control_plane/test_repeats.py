@@ -12,7 +12,7 @@ from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import BATCH, TOTAL, Scenario, spec, trained
 
 
-class Stutterer(Simulation):
+class RepeatedEvents(Simulation):
     """Sees every event, and makes every pass, so many times."""
 
     def __init__(self, scenario: Scenario, times: int) -> None:
@@ -31,8 +31,8 @@ class Stutterer(Simulation):
 @settings(max_examples=30)
 @given(times=st.integers(1, 5), samples=st.integers(1, 15).map(BATCH.__mul__), shard=st.integers(0, 2))
 async def test_a_failure_repeated_in_events_is_charged_once(times: int, samples: int, shard: int) -> None:
-    story = ((trained(samples), kill("shard", shard)),)
-    result = await Stutterer(Scenario("repeated", story, spec(), replaced=(f"shard/{shard}",)), times).run()
+    steps = ((trained(samples), kill("shard", shard)),)
+    result = await RepeatedEvents(Scenario("repeated", steps, spec(), replaced=(f"shard/{shard}",)), times).run()
     status = result.status
     (failure,) = status.failures
     lost = missing(result)

@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
 from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TICK_S, Simulation
 from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
 
@@ -35,7 +35,7 @@ async def until(driver: Simulation, condition: Callable[[Status], bool]) -> None
         await driver.controller.run_pass("default", "job")
 
 
-def pass_time(cluster: FakeCluster, seconds: float) -> None:
+def pass_time(cluster: SimulatedCluster, seconds: float) -> None:
     """The operator is away, and pods go on."""
     for _ in range(int(seconds / TICK_S)):
         cluster.tick(TICK_S)
@@ -127,12 +127,12 @@ async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remed
     assert "startupDeadlineSeconds" in failed.message
 
 
-def _store(*, down: bool) -> Callable[[FakeCluster], None]:
+def _store(*, down: bool) -> Callable[[SimulatedCluster], None]:
     return lambda cluster: setattr(cluster.plane().store, "down", down)
 
 
 async def test_a_resume_whose_store_is_away_is_suspended_and_ends_well_once_it_is_back() -> None:
-    def away_and_resumed(cluster: FakeCluster) -> None:
+    def away_and_resumed(cluster: SimulatedCluster) -> None:
         _store(down=True)(cluster)
         resume(cluster)
 

@@ -10,7 +10,7 @@ from cpr_contract import env
 from cpr_contract.codec import from_json
 from cpr_contract.roster import ShardRoster, is_signed
 from cpr_operator.controller import Controller
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TIMING, Simulation
 from simulation.control_plane.workload import Scenario, spec
 
@@ -24,7 +24,7 @@ async def driver() -> Simulation:
     return made
 
 
-def key_of(cluster: FakeCluster) -> bytes:
+def key_of(cluster: SimulatedCluster) -> bytes:
     (secret,) = cluster.secrets.values()
     return str(secret["stringData"][env.KEY_NAME]).encode()
 

@@ -7,7 +7,7 @@ import pytest
 
 from cpr_contract.codec import to_json
 from cpr_contract.reports import ExitCode, Problem
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import RunResult, Simulation
 from simulation.control_plane.workload import Scenario, after, spec, trained
@@ -15,8 +15,8 @@ from simulation.control_plane.workload import Scenario, after, spec, trained
 UNREACHABLE = to_json(Problem("StoreUnreachable", "The store does not answer.", "Check it."))
 
 
-def exits(code: int, *trainers: int) -> Callable[[FakeCluster], None]:
-    def act(cluster: FakeCluster) -> None:
+def exits(code: int, *trainers: int) -> Callable[[SimulatedCluster], None]:
+    def act(cluster: SimulatedCluster) -> None:
         for index in trainers:
             cluster.exit_with("trainer", index, code, UNREACHABLE)
 

@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.api.status import Condition
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.reconcile.queue import is_deleted, true_condition
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.kueue import admit, counts, is_finished, no_workload, preempt, waits, workload
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.scenarios import ALL_MEMBERS, HALF, TIGHT
@@ -134,7 +134,7 @@ async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypat
     driver = Simulation(Scenario("away", ((waits(), admit), (HALF, lambda _: None)), TIGHT, queue="team"))
     while driver.unfinished:
         await driver.step()
-    monkeypatch.setattr(FakeCluster, "read", read)
+    monkeypatch.setattr(SimulatedCluster, "read", read)
     await driver.passes(4)
     assert driver.status().phase == "Running"
     assert "Suspending" not in events(driver)

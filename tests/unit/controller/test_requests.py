@@ -14,14 +14,14 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import AGAIN_S, BUSY_S, Controller
 from cpr_operator.reconcile import Timing
 from cpr_operator.roster_delivery import AT_ONCE
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 from support.house import House
 
 ENDLESS = 1 << 30
 
 
-class Cluster(FakeCluster):
+class Cluster(SimulatedCluster):
     """Has a cache that shows what a test puts there, and may be full."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from cpr_operator.reconcile.observe import LATE
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import StoreError
 from cpr_trainer.tables.capture import OutrunError
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, after, spec, trained
 
@@ -27,14 +27,14 @@ def test_no_problem_that_a_pod_can_have_with_saves_is_left_out() -> None:
     assert errors | {"AnchorDamaged"} == STORE_PROBLEMS  # the last one has no error: pods report it themselves
 
 
-def give_up(cluster: FakeCluster) -> None:
+def give_up(cluster: SimulatedCluster) -> None:
     """From here on shard 1 gives up every save, so no cut is ever committed; the leader knows of no problem."""
     plane = cluster.plane()
     plane.store.down = True
     next(shard for shard in plane.shards.values() if shard.roster.index == 1).problem = OUTRUN
 
 
-def recover(cluster: FakeCluster) -> None:
+def recover(cluster: SimulatedCluster) -> None:
     plane = cluster.plane()
     plane.store.down = False
     for shard in plane.shards.values():
@@ -62,7 +62,7 @@ async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
     assert [e.message for e in life.cluster.events.values() if e.reason == "SnapshotsDegraded"]
 
 
-def log_grows(cluster: FakeCluster) -> None:
+def log_grows(cluster: SimulatedCluster) -> None:
     """The leader was replaced, and found files that came since the job began."""
     for trainer in cluster.plane().trainers.values():
         trainer.new_files = 3
