@@ -103,6 +103,10 @@ class ShardThread:
     def thaw(self) -> None:
         self.do(lambda: setattr(self, "frozen", False))
 
+    def break_connections(self) -> None:
+        for connection in tuple(self.server._joined()):
+            self.server._close(connection)
+
     def close(self) -> None:
         self._closing = True
         self._thread.join()

@@ -11,9 +11,9 @@ from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
 from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount
-from cpr_trainer.parity.messages import Read, Stand, pack
+from cpr_trainer.parity.messages import Read, Rows, Stand, Standing, document_of, pack
 from support.exchanges import WAIT_S, wait_for
-from support.parity_job import ParityJob, parity_of
+from support.parity_job import SHARDS, ParityJob, parity_of
 from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
 
@@ -71,3 +71,25 @@ def test_shards_are_refused_where_there_is_no_parity() -> None:
             Dialogue(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
     finally:
         shard.close()
+
+
+def test_rows_come_with_the_points_at_which_they_are(running: ParityJob) -> None:
+    running.push()
+    running.protect()
+    with running.dialogue(1, 0, incarnation=2) as dialogue:
+        stands = document_of(Standing, dialogue.ask(*pack(Operation.STAND, 1, Stand()), Operation.STANDING))
+        assert stands.complete
+        answer = document_of(Rows, dialogue.ask(*pack(Operation.READ, 1, Read(0, 0, 3)), Operation.ROWS))
+        assert answer.known
+        assert stands.point in answer.points
+        asked = Read(0, 0, 3, part=0, point=stands.point)
+        answer = document_of(Rows, dialogue.ask(*pack(Operation.READ, 1, asked), Operation.ROWS))
+        assert not answer.known  # it is a point of another shard
+
+
+def test_broken_connections_lose_no_flush_and_double_none(running: ParityJob) -> None:
+    for turn in range(8):
+        running.push()
+        running.shards[turn % SHARDS].do(running.shards[turn % SHARDS].break_connections)
+    running.protect()
+    running.check()
