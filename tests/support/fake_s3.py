@@ -47,7 +47,7 @@ class FakeS3:
         self._check(key)
         self.opened.append(key)
         if request_headers and request_headers.get("If-Match") != f'"{self._etag(key)}"':
-            raise _s3_error(412, "PreconditionFailed")
+            raise s3_error(412, "PreconditionFailed")
         return _Answer(self, self.objects[key][offset:])
 
     def list_objects(self, _: str, prefix: str, *, recursive: bool) -> Iterator[Any]:
@@ -65,12 +65,12 @@ class FakeS3:
             raise urllib3.exceptions.NewConnectionError(None, "Connection refused")  # type: ignore[arg-type]
         if self.refuses:
             self.refused += 1
-            raise _s3_error(403, "InvalidAccessKeyId")
+            raise s3_error(403, "InvalidAccessKeyId")
         if key is not None and key not in self.objects:
-            raise _s3_error(404, "NoSuchKey")
+            raise s3_error(404, "NoSuchKey")
 
 
-def _s3_error(status: int, code: str) -> S3Error:
+def s3_error(status: int, code: str) -> S3Error:
     response: Any = SimpleNamespace(status=status, headers={}, data=b"")
     return S3Error(response, code, code, None, None, None)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from cpr_contract.spec import DataSpec
 from cpr_trainer.bags import Bags
@@ -75,6 +76,49 @@ def test_it_gives_the_samples_of_a_file_of_the_same_rows(
     assert isinstance(file.ids, Bags)
     assert np.array_equal(own.ids.ids, file.ids.ids)
     assert np.array_equal(own.ids.offsets, file.ids.offsets)
+
+
+def as_arrays(part: pa.Table) -> dict[str, Any]:
+    """Return bags as arrays, of which an empty one is of floats as NumPy makes it."""
+    bags = {name: [np.array(each) for each in part[name].to_pylist()] for name in ("tags", "words")}
+    return part.drop_columns(["tags", "words"]).to_pydict() | bags
+
+
+def as_tensors(part: pa.Table) -> dict[str, Any]:
+    words = [torch.tensor(each) for each in part["words"].to_pylist()]
+    price, click = (
+        torch.tensor(part["price"].to_pylist()).double(),
+        [torch.tensor(each) for each in part["click"].to_pylist()],
+    )
+    return part.to_pydict() | {"words": words, "price": price, "click": click}
+
+
+@pytest.mark.parametrize("given", [as_arrays, as_tensors])
+def test_arrays_and_tensors_are_bags_and_numbers(
+    tmp_path: Path, installed: Installed, given: Callable[[pa.Table], Any]
+) -> None:
+    installed(Rows(given=given))
+    own, file = (everything(read(data, TABLES)) for data in (OWN, write_bags(bag_clicks(300), tmp_path, "parquet")))
+    assert np.allclose(own.dense, file.dense)
+    assert np.array_equal(own.labels, file.labels)
+    assert isinstance(own.ids, Bags)
+    assert isinstance(file.ids, Bags)
+    assert np.array_equal(own.ids.ids, file.ids.ids)
+    assert np.array_equal(own.ids.offsets, file.ids.offsets)
+
+
+def test_block_of_nulls_is_one_without_values(installed: Installed) -> None:
+    many = pa.concat_tables([ROWS] * 60)
+    absent = {"page": [None], "tags": [None], "words": [[]]}
+
+    def given(part: pa.Table) -> Any:
+        late = part.num_rows < BLOCK_ROWS
+        return part.to_pydict() | {name: cell * part.num_rows for name, cell in absent.items() if late}
+
+    installed(Rows(many, given))
+    batch = read(OWN, TABLES).take(np.array([0, many.num_rows - 1]))
+    assert isinstance(batch.ids, Bags)
+    assert np.diff(batch.ids.offsets)[3:].tolist() == [0, 1, 0], "tags, the page and words of the last sample"
 
 
 def test_it_is_called_with_the_uri_and_asked_for_blocks(installed: Installed) -> None:

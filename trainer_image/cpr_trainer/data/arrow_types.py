@@ -10,6 +10,38 @@ from cpr_trainer.data.columns import Columns
 from cpr_trainer.errors import DataError
 
 
+def known_types(schema: pa.Schema, columns: Columns | None) -> pa.Schema:
+    """Return a schema to cast a table to: views are plain types, and a column of nulls has the type that is used.
+
+    A writer that finds nothing but nulls in a file has no other type for them; other files have one.
+    """
+    numbers = frozenset() if columns is None else frozenset(columns.numeric)
+    weights = frozenset() if columns is None else frozenset(columns.weights)
+    bags = frozenset() if columns is None else columns.bags
+
+    def known(field: pa.Field) -> pa.Field:
+        single = pa.float64() if field.name in numbers | weights else pa.string()
+        return field.with_type(_known(field.type, pa.list_(single) if field.name in bags | weights else single, single))
+
+    return pa.schema([known(field) for field in schema])
+
+
+def _known(kind: Any, of_nulls: Any, of_absent_values: Any) -> Any:
+    types = pa.types
+    if types.is_null(kind):
+        return of_nulls
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind) and (value := _known(kind.value_type, of_nulls, of_nulls)) != kind.value_type:
+        return value
+    if not (_is_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind)):
+        return kind
+    value = _known(kind.value_type, of_absent_values, of_absent_values)
+    return kind if _is_list(kind) and value == kind.value_type else pa.large_list(value)
+
+
 def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
     """Raise DataError for a column of an Arrow schema whose values cannot be what the job takes them for."""
     for name in columns.numeric:

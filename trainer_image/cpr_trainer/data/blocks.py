@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
-from cpr_trainer.errors import DataError
+from cpr_trainer.errors import DataError, TrainerError
 from cpr_trainer.store import Version
+
+_MOST_LETTERS = 300
+CORRECT_COLUMNS = "Correct data.columns, or write the file with the types that docs/data.md lists."
 
 
 class Files(Protocol):
@@ -91,8 +96,20 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno is not None  # pyarrow's own errors carry no number.
 
 
-def unreadable(uri: str, error: Exception, remedy: str) -> Exception:
-    """Return the error to raise: DataError, or the same where the source failed and not its content."""
-    if is_outage(error):
-        return error
-    return DataError(f"{uri} cannot be read to its end: {error}.", remedy)
+@contextmanager
+def reading(uri: str, remedy: str) -> Iterator[None]:
+    """Raise DataError, with the file, for whatever a library raises that reads its content.
+
+    Errors of the source, of memory and of this package stay what they are.
+    """
+    try:
+        yield
+    except (TrainerError, MemoryError):
+        raise
+    except Exception as error:
+        if is_outage(error):
+            raise
+        cause = "".join(letter for letter in str(error).partition("\n")[0] if letter.isprintable())
+        raise DataError(
+            f"{uri} cannot be read to its end: {cause.rstrip('.') or type(error).__name__}.", remedy
+        ) from error

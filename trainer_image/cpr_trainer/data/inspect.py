@@ -11,7 +11,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.data.advice import advise
-from cpr_trainer.data.blocks import Files, Format, Index
+from cpr_trainer.data.blocks import CORRECT_COLUMNS, Files, Format, Index, reading
 from cpr_trainer.data.columns import CRITEO_NAMES, Columns, Input, columns_of
 from cpr_trainer.data.evaluated import data_of_its_own
 from cpr_trainer.data.figures import ColumnSummary
@@ -21,7 +21,7 @@ from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.rows import decode
 from cpr_trainer.data.source import find_vocabularies, format_of, index_data, with_vocabularies
 from cpr_trainer.data.tables import index_files, layout_of
-from cpr_trainer.data.unpacking import Text
+from cpr_trainer.data.unpacking import REMEDY, Text, first_line
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris
@@ -77,9 +77,10 @@ def guess(uri: str, files: Files) -> DataSpec:
         if stream.read(4) == b"PAR1":
             return _spec("Parquet", uri)
         stream.seek(0)
-        line = Text(stream, uri).read(0, 1 << 16).partition(b"\n")[0].decode("utf-8-sig", "replace").rstrip("\r")
+        line = first_line(Text(stream, uri).read(0, 1 << 16), uri)
     tabs = "\t" in line
-    cells = line.split("\t") if tabs else next(csv.reader([line]), [])
+    with reading(uri, REMEDY):
+        cells = line.split("\t") if tabs else next(csv.reader([line]), [])
     names = not any(_is_number(cell) for cell in cells)
     if tabs and not names and len(cells) == len(CRITEO_NAMES):
         return _spec("Criteo", uri)
@@ -93,12 +94,11 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Column
     bad, faults = 0, list[str]()
     for block in (block for index in indices for block in index.blocks):
         parsed = form.parse(block, form.fetch(block))
-        for name in parsed.table.column_names:
-            summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
-            summary.add(parsed.table.column(name))
-        wrong = parsed.ragged
-        if used is not None:
-            wrong = decode(parsed, used).faults
+        with reading(block.uri, CORRECT_COLUMNS):
+            for name in parsed.table.column_names:
+                summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
+                summary.add(parsed.table.column(name))
+            wrong = parsed.ragged if used is None else decode(parsed, used).faults
         bad += len(wrong)
         for row in sorted(wrong)[: _FAULTS_SHOWN - len(faults)]:
             faults.append(f"{form.place(block, row)}: {wrong[row]}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from cpr_trainer.data.arrow_types import check_types
+from cpr_trainer.data.arrow_types import check_types, known_types
 from cpr_trainer.data.blocks import Block, Index, Parsed, SourceFile, is_outage
 from cpr_trainer.data.columns import Columns, check_names
 from cpr_trainer.entrypoints import load
@@ -66,7 +67,10 @@ class OwnFormat:
             )
         try:
             found = self._dataset[block.first : block.first + block.rows]
-            table = found if isinstance(found, pa.Table) else pa.table(dict(found))
+            table = found if isinstance(found, pa.Table) else _table_of(found)
+            table = table.cast(known_types(table.schema, self._columns))
+        except MemoryError:
+            raise
         except Exception as error:
             if is_outage(error):
                 raise
@@ -92,6 +96,26 @@ class OwnFormat:
             f"{self._entrypoint} failed at [{rows}]: {why}.",
             "Return a pyarrow table, or a mapping of columns, with exactly these rows.",
         )
+
+
+def _table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    return pa.table({name: _plain(values) for name, values in dict(columns).items()})
+
+
+def _plain(values: Any) -> Any:
+    """Return what pyarrow makes an array of: tensors become arrays, and an empty bag has no type of its own."""
+    values = _array_of(values)
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype != np.object_:
+        return values
+    if not isinstance(values, (list, tuple, np.ndarray)):
+        return values
+    cells = (_array_of(each) for each in values)
+    return [each if not isinstance(each, np.ndarray) or (each.ndim and each.size) else each.tolist() for each in cells]
+
+
+def _array_of(value: Any) -> Any:
+    """Return a tensor of torch as an array, and everything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _make(entrypoint: str, uri: str | None) -> Indexable:

@@ -84,6 +84,15 @@ class ArrowData:
         return [each.path[within:] for each in found if each.type == fs.FileType.File]
 
     @persistent
+    def first_key(self, place: str, prefix: str) -> str | None:
+        """See `Places.first_key`."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        with self.asking(place, folder) as (system, path):
+            beside = system.get_file_info(fs.FileSelector(path.rstrip("/") or "/", allow_not_found=True))
+        within = len(path) - len(folder)
+        return min((key for each in beside if (key := each.path[within:]).startswith(prefix)), default=None)
+
+    @persistent
     def version(self, place: str, key: str) -> Version:
         """See `Places.version`."""
         with self.asking(place, key) as (system, path), system.open_input_file(path) as file:

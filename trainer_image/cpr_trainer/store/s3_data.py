@@ -26,6 +26,14 @@ class S3Data:
             return [str(item.object_name) for item in found]
 
     @persistent
+    def first_key(self, place: str, prefix: str) -> str | None:
+        """See `Places.first_key`."""
+        bucket = place.removeprefix(S3)
+        with translated(bucket, prefix, self._connection.field):
+            found = self._connection.client.list_objects(bucket, prefix, recursive=True)
+            return next((str(item.object_name) for item in found), None)
+
+    @persistent
     def version(self, place: str, key: str) -> Version:
         """See `Places.version`."""
         bucket = place.removeprefix(S3)
