@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 OOM_KILLED = "OOMKilled"
 UNSCHEDULABLE = "Unschedulable"
+#: Reason of UNDONE: the leader exited normally after its final anchor was committed, and its message cannot be read.
+RESULT_UNREADABLE = "ResultUnreadable"
 _SIGNAL_BASE = 128
 
 
@@ -119,6 +121,7 @@ class Failure:
     anchor: the flushed anchor, if there is one.
     problem: the problem that the process itself reported.
     reason: the process's reason, or else that of Kubernetes.
+    unprompted: whether the process was ended by SIGTERM although nothing deletes its pod, as by a failing probe.
     """
 
     kind: Kind
@@ -129,6 +132,7 @@ class Failure:
     save: SaveRef | None = None
     anchor: AnchorRef | None = None
     problem: Problem | None = None
+    unprompted: bool = False
 
     @property
     def counts_as_restart(self) -> bool:
@@ -281,6 +285,7 @@ def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Fail
         save=_document(SaveRef, container.message) if flushed else None,
         anchor=_document(AnchorRef, container.message) if flushed else None,
         problem=None if flushed else _document(Problem, container.message),
+        unprompted=kind is Kind.FLUSHED and pod.deleting_until is None,
     )
 
 

@@ -44,6 +44,11 @@ def skew_clock(seconds: float) -> Action:
     return lambda cluster: setattr(cluster, "skew_s", seconds)
 
 
+def cut_result(kept: slice) -> Action:
+    """Kubelets keep only this part of the termination message of a leader that has trained everything."""
+    return lambda cluster: setattr(cluster.plane(), "kept", kept)
+
+
 def kill_spares(cluster: FakeCluster) -> None:
     for pod in cluster.spares():
         cluster.kill_pod(pod.name)
