@@ -305,8 +305,9 @@ class Controller:
         if after == before:
             return view
         pause = pause_s(before, after, memory.urgency, self._timing.progress_s, len(self._regular))
-        # An operator before this one may have written them lately.
-        if now < max(memory.written_at, before.progress.updated or 0.0) + pause:
+        # An operator before this one may have written them lately, unless its clock was ahead.
+        updated = before.progress.updated or 0.0
+        if now < memory.written_at + pause or 0.0 <= now - updated < pause:
             return view
         cluster = self._cluster.at(urgency_of_status(before, memory.urgency))
         try:

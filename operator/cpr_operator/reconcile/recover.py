@@ -17,6 +17,7 @@ from cpr_operator.api.status import (
     Shard,
     Status,
 )
+from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
 from cpr_operator.reconcile.apply_reports import restorable
@@ -264,9 +265,9 @@ def _finish(draft: Draft) -> Draft:
     trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
     if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
         return draft.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
-    took = now - status.recovery.since
+    took = elapsed_s(status.recovery.since, now)
     failures = tuple(
-        f.evolve(recovery_seconds=max(now - f.time, 0.0)) if f.recovery_seconds is None and not f.life else f
+        f.evolve(recovery_seconds=elapsed_s(f.time, now)) if f.recovery_seconds is None and not f.life else f
         for f in status.failures
     )
     message = f"training resumed after {took:.1f} s ({status.recovery.kind})"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Shard, Status, Trainer
-from cpr_operator.cluster.views import GRACE_SLACK_S
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, classify
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_current, leader_report, on_lineage, origin_of, report_of, takes_part
@@ -122,7 +121,8 @@ def end_of_predecessor(observed: PassInput, shard: Shard) -> tuple[bool, Failure
     failure = classify(pod) if pod else None
     if isinstance(failure, Failure) and failure.ended:
         return True, failure
-    return pod is None or before is None or observed.now >= before.until + GRACE_SLACK_S, None
+    # By when this operator saw the deletion: the entry's `until` may be of another operator's clock.
+    return pod is None or pod.is_stuck(observed.now), None
 
 
 def _failure(draft: Draft, member: Trainer) -> Failure | None:

@@ -321,7 +321,8 @@ class StormSimulation(Simulation):
         elif fault.kind == "operator away":
             self._away_until = self.cluster.now + fault.lasts_s
         else:
-            self.controller = self._controller()
+            self.skew_s = (0.0, *SKEWS_S)[fault.index]
+            self.take_over()
 
     def _cut_off(self, role: str, index: int) -> Callable[[], None]:
         """Delete it by force on an unreachable node: the object is gone, and the process works on for a while."""

@@ -66,7 +66,7 @@ async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trai
     await until(driver, started)
     pass_time(driver.cluster, DEADLINE_S + 40)
     if restarted:
-        driver.controller = driver._controller()
+        driver.take_over()
     unheard(driver, 1)
     await driver.controller.run_pass("default", "job")
     assert driver.status().phase == "Starting"
@@ -94,7 +94,7 @@ async def test_pods_have_their_time_from_when_the_operator_could_tell_them_of_ea
     while not any(pod.phase == "Pending" for pod in driver.cluster.pods.values()):
         await driver.controller.run_pass("default", "job")
     pass_time(driver.cluster, DEADLINE_S + 40)  # all run, and no trainer knows a shard's address
-    driver.controller = driver._controller()
+    driver.take_over()
     await until(driver, lambda status: status.phase != "Starting")
     assert driver.status().phase == "Running"
 
