@@ -21,7 +21,7 @@ from typing import TypeVar
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import ExitCode, Problem, SaveRef
 from cpr_contract.roster import AnchorRef
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.views import STARTING, Hindrance, PodView, PodWarning
 
 T = TypeVar("T")
 
@@ -236,7 +236,8 @@ def _terminated(pod: PodView) -> Failure | None:
 def _going(pod: PodView) -> Failure | None:
     """Lines 3 and 6 for a pod without a container status: one that failed, or is being deleted."""
     if pod.phase == "Failed":
-        return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=pod.ended)
+        why = _of_hindrance(pod.hindrance) if pod.hindrance is not None else "the pod failed"
+        return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or why, ended=pod.ended)
     if pod.deleting_until is None:
         return None
     # The API server marks such a pod and removes it at once, so a pass may or may not see the mark.
@@ -297,11 +298,28 @@ def _document(cls: type[T], text: str) -> T | None:
         return None
 
 
+def _of_hindrance(hindrance: Hindrance) -> str:
+    ended = "" if hindrance.exit_code is None else f" (it ended with exit code {hindrance.exit_code})"
+    return f"container {hindrance.container}: {hindrance.message or hindrance.reason}{ended}"
+
+
+def warned(warning: PodWarning) -> Trouble:
+    """Why a pod does not start whose containers have no reason: in the words of its newest Warning event."""
+    return Trouble(warning.reason, warning.message, "correct what the message names; the kubelet tries again")
+
+
 def _trouble(pod: PodView) -> Trouble | None:
     """Line 4."""
     waiting = pod.container if pod.container is not None and pod.container.kind == "Waiting" else None
-    if waiting is not None and waiting.reason in _REMEDIES:
-        return Trouble(waiting.reason, waiting.message or waiting.reason, _REMEDIES[waiting.reason])
+    if waiting is not None and waiting.reason not in STARTING:
+        remedy = _REMEDIES.get(waiting.reason, "correct the pod template")
+        return Trouble(waiting.reason, waiting.message or waiting.reason, remedy)
+    if pod.phase == "Pending" and pod.hindrance is not None:
+        remedy = "correct that container in the pod template, or see its log"
+        return Trouble(pod.hindrance.reason, _of_hindrance(pod.hindrance), remedy)
+    if pod.gates:
+        message = f"scheduling waits for the gates {', '.join(pod.gates)}"
+        return Trouble("SchedulingGated", message, "see the controller that removes them; more capacity does not help")
     if pod.unschedulable:
         return Trouble(
             UNSCHEDULABLE, pod.unschedulable, "add capacity, or change resources and selectors in the pod template"

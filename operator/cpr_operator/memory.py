@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cpr_operator.api.status import Status
 from cpr_operator.clocks import Sightings
 from cpr_operator.cluster.protocol import Priority
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.guarding import Guarded
 from cpr_operator.reconcile import Job
 
@@ -21,6 +21,8 @@ FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
 GAP = 3
 #: A kubelet that could not write a pod's status tries again every 10 seconds.
 KUBELET_S = 30.0
+#: Seconds until the events of a pod that does not start are looked up again.
+LOOK_UP_S = 30.0
 #: The maximum number of ended pods to remember per job.
 MAX_LAST_WORDS = 2048
 
@@ -32,6 +34,7 @@ class Memory:
     guarded: the objects around the pods.
     refusals: the server's messages about refused creates, by pod name.
     sightings: when this operator first saw the pods.
+    warnings: when events of pods were looked up, and the newest Warning, by pod uid.
     last_words: pods that have ended, with their termination messages, by uid.
     urgency: that of the last pass.
     events: the number of pod events that a watch has seen.
@@ -49,6 +52,7 @@ class Memory:
     retry_at: float = 0.0
     retry_s: float = FIRST_RETRY_S
     sightings: Sightings = field(default_factory=Sightings)
+    warnings: dict[str, tuple[float, PodWarning | None]] = field(default_factory=dict)
     last_words: dict[str, PodView] = field(default_factory=dict)
     watched_since: float | None = None
     looked_at: float = 0.0
@@ -96,6 +100,13 @@ class Memory:
         present = {pod.uid for pod in listed}
         gone = tuple(pod for uid, pod in self.last_words.items() if uid not in present)
         return self.sightings.own((pod for pod in (*listed, *gone) if pod.owner_uid == view.uid), now)
+
+    def to_look_up(self, unexplained: tuple[PodView, ...], now: float) -> PodView | None:
+        """The pod whose events were looked up longest ago, one for each pass; None if all were looked up lately."""
+        self.warnings = {pod.uid: found for pod in unexplained if (found := self.warnings.get(pod.uid)) is not None}
+        asked = {pod.uid: self.warnings.get(pod.uid, (float("-inf"), None))[0] for pod in unexplained}
+        first = min(unexplained, key=lambda pod: asked[pod.uid], default=None)
+        return first if first is not None and now - asked[first.uid] >= LOOK_UP_S else None
 
     def forget_words(self, listed: tuple[PodView, ...], *statuses: Status) -> None:
         """Forget ended pods, unless they are listed or an entry of one of the statuses names them."""

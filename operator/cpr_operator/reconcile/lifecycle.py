@@ -30,7 +30,7 @@ from cpr_operator.reconcile.apply_reports import (
     with_termination_message,
     with_total,
 )
-from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
+from cpr_operator.reconcile.conditions import ConditionUpdate, not_started, set_conditions
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
@@ -322,6 +322,8 @@ def overdue(draft: Draft) -> str:
     late = [n for n, m in members.items() if _is_late(m, draft.facts[n], since, leader_answers=leader_answers)]
     if not late:
         return ""
+    # Those that run wait for those that do not.
+    late = [name for name in late if not_started(draft.facts[name])] or late
     shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
     causes = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
     return "; ".join((f"not all pods were ready within {deadline_s} s: {shown}", *causes))

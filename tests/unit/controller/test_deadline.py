@@ -6,6 +6,7 @@ import pytest
 
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
+from cpr_operator.memory import LOOK_UP_S
 from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
 from simulation.control_plane.cluster import FakeCluster
 from simulation.control_plane.run import TICK_S, Simulation
@@ -125,6 +126,27 @@ async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remed
     assert failed.reason == EXCEEDED
     assert "no cpu" in failed.message
     assert "startupDeadlineSeconds" in failed.message
+
+
+async def test_a_volume_that_cannot_be_mounted_is_named_before_and_after_the_deadline() -> None:
+    words = 'MountVolume.SetUp failed for volume "data": secret "lake" not found'
+    driver = a_driver()
+    driver.cluster.mounts["shard/1"] = words
+    await until(driver, lambda status: any(t.state == "Joining" for t in status.trainers))
+    ready = said(driver.status(), "PodsReady")
+    assert ready is not None
+    assert ready.message.startswith("waiting for shard/1 to start; ")
+    assert ready.message.endswith("trainer/0, trainer/1 run, and are not ready before that")
+    await until(driver, lambda status: (said(status, "PodsReady") or ready).reason != "Waiting")
+    ready = said(driver.status(), "PodsReady")
+    assert ready is not None
+    assert (ready.reason, ready.message.startswith(f"shard/1: {words}; ")) == ("FailedMount", True)
+    await until(driver, lambda status: status.phase == "Failed")
+    failed = said(driver.status(), "Failed")
+    assert failed is not None
+    assert failed.message.startswith(f"not all pods were ready within 60 s: shard/1; shard/1: {words}")
+    assert set(driver.cluster.looked_up) == {"job-12345-shard-1-1"}
+    assert len(driver.cluster.looked_up) <= 60 / LOOK_UP_S + 1
 
 
 def _store(*, down: bool) -> Callable[[FakeCluster], None]:
