@@ -7,6 +7,7 @@ version that was read; a create is never sent twice under one name; everything e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -29,6 +30,7 @@ from cpr_operator.cluster.protocol import (
     Priority,
     RefusedError,
     TerminatingError,
+    UnavailableError,
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
@@ -55,7 +57,7 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.observe import ends_untold, leader_report, recorded_in
+from cpr_operator.reconcile.observe import ends_untold, leader_report, recorded_in, unexplained
 from cpr_operator.reconcile.pass_ import EventReason
 from cpr_operator.roster_delivery import send_rosters, write_rosters
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
@@ -171,6 +173,7 @@ class Controller:
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
         )
+        observed = await self._explain(observed, memory)
         observed = await self._ask(observed, first_round(observed))
         observed = await self._ask(observed, second_round(observed))
         observed = await self._probe(observed, suspects(observed))
@@ -282,6 +285,18 @@ class Controller:
                 asked[uid].cancel()
         return heard(observed, asked)
 
+    async def _explain(self, observed: PassInput, memory: Memory) -> PassInput:
+        """The input with the newest Warning events of pods that do not start. Nothing else depends on them."""
+        pod = memory.to_look_up(unexplained(observed), observed.now)
+        if pod is not None:
+            warning = None
+            # An older chart does not let the operator list events.
+            with contextlib.suppress(RefusedError, UnavailableError, BusyError):
+                warning = await self._cluster.at(Priority.REGULAR).newest_warning(pod)
+            memory.warnings[pod.uid] = observed.now, warning
+        found = {uid: warning for uid, (_, warning) in memory.warnings.items() if warning is not None}
+        return replace(observed, warnings=found) if found else observed
+
     async def _probe(self, observed: PassInput, pods: tuple[PodView, ...]) -> PassInput:
         """The input with the node of these pods as lost, if none of them can be reached."""
         if any(await asyncio.gather(*(self._cluster.reaches(pod) for pod in pods))):
@@ -305,8 +320,9 @@ class Controller:
         if after == before:
             return view
         pause = pause_s(before, after, memory.urgency, self._timing.progress_s, len(self._regular))
-        # An operator before this one may have written them lately.
-        if now < max(memory.written_at, before.progress.updated or 0.0) + pause:
+        # An operator before this one may have written them lately, unless its clock was ahead.
+        updated = before.progress.updated or 0.0
+        if now < memory.written_at + pause or 0.0 <= now - updated < pause:
             return view
         cluster = self._cluster.at(urgency_of_status(before, memory.urgency))
         try:

@@ -15,7 +15,7 @@ SERVED = {
     ("", "pods"): {"get", "list", "watch", "create", "delete", "patch"},
     ("policy", "poddisruptionbudgets"): {"get", "create", "patch", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"get", "create", "patch", "delete"},
-    ("", "events"): {"create", "patch"},
+    ("", "events"): {"create", "patch", "list"},
     ("events.k8s.io", "events"): {"create", "patch"},
     ("", "secrets"): {"create"},
 }

@@ -161,7 +161,17 @@ def pods_ready(draft: Draft) -> ConditionUpdate:
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
         return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods are ready")
-    return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
+    missing = [name for name in waiting if not_started(draft.facts.get(name))]
+    others = [name for name in waiting if name not in missing]
+    if not missing or not others:
+        return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
+    message = f"waiting for {_listed(missing)} to start; {_listed(others)} run, and are not ready before that"
+    return ConditionUpdate("PodsReady", "False", "Waiting", message)
+
+
+def not_started(fact: Fact | None) -> bool:
+    """Whether the member's pod does not run yet, so that members which run may wait for it."""
+    return isinstance(fact, NeverSeen) or (isinstance(fact, Alive) and fact.pod.phase == "Pending")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from cpr_contract.reports import SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
+from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Manifest, PodPatch
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId, pod_labels
@@ -173,7 +174,7 @@ def _wake_after(draft: Draft) -> float | None:
     if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.meeting:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or draft.now
-    patience = PATIENCE * max(draft.now - since, 0.0)
+    patience = PATIENCE * elapsed_s(since, draft.now)
     return min(max(timing.changing_s, patience), timing.running_s)
 
 

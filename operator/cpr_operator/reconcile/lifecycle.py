@@ -22,9 +22,15 @@ from cpr_operator.api.status import (
 )
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.description import not_spoken, version_of
-from cpr_operator.failures import Failure, Kind
-from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
-from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
+from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
+from cpr_operator.reconcile.apply_reports import (
+    final_anchor,
+    result_of,
+    with_shown,
+    with_termination_message,
+    with_total,
+)
+from cpr_operator.reconcile.conditions import ConditionUpdate, not_started, set_conditions
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
@@ -62,6 +68,11 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 
 #: Failures of members that have exited normally, or are healthy, but of no use to the job.
 _UNDONE = Failure(Kind.UNDONE, "Undone", "its training ended, but the result does not count", ended=True, exit_code=0)
+_UNREADABLE = replace(
+    _UNDONE,
+    reason=RESULT_UNREADABLE,
+    message="its training ended, but its termination message is not a result, or was cut by the kubelet",
+)
 _TOO_LATE = Failure(
     Kind.UNDONE, "Late", "it restored a save older than the end of training, so nothing will update it", ended=False
 )
@@ -288,6 +299,8 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
     undone = _UNDONE
     if refused:
         undone = replace(undone, message="it trained to the end, but the losses exceed the budget")
+    elif isinstance(end, Done) and final_anchor(end.message) is None:
+        undone = _UNREADABLE
     found = {name: Lost(None, undone) if isinstance(fact, Done) else fact for name, fact in facts.items()}
     if isinstance(end, Done) and not end.message:
         nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended without a result", ended=True, exit_code=0)
@@ -309,6 +322,8 @@ def overdue(draft: Draft) -> str:
     late = [n for n, m in members.items() if _is_late(m, draft.facts[n], since, leader_answers=leader_answers)]
     if not late:
         return ""
+    # Those that run wait for those that do not.
+    late = [name for name in late if not_started(draft.facts[name])] or late
     shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
     causes = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
     return "; ".join((f"not all pods were ready within {deadline_s} s: {shown}", *causes))

@@ -44,6 +44,11 @@ def skew_clock(seconds: float) -> Action:
     return lambda cluster: setattr(cluster, "skew_s", seconds)
 
 
+def cut_result(kept: slice) -> Action:
+    """Kubelets keep only this part of the termination message of a leader that has trained everything."""
+    return lambda cluster: setattr(cluster.plane(), "kept", kept)
+
+
 def kill_spares(cluster: SimulatedCluster) -> None:
     for pod in cluster.spares():
         cluster.kill_pod(pod.name)
@@ -316,7 +321,8 @@ class StormSimulation(Simulation):
         elif fault.kind == "operator away":
             self._away_until = self.cluster.now + fault.lasts_s
         else:
-            self.controller = self._controller()
+            self.skew_s = (0.0, *SKEWS_S)[fault.index]
+            self.take_over()
 
     def _cut_off(self, role: str, index: int) -> Callable[[], None]:
         """Delete it by force on an unreachable node: the object is gone, and the process works on for a while."""

@@ -368,7 +368,8 @@ class DataPlane(Saving):
 
     def _result(self, leader: Trainer) -> str:
         report = trainer_report(self, leader)
-        return to_json(Result(self.store.anchors[-1], report.lost, report.loss, report.auc, report.logloss))
+        result = Result(self.store.anchors[-1], report.lost, report.loss, report.auc, report.logloss)
+        return to_json(result)[self.kept]
 
     def _end(self, group: list[Trainer]) -> None:
         names = {id(t): name for name, t in self.trainers.items()}

@@ -14,7 +14,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_report
 from cpr_operator.desired.workload import QUEUE_LABEL
-from cpr_operator.queueing import release_quota
+from cpr_operator.queueing import QuotaRelease
 from cpr_operator.reading import job_of
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
@@ -53,7 +53,8 @@ class Simulation:
         self.cluster.on_pod = self._pod_changed
         labels = {QUEUE_LABEL: scenario.queue} if scenario.queue else {}
         self.cluster.add_job("job", scenario.spec or spec(), labels=labels)
-        self.controller = self._controller()
+        self.skew_s = 0.0  # the operator's clock is so far ahead of the kubelets'
+        self.take_over()
         self.due = self.cluster.now
         self._document: Mapping[str, Any] | None = None
         self._status = Status()
@@ -108,7 +109,7 @@ class Simulation:
             shared += [shard.roster for shard in plane.shards.values()]
             shared += [trainer.roster for trainer in plane.trainers.values()]
         for memory in memories:
-            shared += [memory.job, *memory.last_words.values(), *memory.first_seen.values()]
+            shared += [memory.job, *memory.last_words.values()]
         return copy.deepcopy(self, {id(each): each for each in shared})
 
     async def passes(self, count: int) -> None:
@@ -143,7 +144,7 @@ class Simulation:
             wake = await self.controller.run_pass("default", "job")
             self.due = self.cluster.now + (wake if wake is not None else 5.0)
         except Crash:
-            self.controller = self._controller()
+            self.take_over()
             self.due = self.cluster.now
         except ClusterError:
             self.due = self.cluster.now + 1.0
@@ -153,7 +154,7 @@ class Simulation:
         for kind, namespace, name in list(self.cluster.objects):
             if kind == "Workload":
                 with contextlib.suppress(Crash, ClusterError):
-                    await release_quota(self.cluster, self._clock, namespace, name)
+                    await self._release_of_quota.run_pass(namespace, name)
 
     @property
     def over(self) -> bool:
@@ -163,6 +164,11 @@ class Simulation:
         live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
         job = self.cluster.jobs.get(("default", "job"))
         return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
+
+    def take_over(self) -> None:
+        """Another process of the operator begins, and knows what the API server holds."""
+        self.controller = self._controller()
+        self._release_of_quota = QuotaRelease(self.cluster, self._clock)
 
     def _controller(self) -> Controller:
         return Controller(
@@ -175,7 +181,7 @@ class Simulation:
         )
 
     def _clock(self) -> float:
-        return self.cluster.now
+        return self.cluster.now + self.skew_s
 
     def _pod_changed(self, job: str, pod: Any) -> None:
         self.controller.saw("default", job, pod)
@@ -198,7 +204,7 @@ class Simulation:
     def _check_quota(self) -> None:
         """No pod of a job in a queue is there without quota."""
         pods = [pod.view() for pod in self.cluster.pods.values()]
-        if self.scenario.queue and uses_quota(pods, self.cluster.now):
+        if self.scenario.queue and uses_quota(pods, self.cluster.server_now):
             workloads = [each for each in self.cluster.objects.values() if each["kind"] == "Workload"]
             assert any(map(holds_quota, workloads)), "the quota was given back before the pods were gone"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulation.control_plane.failpoints import (
+    cut_result,
     damage_anchor,
     damage_save,
     drain,
@@ -294,6 +295,7 @@ SCENARIOS = (
         (after(0), lambda c: setattr(c, "unschedulable", "0/3 nodes are available")),
         ends="Failed",
     ),
+    case("the end of the leader's result is cut", (HALF, cut_result(slice(250)))),
     case("all members are killed", (HALF, kill_all), replaced=ALL),
     case("the newest save is damaged", (HALF, both(damage_save(1), kill("shard", 1))), replaced="shard/1"),
     case(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from cpr_operator.cluster.kubernetes import has_restart_rules
-from cpr_operator.cluster.views import ContainerView, job_view, pod_view
-from cpr_operator.failures import Failure, Kind, classify
+from cpr_operator.cluster.views import ContainerView, Hindrance, job_view, pod_view
+from cpr_operator.failures import Failure, Kind, Trouble, classify
 
 LABELS = {
     "cprjob.io/job": "j",
@@ -100,6 +100,67 @@ def test_a_job_without_spec_and_status_is_a_view_too() -> None:
     view = job_view({"metadata": meta})
     assert (view.generation, view.created, view.deleting, view.spec, view.status) == (0, 9.0, False, {}, {})
     assert job_view({"metadata": {**meta, "deletionTimestamp": "1970-01-01T00:00:10Z"}}).deleting
+
+
+STARTS = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "hindrance", "told"),
+    [
+        (
+            {
+                "initContainerStatuses": [
+                    {"name": "fetch", "state": BACK_OFF, "lastState": {"terminated": {"exitCode": 2}}}
+                ]
+            },
+            Hindrance("fetch", "CrashLoopBackOff", "back-off 40s", 2),
+            "container fetch: back-off 40s (it ended with exit code 2)",
+        ),
+        (
+            {"initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 2, "reason": "Error"}}}]},
+            Hindrance("fetch", "Error", "", 2),
+            "container fetch: Error (it ended with exit code 2)",
+        ),
+        (
+            {"containerStatuses": [STARTS, {"name": "log", "state": PULLS}]},
+            Hindrance("log", "ImagePullBackOff", "no such image"),
+            "container log: no such image",
+        ),
+        ({"initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 0}}}]}, None, ""),
+        ({"containerStatuses": [STARTS, {"name": "log", "state": {"terminated": {"exitCode": 1}}}]}, None, ""),
+        (
+            {"containerStatuses": [STARTS, {"name": "log", "state": {"waiting": {"reason": "PodInitializing"}}}]},
+            None,
+            "",
+        ),
+    ],
+)
+def test_another_container_that_keeps_a_pod_from_starting_is_named(
+    status: dict[str, Any], hindrance: Hindrance | None, told: str
+) -> None:
+    raw = pod({"containerStatuses": [STARTS], "phase": "Pending"} | status)
+    view = pod_view(raw)
+    assert view.hindrance == hindrance
+    found = classify(view)
+    assert (found is None) is (hindrance is None)
+    assert not isinstance(found, Trouble) or (found.reason, found.message) == (hindrance and hindrance.reason, told)
+    failed = classify(pod_view(raw | {"status": raw["status"] | {"phase": "Failed"}}))
+    assert isinstance(failed, Failure)
+    assert failed.message == (told or "the pod failed"), "as of an init container that is not tried again"
+
+
+def test_a_scheduling_gate_is_no_lack_of_capacity() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gates are not empty"}
+    raw = pod({"phase": "Pending", "conditions": [gated]})
+    raw["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    view = pod_view(raw)
+    assert (view.gates, view.unschedulable) == (("example.com/quota",), "")
+    found = classify(view)
+    assert isinstance(found, Trouble)
+    assert (found.reason, "example.com/quota" in found.message) == ("SchedulingGated", True)
 
 
 OOM = ("OOMKilled", 137)

@@ -6,6 +6,7 @@ import pytest
 
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
+from cpr_operator.memory import LOOK_UP_S
 from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TICK_S, Simulation
@@ -66,7 +67,7 @@ async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trai
     await until(driver, started)
     pass_time(driver.cluster, DEADLINE_S + 40)
     if restarted:
-        driver.controller = driver._controller()
+        driver.take_over()
     unheard(driver, 1)
     await driver.controller.run_pass("default", "job")
     assert driver.status().phase == "Starting"
@@ -94,7 +95,7 @@ async def test_pods_have_their_time_from_when_the_operator_could_tell_them_of_ea
     while not any(pod.phase == "Pending" for pod in driver.cluster.pods.values()):
         await driver.controller.run_pass("default", "job")
     pass_time(driver.cluster, DEADLINE_S + 40)  # all run, and no trainer knows a shard's address
-    driver.controller = driver._controller()
+    driver.take_over()
     await until(driver, lambda status: status.phase != "Starting")
     assert driver.status().phase == "Running"
 
@@ -125,6 +126,27 @@ async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remed
     assert failed.reason == EXCEEDED
     assert "no cpu" in failed.message
     assert "startupDeadlineSeconds" in failed.message
+
+
+async def test_a_volume_that_cannot_be_mounted_is_named_before_and_after_the_deadline() -> None:
+    words = 'MountVolume.SetUp failed for volume "data": secret "lake" not found'
+    driver = a_driver()
+    driver.cluster.mounts["shard/1"] = words
+    await until(driver, lambda status: any(t.state == "Joining" for t in status.trainers))
+    ready = said(driver.status(), "PodsReady")
+    assert ready is not None
+    assert ready.message.startswith("waiting for shard/1 to start; ")
+    assert ready.message.endswith("trainer/0, trainer/1 run, and are not ready before that")
+    await until(driver, lambda status: (said(status, "PodsReady") or ready).reason != "Waiting")
+    ready = said(driver.status(), "PodsReady")
+    assert ready is not None
+    assert (ready.reason, ready.message.startswith(f"shard/1: {words}; ")) == ("FailedMount", True)
+    await until(driver, lambda status: status.phase == "Failed")
+    failed = said(driver.status(), "Failed")
+    assert failed is not None
+    assert failed.message.startswith(f"not all pods were ready within 60 s: shard/1; shard/1: {words}")
+    assert set(driver.cluster.looked_up) == {"job-12345-shard-1-1"}
+    assert len(driver.cluster.looked_up) <= 60 / LOOK_UP_S + 1
 
 
 def _store(*, down: bool) -> Callable[[SimulatedCluster], None]:

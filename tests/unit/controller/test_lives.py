@@ -32,7 +32,8 @@ async def test_every_life_ends_as_it_should_by_documented_steps(scenario: Scenar
     life = await live(scenario.name)
     assert life.status.phase == scenario.phase
     if scenario.phase == "Succeeded":
-        assert life.status.progress.auc == 1.0, "the AUC of the last step"
+        cut = "result is cut" in scenario.name
+        assert life.status.progress.auc == (0.8 if cut else 1.0), "the AUC of the last step, or of the last report"
     steps = {(old, new) for old, new in pairwise(["Pending", *life.phases]) if new not in {old, "Pending"}}
     fresh = {("Running", "Starting")} if scenario.name == "deleted and applied again" else set()
     assert {(old, new) for old, new in steps if new not in TRANSITIONS[old]} <= fresh  # type: ignore[index]

@@ -52,8 +52,20 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
         trainers=(Trainer(index=0),),
     )
     found = anchor(generation, samples)
-    done = Done(to_json(Result(found.to_contract(), (), None, None, None)))
-    assert result_of(status, {"trainer/0": done}) == (found if counts else None)
+    text = to_json(Result(found.to_contract(), ((600, 700),), None, None, None))
+    for message in (text, text[: text.index("auc")]):  # a kubelet cuts long messages
+        assert result_of(status, {"trainer/0": Done(message)}) == (found if counts else None)
+
+
+@pytest.mark.parametrize("message", ["", "no result", '{"anchor":{"key":', '{"anchor":[]}', '{"anchor":{"key":5}}'])
+def test_a_result_that_cannot_be_read_is_what_the_status_records_of_the_last_sample(message: str) -> None:
+    facts = {"trainer/0": Done(message)}
+    known = Status(trainers=(Trainer(index=0),), ledger=Ledger(total_samples=1200), anchors=(anchor(1, 800),))
+    assert result_of(known, facts) is None
+    assert result_of(known.evolve(result=anchor(1, 900)), facts) == anchor(1, 900), "told by a report, of an early end"
+    last = known.evolve(anchors=(anchor(1, 800), anchor(1, 1200)))
+    assert result_of(last, facts) == anchor(1, 1200)
+    assert result_of(last, {}) is None, "the leader still trains"
 
 
 def test_a_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
