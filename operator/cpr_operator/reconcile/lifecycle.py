@@ -226,7 +226,7 @@ def complete(draft: Draft) -> Draft:
     if result is not None and is_awaited(draft.status):
         return with_late_shards_lost(draft.to(with_result(draft.status, result)))
     if result is not None:
-        done = succeed(draft.to(with_termination_message(draft.status, draft.facts)), result)
+        done = succeed(draft.to(with_termination_message(draft.spec, draft.status, draft.facts)), result)
         if not is_overspent(done.status):
             return done
         draft, refused = draft.to(draft.status.evolve(ledger=done.status.ledger)), True
