@@ -169,7 +169,7 @@ def _why_complete(status: Status, *, early: bool) -> tuple[str, str]:
     if not early:
         return "Trained", key
     if best is None:
-        return "EarlyStopped", f"no evaluation has a value; the model is {key}"
+        return "EarlyStopped", f"evaluations were no better; the model is {key}"
     return "EarlyStopped", f"the last {best.since} evaluations were no better than {best.value:.6g}; the model is {key}"
 
 
