@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from enum import Enum
@@ -166,6 +170,31 @@ def test_foreign_files_are_read_by_a_process_without_rights(reader: IsolatedRead
     assert {path.name for path in (process / "fd").iterdir()} == {"0", "1", "2"}
     limits = {line[:26].strip(): line[26:].split()[:2] for line in (process / "limits").read_text().splitlines()}
     assert limits["Max open files"] == limits["Max file size"] == limits["Max processes"] == ["0", "0"]
+
+
+#: Gives up all rights, and prints what is refused then.
+WITHOUT_RIGHTS = """
+import os, socket, sys
+from cpr_trainer.importing.isolated import give_up_rights
+give_up_rights()
+for number, do in enumerate((lambda: open(sys.argv[1]), socket.socket, os.fork, lambda: os.unlink(sys.argv[1]))):
+    try:
+        if do() == 0:
+            os._exit(0)
+    except OSError:
+        print(number)
+"""
+
+
+def test_process_without_rights_is_refused_files_and_connections(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    command = (sys.executable, "-c", WITHOUT_RIGHTS, str(file))
+    refused = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert {"0", "1"} <= set(refused)
+    has_landlock = ctypes.CDLL(None).syscall(444, None, 0, 1) > 0
+    assert file.exists() == has_landlock
+    assert ("2" in refused) == (os.geteuid() != 0), "the limit of processes does not hold for root"
 
 
 @pytest.mark.parametrize("place", ["../other.distcp", "/other.distcp", "link.distcp"])

@@ -1,8 +1,8 @@
 """Reads files of foreign origin in a process without rights: `python -m cpr_trainer.importing.isolated`.
 
 The importing process holds the store's credentials. It opens files and passes their bytes to this process, which has
-no credentials and no environment, and which can open no file and no connection once it reads. Answers are plain: an
-index as JSON, and the raw values of a tensor. The importing process checks them against what it expects.
+no credentials and no environment, and which has no rights to files, connections and processes once it reads. Answers
+are plain: an index as JSON, and the raw values of a tensor. The importing process checks them against what it expects.
 
 A request is its kind (1 byte), its length (8 bytes, little endian), and that many bytes. An answer is the length of a
 JSON object, the object, and behind that of a tensor its values.
@@ -10,6 +10,7 @@ JSON object, the object, and behind that of a tensor its values.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import resource
@@ -133,14 +134,32 @@ def _name(dtype: torch.dtype) -> str:
 # The process without rights.
 
 
-def _give_up_rights() -> None:
-    """Open nothing from now on: neither files nor connections, nor another process that could."""
+#: landlock_create_ruleset and landlock_restrict_self have these numbers on every architecture.
+_CREATE_RULESET, _RESTRICT_SELF, _NO_NEW_PRIVILEGES = 444, 446, 38
+#: All thirteen rights of the first version of Landlock, from executing a file to making a link.
+_FILE_RIGHTS = (1 << 13) - 1
+
+
+def give_up_rights() -> None:
+    """Open, change and delete nothing from now on, connect to nothing, and start no process that could."""
     torch.set_num_threads(1)
     written = io.BytesIO()
     torch.save(torch.zeros(1), written)
     _tensor(written.getvalue())  # torch imports modules when it loads for the first time
+    _restrict_files()
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
         resource.setrlimit(limit, (0, 0))
+
+
+def _restrict_files() -> None:
+    """Take all rights to files, and that to trace other processes. Kernels before 5.13 have no Landlock."""
+    libc = ctypes.CDLL(None)
+    rights = ctypes.c_uint64(_FILE_RIGHTS)
+    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(rights), ctypes.c_size_t(ctypes.sizeof(rights)), 0)
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if ruleset >= 0:
+        libc.syscall(_RESTRICT_SELF, ruleset, 0)
+        os.close(ruleset)
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -172,18 +191,18 @@ def _index(content: bytes) -> _Index:
 def _tensor(content: bytes) -> tuple[memoryview | None, _Values]:
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if type(found) is not Tensor or found.layout is not torch.strided or found.is_quantized:
+            return None, _Values(error=f"a part of it is a {type(found).__name__}, not a plain tensor")
+        values = found.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     except Exception as error:  # noqa: BLE001 -- whatever damaged bytes lead to
         # torch's messages advise to load without `weights_only`.
         return None, _Values(error=f"a part of it is not what torch.save writes of a tensor ({type(error).__name__})")
-    if type(found) is not Tensor or found.layout is not torch.strided or found.is_quantized:
-        return None, _Values(error=f"a part of it is a {type(found).__name__}, not a plain tensor")
-    values = found.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return values.data, _Values(_name(found.dtype), tuple(found.shape))
 
 
 def main() -> None:
     """Give up all rights, then answer."""
-    _give_up_rights()
+    give_up_rights()
     with suppress(BrokenPipeError):
         _serve(sys.stdin.buffer, sys.stdout.buffer)
     os._exit(0)
