@@ -312,7 +312,8 @@ class Result:
     lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
     validation over all samples that count, as in a report. None where nothing could be scored. evaluation, best: as in
-    a report, without the groups. Where the last model is not the best one, `best` names another anchor.
+    a report, without the groups. Where the last model is not the best one, `best` names another anchor. total_samples:
+    as in a report, for a job that ends before the operator reads one; 0 of an image that does not state it.
     """
 
     anchor: AnchorRef
@@ -323,3 +324,4 @@ class Result:
     metrics: Metrics = ()
     evaluation: HeldOutScores | None = None
     best: BestEvaluation | None = None
+    total_samples: int = 0

@@ -324,11 +324,14 @@ def final_anchor(message: str) -> AnchorRef | None:
         return None
 
 
-def with_termination_message(status: Status, facts: Mapping[str, Fact]) -> Status:
-    """The status with what the final anchor lacks, and its scores: no report may have told them."""
+def with_termination_message(spec: CPRJobSpec, status: Status, facts: Mapping[str, Fact]) -> Status:
+    """The status with what the leader's `Result` states: no report of these may have been read."""
     word = _termination_message(status, facts)
     if word is None:
         return status
+    # Images of 0.1.0 do not state the total, and end with the last sample.
+    total = word.total_samples or status.ledger.total_samples or word.anchor.samples
+    status = with_total(spec, status, total)
     status = with_account(status, account_of(status).settle_dense(word.lost))
     progress = status.progress.evolve(loss=word.loss, auc=word.auc, logloss=word.logloss, metrics=dict(word.metrics))
     if word.evaluation is not None:

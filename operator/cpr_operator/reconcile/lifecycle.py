@@ -180,7 +180,7 @@ def _why_complete(status: Status, *, early: bool) -> tuple[str, str]:
     if not early:
         return "Trained", key
     if best is None:
-        return "EarlyStopped", f"no evaluation has a value; the model is {key}"
+        return "EarlyStopped", f"evaluations were no better; the model is {key}"
     return "EarlyStopped", f"the last {best.since} evaluations were no better than {best.value:.6g}; the model is {key}"
 
 
@@ -237,7 +237,7 @@ def complete(draft: Draft) -> Draft:
     if result is not None and is_awaited(draft.status):
         return with_late_shards_lost(draft.to(with_result(draft.status, result)))
     if result is not None:
-        done = succeed(draft.to(with_termination_message(draft.status, draft.facts)), result)
+        done = succeed(draft.to(with_termination_message(draft.spec, draft.status, draft.facts)), result)
         if not is_overspent(done.status):
             return done
         draft, refused = draft.to(draft.status.evolve(ledger=done.status.ledger)), True

@@ -84,7 +84,7 @@ def suspend(observed: PassInput, why: str = "") -> Draft:
     result = result_of(draft.status, draft.facts)
     if result is not None:
         # The job has its model already: it is over, and need not resume for that.
-        done = succeed(draft.to(with_termination_message(draft.status, draft.facts)), result)
+        done = succeed(draft.to(with_termination_message(draft.spec, draft.status, draft.facts)), result)
         if not is_overspent(done.status):
             return done
     draft = _stop(draft, why)

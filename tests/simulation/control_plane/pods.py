@@ -368,8 +368,10 @@ class DataPlane(Saving):
 
     def _result(self, leader: Trainer) -> str:
         report = trainer_report(self, leader)
-        result = Result(self.store.anchors[-1], report.lost, report.loss, report.auc, report.logloss)
-        return to_json(result)[self.kept]
+        last = self.store.anchors[-1]
+        return to_json(
+            Result(last, report.lost, report.loss, report.auc, report.logloss, total_samples=report.total_samples)
+        )
 
     def _end(self, group: list[Trainer]) -> None:
         names = {id(t): name for name, t in self.trainers.items()}

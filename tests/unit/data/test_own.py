@@ -19,7 +19,7 @@ from cpr_contract.spec import DataSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.inspect import inspect_job
-from cpr_trainer.data.own import BLOCK_ROWS
+from cpr_trainer.data.own import BLOCK_ROWS, OwnFormat
 from cpr_trainer.data.source import Find, open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.trainer.pinning import Pinning
@@ -151,7 +151,10 @@ def failing(error: Exception) -> Callable[[pa.Table], Any]:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (failing(KeyError("shard 3")), r"mine:Rows failed at \[0:300\]: KeyError: 'shard 3'"),
+        (
+            failing(KeyError("shard 3")),
+            r"mine:Rows failed at \[0:300\]: KeyError: 'shard 3' \(.*test_own.py, line \d+\)",
+        ),
         (lambda part: part.slice(1), "299 rows came instead of 300"),
         (lambda _: 5, "TypeError"),
         (lambda _: {"click": [1, 0], "price": [1.0]}, "ArrowInvalid"),
@@ -165,6 +168,14 @@ def test_what_cannot_be_used_is_said_with_the_rows(
     installed(Rows(given=given))
     with pytest.raises(DataError, match=words):
         read(OWN, TABLES)
+
+
+def test_length_that_fails_later_is_bad_data(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(Rows())
+    reader = OwnFormat("mine:Rows", None, None)
+    monkeypatch.setattr(Rows, "__len__", failing(RuntimeError("no cursor")))
+    with pytest.raises(DataError, match=r"len\(\) of mine:Rows failed: RuntimeError: no cursor \(.*line \d+\)"):
+        reader.index("mine:Rows")
 
 
 def test_a_network_that_fails_is_waited_for_as_a_store_is(installed: Installed) -> None:

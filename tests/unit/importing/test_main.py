@@ -140,11 +140,25 @@ def test_what_fails_on_the_way_leaves_nothing(source: dict[str, Tensor], last: s
     assert store.objects == {}
 
 
-def test_values_that_are_no_numbers_are_refused(source: dict[str, Tensor]) -> None:
-    source["shop"][80, 1] = torch.nan
+@pytest.mark.parametrize(
+    ("tensor", "value", "why"),
+    [
+        ("shop", torch.nan, "shop has values in its rows 0 to 89 that are infinite or no numbers"),
+        ("momentum", torch.inf, "momentum has values in its rows 0 to 299 that are infinite or no numbers"),
+        ("momentum", -1e-6, "momentum has negative values in its rows 0 to 299, .* sums of squares"),
+        ("bottom.0.weight", torch.nan, r"bottom.0.weight \[.*\] has values that are infinite or no numbers"),
+        ("bottom.0.weight", 1e39, r"bottom.0.weight \[.*\] has values that are infinite or no numbers"),
+    ],
+)
+def test_import_of_values_that_no_training_survives_is_refused(
+    source: dict[str, Tensor], tensor: str, value: float, why: str
+) -> None:
+    layers = DenseReplica(job().model, 1).model.state_dict()
+    found = source | {name: layer.double() for name, layer in layers.items()}
+    found[tensor][-1, -1] = value
     store = MemoryStore()
-    with pytest.raises(SourceError, match="shop has values in its rows 0 to 89 that are infinite or no numbers"):
-        import_model(store, job(), REQUEST, stored(source))
+    with pytest.raises(SourceError, match=why):
+        import_model(store, job(), replace(REQUEST, dense="ByName"), stored(found))
     assert store.objects == {}
 
 

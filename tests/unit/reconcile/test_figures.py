@@ -20,6 +20,7 @@ from cpr_operator.api.status import (
     Status,
     Trainer,
 )
+from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.apply_reports import (
     restorable,
     result_of,
@@ -28,6 +29,9 @@ from cpr_operator.reconcile.apply_reports import (
     with_termination_message,
 )
 from cpr_operator.reconcile.pass_ import Done
+from simulation.control_plane.workload import spec
+
+SPEC = parse_spec(spec())
 
 
 def anchor(generation: int, samples: int) -> Anchor:
@@ -71,15 +75,20 @@ def test_a_result_that_cannot_be_read_is_what_the_status_records_of_the_last_sam
 def test_a_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
     held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
-    best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
-    result = Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out, best)
-    told = with_termination_message(status, {"trainer/0": Done(to_json(result))})
-    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
-    progress = told.progress
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out)))
+    progress = with_termination_message(SPEC, status, {"trainer/0": done}).progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
     assert progress.held_out == HeldOut.of(held_out)
-    assert with_termination_message(status, {"trainer/0": Done("no result")}) == status
+    assert with_termination_message(SPEC, status, {"trainer/0": Done("no result")}) == status
+
+
+def test_the_last_word_tells_the_best_model() -> None:
+    status = Status(trainers=(Trainer(index=0),))
+    best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), None, None, None, best=best)))
+    told = with_termination_message(SPEC, status, {"trainer/0": done})
+    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
 
 
 def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it() -> None:
@@ -90,10 +99,21 @@ def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it(
         dense=Dense(reserved=((300, 500),)),
     )
     done = Done(to_json(Result(anchor(1, 1200).to_contract(), ((600, 700),), None, None, None)))
-    told = with_termination_message(status, {"trainer/0": done})
+    told = with_termination_message(SPEC, status, {"trainer/0": done})
     assert told.ledger.ranges == (((600, 700),), ((100, 200), (600, 700)))
     assert told.dense.reserved == ()
     assert told.shards[1].reserved == ((900, 1000),)
+
+
+def test_job_that_ends_before_its_first_report_has_the_total_of_its_result() -> None:
+    status = Status(trainers=(Trainer(index=0),), shards=(Shard(index=0), Shard(index=1)))
+    done = Done(to_json(Result(anchor(1, 100).to_contract(), (), None, None, None, total_samples=1200)))
+    told = with_termination_message(SPEC, status, {"trainer/0": done})
+    assert (told.progress.total_samples, told.ledger.total_samples) == (1200, 1200)
+    assert told.ledger.limit_sample_shards == int(SPEC.accuracy_budget.portion * 1200 * 2)
+    older = Done(to_json(Result(anchor(1, 100).to_contract(), (), None, None, None)))
+    assert with_termination_message(SPEC, told, {"trainer/0": older}).progress.total_samples == 1200
+    assert with_termination_message(SPEC, status, {"trainer/0": older}).progress.total_samples == 100
 
 
 def test_of_anchors_as_many_are_known_as_are_kept() -> None:

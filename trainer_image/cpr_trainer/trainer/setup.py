@@ -11,10 +11,11 @@ from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.restore.vocabularies import with_vocabularies
 from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.evaluated import open_scored
+from cpr_trainer.data.evaluated import open_scored, scored_rows
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
@@ -87,6 +88,12 @@ class Setup:
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = pinning if spec.uri is None else evaluation_pinning
             scored = open_scored(job, files, lambda find: own.indices(store, files, find), lambda _: pinning.known)
+        if spec is not None and spec.every and not scored_rows(job, scored.layout.rows):
+            raise DataError(
+                f"spec.evaluation has no row to score: data.holdOut {job.data.hold_out:g} of {scored.layout.rows} rows "
+                "is less than one.",
+                "Raise spec.data.holdOut, or set evaluation.everySamples to 0.",
+            )
         return cls(
             job=job,
             rank=roster.index,
