@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import API_VERSION, KIND
-from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, validate
+from cpr_operator.api.validate import Invalid, InvalidSpecError, json_text, parse_spec, validate
+from cpr_operator.api.yaml_text import read_value
 
 _NAME = "notebook"
 #: What the resource requires and one process has no use for: where it is left out, values that fit with all others.
@@ -54,9 +53,9 @@ def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> Jo
 
 def _document(source: str | Path | Mapping[str, Any]) -> Any:
     if isinstance(source, Mapping):
-        spec = copy.deepcopy(dict(source))
-        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": _NAME}, "spec": spec}
-    return yaml.safe_load(Path(source).read_text("utf-8"))
+        document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": _NAME}, "spec": dict(source)}
+        return json.loads(json_text(document))
+    return read_value(Path(source).read_bytes())
 
 
 def _set_default(node: Any, path: tuple[str, ...], value: Any) -> None:

@@ -28,6 +28,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.api.transitions import TRANSITIONS
 
 MAX_SHOWN = 40
+_QUOTED = "; without quotes YAML reads y, n, yes, no, on and off as true or false, and 1e3 as a number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,9 @@ class Invalid:
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}; {self.remedy}"
+
+
+_TOO_DEEP = Invalid("", "is nested too deeply", "a manifest has about ten levels")
 
 
 class InvalidSpecError(ValueError):
@@ -78,7 +82,7 @@ def parse_spec(spec: Mapping[str, Any], *, checked: bool = False) -> CPRJobSpec:
     checked: whether its rules are known to hold. Evaluating them takes most of the time: 0.3 to 0.7 ms, and 0.15 s for
     the largest model.
     """
-    text = _json(spec)
+    text = json_text(spec)
     parsed = _parsed(CPRJobSpec, text, () if checked else OF_SPEC, at="spec")
     if too_large := _too_large(parsed, len(text)):
         raise InvalidSpecError(too_large)
@@ -104,12 +108,11 @@ def validate(document: object) -> tuple[Invalid, ...]:
     """Every invalid field of a CPRJob document, in plain values as parsed from YAML; empty if it is valid."""
     if not isinstance(document, dict):
         return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
-    text = _json(document)
     try:
-        manifest = _parsed(_Manifest, text, STATIC)
+        manifest = _parsed(_Manifest, json_text(document), STATIC)
     except InvalidSpecError as error:
         return error.invalid
-    return _too_large(manifest.spec, len(_json(document["spec"]))) or _too_long(manifest.spec)
+    return _too_large(manifest.spec, len(json_text(document["spec"]))) or _too_long(manifest.spec)
 
 
 def _too_large(spec: CPRJobSpec, characters: int) -> tuple[Invalid, ...]:
@@ -130,12 +133,25 @@ def _too_long(spec: CPRJobSpec) -> tuple[Invalid, ...]:
     return (Invalid("spec.model", message, "shorten the names of tables, features and columns"),)
 
 
-def _json(document: Mapping[str, Any]) -> str:
+def json_text(document: Mapping[str, Any]) -> str:
     """The document as JSON, in which YAML's dates become strings.
 
-    From JSON, pydantic is strict about numbers and yet accepts a list for a tuple.
+    From JSON, pydantic is strict about numbers and yet accepts a list for a tuple. Raises `InvalidSpecError` for Python
+    values that JSON has no text for.
     """
-    return json.dumps(document, default=str)
+    try:
+        text = json.dumps(document, default=str)
+        if "\\ud" in text:  # the escape of a character beyond 16 bits, or of half of one
+            json.dumps(document, default=str, ensure_ascii=False).encode()
+    except RecursionError:
+        wrong = _TOO_DEEP
+    except UnicodeEncodeError:
+        wrong = Invalid("", "has half a character: a surrogate without the other one", "correct the text")
+    except (TypeError, ValueError) as error:  # keys that are no text, or a value that contains itself
+        wrong = Invalid("", f"is not JSON: {error}", "use maps with text as keys, lists, text and numbers")
+    else:
+        return text
+    raise InvalidSpecError((wrong,))
 
 
 M = TypeVar("M", bound=Model)
@@ -177,25 +193,31 @@ def _schema() -> Schema:
 
 
 def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...]) -> Invalid:
-    context = details.get("ctx", {})
+    context, value = details.get("ctx", {}), details["input"]
     field = _path(prefix + details["loc"])
+    quoted = _QUOTED if isinstance(value, bool | int | float) else ""
     match details["type"]:
         case rule.BROKEN_RULE:
             # Below a list, the location has the index of the element.
-            within = field if re.sub(r"\[\d+\]", "", field) == context["field"] else context["field"]
-            return Invalid(within, context["message"], context["remedy"])
+            field = field if re.sub(r"\[\d+\]", "", field) == context["field"] else context["field"]
+            message, remedy = context["message"], context["remedy"]
+        case "json_invalid":  # text that json.dumps wrote is wrong in this alone
+            return _TOO_DEEP
         case "missing":
-            return Invalid(field, "is missing", "add it")
+            message, remedy = "is missing", "add it"
         case "extra_forbidden":
-            return Invalid(field, "is not a field of a CPRJob", _nearest(details["loc"], model))
+            message, remedy = "is not a field of a CPRJob", _nearest(details["loc"], model)
         case "literal_error":
-            return Invalid(field, f"{details['input']!r} is not one of {context['expected']}", "use one of them")
+            message, remedy = f"{_shown(value)} is not one of {context['expected']}", f"use one of them{quoted}"
+        case "string_type" if quoted:
+            message, remedy = f"is {_shown(value)} and not text", f"put the text in quotes{quoted}"
         case "string_pattern_mismatch":
             wanted = _schema_at(details["loc"], model).get("description", context["pattern"])
-            return Invalid(field, f"{details['input']!r} does not match {context['pattern']}", f"expected: {wanted}")
+            message, remedy = f"{value!r} does not match {context['pattern']}", f"expected: {wanted}"
         case _:
-            message = details["msg"].removeprefix("Input ").replace("Tuple", "list").replace(" after validation", "")
-            return Invalid(field, f"{message} (found {_shown(details['input'])})", "correct it")
+            said = details["msg"].removeprefix("Input ").replace("Tuple", "list").replace(" after validation", "")
+            message, remedy = f"{said} (found {_shown(value)})", "correct it"
+    return Invalid(field, message, remedy)
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
+
+from cpr_operator.api.text import printable
 
 # What options of several commands have in common.
 
@@ -111,9 +115,27 @@ USAGE = 2
 #: The exit code that a shell gives a program that SIGINT ended.
 INTERRUPTED = 130
 
+
+#: Escapes of JSON that Console would turn into characters which terminals obey; it leaves those of C0 alone.
+_C1 = re.compile(r"\\u00(7f|[89][0-9a-f])")
+
+
+class SafeConsole(Console):
+    """Prints no control characters but its own, whatever text it is given."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as Console does."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+    def print_json(self, json: str | None = None, **options: Any) -> None:
+        """Print JSON as Console does; characters that `render` drops are escaped."""
+        super().print_json(json, **options | {"ensure_ascii": json is not None and _C1.search(json) is not None})
+
+
 #: A file has no width, so lines in it are not broken at 80 columns.
-out = Console(width=None if sys.stdout.isatty() else 120)
-err = Console(stderr=True)
+out = SafeConsole(width=None if sys.stdout.isatty() else 120)
+err = SafeConsole(stderr=True)
 
 
 @contextmanager

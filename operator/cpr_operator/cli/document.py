@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from cpr_operator.api import yaml_text
 from cpr_operator.api.spec import GROUP, KIND
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, refused, validate
@@ -39,9 +38,8 @@ class InvalidDocumentError(ValueError):
 def read_documents(path: Path) -> tuple[Any, ...]:
     """All objects in the YAML documents of a file, those of lists one by one; `-` is stdin. Raises DocumentError."""
     try:
-        text = sys.stdin.read() if path == STDIN else path.read_text("utf-8")
-        documents = tuple(each for each in yaml.safe_load_all(text) if each is not None)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        documents = yaml_text.read_documents(sys.stdin.read() if path == STDIN else path.read_bytes())
+    except (OSError, UnicodeDecodeError, yaml_text.YamlTextError) as error:
         raise DocumentError(f"cannot read {path}: {error}") from error
     return tuple(item for each in documents for item in _items_of(each))
 
@@ -110,8 +108,8 @@ def parse_change(text: str) -> tuple[tuple[str, ...], Any]:
     if not equals or not all(keys):
         raise DocumentError(f"--set {text!r} is not PATH=VALUE, as in data.samples=20000 or model.tables.0.rows=500")
     try:
-        return keys, yaml.safe_load(value)
-    except yaml.YAMLError as error:
+        return keys, yaml_text.read_value(value)
+    except yaml_text.YamlTextError as error:
         raise DocumentError(f"--set {text!r}: the value is not YAML: {error}") from error
 
 

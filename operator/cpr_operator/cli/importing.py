@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +19,7 @@ from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.cli.asking import Ask
 from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.document import InvalidDocumentError, read_single
@@ -89,7 +91,8 @@ def show(imported: Imported, console: Console) -> None:
             console.print(
                 f"{escape(_rows_of(each))}: make sure that it was trained so.", highlight=False, soft_wrap=True
             )
-    console.print("Start from it by", *(f"  {line}" for line in rules_for(imported)), sep="\n", highlight=False)
+    lines = write_documents(rules_for(imported)).splitlines()
+    console.print("Start from it by", *(f"  {escape(line)}" for line in lines), sep="\n", highlight=False)
 
 
 def _rows_of(table: ImportedTable) -> str:
@@ -107,19 +110,17 @@ def _list(console: Console, title: str, names: Iterable[str]) -> None:
         console.print(title, *lines, sep="\n", highlight=False, soft_wrap=True)
 
 
-def rules_for(imported: Imported) -> Iterator[str]:
-    """The lines of `spec` with which a job starts from what was imported, as far as it can."""
-    yield "restoreFrom:"
-    yield f"  anchor: {imported.key}"
+def rules_for(imported: Imported) -> dict[str, Any]:
+    """The fields of `spec` with which a job starts from what was imported, as far as it can."""
+    rules: dict[str, Any] = {"anchor": imported.key}
     if imported.missing_tables:
-        yield "  missing: Initialise"
+        rules["missing"] = "Initialise"
     if imported.layers is None:
-        yield "  dense: Initialise"
+        rules["dense"] = "Initialise"
     resized = [each for each in imported.tables if each.rows != each.wanted_rows]
     if resized:
-        yield "  map:"
-    for each in resized:
-        yield f"    - {{table: {each.name}, from: {each.name}, resized: {_resized(each)}}}"
+        rules["map"] = [{"table": each.name, "from": each.name, "resized": _resized(each)} for each in resized]
+    return {"restoreFrom": rules}
 
 
 def _resized(table: ImportedTable) -> str:

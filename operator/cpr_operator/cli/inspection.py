@@ -87,7 +87,7 @@ def _cells(column: ColumnFigures, rows: int) -> tuple[str, ...]:
     missing = f"{column.missing / rows:.1%}" if column.missing else "0"
     bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
     distinct = "" if column.distinct is None else f"{column.distinct:,}"
-    return (escape(column.name), column.kind, missing, *bounds, distinct)
+    return (escape(column.name), escape(column.kind), missing, *bounds, distinct)
 
 
 def _bags(column: ColumnFigures) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -19,6 +18,7 @@ from rich.text import Text
 from cpr_operator.api.crd import COLUMNS, Column
 from cpr_operator.api.model import parse_time
 from cpr_operator.api.status import Condition, Status
+from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.cli.console import ListingForm, Where
 from cpr_operator.cli.progress import Pace, Progress, Snapshot, members, open_progress
 from cpr_operator.cli.report import facts, failures, headline, next_step_there, overall_speed, print_summary
@@ -37,7 +37,7 @@ def listing(jobs: Sequence[Job], form: ListingForm, now: float, *, namespaces: b
         case "name":
             return Text("\n".join(f"cpr/{job.name}" for job in jobs))
         case "yaml":
-            return Text(yaml.safe_dump(_document(jobs, single=single), sort_keys=False))
+            return Text(write_documents(_document(jobs, single=single)))
         case "json":
             return Text(json.dumps(_document(jobs, single=single), indent=2))
         case "table" | "wide":
@@ -84,7 +84,7 @@ def events_table(events: Iterable[Event]) -> Table:
     """A row for each event, oldest first."""
     shown = _titled("Events", "time (UTC)", "type", "reason", "message")
     for event in events:
-        shown.add_row(_clock(event.time), event.type, event.reason, escape(event.message))
+        shown.add_row(_clock(event.time), *map(escape, (event.type, event.reason, event.message)))
     return shown
 
 
@@ -110,7 +110,7 @@ def _conditions(conditions: Iterable[Condition]) -> Table:
     shown = _titled("Conditions", "condition", "status", "since (UTC)", "reason", "message")
     for each in conditions:
         since = _clock(each.last_transition_time)
-        shown.add_row(each.type, each.status, since, each.reason, escape(each.message))
+        shown.add_row(each.type, each.status, since, escape(each.reason), escape(each.message))
     return shown
 
 

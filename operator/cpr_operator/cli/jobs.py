@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from cpr_operator.api.text import printable_log
 from cpr_operator.cli.console import (
     INTERRUPTED,
     ListingForm,
@@ -134,7 +135,8 @@ def logs(
 
     with usage_errors(), interruptible(), where.client() as client:
         for line in client.logs(job_name(job), role=role, index=index, follow=follow):
-            typer.echo(line.rstrip("\n"))
+            text = line.rstrip("\n")
+            typer.echo(printable_log(text) if out.is_terminal else text)
 
 
 @jobs.command()

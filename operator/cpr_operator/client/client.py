@@ -12,9 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import yaml
-
 from cpr_contract import env
+from cpr_operator.api.yaml_text import read_value
 from cpr_operator.client.connection import Connection, Place
 from cpr_operator.client.job import (
     ClientError,
@@ -76,7 +75,7 @@ class Client:
         Raises InvalidSpecError, which names every wrong field, before the cluster is asked; OSError and yaml.YAMLError
         for a file that cannot be read.
         """
-        document = job if isinstance(job, Mapping) else yaml.safe_load(Path(job).read_text("utf-8"))
+        document = job if isinstance(job, Mapping) else read_value(Path(job).read_bytes())
         manifest = to_create(document)
         namespace = self._given or manifest["metadata"].get("namespace") or self.namespace
         manifest["metadata"]["namespace"] = namespace

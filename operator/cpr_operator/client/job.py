@@ -146,7 +146,7 @@ def to_create(document: Any) -> Object:
         raise InvalidSpecError(invalid)
     own = {key: value for key, value in document["metadata"].items() if key in OWN_METADATA}
     written = {"apiVersion": API_VERSION, "kind": KIND, "metadata": own, "spec": document["spec"]}
-    plain: Object = json.loads(json.dumps(written, default=str))  # YAML has dates
+    plain: Object = json.loads(json.dumps(written, default=str))  # a mapping may have dates
     return plain
 
 

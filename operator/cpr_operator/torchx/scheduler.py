@@ -8,11 +8,11 @@ from datetime import datetime
 from threading import Lock
 from typing import Any
 
-import yaml
 from torchx.runner import config
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
 from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
+from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.client import Place
 from cpr_operator.client.client import Member, Span, follow_log, read_log
 from cpr_operator.client.connection import Connection
@@ -32,7 +32,7 @@ class Request:
 
     def __str__(self) -> str:
         """The manifest alone, as `kubectl apply` and `cprjob validate` take it."""
-        return yaml.safe_dump(self.manifest, sort_keys=False)
+        return write_documents(self.manifest)
 
 
 class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types

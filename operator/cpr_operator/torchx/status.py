@@ -11,6 +11,7 @@ from typing import Any
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
 
+from cpr_operator.api.text import printable
 from cpr_operator.client.job import phase as phase_of
 from cpr_operator.client.job import rests
 from cpr_operator.torchx.manifest import GROUPS, roles
@@ -118,7 +119,7 @@ def _conditions(status: Mapping[str, Any], stands: AppState) -> Iterator[str]:
     for condition in status.get("conditions") or ():
         kind, holds = condition["type"], condition["status"] == "True"
         if holds and kind in FINAL if is_terminal(stands) else holds != (kind in WHOLESOME):
-            yield f"{kind}: {condition.get('message') or condition['reason']}"
+            yield printable(f"{kind}: {condition.get('message') or condition['reason']}")
 
 
 def _status(job: Job) -> Mapping[str, Any]:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from rich.console import Console
 
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
+from cpr_operator.api import yaml_text
 from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.importing import checked, parse_map, rules_for, show
 
@@ -38,10 +38,10 @@ def test_a_tensor_may_have_an_equals_sign_in_its_name() -> None:
 
 
 def test_the_rules_are_those_that_the_job_needs() -> None:
-    assert yaml.safe_load("\n".join(rules_for(IMPORTED))) == {"restoreFrom": {"anchor": IMPORTED.key}}
+    assert rules_for(IMPORTED) == {"restoreFrom": {"anchor": IMPORTED.key}}
     longer = replace(USER, wanted_rows=200)
     imported = replace(IMPORTED, tables=(longer, SITE), layers=None, missing_tables=("item",))
-    assert yaml.safe_load("\n".join(rules_for(imported)))["restoreFrom"] == {
+    assert rules_for(imported)["restoreFrom"] == {
         "anchor": IMPORTED.key,
         "missing": "Initialise",
         "dense": "Initialise",
@@ -64,4 +64,5 @@ def test_what_was_left_over_and_what_nobody_can_check_is_told() -> None:
     assert "Row r of site has the ids whose hash (XXH64 with seed 7) is r modulo 100" in text
     assert "Row r of user" not in text
     assert "Row r of page has the r-th value of its vocabulary, and row 0 all other ids: make sure" in text
-    assert "{table: page, from: page, resized: Truncate}" in text
+    rules = yaml_text.read_value(text.partition("Start from it by\n")[2])
+    assert {"table": "page", "from": "page", "resized": "Truncate"} in rules["restoreFrom"]["map"]
