@@ -70,7 +70,8 @@ def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp
         job, tmp_path / "roster", KEY, HOST, 0, Access(), Access(), tmp_path, tmp_path / "word", None
     )
     pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
-    setup = Setup.read(environment, rosters[0], pinning, pinning)
+    store = open_store(job.snapshots.store, *environment.store_access)
+    setup = Setup.read(environment, rosters[0], store, pinning, pinning)
     board = Board(
         TrainerReport(1, job.job_uid, 0, 1, Counters(1, 1, 1), TrainerState.LOADING, 0, 0, 0, 0, (), (), (), None)
     )
