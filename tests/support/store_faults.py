@@ -20,7 +20,7 @@ from cpr_trainer.store import (
     checksum,
     connection,
     open_store,
-    s3_errors,
+    persistence,
 )
 from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Flip, Truncate, faulty
 from support.s3_servers import S3Server
@@ -70,7 +70,7 @@ class Proxied:
     ) -> Store:
         write(open_store(spec, server.credentials_dir, None))
         monkeypatch.setattr(connection, "_SILENCE_S", silence_s)
-        monkeypatch.setattr(s3_errors, "_FIRST_S", 0.001)  # pauses before second attempts
+        monkeypatch.setattr(persistence, "_FIRST_S", 0.001)  # pauses before second attempts
         through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
         return open_store(through, server.credentials_dir, None)
 

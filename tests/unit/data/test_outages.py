@@ -13,7 +13,7 @@ from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, s3_errors
+from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, persistence
 from support.fake_s3 import BUCKET, FakeS3
 from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
 
@@ -23,7 +23,7 @@ ROWS = 400
 @pytest.fixture(autouse=True)
 def _small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(s3_errors, "_FIRST_S", 0.001)
+    monkeypatch.setattr(persistence, "_FIRST_S", 0.001)
 
 
 def remote(ending: str, folder: Path, patch: pytest.MonkeyPatch) -> tuple[FakeS3, DataSpec, Dataset]:

@@ -81,7 +81,12 @@ def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp
     job = replace(job, model=replace(job.model, entrypoint=f"{__name__}:watched_network"))
     roster = replace(trainer_roster(()), leader=1)  # the duties of a leader need shards
     rosters = [replace(roster, counters=Counters(g, 1, g)) for g in (1, 2, 3)]
-    setup = read_setup(job, rosters[0], tmp_path)
+    environment = Environment(
+        job, tmp_path / "roster", KEY, HOST, 0, Access(), Access(), tmp_path, tmp_path / "word", None
+    )
+    pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
+    store = open_store(job.snapshots.store, *environment.store_access)
+    setup = Setup.read(environment, rosters[0], store, pinning, pinning)
     board = Board(
         TrainerReport(1, job.job_uid, 0, 1, Counters(1, 1, 1), TrainerState.LOADING, 0, 0, 0, 0, (), (), (), None)
     )

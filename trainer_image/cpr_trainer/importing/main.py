@@ -29,6 +29,7 @@ from cpr_contract.manifests import (
     SavedTensor,
     ShardManifest,
     dense_prefix,
+    probe_prefix,
     step_folder,
 )
 from cpr_contract.model import ModelSpec
@@ -86,6 +87,7 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
     if replica is not None:
         _take(replica, matches.dense)
     owner = _owner(job, request, matches)
+    store.probe(probe_prefix(owner.job_uid))
     attempt = 2 + secrets.randbelow(10**9)  # from 2 on it is in the names of parts
     with _whole_or_nothing(store, owner, request.name, attempt):
         key = _write(store, owner, matches, replica, attempt)

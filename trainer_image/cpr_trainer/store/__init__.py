@@ -13,6 +13,7 @@ from cpr_trainer.store.folder import FolderStore
 from cpr_trainer.store.object_stream import Version
 from cpr_trainer.store.protocol import (
     BucketMissingError,
+    ChangedError,
     CredentialsRefusedError,
     Entry,
     ExistsError,
@@ -32,6 +33,7 @@ from cpr_trainer.store.uris import Uris
 __all__ = [
     "BucketMissingError",
     "Buffer",
+    "ChangedError",
     "CredentialsRefusedError",
     "Entry",
     "ExistsError",

@@ -13,8 +13,8 @@ from pyarrow import fs
 
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.object_stream import CHANGED_REMEDY, SeekableStream, Version
+from cpr_trainer.store.persistence import persistent
 from cpr_trainer.store.protocol import CredentialsRefusedError, MissingError, StoreUnreachableError
-from cpr_trainer.store.s3_errors import persistent
 
 GOOGLE, AZURE, HADOOP = "gs://", "abfss://", "hdfs://"
 #: The client of Google tries again by itself for so long. Longer outages are for the caller to wait out.

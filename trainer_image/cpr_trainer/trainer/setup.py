@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cpr_contract.manifests import dense_prefix
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
@@ -19,13 +20,23 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
-from cpr_trainer.store import Store, open_store
+from cpr_trainer.store import Store
 from cpr_trainer.trainer.early_stop import next_evaluation
 from cpr_trainer.trainer.measuring import find_workers
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.workers import Workers
 from cprjob_serving.vocabulary import Vocabulary
+
+
+def begins(store: Store, roster: TrainerRoster, job_uid: str) -> bool:
+    """Return whether this process leads a job that has saved nothing of its network yet. Raises StoreError.
+
+    The first process to lead is not asked of the store, which may be one that cannot tell.
+    """
+    if roster.leader != roster.index or roster.counters.generation > 1:
+        return False
+    return roster.incarnation == 1 or not store.list(f"{dense_prefix(job_uid, 1)}/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +67,14 @@ class Setup:
 
     @classmethod
     def read(
-        cls, environment: Environment, roster: TrainerRoster, pinning: Pinning, evaluation_pinning: Pinning
+        cls,
+        environment: Environment,
+        roster: TrainerRoster,
+        store: Store,
+        pinning: Pinning,
+        evaluation_pinning: Pinning,
     ) -> Setup:
-        """Open the store and the data as `pinning` and `evaluation_pinning` have it.
+        """Open the data as `pinning` and `evaluation_pinning` have it.
 
         Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what `pinning` raises.
         """
@@ -72,7 +88,6 @@ class Setup:
                 f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
             ) from error
         files = files_of(job, environment.store_access, environment.data_access)
-        store = open_store(job.snapshots.store, *environment.store_access)
         dataset = open_dataset(
             job.data,
             job.model,

@@ -20,6 +20,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+from minio import Minio
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.checkpoint.restore.lineage import Candidate
@@ -86,7 +87,14 @@ class _RawS3:
     """Requests to presigned URLs, over as many connections as there are threads."""
 
     def __init__(self, spec: StoreSpec, prefix: str, credentials_dir: Path | None, ca_file: Path | None) -> None:
-        self._client = connect(spec, credentials_dir, ca_file).client
+        connection, endpoint = connect(spec, credentials_dir, ca_file), urlsplit(spec.endpoint)
+        self._client = Minio(
+            endpoint.netloc,
+            secure=endpoint.scheme == "https",
+            region=spec.region,
+            credentials=connection.credentials,
+            http_client=connection.http,
+        )
         self._bucket = spec.bucket
         self._prefix = prefix
         self._tls = ssl.create_default_context(cafile=ca_file)
