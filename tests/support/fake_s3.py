@@ -31,6 +31,7 @@ class FakeS3:
         self.objects = objects
         self.down = False
         self.refuses = False
+        self.may_list = ""  # the credentials list no prefix that does not begin so
         self.cut_after: int | None = (
             None  # the connection breaks after so many bytes of an answer, and does not come back
         )
@@ -53,6 +54,8 @@ class FakeS3:
     ) -> urllib3.HTTPResponse:
         self._check(key)
         if query is not None:
+            if not query["prefix"].startswith(self.may_list):
+                raise CredentialsRefusedError("The store refuses access.", "Check the Secret.")
             self.listed += 1
             return _answer(io.BytesIO(self._page(query["prefix"])), {})
         data, tag = self.objects[key], f'"{self._etag(key)}"'

@@ -369,9 +369,8 @@ class DataPlane(Saving):
     def _result(self, leader: Trainer) -> str:
         report = trainer_report(self, leader)
         last = self.store.anchors[-1]
-        return to_json(
-            Result(last, report.lost, report.loss, report.auc, report.logloss, total_samples=report.total_samples)
-        )
+        result = Result(last, report.lost, report.loss, report.auc, report.logloss, total_samples=report.total_samples)
+        return to_json(result)[self.kept]
 
     def _end(self, group: list[Trainer]) -> None:
         names = {id(t): name for name, t in self.trainers.items()}

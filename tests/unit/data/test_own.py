@@ -81,16 +81,12 @@ def test_it_gives_the_samples_of_a_file_of_the_same_rows(
 def as_arrays(part: pa.Table) -> dict[str, Any]:
     """Return bags as arrays, of which an empty one is of floats as NumPy makes it."""
     bags = {name: [np.array(each) for each in part[name].to_pylist()] for name in ("tags", "words")}
-    return part.drop_columns(["tags", "words"]).to_pydict() | bags
+    return {**part.drop_columns(["tags", "words"]).to_pydict(), **bags}
 
 
 def as_tensors(part: pa.Table) -> dict[str, Any]:
-    words = [torch.tensor(each) for each in part["words"].to_pylist()]
-    price, click = (
-        torch.tensor(part["price"].to_pylist()).double(),
-        [torch.tensor(each) for each in part["click"].to_pylist()],
-    )
-    return part.to_pydict() | {"words": words, "price": price, "click": click}
+    tensors = {name: [torch.tensor(each) for each in part[name].to_pylist()] for name in ("words", "click")}
+    return {**part.to_pydict(), **tensors, "price": torch.tensor(part["price"].to_pylist()).double()}
 
 
 @pytest.mark.parametrize("given", [as_arrays, as_tensors])

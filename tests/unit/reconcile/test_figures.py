@@ -75,20 +75,15 @@ def test_a_result_that_cannot_be_read_is_what_the_status_records_of_the_last_sam
 def test_a_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
     held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
-    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out)))
-    progress = with_termination_message(SPEC, status, {"trainer/0": done}).progress
+    best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
+    result = Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out, best)
+    told = with_termination_message(SPEC, status, {"trainer/0": Done(to_json(result))})
+    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
+    progress = told.progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
     assert progress.held_out == HeldOut.of(held_out)
     assert with_termination_message(SPEC, status, {"trainer/0": Done("no result")}) == status
-
-
-def test_the_last_word_tells_the_best_model() -> None:
-    status = Status(trainers=(Trainer(index=0),))
-    best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
-    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), None, None, None, best=best)))
-    told = with_termination_message(SPEC, status, {"trainer/0": done})
-    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
 
 
 def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it() -> None:

@@ -15,7 +15,7 @@ from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 from cpr_trainer.store.arrow_data import ArrowData
-from support.fake_s3 import BUCKET, FakeS3, s3_error
+from support.fake_s3 import BUCKET, FakeS3
 
 LOCAL = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))
 NAMES = ("b.csv", "a.csv", "c.parquet", "day=1/a.csv", "day=1/_SUCCESS", "day=2/x/a.csv", ".old/a.csv", "_tmp/a.csv")
@@ -135,14 +135,7 @@ def test_files_beside_a_table_and_a_single_file_are_found(
 
 def test_s3_credentials_that_may_not_list_above_the_data_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     s3 = FakeS3({"lake/clicks/a.csv": b""})
-    listed = s3.list_objects
-
-    def refuse_above(bucket: str, prefix: str, *, recursive: bool) -> Iterator[Any]:
-        if not prefix.startswith("lake/clicks/"):
-            raise s3_error(403, "AccessDenied")
-        return listed(bucket, prefix, recursive=recursive)
-
-    monkeypatch.setattr(s3, "list_objects", refuse_above)
+    s3.may_list = "lake/clicks/"
     assert len(s3.uris(monkeypatch).find(f"s3://{BUCKET}/lake/clicks/")) == 1
 
 

@@ -69,7 +69,8 @@ class OwnFormat:
         failed = f"{self._entrypoint} failed at [{block.first}:{block.first + block.rows}]"
         with users_code(failed, _REMEDY, DataError, is_outage):
             found = self._dataset[block.first : block.first + block.rows]
-            table = found if isinstance(found, pa.Table) else pa.table(dict(found))
+            table = found if isinstance(found, pa.Table) else _table_of(found)
+            table = table.cast(known_types(table.schema, self._columns))
         if table.num_rows != block.rows:
             raise DataError(f"{failed}: {table.num_rows} rows came instead of {block.rows}.", _REMEDY)
         return table

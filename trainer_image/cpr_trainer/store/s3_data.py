@@ -30,10 +30,9 @@ class S3Data:
     @persistent
     def first_key(self, place: str, prefix: str) -> str | None:
         """See `Places.first_key`."""
-        bucket = place.removeprefix(S3)
-        with translated(bucket, prefix, self._connection.field):
-            found = self._connection.client.list_objects(bucket, prefix, recursive=True)
-            return next((str(item.object_name) for item in found), None)
+        with translated(self._connection.field):
+            found = list_objects(self._connection, place.removeprefix(S3), prefix, page_keys=1)
+            return next((each.key for each in found), None)
 
     @persistent
     def version(self, place: str, key: str) -> Version:
