@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from support.store_data import DataSuite
-from support.store_faults import FaultSuite
+from support.store_faults import AnswerSuite, FaultSuite
 from support.store_suite import BucketSuite, ObjectSuite, RaceSuite
 
 
@@ -29,6 +29,10 @@ class TestBuckets(BucketSuite):
 
 
 class TestFaults(FaultSuite):
+    pass
+
+
+class TestAnswers(AnswerSuite):
     pass
 
 

@@ -13,7 +13,7 @@ from cpr_trainer.data.files import files_of
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Access
 from cpr_trainer.store import uris
-from cpr_trainer.store.connection import Connection, connect
+from cpr_trainer.store.connection import Connection
 from support.table_data import TABLES, model_of
 
 SAVES, LAKE = StoreSpec("http://saves:9000", "eu-1", "bucket", ""), EndpointSpec("https://lake:9000", "eu-2")
@@ -58,7 +58,3 @@ def test_what_is_wrong_names_the_store_of_the_data(job: JobSpec, field: str, tmp
     with pytest.raises(TrainerError) as caught:
         files_of(job, access, access).version(str(job.data.uri))
     assert f"Set {field}.credentialsSecret" in caught.value.remedy
-
-
-def test_the_region_is_that_of_the_store() -> None:
-    assert connect(LAKE, Path("/lake"), None).client._base_url.region == "eu-2"

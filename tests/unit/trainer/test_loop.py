@@ -14,6 +14,7 @@ from cpr_contract.roster import Counters, TrainerRoster
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment
+from cpr_trainer.store import open_store
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.group.solo import Solo
 from cpr_trainer.trainer.interrupts import Attend, RosterChanged
