@@ -6,6 +6,7 @@ and when, is shown by the tests in tests/guard and tests/soak/local.
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -62,6 +63,16 @@ def run_slowly(arguments: list[str]) -> int:
         time.sleep(_REST_S)
 
     with mock.patch.object(Exchange, "push", push_and_rest):
+        return run(arguments)
+
+
+def run_without_links(arguments: list[str]) -> int:
+    """Be a process whose store lies on a file system without hard links."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", source, None, target)
+
+    with mock.patch.object(os, "link", refuse):
         return run(arguments)
 
 
