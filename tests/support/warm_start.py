@@ -6,6 +6,7 @@ and when, is shown by the tests in tests/guard and tests/soak/local.
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -48,6 +49,16 @@ def run_with_a_thread(arguments: list[str]) -> int:
     """Be `python -m cpr_trainer`, with a thread that a package might have started."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     return run(arguments)
+
+
+def run_without_links(arguments: list[str]) -> int:
+    """Be a process whose store lies on a file system without hard links."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", source, None, target)
+
+    with mock.patch.object(os, "link", refuse):
+        return run(arguments)
 
 
 def run_held(arguments: list[str]) -> int:

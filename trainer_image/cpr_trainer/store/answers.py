@@ -100,15 +100,15 @@ def is_success(response: urllib3.BaseHTTPResponse) -> bool:
     return response.status in _SUCCESS_STATUS
 
 
-def document(request: Request, response: urllib3.BaseHTTPResponse, root: str) -> ET.Element:
-    """Read an answer whose document has the element `root` at its top.
+def document(request: Request, response: urllib3.BaseHTTPResponse, *roots: str) -> ET.Element:
+    """Read an answer whose document has one of the elements `roots` at its top.
 
     Raises StoreUnreachableError for any other document, urllib3's errors for an answer that breaks off.
     """
     with returned(response):
         data = response.read()
     found = _parsed(data)
-    if found is None or _tag(found) != root:
+    if found is None or _tag(found) not in roots:
         raise _foreign(request, response, data)
     return found
 

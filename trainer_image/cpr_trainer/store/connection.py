@@ -157,7 +157,9 @@ class Connection:
         request = Request(self.endpoint, self.field, "GET", bucket)
         if not is_success(response):
             raise refusal(request, response)
-        named = document(request, response, "LocationConstraint").text or ""
+        # SeaweedFS answers with the document by which a bucket is made.
+        found = document(request, response, "LocationConstraint", "CreateBucketConfiguration")
+        named = found.text or found.findtext("{*}LocationConstraint") or ""
         self._regions[bucket] = _REGIONS.get(named, named)
         return self._regions[bucket]
 

@@ -52,12 +52,13 @@ def probe(connection: Connection, bucket: str, folder: str) -> None:
         with translated(connection.field):
             server.put("object")
             for ability, show in shown.items():
-                with _named(missing, ability):
+                with _noted(missing, ability, connection.endpoint):
                     show()
     except StoreError:
-        with contextlib.suppress(StoreError), translated(connection.field):
+        with contextlib.suppress(StoreError, _LackingError), translated(connection.field):
             server.deletes()
-        raise
+        if not missing:
+            raise
     if missing:
         raise StoreUnsuitableError(
             f"The store at {connection.endpoint} lacks what saves need: "
@@ -78,14 +79,14 @@ class _LackingError(Exception):
 
 
 @contextlib.contextmanager
-def _named(missing: dict[str, str], ability: str) -> Iterator[None]:
+def _noted(missing: dict[str, str], ability: str, endpoint: str) -> Iterator[None]:
     """Note what an ability lacks, in `missing`."""
     try:
         yield
     except _LackingError as lack:
         missing[ability] = str(lack)
     except StoreUnsuitableError as error:
-        missing[ability] = error.message.rstrip(".")
+        missing[ability] = error.message.rstrip(".").replace(f"The store at {endpoint}", "the server")
 
 
 class _Server:

@@ -101,9 +101,11 @@ def upload(connection: Connection, bucket: str, name: str, body: Upload, headers
 def download(connection: Connection, bucket: str, name: str) -> bytes:
     """Return an object's bytes."""
     with returned(connection.send("GET", bucket, name)) as response:
-        data = bytes(response.read())
-    if length_of(response) is None:
+        data, length = bytes(response.read(decode_content=False)), length_of(response)
+    if length is None:
         _demand_whole(connection, bucket, name, len(data))
+    elif len(data) < length:
+        raise _ended(len(data), length)
     return data
 
 
@@ -115,7 +117,7 @@ def download_into(connection: Connection, bucket: str, name: str, views: Sequenc
         if length is not None:
             filled, crc = _fill(views, response, min(room, length))
             if filled < min(room, length):
-                raise urllib3.exceptions.ProtocolError(f"the answer ended after {filled} of {length} bytes")
+                raise _ended(filled, length)
             return Received(length, crc)
         filled, crc = _fill(views, response, room)
         received = filled
@@ -134,9 +136,13 @@ def length_of(response: urllib3.BaseHTTPResponse) -> int | None:
 
 def _demand_whole(connection: Connection, bucket: str, name: str, size_bytes: int) -> None:
     """Raise ProtocolError unless the listing says that an object is so long: an answer without length just ends."""
-    listed = next((each for each in list_objects(connection, bucket, name) if each.key == name), None)
-    if listed is None or listed.size_bytes != size_bytes:
-        raise urllib3.exceptions.ProtocolError(f"the answer, which has no length, ended after {size_bytes} bytes")
+    listed = next((each.size_bytes for each in list_objects(connection, bucket, name) if each.key == name), None)
+    if listed != size_bytes:
+        raise _ended(size_bytes, listed)
+
+
+def _ended(received: int, expected: int | None) -> urllib3.exceptions.ProtocolError:
+    return urllib3.exceptions.ProtocolError(f"the answer ended after {received} of {expected} bytes")
 
 
 def _fill(views: Sequence[memoryview], response: urllib3.BaseHTTPResponse, size_bytes: int) -> tuple[int, int]:
