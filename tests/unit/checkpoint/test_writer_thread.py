@@ -14,7 +14,7 @@ from cpr_contract.manifests import Origin
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
 from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
-from cpr_trainer.store import BucketMissingError, StoreFullError
+from cpr_trainer.store import BucketMissingError, StoreError, StoreFullError, StoreUnreachableError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin
 
@@ -97,6 +97,26 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
     assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
 
 
+@pytest.mark.parametrize(
+    ("error", "stay"),
+    [(StoreFullError("No room.", "Make room."), False), (StoreUnreachableError("No answer.", "Wait."), True)],
+)
+def test_parts_of_a_replaced_save_leave_a_full_store(error: StoreError, *, stay: bool) -> None:
+    """The manifest is what fails. One whose answer is lost may be in the store, so its parts stay."""
+
+    def fail(key: str) -> None:
+        if "step-000000003/manifest" in key:
+            raise error
+
+    bench = Bench(fail)
+    bench.submit(3)
+    assert isinstance(bench.told(), SaveFailed)
+    bench.submit(6)
+    while not isinstance(bench.told(), Committed):
+        pass
+    assert any("step-000000003" in entry.key for entry in bench.store.list("uid/")) == stay
+
+
 def test_a_save_that_training_outruns_is_given_up() -> None:
     def full(_key: str) -> None:
         raise StoreFullError("No room.", "Make room.")
@@ -165,10 +185,8 @@ def test_a_save_that_stands_on_nothing_replaces_an_origin_that_cannot_be_read(da
     ],
 )
 def test_save_is_given_up_with_its_reason(key: str | None, data: bytes, reason: str) -> None:
-    bench = Bench(heeds_claims=True)
-    if key is None:
-        bench.store.before_put = missing
-    else:
+    bench = Bench(missing if key is None else lambda _key: None, heeds_claims=True)
+    if key is not None:
         bench.store.put(FOLDER + key, data)
     save = bench.submit(3, record=origin(1))
     told = bench.told()
@@ -224,7 +242,6 @@ def test_an_error_that_nobody_foresaw_is_told() -> None:
 
 def test_the_manifest_waits_for_leave() -> None:
     bench = Bench()
-    assert bench.writing.idle
     save = bench.submit(3, may_commit=False)
     while not bench.store.list("uid/"):
         pass
