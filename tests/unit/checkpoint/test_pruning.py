@@ -52,8 +52,10 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
     store.put("uid/gen-0001/shard-0000/inc-0001/step-000000007/part-00000", b"never committed")
     store.put("other/gen-0001/shard-0000/inc-0001/step-000000001/manifest.json", b"another job's")
     pruner = Pruner(store, "uid", grace_s=0.0)
-    assert pruner.prune(()) == 0
-    assert pruner.prune((anchor(10), anchor(15))) == 2 + 1 + 2
+    assert not pruner.prune(())
+    assert not deleted
+    assert not pruner.prune((anchor(10), anchor(15))), "nothing stays for its youth"
+    assert len(deleted) == 2 + 1 + 2
     assert [c.step for c in bench.choices()] == [15, 10, 0]
     assert [c.step for c in newest_dense(store, "uid", 1, None, "layout")] == [10, 0]
     assert not [key for key in store.objects if "step-000000007" in key or "step-000000005" in key]

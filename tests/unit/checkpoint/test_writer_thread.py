@@ -14,7 +14,7 @@ from cpr_contract.manifests import Origin
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
 from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
-from cpr_trainer.store import BucketMissingError, StoreFullError
+from cpr_trainer.store import BucketMissingError, StoreError, StoreFullError, StoreUnreachableError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin
 
@@ -95,6 +95,26 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
     while not isinstance(told := bench.told(), Committed):
         assert isinstance(told, SaveFailed)
     assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "stay"),
+    [(StoreFullError("No room.", "Make room."), False), (StoreUnreachableError("No answer.", "Wait."), True)],
+)
+def test_parts_of_a_replaced_save_leave_a_full_store(error: StoreError, *, stay: bool) -> None:
+    """The manifest is what fails. One whose answer is lost may be in the store, so its parts stay."""
+
+    def fail(key: str) -> None:
+        if "step-000000003/manifest" in key:
+            raise error
+
+    bench = Bench(fail)
+    bench.submit(3)
+    assert isinstance(bench.told(), SaveFailed)
+    bench.submit(6)
+    while not isinstance(bench.told(), Committed):
+        pass
+    assert any("step-000000003" in entry.key for entry in bench.store.list("uid/")) == stay
 
 
 def test_a_save_that_training_outruns_is_given_up() -> None:

@@ -225,8 +225,11 @@ def test_answers_carry_the_newest_save_and_the_counters() -> None:
     service.newest_save, service.saved_steps = SaveRef("key", 40, 400), (40,)
     client.pushes(1)
     header = client.sent[-1][0]
-    assert (header.saved_step, header.saved_samples) == (40, 400)
+    assert (header.saved_step, header.saved_samples, header.count) == (40, 400, 0)
     assert (header.roster, header.group, header.generation) == (5, 2, 1)
+    service.store_full = True
+    client.says(Operation.PING)
+    assert client.sent[-1][0].count == 1
 
 
 def test_row_updates_that_a_rank_made_and_the_shard_does_not_know_are_lost() -> None:

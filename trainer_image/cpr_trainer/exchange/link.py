@@ -314,7 +314,8 @@ class Link:
         self.applied = header.step
         if self.counted < 0:
             self.counted, self.row_updates = header.step, header.row_updates
-        self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step, self.peer.incarnation)
+        saved, full = (header.saved_step, header.saved_samples, header.cut_step), bool(header.count)
+        self.saved = SaveState(*saved, self.peer.incarnation, store_full=full)
         self.pushes.acknowledge(header.step, header.order)
         self.protected = header.protected_step
         # A shard goes back to its parity, or if that is not whole any more to its save: what both hold is not needed.
