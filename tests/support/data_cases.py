@@ -213,6 +213,18 @@ DATA = (
         PARQUET | BAG | SEPARATED,
         "only CSV and TSV have a separator of ids",
     ),
+    Case(
+        "spec.data.columns.integers",
+        CSV | {"spec.data.columns.integers": ["item"]},
+        CSV | {"spec.data.columns.integers": ["item", "price"]},
+        "only categories, or columns of features, have ids",
+    ),
+    Case(
+        "spec.data.columns.integers",
+        FEATURES | {"spec.data.columns.integers": ["user"]},
+        FEATURES | {"spec.data.columns.integers": ["visitor"]},
+        "only categories, or columns of features, have ids",
+    ),
     Case("spec.data", CRITEO | NUMBERED, NUMBERED, "Synthetic data has texts as ids"),
     Case(
         "spec.model.tables[0].outOfRange",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cpr_trainer.data.columns import Columns
+from cpr_trainer.data.columns import Columns, Input
 from cpr_trainer.errors import DataError
 
 
@@ -51,21 +51,24 @@ def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
         if not (_is_list(kind := schema.field(name).type) and _is_number(kind.value_type)):
             raise DataError(f"{where}: column {name} is {kind}, not a list of numbers.", "Correct model.features.")
     for each in columns.inputs:
-        _check_category(each.column, schema.field(each.column).type, where, bag=each.has_bags)
+        _check_category(each, schema.field(each.column).type, where)
 
 
-def _check_category(name: str, kind: Any, where: str, *, bag: bool) -> None:
+def _check_category(used: Input, kind: Any, where: str) -> None:
     """Raise DataError for a category that is no text and no integer, or no list of them where it has to be one."""
-    if bag and not (_is_list(kind) and is_category(kind.value_type)):
-        raise DataError(
-            f"{where}: column {name} is {kind}, not a list of texts or integers.",
-            "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists.",
-        )
-    if not bag and not is_category(kind):
-        raise DataError(
-            f"{where}: column {name} is {kind}, not text or an integer.",
-            "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling.",
-        )
+    ids = kind.value_type if used.has_bags and _is_list(kind) else kind
+    fits = (ids is not kind) == used.has_bags
+    if fits and (is_category(ids) or (used.integers and _is_number(ids))):
+        return
+    if used.has_bags:
+        wanted = "a list of texts or integers"
+        remedy = "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists."
+    else:
+        wanted = "text or an integer"
+        remedy = "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling."
+    if fits and _is_number(ids):
+        remedy = "If its ids are whole numbers (a null makes integers floats), name it in data.columns.integers."
+    raise DataError(f"{where}: column {used.column} is {kind}, not {wanted}.", remedy)
 
 
 def _is_list(kind: Any) -> bool:

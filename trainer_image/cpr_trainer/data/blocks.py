@@ -109,7 +109,6 @@ def reading(uri: str, remedy: str) -> Iterator[None]:
     except Exception as error:
         if is_outage(error):
             raise
-        cause = "".join(letter for letter in str(error).partition("\n")[0] if letter.isprintable())
-        raise DataError(
-            f"{uri} cannot be read to its end: {cause.rstrip('.') or type(error).__name__}.", remedy
-        ) from error
+        first_line = str(error).partition("\n")[0][:_MOST_LETTERS]
+        cause = "".join(filter(str.isprintable, first_line)).rstrip(".") or type(error).__name__
+        raise DataError(f"{uri} cannot be read to its end: {cause}.", remedy) from error

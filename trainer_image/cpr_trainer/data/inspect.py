@@ -10,7 +10,7 @@ from typing import TextIO
 from cpr_contract.codec import to_json
 from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
-from cpr_trainer.data.advice import advise
+from cpr_trainer.data.advice import advise, spells_ids, warn_of_spellings
 from cpr_trainer.data.blocks import CORRECT_COLUMNS, Files, Format, Index, reading
 from cpr_trainer.data.columns import CRITEO_NAMES, Columns, Input, columns_of
 from cpr_trainer.data.evaluated import data_of_its_own
@@ -22,6 +22,7 @@ from cpr_trainer.data.rows import decode
 from cpr_trainer.data.source import find_vocabularies, format_of, index_data, with_vocabularies
 from cpr_trainer.data.tables import index_files, layout_of
 from cpr_trainer.data.unpacking import REMEDY, Text, first_line
+from cpr_trainer.data.whole_numbers import as_canonical
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris
@@ -59,7 +60,7 @@ def inspect_job(job: JobSpec, files: Files) -> Inspection:
     columns = with_vocabularies(columns, known)
     figures = _gather(job.data, form, indices, columns)
     reading, advice = _reading(job.data, layout_of(indices)), _advice(columns, figures.columns)
-    figures = replace(figures, reading=reading, advice=advice)
+    figures = replace(figures, reading=reading, advice=(*figures.advice, *advice))
     own = data_of_its_own(job)
     return Inspection(figures, None if own is None else _scored(job, own, columns, files))
 
@@ -90,6 +91,7 @@ def guess(uri: str, files: Files) -> DataSpec:
 def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None) -> DataFigures:
     """Go through all blocks once."""
     separators = {} if used is None else _separators(used)
+    integers = {each.column for each in (used.inputs if used else ()) if each.integers and not each.has_bags}
     summaries: dict[str, ColumnSummary] = {}
     bad, faults = 0, list[str]()
     for block in (block for index in indices for block in index.blocks):
@@ -97,7 +99,8 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Column
         with reading(block.uri, CORRECT_COLUMNS):
             for name in parsed.table.column_names:
                 summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
-                summary.add(parsed.table.column(name))
+                column = parsed.table.column(name)
+                summary.add(as_canonical(column) if name in integers else column)
             wrong = parsed.ragged if used is None else decode(parsed, used).faults
         bad += len(wrong)
         for row in sorted(wrong)[: _FAULTS_SHOWN - len(faults)]:
@@ -113,7 +116,18 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Column
         faults=tuple(faults),
         columns=columns,
         reading=None,
+        advice=_warnings(summaries, used),
     )
+
+
+def _warnings(summaries: Mapping[str, ColumnSummary], used: Columns | None) -> tuple[str, ...]:
+    """Return what is wrong with columns of ids; without a job any column of whole numbers may be one."""
+    if used is None:
+        names = [name for name, summary in summaries.items() if summary.spellings.only_whole]
+    else:
+        names = [each.column for each in used.inputs if spells_ids(each) and each.column in summaries]
+    found = (warn_of_spellings(name, summaries[name].spellings) for name in dict.fromkeys(names))
+    return tuple(each for each in found if each is not None)
 
 
 def _separators(columns: Columns) -> dict[str, str]:
