@@ -38,7 +38,7 @@ def load(name: str, field: str, failure: type[TrainerError]) -> Callable[..., An
 
 @contextmanager
 def users_code(
-    what: str, remedy: str, failure: type[TrainerError], passes: Callable[[Exception], bool] = lambda _error: False
+    what: str, remedy: str, failure: type[TrainerError], passes: Callable[[BaseException], bool] = lambda _error: False
 ) -> Iterator[None]:
     """Run code of the user's in this block: whatever it raises becomes `failure`, `what` with the error and its place.
 
@@ -49,18 +49,18 @@ def users_code(
         yield
     except TrainerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if _is_of_machine(error) or passes(error):
             raise
         raise failure(f"{what}: {type(error).__name__}: {error}{_place_of(error)}.", remedy) from error
 
 
-def _is_of_machine(error: Exception) -> bool:
+def _is_of_machine(error: BaseException) -> bool:
     names = {cls.__name__ for cls in type(error).__mro__}
     return not names.isdisjoint(_MACHINE) or any(text in str(error) for text in _MACHINE_TEXTS)
 
 
-def _place_of(error: Exception) -> str:
+def _place_of(error: BaseException) -> str:
     """Return the innermost line outside of this package and of libraries, as " (FILE, line N)"; empty without one."""
     frames = traceback.extract_tb(error.__traceback__)
     of_user = next((frame for frame in reversed(frames) if not _is_library(frame.filename)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -261,6 +262,10 @@ def build() -> object:
     return fails(SPEC, 1)
 
 
+def leave() -> object:
+    sys.exit(3)
+
+
 def exhausted() -> object:
     raise MemoryError
 
@@ -301,6 +306,7 @@ def late_network() -> tuple[Late, Callable[[], object]]:
                 "metrics",
             )
         ),
+        ("with_embeddings", leave, r"SystemExit: 3 \(.*test_entrypoint.py, line \d+\)"),
         ("with_embeddings", lambda: torch.zeros(16, 1), r"returns torch.float32 \[16, 1\] for 16 samples"),
         ("with_embeddings", lambda: torch.zeros(16), "backward pass .* does not require grad"),
         ("sample_losses", lambda: torch.zeros(()), r"returns torch.float32 \[\] for 16 samples"),

@@ -60,6 +60,20 @@ def contrasts(spec: ModelSpec, _seed: int) -> nn.Module:
     return Contrasts(spec, nn.Identity())
 
 
+class Whole(Contrasts):
+    """Refuses a batch of few samples."""
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        """Return logits, [n]."""
+        if self.training and len(dense) < 16:
+            raise ValueError("too few negatives")
+        return super().forward(dense, embeddings)
+
+
+def whole(spec: ModelSpec, _seed: int) -> nn.Module:
+    return Whole(spec, nn.Identity())
+
+
 class Diverges(Own):
     """Whose loss is no number."""
 
@@ -128,7 +142,7 @@ def test_nothing_is_measured_where_there_is_no_choice(job: JobSpec) -> None:
     assert found_for(job) == Workers(1, "a trainer has one processor")
 
 
-@pytest.mark.parametrize("factory", ["normalises", "contrasts", "drops"])
+@pytest.mark.parametrize("factory", ["normalises", "contrasts", "drops", "whole"])
 def test_a_network_whose_samples_depend_on_each_other_keeps_one_worker(job: JobSpec, factory: str) -> None:
     found = found_for(of(job, factory))
     assert found.count == 1

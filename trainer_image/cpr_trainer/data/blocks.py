@@ -91,7 +91,7 @@ class Format(Protocol):
         """Name a row (from 0) of a block for a message, as "file, line 7"."""
 
 
-def is_outage(error: Exception) -> bool:
+def is_outage(error: BaseException) -> bool:
     """Tell whether the source failed, and not its content: such an error is waited out."""
     return isinstance(error, OSError) and error.errno is not None  # pyarrow's own errors carry no number.
 
