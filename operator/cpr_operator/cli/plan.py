@@ -19,6 +19,7 @@ from cpr_operator.api.status import Status, WorkersInForce
 from cpr_operator.api.validate import Invalid, parse_spec, parse_status, validate
 from cpr_operator.api.workers import workers_in_force
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
+from cpr_operator.desired.advice import warnings
 from cpr_operator.policy import alternatives
 from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, turns
 from cpr_operator.policy.law import Mode
@@ -42,6 +43,13 @@ def show_invalid(where: str, invalid: tuple[Invalid, ...], console: Console) -> 
         console.print(f"      {escape(each.remedy)}", style="dim")
 
 
+def show_warnings(spec: CPRJobSpec, console: Console) -> None:
+    """Print each part of a valid spec that will not do what it seems to say."""
+    for each in warnings(spec):
+        console.print(f"  [yellow]warning[/yellow] [bold]{escape(each.field)}[/bold]: {escape(each.message)}")
+        console.print(f"      {escape(each.remedy)}", style="dim")
+
+
 def _validate_file(path: Path, console: Console) -> bool:
     try:
         documents = read_documents(path)
@@ -57,6 +65,8 @@ def _validate_file(path: Path, console: Console) -> bool:
         show_invalid(str(path), invalid, console)
         return False
     console.print(f"[green]{escape(str(path))}[/green]: valid{_others(len(documents) - len(jobs))}")
+    for job in jobs:
+        show_warnings(parse_spec(job["spec"]), console)
     return True
 
 
