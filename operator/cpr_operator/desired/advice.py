@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cpr_operator.api.sizes import replay_of
+from cpr_operator.api.quantities import limit_of, main_container, write_bytes
+from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes, shard_bytes, step_of, steps_kept
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.store_spec import Store
 from cpr_operator.api.templates import MERGE_KEYS
@@ -34,6 +35,10 @@ _FOREIGN_LABELS = re.compile(
     r"training\.kubeflow\.org/.*|(tf-|pytorch-)?(replica-type|replica-index|job-name|job-role)"
 )
 _LABEL_REMEDY = "select cprjob.io/job and cprjob.io/role (trainer or shard), or remove the term"
+
+#: A save after fewer steps than these costs more than it protects.
+FEW_STEPS = 20
+_GIB_BITS = 30
 
 #: What Amazon's rules say beyond the schema: docs.aws.amazon.com, "General purpose bucket naming rules".
 _BUCKET_RULES: tuple[tuple[str, str], ...] = (
@@ -65,7 +70,37 @@ def warnings(spec: CPRJobSpec) -> tuple[Invalid, ...]:
     for field, store in stores.items():
         if isinstance(store, Store) and not store.endpoint.startswith("file:"):
             found += _bucket(store.bucket, f"{field}.bucket")
-    return tuple(found)
+    return (*found, *_too_small(spec))
+
+
+def _too_small(spec: CPRJobSpec) -> Iterator[Invalid]:
+    """Memory that cannot hold what the sizes in the spec say; containers without a limit are not judged."""
+    replay = replay_of(spec)
+    field = "spec.shards.template.spec.containers[main].resources"
+    limit = limit_of(main_container(spec.shards.template).get("resources"), "memory")
+    needed = shard_bytes(spec) + redundancy_bytes(spec, replay)
+    if limit is not None and limit < needed:
+        verb = "cannot" if limit < rows_bytes(spec) else "may not"
+        message = f"{_gib(limit)} {verb} hold a shard: it needs {_gib(needed)}, {_gib(rows_bytes(spec))} of it for rows"
+        yield Invalid(field, message, "raise it, remove it, or state more spec.shards.replicas")
+    step, kept = step_of(spec), steps_kept(spec, replay)
+    if replay.memory_bytes and kept < FEW_STEPS:
+        size = _gib(replay.memory_bytes + replay.spill_bytes)
+        pushed = f"a trainer pushes up to {_gib(step.pushed_bytes)} in each"
+        message = f"with {size} the leader saves after every {max(kept, 1)} steps: {pushed}"
+        enough = write_bytes(-(-2 * FEW_STEPS * step.pushed_bytes >> _GIB_BITS) << _GIB_BITS)
+        remedy = f"state {enough}, the pushes of {int(1.5 * FEW_STEPS)} steps, as spec.recovery.replay.memory or spill"
+        yield Invalid("spec.recovery.replay.memory", message, remedy)
+    field = "spec.trainers.template.spec.containers[main].resources"
+    limit = limit_of(main_container(spec.trainers.template).get("resources"), "memory")
+    needed = (spec.trainers.prefetch + 2) * step.vectors_bytes  # the present step, its gradients, and those ahead
+    if limit is not None and limit < needed:
+        message = f"{_gib(limit)} cannot hold a trainer: the vectors of its steps alone take {_gib(needed)}"
+        yield Invalid(field, message, "raise it, lower spec.data.batchSize, or state more spec.trainers.replicas")
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << _GIB_BITS):.3g} GiB"
 
 
 def _ignored(stated: Any, made: Any, field: str) -> Iterator[Invalid]:
