@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from cpr_operator.api.validate import check_description, parse_spec, parse_status
+from cpr_operator.api.validate import check_new, parse_spec, parse_status
 from cpr_operator.cluster.protocol import Cluster, NotFoundError
 from cpr_operator.cluster.views import JobView
 from cpr_operator.desired.names import JobId
@@ -45,7 +45,7 @@ def job_of(view: JobView, *, checked: bool = False) -> Job:
     identity = JobId(view.namespace, view.name, view.uid)
     status, spec = parse_status(view.status), parse_spec(view.spec, checked=checked)
     if status.runtime is None:  # Later the model cannot change, and at the limits this takes longer than reading it.
-        check_description(spec)
+        check_new(spec)
     return Job(identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
 
 

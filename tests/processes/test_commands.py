@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -37,6 +39,7 @@ def write_job(folder: Path, epochs: int = EPOCHS) -> Path:
     (folder / "clicks").mkdir()
     pq.write_table(table.append_column("item", [items]), folder / "clicks" / "rows.parquet", row_group_size=1000)
     document = small_job(
+        ttlSecondsAfterFinished=0,  # a local run is kept for `cprjob export`
         accuracyBudget={"portionOfLostSamples": 0},
         recovery={"replay": {"mode": "Required", "memory": "64Mi"}},
         trainers={"workers": 1},
@@ -101,6 +104,36 @@ def test_run_with_a_killed_pod_is_evaluated_exported_and_served_without_the_trai
     logits, labels = np.array(served.stdout.split(), float), rows["click"].to_numpy()
     assert score["auc"] == pytest.approx(exact_auc(logits, labels), abs=1e-3)
     assert score["log_loss"] == pytest.approx(log_loss(logits, labels), rel=1e-4)
+
+
+@pytest.mark.parametrize("end", ["pipe", "terminal", "hangup"])
+def test_run_whose_output_is_closed_saves_everything(tmp_path: Path, end: str) -> None:
+    mine, its = pty.openpty() if end == "terminal" else os.pipe()
+    command = (*CPRJOB, "run", str(write_job(tmp_path, 4 * EPOCHS)), "--workdir", str(tmp_path / "work"))
+    with (tmp_path / "errors.txt").open("wb") as errors:
+        process = subprocess.Popen(command, stdout=its, stderr=errors, start_new_session=True)
+    os.close(its)
+    os.set_blocking(mine, False)
+
+    def trains() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.read(mine, 1 << 20)  # a terminal that nobody reads stops the program
+        return bool(status(tmp_path).get("progress", {}).get("samples"))
+
+    until(trains)
+    if end == "hangup":
+        process.send_signal(signal.SIGHUP)
+        until(lambda: status(tmp_path)["phase"] == "Suspending")
+        process.send_signal(signal.SIGHUP)  # a terminal sends it, and so does its shell
+    else:
+        os.close(mine)
+    assert process.wait() == 130
+    assert status(tmp_path)["phase"] == "Suspended"
+    assert status(tmp_path)["anchors"]
+    said = (tmp_path / "errors.txt").read_text("utf-8")
+    assert ("To resume the job: cprjob run --resume" in said) is (end != "hangup")
+    if end == "hangup":
+        os.close(mine)
 
 
 def test_interrupted_run_goes_on_with_another_number_of_shards(tmp_path: Path) -> None:

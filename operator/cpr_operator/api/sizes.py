@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -93,6 +94,8 @@ def recoverable(shard: int, lost: Collection[int], shards: int, data_shards: int
 
 
 _VALUE_BYTES = 4
+#: The part of the memory for pushes from which the leader saves early.
+_FULL = 0.75
 #: A shard's code and buffers.
 _PROCESS_BYTES = 300 << 20
 #: What a shard logs of changes, twice, and sends of them: 8 MiB begin a flush, and arrays grow by doubling.
@@ -110,6 +113,50 @@ def rows_bytes(spec: CPRJobSpec) -> int:
 def shard_bytes(spec: CPRJobSpec) -> int:
     """The memory of a shard without redundancy: its rows, a quarter of them for saves under way, and its process."""
     return _ceil(5 * rows_bytes(spec), 4) + _PROCESS_BYTES
+
+
+#: The number of a row in a push: 4 bytes, or 8 of tables with more rows than this.
+_NARROW_ROWS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfTrainer:
+    """What a trainer gets and sends in a step, if ids are drawn evenly: skewed ones repeat more, and are sent once.
+
+    rows: distinct rows. pushed_bytes: their gradients with their numbers, as replay keeps them. vectors_bytes: their
+    vectors. bags: columns of lists whose length the spec does not bound; one id of each is counted.
+    """
+
+    rows: int
+    pushed_bytes: int
+    vectors_bytes: int
+    bags: tuple[str, ...]
+
+
+def step_of(spec: CPRJobSpec) -> StepOfTrainer:
+    """The largest step of a trainer, by tables, dims, batch and lengths of bags."""
+    model = spec.model
+    batch = _ceil(spec.data.batch_size, spec.trainers.replicas)
+    ids = dict.fromkeys((table.name for table in model.tables), 0 if model.features else batch)
+    bags = [table.name for table in model.tables if table.pooling is not None and not model.features]
+    for feature in model.features or ():
+        ids[feature.table] += batch * (feature.max_length or 1)
+        if feature.pooling is not None and feature.max_length is None:
+            bags.append(feature.name)
+    rows = pushed = vectors = 0
+    for table in model.tables:
+        distinct = math.ceil(-table.rows * math.expm1(-ids[table.name] / table.rows))
+        dim = table.dim or model.embedding_dim
+        value_bytes = 2 if spec.trainers.precision == "bf16" else _VALUE_BYTES
+        rows += distinct
+        pushed += distinct * ((8 if table.rows > _NARROW_ROWS else 4) + dim * value_bytes)
+        vectors += distinct * dim * _VALUE_BYTES
+    return StepOfTrainer(rows, pushed, vectors, tuple(bags))
+
+
+def steps_kept(spec: CPRJobSpec, replay: ReplayChoice) -> int:
+    """After how many steps a trainer's memory for replay makes the leader save, at the latest (docs/replay.md)."""
+    return int(_FULL * (replay.memory_bytes + replay.spill_bytes) / max(step_of(spec).pushed_bytes, 1))
 
 
 def redundancy_bytes(spec: CPRJobSpec, replay: ReplayChoice) -> int:

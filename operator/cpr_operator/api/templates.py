@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cpr_contract import env
 from cpr_operator.api.rules.rule import BadPart
 
 #: The key that identifies the items of each list in a pod, as in Kubernetes' strategic merge.
@@ -24,12 +25,37 @@ _CONTAINER_LISTS = ("env", "ports", "volumeMounts")
 _TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 #: MiB of memory that a container requests and is limited to if its template names no resources.
 DEFAULT_MIB = 2048
+#: The package that the trainer image runs.
+_PROGRAM = "cpr_trainer"
 _REMEDY = "write it as in a PodTemplateSpec: kubectl explain pod"
 
 
 def misshapen(template: Mapping[str, Any]) -> BadPart | None:
     """The first part of a template that cannot be merged, with its path below the template, or None."""
     return next(_bad_parts(template), None)
+
+
+def misplaced(template: Mapping[str, Any]) -> BadPart | None:
+    """Why the pods of a template could not train as it means; of one that is not misshapen.
+
+    Templates that were written for other operators name the container that trains as these do, and start a program of
+    their own.
+    """
+    containers: list[Mapping[str, Any]] = (template.get("spec") or {}).get("containers") or []
+    names = [str(each["name"]) for each in containers]
+    if not containers:
+        return None
+    if env.MAIN_CONTAINER not in names:
+        message = f"has {', '.join(names)} and no main, in which the operator runs the trainer image"
+        return BadPart("spec.containers", message, "rename the container that trains to main; if none does, add main")
+    number = names.index(env.MAIN_CONTAINER)
+    command = containers[number].get("command")
+    words = command if isinstance(command, list) else [command]
+    if command and not any(_PROGRAM in str(word) for word in words):
+        message = "would get the operator's arguments in place of the trainer image's program"
+        remedy = f"remove it; a wrapper must end in python3 -m {_PROGRAM}"
+        return BadPart(f"spec.containers[{number}].command", message, remedy)
+    return None
 
 
 def _bad_parts(template: Mapping[str, Any]) -> Iterator[BadPart]:

@@ -25,6 +25,7 @@ from cpr_operator.api.rules import OF_SPEC, STATIC, rule
 from cpr_operator.api.rules.rule import Rule, broken
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import Status
+from cpr_operator.api.templates import misplaced
 from cpr_operator.api.transitions import TRANSITIONS
 
 MAX_SHOWN = 40
@@ -89,10 +90,13 @@ def parse_spec(spec: Mapping[str, Any], *, checked: bool = False) -> CPRJobSpec:
     return parsed
 
 
-def check_description(spec: CPRJobSpec) -> None:
-    """Raise `InvalidSpecError` if a new job is described in more than its pods and its status can hold."""
-    if too_long := _too_long(spec):
-        raise InvalidSpecError(too_long)
+def check_new(spec: CPRJobSpec) -> None:
+    """Raise `InvalidSpecError` for a job that may go on, but not begin.
+
+    It is described in more than its pods and its status can hold, or its templates are another operator's.
+    """
+    if wrong := _too_long(spec) or _misplaced(spec):
+        raise InvalidSpecError(wrong)
 
 
 def parse_status(status: Mapping[str, Any]) -> Status:
@@ -112,7 +116,11 @@ def validate(document: object) -> tuple[Invalid, ...]:
         manifest = _parsed(_Manifest, json_text(document), STATIC)
     except InvalidSpecError as error:
         return error.invalid
-    return _too_large(manifest.spec, len(json_text(document["spec"]))) or _too_long(manifest.spec)
+    return (
+        _too_large(manifest.spec, len(json_text(document["spec"])))
+        or _too_long(manifest.spec)
+        or _misplaced(manifest.spec)
+    )
 
 
 def _too_large(spec: CPRJobSpec, characters: int) -> tuple[Invalid, ...]:
@@ -131,6 +139,12 @@ def _too_long(spec: CPRJobSpec) -> tuple[Invalid, ...]:
         return ()
     message = f"its description for the pods has more than {LONGEST} characters, packed"
     return (Invalid("spec.model", message, "shorten the names of tables, features and columns"),)
+
+
+def _misplaced(spec: CPRJobSpec) -> tuple[Invalid, ...]:
+    templates = {"spec.trainers.template": spec.trainers.template, "spec.shards.template": spec.shards.template}
+    parts = ((field, misplaced(template)) for field, template in templates.items())
+    return tuple(Invalid(f"{field}.{part.path}", part.message, part.remedy) for field, part in parts if part)
 
 
 def json_text(document: Mapping[str, Any]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -66,7 +67,7 @@ class Where:
         given = {"--kubeconfig": self.kubeconfig, "--context": self.context, "-n": self.namespace}
         return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
 
-    @contextmanager
+    @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
         """Ask that cluster. Raises AnswerError for every request that fails."""
         from cpr_operator.client import Client, ClientError
@@ -120,8 +121,26 @@ INTERRUPTED = 130
 _C1 = re.compile(r"\\u00(7f|[89][0-9a-f])")
 
 
+class OutputClosedError(typer.Exit):
+    """The reader of the output has closed its end of the pipe. The command ends silently with exit code 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
 class SafeConsole(Console):
     """Prints no control characters but its own, whatever text it is given."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing further. Raises OutputClosedError."""
+        self.silence()
+        raise OutputClosedError
+
+    def silence(self) -> None:
+        """Print nothing further: the file cannot be written any more."""
+        self.quiet = True
+        with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nothing:
+            os.dup2(nothing.fileno(), self.file.fileno())  # Python flushes the file once more when it ends
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as Console does."""
@@ -138,7 +157,7 @@ out = SafeConsole(width=None if sys.stdout.isatty() else 120)
 err = SafeConsole(stderr=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
     """Print the user's mistakes, missing packages and what failed elsewhere without a traceback, then exit."""
     # Not before a command runs: they are most of what there is to import.
@@ -164,7 +183,7 @@ def usage_errors() -> Iterator[None]:
         raise typer.Exit(USAGE) from error
 
 
-@contextmanager
+@contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """End quietly at Ctrl-C, for commands that only look."""
     try:

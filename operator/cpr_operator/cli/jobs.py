@@ -41,6 +41,8 @@ def submit(
     where: Where,
 ) -> None:
     """Create jobs on the cluster."""
+    from cpr_operator.cli.plan import show_warnings
+
     with usage_errors():
         documents = _manifests(files)
         if watch and len(documents) != 1:
@@ -49,6 +51,7 @@ def submit(
             created = [client.submit(each) for each in documents]
             for job in created:
                 out.print(f"created {job.namespace}/{job.name}", markup=False, highlight=False)
+                show_warnings(job.spec, err)
             if watch:
                 there = Where(where.kubeconfig, where.context, created[0].namespace)
                 raise typer.Exit(_watch(there, created[0].name))

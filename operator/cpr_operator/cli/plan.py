@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from cpr_operator import policy
-from cpr_operator.api.sizes import redundancy_bytes, replay_in_force, rows_bytes
+from cpr_operator.api.sizes import (
+    ReplayChoice,
+    redundancy_bytes,
+    replay_in_force,
+    rows_bytes,
+    shard_bytes,
+    step_of,
+    steps_kept,
+)
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status, WorkersInForce
 from cpr_operator.api.validate import Invalid, parse_spec, parse_status, validate
 from cpr_operator.api.workers import workers_in_force
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
+from cpr_operator.desired.advice import warnings
 from cpr_operator.policy import alternatives
 from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, turns
 from cpr_operator.policy.law import Mode
@@ -42,6 +51,13 @@ def show_invalid(where: str, invalid: tuple[Invalid, ...], console: Console) -> 
         console.print(f"      {escape(each.remedy)}", style="dim")
 
 
+def show_warnings(spec: CPRJobSpec, console: Console) -> None:
+    """Print each part of a valid spec that will not do what it seems to say."""
+    for each in warnings(spec):
+        console.print(f"  [yellow]warning[/yellow] [bold]{escape(each.field)}[/bold]: {escape(each.message)}")
+        console.print(f"      {escape(each.remedy)}", style="dim")
+
+
 def _validate_file(path: Path, console: Console) -> bool:
     try:
         documents = read_documents(path)
@@ -57,6 +73,8 @@ def _validate_file(path: Path, console: Console) -> bool:
         show_invalid(str(path), invalid, console)
         return False
     console.print(f"[green]{escape(str(path))}[/green]: valid{_others(len(documents) - len(jobs))}")
+    for job in jobs:
+        show_warnings(parse_spec(job["spec"]), console)
     return True
 
 
@@ -88,23 +106,43 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     replay = replay_in_force(spec, status)
     more, workers = redundancy_bytes(spec, replay), workers_in_force(spec, status)
     if as_json:
-        memory = {"rows_bytes": rows_bytes(spec), "redundancy_bytes": more}
-        out.print_json(
-            json.dumps(
-                {**_document(inputs), "replay": asdict(replay), "workers": workers.to_dict(), "shard_memory": memory}
-            )
-        )
+        step = asdict(step_of(spec)) | {"steps_until_full": steps_kept(spec, replay) if replay.memory_bytes else None}
+        document = _document(inputs) | {
+            "replay": asdict(replay),
+            "workers": workers.to_dict(),
+            "shard_memory": {
+                "rows_bytes": rows_bytes(spec),
+                "redundancy_bytes": more,
+                "needed_bytes": shard_bytes(spec) + more,
+            },
+            "trainer_step": step,
+            "warnings": [asdict(each) for each in warnings(spec)],
+        }
+        out.print_json(json.dumps(document))
         return
     chosen = policy.plan(inputs)
-    out.print(chosen.reason, highlight=False, soft_wrap=True)
+    out.print(chosen.reason, markup=False, highlight=False, soft_wrap=True)
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = alternatives.break_even(inputs)
-    out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
-    out.print(_workers(workers), highlight=False)
-    if more:
-        rows = f"{_mib(rows_bytes(spec))} of rows and their optimizer state"
-        out.print(f"A shard holds {rows}, and redundancy takes {_mib(more)} more.", highlight=False)
+    replays = f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}."
+    for line in (replays, _workers(workers), *_memory(spec, replay, more)):
+        out.print(line, markup=False, highlight=False)
+    show_warnings(spec, out)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
+
+
+def _memory(spec: CPRJobSpec, replay: ReplayChoice, more: int) -> Iterator[str]:
+    """How much memory the pods of each role need, by the sizes in the spec."""
+    rows, step = rows_bytes(spec), step_of(spec)
+    redundancy = f", and redundancy takes {_mib(more)} more" if more else ""
+    yield (
+        f"A shard holds {_mib(rows)} of rows and their optimizer state{redundancy};"
+        f" with saves under way it needs {_mib(shard_bytes(spec) + more)}."
+    )
+    some = ", ".join(step.bags[:3]) + (", ..." if step.bags[3:] else "")
+    bags = f", with one id in each bag of {some}" if step.bags else ""
+    kept = f"; {steps_kept(spec, replay):,} steps fill its memory for replay" if replay.memory_bytes else ""
+    yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{kept}."
 
 
 def _workers(workers: WorkersInForce) -> str:

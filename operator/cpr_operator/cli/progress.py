@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import Shard, Status, Trainer
+from cpr_operator.cli.console import OutputClosedError, SafeConsole, err
 from cpr_operator.cluster.protocol import Event
 
 # The state of a running job at one moment, as the progress display shows it. Pure.
@@ -141,6 +143,39 @@ class PlainProgress:
 
     def close(self) -> None:
         """See `Progress`."""
+
+
+class ClosableProgress:
+    """Goes on with the standard error once the console cannot be written any more, and calls `on_closed`.
+
+    The pipe of `| head` is closed so, and a terminal whose window is closed. `console` is where to print.
+    """
+
+    def __init__(self, console: SafeConsole, on_closed: Callable[[], None]) -> None:
+        self.console = console
+        self._progress = open_progress(console)
+        self._on_closed = on_closed
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See `Progress`."""
+        self._attempt(lambda progress: progress.show(snapshot))
+
+    def tell(self, text: str) -> None:
+        """See `Progress`."""
+        self._attempt(lambda progress: progress.tell(text))
+
+    def close(self) -> None:
+        """See `Progress`."""
+        self._attempt(lambda progress: progress.close())
+
+    def _attempt(self, write: Callable[[Progress], None]) -> None:
+        try:
+            write(self._progress)
+        except (OutputClosedError, OSError):
+            self.console.silence()
+            self.console, self._progress = err, PlainProgress(err)
+            self._progress.tell("The output is closed.")
+            self._on_closed()
 
 
 def open_progress(console: Console) -> Progress:

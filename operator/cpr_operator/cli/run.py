@@ -16,15 +16,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli import check_trainer_image
-from cpr_operator.cli.console import INTERRUPTED
+from cpr_operator.cli.console import INTERRUPTED, OutputClosedError, SafeConsole
 from cpr_operator.cli.document import DocumentError, changed_spec, read_job
 from cpr_operator.cli.kills import Kill, check_targets
-from cpr_operator.cli.progress import open_progress
 from cpr_operator.cli.report import next_step_here, print_summary, report
 from cpr_operator.cli.watch import Watch
 from cpr_operator.cluster.local import LocalCluster
@@ -84,6 +81,8 @@ async def operating(cluster: LocalCluster, job: JobView, timing: Timing = TIMING
 
 
 RUNS = Path("cprjob-runs")
+#: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported.
+KEPT = {"ttlSecondsAfterFinished": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class RunOptions:
     report: Path | None
 
 
-def run(options: RunOptions, console: Console) -> int:
+def run(options: RunOptions, console: SafeConsole) -> int:
     """Run a job to its end; returns the exit code: 0 only if it succeeded.
 
     Raises DocumentError, InvalidDocumentError, KillError before any process is started.
@@ -108,7 +107,7 @@ def run(options: RunOptions, console: Console) -> int:
     return asyncio.run(_run(options, console))
 
 
-async def _run(options: RunOptions, console: Console) -> int:
+async def _run(options: RunOptions, console: SafeConsole) -> int:
     workdir = _workdir(options)
     document = None if options.file is None else read_job(options.file, options.changes, workdir / "store")
     if document is not None:
@@ -118,7 +117,8 @@ async def _run(options: RunOptions, console: Console) -> int:
         _check_kills(options.kills, job.spec)
         watch, status = await _follow(cluster, job, options.kills, console)
     speed = watch.pace.samples_per_s if watch.pace else None
-    print_summary(console, job.name, status, speed, next_step_here(status, workdir))
+    with contextlib.suppress(OutputClosedError, OSError):  # then the folder alone has the outcome
+        print_summary(watch.console, job.name, status, speed, next_step_here(status, workdir))
     if options.report is not None:
         options.report.write_text(json.dumps(report(job.name, status, speed), indent=2) + "\n", "utf-8")
     if status.phase == "Succeeded":
@@ -127,17 +127,13 @@ async def _run(options: RunOptions, console: Console) -> int:
 
 
 async def _follow(
-    cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: Console
+    cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: SafeConsole
 ) -> tuple[Watch, Status]:
     """Run passes and watch until the job is over."""
-    progress = open_progress(console)
-    watch = Watch(cluster, job, kills=kills, progress=progress, clock=time.monotonic)
-    try:
-        with _interrupts(watch):
-            async with operating(cluster, job):
-                return watch, await watch.follow()
-    finally:
-        progress.close()
+    watch = Watch(cluster, job, kills=kills, console=console, clock=time.monotonic)
+    with _interrupts(watch):
+        async with operating(cluster, job):
+            return watch, await watch.follow()
 
 
 def _workdir(options: RunOptions) -> Path:
@@ -165,25 +161,30 @@ async def _open_job(
     jobs = await cluster.list_jobs(())
     match document, jobs:
         case None, (job,):
-            if changes:
-                cluster.change_spec(job.namespace, job.name, changed_spec(job.spec, job.status, changes))
-            return cluster.change_spec(job.namespace, job.name, {"suspend": False})
+            spec = changed_spec(job.spec, job.status, changes) if changes else {}
+            return cluster.change_spec(job.namespace, job.name, {**spec, "suspend": False, **KEPT})
         case None, _:
             raise DocumentError(f"there is no job to resume in {workdir}")
         case dict(), ():
-            return cluster.create_job(document)
+            return cluster.create_job({**document, "spec": {**document["spec"], **KEPT}})
         case _:
             raise DocumentError(f"{workdir} already contains a job; resume it with --resume, or choose another folder")
 
 
 @contextlib.contextmanager
 def _interrupts(watch: Watch) -> Iterator[None]:
-    """Send Ctrl-C and SIGTERM to the watch while the context lasts."""
+    """Send Ctrl-C, SIGTERM and SIGHUP to the watch while the context lasts.
+
+    A terminal that is closed may send SIGHUP twice, and more than that stops nothing at once. `nohup` ignores it.
+    """
+    handlers = {signal.SIGINT: watch.interrupt, signal.SIGTERM: watch.interrupt}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = watch.suspend
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, watch.interrupt)
+    for number, handle in handlers.items():
+        loop.add_signal_handler(number, handle)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in handlers:
             loop.remove_signal_handler(number)

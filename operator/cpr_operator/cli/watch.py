@@ -10,8 +10,9 @@ from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Status
+from cpr_operator.cli.console import SafeConsole
 from cpr_operator.cli.kills import Kill, due
-from cpr_operator.cli.progress import Pace, Progress, Snapshot, event_line
+from cpr_operator.cli.progress import ClosableProgress, Pace, Snapshot, event_line
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile.observe import takes_part
@@ -23,7 +24,8 @@ REPORT_DEADLINE_S = 1.0
 class Watch:
     """Polls a job several times a second until the run is over, and kills members when due.
 
-    `pace` is the speed of the whole run so far, None before a leader's first report.
+    `pace` is the speed of the whole run so far, None before a leader's first report. `interrupted`: the job is asked to
+    suspend, by the user or because nobody reads the output any more.
     """
 
     def __init__(
@@ -32,36 +34,46 @@ class Watch:
         job: JobView,
         *,
         kills: tuple[Kill, ...],
-        progress: Progress,
+        console: SafeConsole,
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._job = job
         self._kills = kills
-        self._progress = progress
+        self._progress = ClosableProgress(console, self.suspend)
         self._clock = clock
         self._start = clock()
         self._told = 0
-        self._interrupts = 0
+        self.interrupted = False
         self._abandoned = asyncio.Event()
         self.pace: Pace | None = None
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether the user asked to stop."""
-        return self._interrupts > 0
-
     def interrupt(self) -> None:
-        """Handle Ctrl-C: the first suspends the job, which saves everything; the next stops at once."""
-        self._interrupts += 1
-        if self._interrupts == 1:
+        """Handle Ctrl-C and SIGTERM: the first suspends the job, which saves everything; the next stops at once."""
+        if self.interrupted:
+            self._abandoned.set()
+        self.suspend()
+
+    def suspend(self) -> None:
+        """Suspend the job, which saves everything. Once it is asked to, this does nothing."""
+        if not self.interrupted:
+            self.interrupted = True
             self._cluster.change_spec(self._job.namespace, self._job.name, {"suspend": True})
             self._progress.tell("Saving everything, then stopping. Press Ctrl-C again to stop at once.")
-        else:
-            self._abandoned.set()
+
+    @property
+    def console(self) -> SafeConsole:
+        """Where the outcome can be printed."""
+        return self._progress.console
 
     async def follow(self) -> Status:
         """Wait until the job succeeded, failed, was suspended or the user gave up; its status then."""
+        try:
+            return await self._follow()
+        finally:
+            self._progress.close()
+
+    async def _follow(self) -> Status:
         while True:
             job = await self._cluster.get_job(self._job.namespace, self._job.name)
             status = Status.model_validate(job.status)

@@ -76,8 +76,18 @@ def after_quiet(belief: Belief, seconds: float) -> Belief:
 NEWEST = 0.3
 
 
-#: Values to assume until they are measured, in seconds.
+#: Values to assume until they are measured, in seconds: of a shard with few rows.
 GUESSES = {"save_stall_s": 0.1, "commit_s": 1.0, "load_s": 5.0, "reschedule_s": 5.0}
+#: What a shard writes to a store and reads from it, in bytes a second, and the part of a save's duration that steps
+#: lose: measurements of docs/snapshots.md, rounded to the careful side.
+WRITES_A_S, READS_A_S, STALLED = 256 << 20, 1 << 30, 0.05
+
+
+def guessed(shard_bytes: int) -> dict[str, float]:
+    """The values to assume for shards with rows of so many bytes."""
+    commit_s, load_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
+    by_size = {"save_stall_s": STALLED * commit_s, "commit_s": commit_s, "load_s": load_s}
+    return {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +118,12 @@ class Costs:
         commit_s: float | None = None,
         load_s: float | None = None,
         reschedule_s: float | None = None,
+        shard_bytes: int = 0,
     ) -> Costs:
-        """Costs from measurements; None stands for the guess."""
+        """Costs from measurements; None stands for the guess, which grows with the rows of a shard."""
         given = {"save_stall_s": save_stall_s, "commit_s": commit_s, "load_s": load_s, "reschedule_s": reschedule_s}
-        known = {name: GUESSES[name] if value is None else value for name, value in given.items()}
+        guesses = guessed(shard_bytes)
+        known = {name: guesses[name] if value is None else value for name, value in given.items()}
         return cls(**known, guessed=tuple(name for name, value in given.items() if value is None))
 
 

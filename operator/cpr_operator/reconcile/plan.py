@@ -7,7 +7,7 @@ from statistics import fmean
 
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator import policy
-from cpr_operator.api.sizes import data_shards_of, replay_in_force
+from cpr_operator.api.sizes import data_shards_of, replay_in_force, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counted, Plan, Policy, ReplayInForce, Status
 from cpr_operator.clocks import elapsed_s
@@ -75,6 +75,7 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
             commit_s=learnt.commit_seconds,
             load_s=learnt.load_seconds,
             reschedule_s=learnt.reschedule_seconds,
+            shard_bytes=rows_bytes(spec),
         ),
         basis=spec.accuracy_budget.basis,
         fixed_bits=_fixed_bits(spec),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes
+from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes, step_of
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
@@ -16,7 +16,7 @@ from cpr_trainer.parity.coding import Parts
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
-from support.documents import Edits, edited
+from support.documents import FEATURES, Edits, edited
 from support.shard_job import shard_roster
 
 TABLES: Edits = {
@@ -26,6 +26,15 @@ TABLES: Edits = {
         {"name": "c", "rows": 250, "dim": 7},
     ],
     "spec.model.entrypoint": "my.package:Network",
+}
+BAGS: Edits = FEATURES | {
+    "spec.data.batchSize": 1000,
+    "spec.model.entrypoint": "my.package:Network",
+    "spec.model.features": [
+        {"name": "one", "column": "one", "table": "a"},
+        {"name": "list", "column": "list", "table": "b", "pooling": "Sum", "maxLength": 28},
+        {"name": "free", "column": "free", "table": "b", "pooling": "Mean"},
+    ],
 }
 
 
@@ -51,6 +60,27 @@ def test_the_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) ->
     row_bytes = [segment.row_bytes for segment in arenas[0].segments]
     assert rows_bytes(spec) == sum(rows * size for rows, size in zip(largest, row_bytes, strict=True))
     assert redundancy_bytes(spec, replay_of(spec)) == parity + sum(largest) + (72 << 20)
+
+
+@pytest.mark.parametrize(
+    ("edits", "rows", "row_bytes", "bags"),
+    [
+        ({"spec.data.batchSize": 1000}, 2 * 1000, 4 + 4 * 4, ()),
+        ({"spec.data.batchSize": 1000, "spec.trainers.replicas": 4}, 2 * 250, 4 + 4 * 4, ()),
+        ({"spec.data.batchSize": 1000, "spec.trainers.precision": "bf16"}, 2 * 1000, 4 + 4 * 2, ()),
+        ({"spec.data.batchSize": 1000, "spec.model.tables.0.rows": 1}, 1 + 1000, 4 + 4 * 4, ()),
+        (BAGS, 30 * 1000, 4 + 4 * 4, ("free",)),
+    ],
+)
+def test_step_of_a_trainer_has_each_row_of_its_batch_once(
+    edits: Edits, rows: int, row_bytes: int, bags: tuple[str, ...]
+) -> None:
+    large: Edits = {"spec.model.tables.0.rows": 2**31, "spec.model.tables.1.rows": 2**31}
+    step = step_of(parse_spec(edited(large | edits)["spec"]))
+    assert step.rows == pytest.approx(rows, rel=1e-3)
+    assert step.pushed_bytes == pytest.approx(rows * row_bytes, rel=1e-3)
+    assert step.vectors_bytes == pytest.approx(rows * 16, rel=1e-3)
+    assert step.bags == bags
 
 
 def test_a_shard_whose_template_names_nothing_gets_the_memory_for_it() -> None:

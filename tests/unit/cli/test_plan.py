@@ -100,6 +100,30 @@ def test_a_plan_says_how_much_memory_redundancy_takes(tmp_path: Path, k: int, sh
     assert f"redundancy takes {memory['redundancy_bytes'] / (1 << 20):,.1f} MiB more" in words
 
 
+def test_guesses_follow_the_sizes_in_the_manifest(tmp_path: Path) -> None:
+    """As MLPerf's DLRM: five tables of 40 million rows with 128 values and as many of state, over 16 shards."""
+    tables = [{"name": f"c{index}", "rows": 40_000_000} for index in range(5)]
+    model = {"embeddingDim": 128, "topMlp": [1], "tables": tables, "bottomMlp": [128]}
+    model["sparseOptimizer"] = {"kind": "Adagrad", "learningRate": 0.005}
+    data = {"format": "Synthetic", "samples": 10**9, "batchSize": 1 << 19}
+    small = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "8Gi"}}}]}}
+    given = {"model": model, "data": data, "recovery": {}, "shards": {"replicas": 16, "template": small}}
+    file = write(tmp_path / "job.yaml", **given, trainers={"replicas": 8})
+    found = plan(file)
+    assert found["shard_memory"]["rows_bytes"] == 5 * 40_000_000 * 256 * 4 // 16
+    assert found["inputs"]["commitSeconds"] == pytest.approx(found["shard_memory"]["rows_bytes"] / (256 << 20))
+    assert found["inputs"]["saveStallSeconds"] > 2
+    assert found["inputs"]["loadSeconds"] > 10
+    assert found["trainer_step"]["pushed_bytes"] == pytest.approx(5 * 65536 * 516, rel=1e-3)
+    assert found["trainer_step"]["steps_until_full"] == 1
+    fields = {each["field"]: each["message"] for each in found["warnings"]}
+    assert "cannot hold a shard" in fields["spec.shards.template.spec.containers[main].resources"]
+    assert "the leader saves after every 1 steps" in fields["spec.recovery.replay.memory"]
+    words = " ".join(runner.invoke(app, ["plan", file]).output.split())
+    assert "1 steps fill its memory for replay" in words
+    assert "warning spec.recovery.replay.memory" in words
+
+
 def test_a_forced_mode_and_a_fixed_interval_are_obeyed(tmp_path: Path) -> None:
     forced = plan(write(tmp_path / "job.yaml", recovery={"mode": "Full"}))
     assert forced["mode"] == "Full"
