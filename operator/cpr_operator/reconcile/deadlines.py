@@ -43,15 +43,16 @@ def overdue(draft: Draft) -> str:
 def not_replaced(draft: Draft) -> str:
     """The replacements whose pods have not started within the recovery's deadline, in words; empty without any.
 
-    A replacement that runs is not among them: it restores, or waits for others. Nor does a deadline count while
-    training goes on without the lost shards.
+    A replacement that runs is not among them: it restores, or waits for others. Nor does the deadline count while
+    training goes on without the lost members, or may do so: a leader that runs has to answer.
     """
     deadline_s, leader = draft.spec.recovery.deadline_seconds, leader_report(draft.observed)
     if deadline_s is None or draft.observed.watched_s < deadline_s:
         return ""
-    if leader is not None and leader.state in AT_WORK and not leader.waiting_for:
-        return ""
     waiting = {m.name: m for m in draft.status.members if not_started(draft.facts[m.name])}
+    silent = leader is None and draft.status.trainers[draft.status.leader or 0].name not in waiting
+    if silent or (leader is not None and leader.state in AT_WORK and not leader.waiting_for):
+        return ""
     since = draft.now - deadline_s
     late = [n for n, m in waiting.items() if _is_late(m, draft.facts[n], since, leader_answers=False)]
     return _with_causes(draft, f"replacements did not start within {deadline_s} s", late) if late else ""

@@ -165,12 +165,12 @@ async def recovering(victim: str, **changes: object) -> Simulation:
     driver.cluster.total = LONG
     await until(driver, lambda status: status.progress.samples > 900)
     no_node(driver.cluster)
-    driver.cluster.kill(victim, 1)
+    driver.cluster.kill(*("trainer", 0) if victim == "leader" else (victim, 1))
     return driver
 
 
 @pytest.mark.parametrize("replay", ["Off", "Auto"])
-@pytest.mark.parametrize("victim", ["shard", "trainer"])
+@pytest.mark.parametrize("victim", ["shard", "trainer", "leader"])
 async def test_recovery_deadline_gives_nodes_back_and_the_job_resumes(victim: str, replay: str) -> None:
     driver = await recovering(victim, recovery__replay={"mode": replay})
     since = driver.cluster.now
@@ -180,7 +180,8 @@ async def test_recovery_deadline_gives_nodes_back_and_the_job_resumes(victim: st
     suspended = said(driver.status(), "Suspended")
     assert suspended is not None
     assert (suspended.status, suspended.reason) == ("True", RECOVERY_EXCEEDED)
-    for words in (f"within 30 s: {victim}/1; {victim}/1: 0/3 nodes", "spec.recovery.deadlineSeconds"):
+    name = "trainer/0" if victim == "leader" else f"{victim}/1"
+    for words in (f"within 30 s: {name}; {name}: 0/3 nodes", "spec.recovery.deadlineSeconds"):
         assert words in suspended.message
     assert driver.cluster.pods == {}
     any_node(driver.cluster)
@@ -210,6 +211,9 @@ async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_repl
     any_node(driver.cluster)
     _store(down=True)(driver.cluster)
     assert await phases_within(driver, 60) == {"Recovering"}, "it restores"
+    driver = await recovering("trainer")
+    unheard(driver, 10**6)
+    assert await phases_within(driver, 60) == {"Recovering"}, "nobody knows whether it trains"
 
 
 async def phases_within(driver: Simulation, seconds: float) -> set[str]:
