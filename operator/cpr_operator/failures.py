@@ -30,6 +30,8 @@ UNSCHEDULABLE = "Unschedulable"
 #: Reason of UNDONE: the leader exited normally after its final anchor was committed, and its message cannot be read.
 RESULT_UNREADABLE = "ResultUnreadable"
 _SIGNAL_BASE = 128
+#: How a `Problem` begins: its keys are sorted. Of one that cannot be read so many characters are shown.
+_PROBLEM, _SHOWN_CHARS = '{"message":', 400
 
 
 class Kind(enum.StrEnum):
@@ -225,8 +227,10 @@ def _terminated(pod: PodView) -> Failure | None:
     if container.reason == OOM_KILLED:  # seen with exit codes 137 and 0
         message = "the container ran out of memory; raise its limit in the pod template"
         return _with_container(Kind.OOM_KILLED, container.reason, message, pod)
-    kind = _kind_of_exit(pod, container.exit_code)
-    failure = _with_container(kind, container.reason or kind, _exit_message(container.exit_code), pod)
+    kind, message = _kind_of_exit(pod, container.exit_code), _exit_message(container.exit_code)
+    if container.message.startswith(_PROBLEM):  # a kubelet cut it, or else it replaces this message
+        message = f"{message}: {container.message[:_SHOWN_CHARS]}"
+    failure = _with_container(kind, container.reason or kind, message, pod)
     problem = failure.problem
     if problem is None:
         return failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 from cpr_contract import env
 from cpr_operator.api.status import (
@@ -144,12 +145,13 @@ def _undone_again(draft: Draft) -> FailJob | None:
 
     The restart limit does not count such ends, and another attempt would end the same way.
     """
-    last = draft.status.failures[-1] if draft.status.failures else None
-    if last is None or (last.role, last.kind) != (env.ROLE_TRAINER, Kind.UNDONE):
-        return None
+    undone = takewhile(lambda f: (f.role, f.kind) == (env.ROLE_TRAINER, Kind.UNDONE), reversed(draft.status.failures))
+    before = {record.index: record.incarnation for record in undone}
     for trainer in draft.status.trainers:
         match draft.facts.get(trainer.name):
-            case Lost(failure=Failure(kind=Kind.UNDONE, message=message)) if trainer.incarnation > last.incarnation:
+            case Lost(failure=Failure(kind=Kind.UNDONE, message=message)) if (
+                0 <= before.get(trainer.index, -1) < trainer.incarnation
+            ):
                 return FailJob(
                     Kind.UNDONE,
                     f"{trainer.name}: {message}; this is the second time, and nothing else has failed in between; see "

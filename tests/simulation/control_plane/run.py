@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_report
@@ -18,7 +19,7 @@ from cpr_operator.queueing import QuotaRelease
 from cpr_operator.reading import job_of
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.queue import holds_quota, uses_quota
+from cpr_operator.reconcile.queue import holds_quota, spares_in, uses_quota
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import TOTAL, Scenario, spec
 
@@ -207,6 +208,8 @@ class Simulation:
         if self.scenario.queue and uses_quota(pods, self.cluster.server_now):
             workloads = [each for each in self.cluster.objects.values() if each["kind"] == "Workload"]
             assert any(map(holds_quota, workloads)), "the quota was given back before the pods were gone"
+            spares = [pod for pod in pods if pod.role == env.ROLE_SPARE and not pod.ended]
+            assert len(spares) <= max(map(spares_in, workloads)), "there are spares without quota"
 
     def _check_fencing(self) -> None:
         """No incarnation of a shard serves beside its successor."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from simulation.control_plane.failpoints import (
-    cut_result,
     damage_anchor,
     damage_save,
     drain,
@@ -18,10 +17,12 @@ from simulation.control_plane.failpoints import (
 from simulation.control_plane.kueue import admit, delete_workload, no_workload, preempt, waits
 from simulation.control_plane.workload import (
     after,
+    any_node,
     both,
     case,
     leader_ended,
     meeting,
+    no_node,
     phase,
     reapply,
     restoring,
@@ -292,10 +293,24 @@ SCENARIOS = (
     ),
     case(
         "unschedulable for ever",
-        (after(0), lambda c: setattr(c, "unschedulable", "0/3 nodes are available")),
+        (after(0), no_node),
         ends="Failed",
     ),
-    case("the end of the leader's result is cut", (HALF, cut_result(slice(250)))),
+    case(
+        "a replacement finds no node before the recovery's deadline",
+        (HALF, both(no_node, kill("shard", 1))),
+        (phase("Suspended"), any_node),
+        spec=spec(recovery__deadlineSeconds=5),
+        replaced=ALL,
+        deadline_s=900,
+    ),
+    case(
+        "a replacement finds no node before the recovery's deadline, and the job is to fail",
+        (HALF, both(no_node, kill("trainer", 1))),
+        spec=spec(recovery__deadlineSeconds=5, recovery__onDeadline="Fail"),
+        ends="Failed",
+        replaced="trainer/1",
+    ),
     case("all members are killed", (HALF, kill_all), replaced=ALL),
     case("the newest save is damaged", (HALF, both(damage_save(1), kill("shard", 1))), replaced="shard/1"),
     case(

@@ -151,6 +151,15 @@ def scale(trainers: int) -> Action:
     return act
 
 
+def no_node(cluster: FakeCluster) -> None:
+    """From now on no node has room for a new pod."""
+    cluster.unschedulable = "0/3 nodes are available"
+
+
+def any_node(cluster: FakeCluster) -> None:
+    cluster.unschedulable = ""
+
+
 def restoring(index: int) -> Trigger:
     """A process that restores this shard runs."""
     return lambda c: any(

@@ -7,10 +7,20 @@ import pytest
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
 from cpr_operator.memory import LOOK_UP_S
-from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
+from cpr_operator.reconcile.deadlines import EXCEEDED, PAUSE_S, RECOVERY_EXCEEDED
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TICK_S, Simulation
-from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
+from simulation.control_plane.workload import (
+    Scenario,
+    after,
+    any_node,
+    no_node,
+    phase,
+    resume,
+    spec,
+    suspend,
+    trained,
+)
 
 LONG = 1_000_000  # samples: the job is not over before the test is
 DEADLINE_S = 60.0
@@ -147,6 +157,71 @@ async def test_a_volume_that_cannot_be_mounted_is_named_before_and_after_the_dea
     assert failed.message.startswith(f"not all pods were ready within 60 s: shard/1; shard/1: {words}")
     assert set(driver.cluster.looked_up) == {"job-12345-shard-1-1"}
     assert len(driver.cluster.looked_up) <= 60 / LOOK_UP_S + 1
+
+
+async def recovering(victim: str, **changes: object) -> Simulation:
+    """A job that has lost a member, for whose replacement there is no node."""
+    driver = Simulation(Scenario("recovering", (), spec(data__samples=LONG, recovery__deadlineSeconds=30, **changes)))
+    driver.cluster.total = LONG
+    await until(driver, lambda status: status.progress.samples > 900)
+    no_node(driver.cluster)
+    driver.cluster.kill(*("trainer", 0) if victim == "leader" else (victim, 1))
+    return driver
+
+
+@pytest.mark.parametrize("replay", ["Off", "Auto"])
+@pytest.mark.parametrize("victim", ["shard", "trainer", "leader"])
+async def test_recovery_deadline_gives_nodes_back_and_the_job_resumes(victim: str, replay: str) -> None:
+    driver = await recovering(victim, recovery__replay={"mode": replay})
+    since = driver.cluster.now
+    await until(driver, lambda status: status.phase == "Suspending")
+    assert 30 <= driver.cluster.now - since < 40
+    await until(driver, lambda status: status.phase == "Suspended")
+    suspended = said(driver.status(), "Suspended")
+    assert suspended is not None
+    assert (suspended.status, suspended.reason) == ("True", RECOVERY_EXCEEDED)
+    name = "trainer/0" if victim == "leader" else f"{victim}/1"
+    for words in (f"within 30 s: {name}; {name}: 0/3 nodes", "spec.recovery.deadlineSeconds"):
+        assert words in suspended.message
+    assert driver.cluster.pods == {}
+    any_node(driver.cluster)
+    before = driver.status().progress.samples
+    await until(driver, lambda status: status.phase == "Running" and status.progress.samples > before)
+    assert driver.cluster.now - since < 2 * PAUSE_S
+    assert driver.status().counters.generation == 1, "the loss of a shard fits the budget"
+    assert victim == "shard" or not any(driver.status().ledger.ranges)
+
+
+async def test_recovery_deadline_fails_the_job_if_that_is_asked_for_later() -> None:
+    driver = await recovering("trainer")
+    await driver.passes(20)
+    recovery = driver.cluster.jobs["default", "job"].spec["recovery"]
+    driver.cluster.set_spec("job", recovery={**recovery, "onDeadline": "Fail"})
+    await until(driver, lambda status: status.phase == "Failed")
+    failed = said(driver.status(), "Failed")
+    assert failed is not None
+    assert failed.reason == RECOVERY_EXCEEDED
+    assert "trainer/1: 0/3 nodes" in failed.message
+
+
+async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_replacement_runs() -> None:
+    driver = await recovering("shard", recovery__onShardLoss="Degrade", accuracyBudget__portionOfLostSamples=0.9)
+    assert await phases_within(driver, 60) == {"Recovering"}
+    driver = await recovering("shard")
+    any_node(driver.cluster)
+    _store(down=True)(driver.cluster)
+    assert await phases_within(driver, 60) == {"Recovering"}, "it restores"
+    driver = await recovering("trainer")
+    unheard(driver, 10**6)
+    assert await phases_within(driver, 60) == {"Recovering"}, "nobody knows whether it trains"
+
+
+async def phases_within(driver: Simulation, seconds: float) -> set[str]:
+    found = set()
+    for _ in range(int(seconds / TICK_S)):
+        await driver.passes(1)
+        found.add(driver.status().phase)
+    return found
 
 
 def _store(*, down: bool) -> Callable[[SimulatedCluster], None]:

@@ -71,6 +71,13 @@ async def test_a_store_that_cannot_be_reached_uses_up_no_restart() -> None:
     assert life.status.restart_times == ()
 
 
+async def test_job_succeeds_with_the_final_anchor_of_a_result_whose_end_is_cut() -> None:
+    life = await Simulation(Scenario("cut", ((trained(600), cut_result(slice(250))),))).run()
+    assert (life.status.phase, life.status.failures, life.status.progress.samples) == ("Succeeded", (), 2000)
+    assert life.status.result is not None
+    assert life.status.result.key == life.cluster.plane().store.anchors[-1].key
+
+
 @pytest.mark.parametrize("trainers", [1, 2])
 @pytest.mark.parametrize("budget", [0.3, 0.0])
 async def test_second_end_without_a_readable_result_fails_the_job(trainers: int, budget: float) -> None:
