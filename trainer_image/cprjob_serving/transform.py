@@ -255,7 +255,7 @@ def _whole(value: Any) -> bytes:
     if isinstance(value, (float, np.floating)):
         if np.isnan(value):
             return b""
-        if not float(value).is_integer() or abs(value) > LARGEST_WHOLE:
+        if not float(value).is_integer() or abs(float(value)) > LARGEST_WHOLE:
             raise wrong
         value = int(value)
     text = _text(value).strip(b" \t")

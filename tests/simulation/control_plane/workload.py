@@ -151,12 +151,12 @@ def scale(trainers: int) -> Action:
     return act
 
 
-def no_node(cluster: FakeCluster) -> None:
+def no_node(cluster: SimulatedCluster) -> None:
     """From now on no node has room for a new pod."""
     cluster.unschedulable = "0/3 nodes are available"
 
 
-def any_node(cluster: FakeCluster) -> None:
+def any_node(cluster: SimulatedCluster) -> None:
     cluster.unschedulable = ""
 
 

@@ -217,7 +217,7 @@ async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_repl
 
 
 async def phases_within(driver: Simulation, seconds: float) -> set[str]:
-    found = set()
+    found: set[str] = set()
     for _ in range(int(seconds / TICK_S)):
         await driver.passes(1)
         found.add(driver.status().phase)

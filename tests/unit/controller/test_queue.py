@@ -99,7 +99,7 @@ async def test_no_spare_is_made_while_kueue_is_away(monkeypatch: pytest.MonkeyPa
     driver = Simulation(Scenario("away", ((waits(), admit), (HALF, lambda _: None)), TIGHT, queue="team"))
     while driver.unfinished:
         await driver.step()
-    monkeypatch.setattr(FakeCluster, "read", read)
+    monkeypatch.setattr(SimulatedCluster, "read", read)
     spares(2)(driver.cluster)
     await driver.passes(4)
     assert (driver.status().phase, driver.cluster.spares()) == ("Running", [])
