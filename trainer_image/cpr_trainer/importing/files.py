@@ -17,11 +17,12 @@ import safetensors
 import torch
 from torch import Tensor
 
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.store import Uris
 
-_S3, _FILE = "s3://", "file://"
+_S3 = "s3://"
 #: The file that makes a folder a checkpoint of torch.distributed.checkpoint.
 METADATA = ".metadata"
 _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
@@ -55,7 +56,7 @@ def opened(sources: Sequence[str], uris: Uris, scratch: Path | None = None) -> I
 
 
 def _local(source: str) -> Path:
-    return Path(unquote(source.removeprefix(_FILE)) if source.startswith(_FILE) else source)
+    return path_of(source) if is_file_uri(source) else Path(source)
 
 
 def _tensors(path: Path, staging: Path, stack: ExitStack) -> Iterator[StoredTensor]:
