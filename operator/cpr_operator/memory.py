@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cpr_contract.reports import Recorded
 from cpr_operator.api.status import Status
 from cpr_operator.clocks import Sightings
 from cpr_operator.cluster.protocol import Priority
@@ -45,6 +46,7 @@ class Memory:
     workload_refused: the server's words about the last change of the job's Workload.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and generation of the last spec whose rules were evaluated and hold.
+    noted: the leader's pod, by uid, and what was written last into the annotation of its roster.
     """
 
     guarded: Guarded
@@ -67,6 +69,7 @@ class Memory:
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
     checked: tuple[str, int] = ("", 0)
+    noted: tuple[str, Recorded | None] = ("", None)
 
     @property
     def reading(self) -> Priority:

@@ -29,7 +29,7 @@ from cpr_contract.reports import (
     ShardReport,
     TrainerReport,
 )
-from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster, seal
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.shard_job import SILENCE_S
@@ -246,8 +246,9 @@ class LocalJob:
 
     def trainer(self, index: int = 0) -> TrainerReport:
         """The trainer's report, which counts as recorded when it is asked for the next time."""
-        headers = {RECORDED_HEADER: to_json(self.recorded)}
-        report = from_json(TrainerReport, self.trainers[index].page("/status", headers)[1])
+        member, key = self.trainers[index], (self.folder / "key").read_bytes()
+        headers = {RECORDED_HEADER: seal(key, member.folder.name, to_json(self.recorded))}
+        report = from_json(TrainerReport, member.page("/status", headers)[1])
         if index == self.leader and report.anchors:
             self.recorded = Recorded(report.counters.generation, report.anchors[-1].key, 0)
         return report
@@ -294,6 +295,7 @@ class LocalJob:
             env.SPEC: to_json(self.job),
             env.ROSTER_FILE: str(member.folder / "roster.json"),
             env.KEY_FILE: str(self.folder / "key"),
+            env.POD: member.folder.name,
             env.ADDRESS: HOST,
             env.PORT_BASE: str(member.port_base),
             env.SCRATCH_DIR: str(member.folder),

@@ -208,7 +208,8 @@ class BestEvaluation:
     since: int
 
 
-#: The header of a request for a report in which the operator says what the job's status holds, as JSON.
+#: The header of a request for a leader's report in which the operator says what the job's status holds: `Recorded` as
+#: JSON, sealed by the job's key (`cpr_contract.roster.seal`). A leader ignores any other.
 RECORDED_HEADER = "X-CPRJob-Recorded"
 
 
@@ -224,6 +225,16 @@ class Recorded:
     generation: int
     anchor: str
     evaluation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RosterNote:
+    """A field beside those of the leader's roster, in its annotation.
+
+    An operator that has not made the job's key cannot seal a header. It writes there what the status holds.
+    """
+
+    recorded: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def killed_job(size_mib: int, mode: Mode, samples: Path, store: Path) -> dict[st
         shards={"replicas": shards, "spares": 1},
         failurePolicy={"restartLimit": {"count": 1000}},
         snapshots={
-            "store": {"endpoint": f"file://{store}", "bucket": "saves"},
+            "store": {"endpoint": store.as_uri(), "bucket": "saves"},
             "interval": {"mode": "Fixed", "seconds": interval_s},
         },
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cpr_contract.uris import is_file_uri
 from cpr_operator.api import yaml_text
 from cpr_operator.api.spec import GROUP, KIND
 from cpr_operator.api.status import Status
@@ -16,7 +17,6 @@ from cpr_operator.cli.console import OptionError, Where
 from cpr_operator.cluster.local.objects import EventLine, read_events
 
 STORE = ("snapshots", "store")
-FOLDER_SCHEME = "file://"
 LOCAL_BUCKET = "saves"
 DEFAULT_NAMESPACE = "default"
 #: The file name that stands for the standard input.
@@ -176,10 +176,10 @@ def _without_ancestor(spec: Mapping[str, Any]) -> tuple[Invalid, ...]:
 
 def _use_folder(document: Any, saves: Path) -> None:
     match document:
-        case {"spec": {"snapshots": {"store": {"endpoint": str(endpoint)}}}} if endpoint.startswith(FOLDER_SCHEME):
+        case {"spec": {"snapshots": {"store": {"endpoint": str(endpoint)}}}} if is_file_uri(endpoint):
             return
         case {"spec": {"snapshots": {"store": dict()} as snapshots}}:
-            snapshots["store"] = {"endpoint": f"{FOLDER_SCHEME}{saves}", "bucket": LOCAL_BUCKET}
+            snapshots["store"] = {"endpoint": saves.as_uri(), "bucket": LOCAL_BUCKET}
         case _:
             return  # validation names what is missing
 

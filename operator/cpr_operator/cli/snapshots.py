@@ -21,6 +21,7 @@ from cpr_contract.codec import from_json, to_dict
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Listing, Point, Pruning, Request, Verification
 from cpr_contract.spec import StoreSpec
+from cpr_contract.uris import is_file_uri
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import TERMINAL_PHASES, Condition, Phase
 from cpr_operator.api.validate import parse_spec, parse_status, validate
@@ -71,11 +72,11 @@ def find_source(
 
 
 def _store(uri: str, endpoint: str | None) -> StoreSpec:
+    if is_file_uri(uri) and not endpoint:
+        return StoreSpec(uri, None, "", "")
     place = urlsplit(uri)
     if place.scheme == "s3" and place.netloc and endpoint:
         return StoreSpec(endpoint, None, place.netloc, place.path.strip("/"))
-    if place.scheme == "file" and place.path and not endpoint:
-        return StoreSpec(uri, None, "", "")
     raise OptionError(f"{uri}: use {_SPECIMENS}")
 
 

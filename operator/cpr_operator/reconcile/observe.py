@@ -192,11 +192,16 @@ def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapp
 
 def leader_report(observed: PassInput) -> TrainerReport | None:
     """The leader's report of this pass, if it answered."""
-    status = observed.before
+    leader = leader_of(observed.before)
+    report = report_of(observed, leader) if leader else None
+    return report if isinstance(report, TrainerReport) else None
+
+
+def leader_of(status: Status) -> Trainer | None:
+    """The trainer that leads; None if there is none, or it is among those that a smaller group has no more."""
     if status.leader is None or status.leader >= len(status.trainers):
         return None
-    report = report_of(observed, status.trainers[status.leader])
-    return report if isinstance(report, TrainerReport) else None
+    return status.trainers[status.leader]
 
 
 def recorded_in(status: Status) -> Recorded:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from cpr_contract import env
 from cpr_contract.codec import from_json
 from cpr_contract.reports import Recorded
-from cpr_contract.roster import AnchorRef
+from cpr_contract.roster import AnchorRef, unseal
 from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.cluster.views import PodView
@@ -50,7 +51,10 @@ async def test_progress_alone_is_written_seldom() -> None:
 
 def told(house: House) -> Recorded:
     """What the leader was told when it was asked last."""
-    return from_json(Recorded, house.cluster.recorded[house.status.trainers[0].pod])
+    (secret,), pod = house.cluster.secrets.values(), house.status.trainers[0].pod
+    text = unseal(secret["stringData"][env.KEY_NAME].encode(), pod, house.cluster.recorded[pod])
+    assert text is not None
+    return from_json(Recorded, text)
 
 
 async def test_a_leader_is_told_what_the_status_holds_once_that_is_written() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import LONGEST_PLAIN, is_packed, pack, to_json
-from cpr_contract.roster import KEY_CHANGED, key_digest
+from cpr_contract.roster import KEY_CHANGED, key_digest, seal
+from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import (
     Access,
     BadSpecError,
@@ -64,6 +65,22 @@ def test_what_has_a_default_may_be_left_out(environ: dict[str, str]) -> None:
     read = Environment.read(environ)
     assert (read.port_base, read.store_access, read.data_access) == (7070, Access(), Access())
     assert read.termination_file == Path("/dev/termination-log")
+
+
+@pytest.mark.parametrize(("pod", "heard"), [("job-trainer-0-1", ["recorded"]), ("another", []), ("", [])])
+def test_only_what_the_job_key_has_sealed_for_this_pod_is_taken_as_recorded(
+    environ: dict[str, str], pod: str, heard: list[str]
+) -> None:
+    taken: list[str] = []
+    hear = Environment.read(environ | {env.POD: pod}).hearer(taken.append)
+    for value in (
+        "recorded",
+        "",
+        seal(b"another key", pod, "recorded"),
+        seal(b"secret", "job-trainer-0-1", "recorded"),
+    ):
+        hear(value)
+    assert taken == heard
 
 
 BROKEN: list[tuple[str, Mapping[str, str], str]] = [

@@ -8,7 +8,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import to_json
-from cpr_contract.reports import GroupScores, HeldOutScores, Problem, Recorded, TrainerReport, TrainerState
+from cpr_contract.reports import (
+    GroupScores,
+    HeldOutScores,
+    Problem,
+    Recorded,
+    RosterNote,
+    TrainerReport,
+    TrainerState,
+)
 from cpr_contract.roster import Counters
 from cpr_trainer.trainer.board import Board, ReportCollector
 from cpr_trainer.trainer.progress import Minute, line
@@ -97,6 +105,11 @@ def test_groups_that_only_a_report_tells_are_waited_for_until_they_are_recorded(
     asker.start()
     board.wait_for_groups(within_s=60)
     assert board.recorded == heard[2]
+    board.note(b'{"counters":{"roster":7}}')
+    assert board.recorded == heard[2], "a roster without a note changes nothing"
+    noted = replace(heard[2], anchor="noted")
+    board.note(to_json(RosterNote(noted)).encode())
+    assert board.recorded == noted
     asker.join()
 
 

@@ -16,13 +16,14 @@ import safetensors
 import torch
 from torch import Tensor
 
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing.dcp import files_of, open_checkpoint, read_checkpoint
 from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
 from cpr_trainer.importing.tensors import SourceError, StoredTensor, inside
 from cpr_trainer.store import Uris
 
-_S3, _FILE = "s3://", "file://"
+_S3 = "s3://"
 #: The file that makes a folder a checkpoint of torch.distributed.checkpoint.
 METADATA = ".metadata"
 _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
@@ -113,7 +114,7 @@ class _Opening:
 
 
 def _local(source: str) -> Path:
-    return Path(unquote(source.removeprefix(_FILE)) if source.startswith(_FILE) else source)
+    return path_of(source) if is_file_uri(source) else Path(source)
 
 
 def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:

@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import quote, unquote
 
 from cpr_contract.spec import EndpointSpec
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.lake_tables import check_no_table
@@ -22,7 +23,7 @@ from cpr_trainer.store.s3_data import S3, S3Data
 
 _LOG = logging.getLogger(__name__)
 
-_FILE, _FOLDER = "file://", "/"
+_FOLDER = "/"
 #: Read by pyarrow.fs.
 _ARROW = ("gs://", "abfss://", "hdfs://")
 _REMOTE = (S3, *_ARROW)
@@ -125,7 +126,7 @@ class Uris:
 
     @cached_property
     def _s3(self) -> Places:
-        if self._spec.endpoint.startswith(_FILE):
+        if is_file_uri(self._spec.endpoint):
             raise DataError(
                 "Data in S3 needs an S3 endpoint, and snapshots.store is a folder.",
                 "Give data.uri as file:///path, or state the endpoint of the data in data.store.",
@@ -162,9 +163,7 @@ def _split(uri: str) -> tuple[str, str]:
 
 
 def _path(uri: str) -> str:
-    if uri.startswith(_FILE):
-        return unquote(uri.removeprefix(_FILE).removeprefix("localhost"))
-    return uri
+    return str(path_of(uri)) + "/" * uri.endswith("/") if is_file_uri(uri) else uri
 
 
 def _open_file(uri: str) -> BinaryIO:

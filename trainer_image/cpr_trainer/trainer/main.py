@@ -81,6 +81,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
     board = Board(_first_report(environment, 1 if page is None else page.life), standing)
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
+    rosters.on_read = board.note
     with StatusServer(
         environment.address,
         environment.port_base + HTTP_PORT,
@@ -89,7 +90,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         ready=lambda: board.state in _READY,
         registry=registry,
         receive=environment.receiver(rosters.offer),
-        hear=board.hear,
+        hear=environment.hearer(board.hear),
     ):
         roster = watch.first()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.

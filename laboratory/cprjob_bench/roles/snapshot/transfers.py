@@ -17,12 +17,13 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 from minio import Minio
 
 from cpr_contract.spec import StoreSpec
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard
@@ -54,10 +55,9 @@ class RawClient(Protocol):
 @contextlib.contextmanager
 def raw_client(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Iterator[RawClient]:
     """Give the raw client of the store that `spec` names. Its keys are those of `Store`, but without slashes."""
-    endpoint = urlsplit(spec.endpoint)
     prefix = spec.prefix.strip("/")
-    if endpoint.scheme == "file":
-        yield _RawFolder(Path(unquote(endpoint.path)) / spec.bucket / prefix)
+    if is_file_uri(spec.endpoint):
+        yield _RawFolder(path_of(spec.endpoint) / spec.bucket / prefix)
     else:
         client = _RawS3(spec, prefix + "/" if prefix else "", credentials_dir, ca_file)
         with contextlib.closing(client):
