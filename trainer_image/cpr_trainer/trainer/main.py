@@ -87,7 +87,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         if not goes_on:
             board.set(**_who(roster))
         pinnings = _pinnings(environment, watch, board)
-        setup = insist(lambda: Setup.read(environment, roster, *pinnings), board, lambda: _follow(watch))
+        setup = insist(lambda: Setup.read(environment, roster, *pinnings, board.stand), board, lambda: _follow(watch))
         total_samples = setup.order.total_samples
         workers = setup.workers
         board.set(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
