@@ -52,6 +52,8 @@ class Problem:
 
 #: The reason by which a trainer says that there is no room on its disk for the pushes that memory has none for.
 SPILL_UNAVAILABLE = "SpillUnavailable"
+#: The reason by which the first leader reports columns that write the same id in two ways.
+IDS_SPELLED_TWICE = "IdsSpelledTwice"
 
 
 @dataclass(frozen=True, slots=True)

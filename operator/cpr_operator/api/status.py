@@ -111,6 +111,7 @@ ConditionType = Literal[
     "BudgetExhausted",
     "SnapshotsDegraded",
     "DataOutdated",
+    "IdsSpelledTwice",
     "PrecisionEmulated",
     "SpillUnavailable",
     "CRDOutdated",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import SPILL_UNAVAILABLE, Problem
+from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, Problem
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
@@ -46,6 +46,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("PodsReady", "False", EventReason.POD_STUCK),
     ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
     ("DataOutdated", "True", EventReason.DATA_OUTDATED),
+    ("IdsSpelledTwice", "True", EventReason.IDS_SPELLED_TWICE),
     ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
     ("SpillUnavailable", "True", EventReason.SPILL_UNAVAILABLE),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
@@ -290,8 +291,14 @@ def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
 
 
 def data(observed: PassInput) -> Iterator[ConditionUpdate]:
-    """Whether files were added to the data too late for this job, by the leader's report."""
+    """Whether files were added to the data too late for this job, or write an id in two ways, by the leader's report.
+
+    Only the first leader looks for ids, so the second condition stays as it is without such a report.
+    """
     report = leader_report(observed)
+    if report is not None and report.problem is not None and report.problem.reason == IDS_SPELLED_TWICE:
+        text = f"{report.problem.message} {report.problem.remedy}"
+        yield ConditionUpdate("IdsSpelledTwice", "True", "TwoSpellings", text)
     if report is not None and report.new_files:
         message = f"{report.new_files} files of data.uri were added after the job had begun and are not trained"
         yield ConditionUpdate(

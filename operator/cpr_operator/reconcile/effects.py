@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import SPILL_UNAVAILABLE, TrainerReport, TrainerState
+from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
@@ -185,7 +185,7 @@ def _waits_for_others(observed: PassInput) -> bool:
     """
     trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
     paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
-    standing = {PRECISION_EMULATED, SPILL_UNAVAILABLE}
+    standing = {PRECISION_EMULATED, SPILL_UNAVAILABLE, IDS_SPELLED_TWICE}
     return any(problem is None or problem.reason in standing for problem in paused)
 
 

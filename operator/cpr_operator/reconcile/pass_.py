@@ -45,6 +45,7 @@ class EventReason(enum.StrEnum):
     POD_STUCK = "PodStuck"
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     DATA_OUTDATED = "DataOutdated"
+    IDS_SPELLED_TWICE = "IdsSpelledTwice"
     PRECISION_EMULATED = "PrecisionEmulated"
     SPILL_UNAVAILABLE = "SpillUnavailable"
     BUDGET_EXHAUSTED = "BudgetExhausted"

@@ -1,6 +1,8 @@
 """What pods report about saves becomes a condition, while training goes on and nobody is missing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from cpr_contract.reports import Problem
 from cpr_operator.api.status import Status
@@ -68,10 +70,26 @@ def log_grows(cluster: SimulatedCluster) -> None:
         trainer.new_files = 3
 
 
-async def test_files_that_came_too_late_are_told_once() -> None:
-    life = await Simulation(Scenario("grows", ((trained(500), log_grows),), spec())).run()
-    outdated = next(c for c in life.status.conditions if c.type == "DataOutdated")
-    assert (outdated.status, outdated.reason) == ("True", "NewFiles")
-    events = [e.message for e in life.cluster.events.values() if e.reason == "DataOutdated"]
+def ids_are_odd(cluster: FakeCluster) -> None:
+    """The first leader found ids that are written in two ways."""
+    for trainer in cluster.plane().trainers.values():
+        trainer.problem = Problem("IdsSpelledTwice", "Column user writes 2 ids in two ways.", "Name the column.")
+
+
+@pytest.mark.parametrize(
+    ("act", "condition", "reason", "message"),
+    [
+        (log_grows, "DataOutdated", "NewFiles", "3 files of data.uri were added after the job had begun"),
+        (ids_are_odd, "IdsSpelledTwice", "TwoSpellings", "Column user writes 2 ids in two ways. Name the column."),
+    ],
+)
+async def test_odd_data_is_a_condition_and_one_event(
+    act: Callable[[FakeCluster], None], condition: str, reason: str, message: str
+) -> None:
+    life = await Simulation(Scenario("grows", ((trained(500), act),), spec())).run()
+    found = next(c for c in life.status.conditions if c.type == condition)
+    assert (found.status, found.reason) == ("True", reason)
+    events = [e.message for e in life.cluster.events.values() if e.reason == condition]
     assert len(events) == 1
-    assert events[0].startswith("3 files of data.uri were added after the job had begun")
+    assert events[0].startswith(message)
+    assert life.status.phase == "Succeeded"

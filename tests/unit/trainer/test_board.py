@@ -84,6 +84,12 @@ def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
     assert board.report().problem == slow
     board.look = lambda report: replace(report, problem=report.problem or outage)
     assert board.report().problem == outage, "what is looked up goes before it, too"
+    board.look = lambda report: report
+    board.stand(outage)
+    assert board.report().problem == slow, "the first one stays"
+    later = Board(_report())
+    later.stand(outage)
+    assert later.report().problem == outage
     assert board.report().state is TrainerState.TRAINING
 
 

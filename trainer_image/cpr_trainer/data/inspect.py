@@ -10,7 +10,7 @@ from typing import TextIO
 from cpr_contract.codec import to_json
 from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
-from cpr_trainer.data.advice import advise, spells_ids, warn_of_spellings
+from cpr_trainer.data.advice import SPELLINGS_REMEDY, advise, spells_ids, warn_of_spellings
 from cpr_trainer.data.blocks import CORRECT_COLUMNS, Files, Format, Index, reading
 from cpr_trainer.data.columns import CRITEO_NAMES, Columns, Input, columns_of
 from cpr_trainer.data.evaluated import data_of_its_own
@@ -127,7 +127,7 @@ def _warnings(summaries: Mapping[str, ColumnSummary], used: Columns | None) -> t
     else:
         names = [each.column for each in used.inputs if spells_ids(each) and each.column in summaries]
     found = (warn_of_spellings(name, summaries[name].spellings) for name in dict.fromkeys(names))
-    return tuple(each for each in found if each is not None)
+    return tuple(f"{each} {SPELLINGS_REMEDY}" for each in found if each is not None)
 
 
 def _separators(columns: Columns) -> dict[str, str]:

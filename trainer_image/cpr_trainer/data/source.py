@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cpr_contract.model import ModelSpec
+from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.advice import spells_ids, warn_of_spellings
+from cpr_trainer.data.advice import SPELLINGS_REMEDY, spells_ids, warn_of_spellings
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import CORRECT_COLUMNS, Files, Format, Index, reading
 from cpr_trainer.data.categories import cells_of
@@ -27,11 +28,17 @@ from cprjob_serving.vocabulary import Vocabulary
 
 _LOG = logging.getLogger(__name__)
 _LOOKED_AT = 8
+_SHOWN = 3
 
 #: Finds and indexes the files of a job's data. Raises DataError, and what `Files` raises.
 Find = Callable[[], Sequence[Index]]
 #: Finds the vocabularies of a job's tables, and calls what it is given between blocks of data. Raises as `Find`.
 FindVocabularies = Callable[[Callable[[], None]], Vocabularies]
+
+
+def log_problem(problem: Problem) -> None:
+    """Log what keeps nothing from training."""
+    _LOG.warning("%s %s", problem.message, problem.remedy)
 
 
 def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known of it already
@@ -41,11 +48,13 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
     pinned: Callable[[Find], Sequence[Index]] | None = None,
     group: str | None = None,
     vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
+    warn: Callable[[Problem], None] = log_problem,
 ) -> Dataset:
     """Return the samples that `data` names, with ids for each feature of `model`, and with their values of `group`.
 
-    `pinned` and `vocabularies` say what was found once, and may ask to find it now. Raises DataError for data that
-    cannot be used, and whatever `files`, `pinned` and `vocabularies` raise.
+    `pinned` and `vocabularies` say what was found once, and may ask to find it now. `warn` gets what is odd about data
+    that is found now. Raises DataError for data that cannot be used, and whatever `files`, `pinned` and `vocabularies`
+    raise.
     """
     check_bags(data, model)
     if data.format == "Synthetic":
@@ -61,8 +70,9 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
         found = index_data(data, form, files)
         # Files that another format opened are closed with it, and the dataset opens them when it reads.
         other = form if data.entrypoint is not None else format_of(data, columns, files)
-        for warning in look_for_spellings(columns, other, found):
-            _LOG.warning(warning)
+        if warnings := look_for_spellings(columns, other, found):
+            more = f" {len(warnings) - _SHOWN} more columns do so." if len(warnings) > _SHOWN else ""
+            warn(Problem(IDS_SPELLED_TWICE, " ".join(warnings[:_SHOWN]) + more, SPELLINGS_REMEDY))
         return found
 
     indices = find() if pinned is None else pinned(find)

@@ -74,6 +74,11 @@ class Board:
         """The best evaluation, as reported now."""
         return self._report.best
 
+    def stand(self, problem: Problem) -> None:
+        """Log a problem that lasts as long as the process, and report it unless there is such a one already."""
+        _LOG.warning("%s %s", problem.message, problem.remedy)
+        self._standing = self._standing or problem
+
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""
         with self._lock:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cpr_contract.manifests import dense_prefix
+from cpr_contract.reports import Problem
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
@@ -15,7 +16,7 @@ from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.evaluated import open_scored, scored_rows
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.source import log_problem, open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
@@ -73,8 +74,9 @@ class Setup:
         store: Store,
         pinning: Pinning,
         evaluation_pinning: Pinning,
+        warn: Callable[[Problem], None] = log_problem,
     ) -> Setup:
-        """Open the data as `pinning` and `evaluation_pinning` have it.
+        """Open the data as `pinning` and `evaluation_pinning` have it; for `warn` see `open_dataset`.
 
         Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what `pinning` raises.
         """
@@ -94,6 +96,7 @@ class Setup:
             files,
             lambda find: pinning.indices(store, files, find),
             vocabularies=lambda find: pinning.vocabularies(store, find),
+            warn=warn,
         )
         order = BatchOrder.of(job.data, dataset.layout)
         workers = Workers(job.workers, "stated")
