@@ -70,7 +70,7 @@ def log_grows(cluster: SimulatedCluster) -> None:
         trainer.new_files = 3
 
 
-def ids_are_odd(cluster: FakeCluster) -> None:
+def ids_are_odd(cluster: SimulatedCluster) -> None:
     """The first leader found ids that are written in two ways."""
     for trainer in cluster.plane().trainers.values():
         trainer.problem = Problem("IdsSpelledTwice", "Column user writes 2 ids in two ways.", "Name the column.")
@@ -84,7 +84,7 @@ def ids_are_odd(cluster: FakeCluster) -> None:
     ],
 )
 async def test_odd_data_is_a_condition_and_one_event(
-    act: Callable[[FakeCluster], None], condition: str, reason: str, message: str
+    act: Callable[[SimulatedCluster], None], condition: str, reason: str, message: str
 ) -> None:
     life = await Simulation(Scenario("grows", ((trained(500), act),), spec())).run()
     found = next(c for c in life.status.conditions if c.type == condition)

@@ -99,6 +99,8 @@ class Server:
         return answer(206 if first else 200, data[first:], stated)
 
     def _list(self, query: Mapping[str, str]) -> urllib3.HTTPResponse:
+        if "listings" in self._lacks:
+            raise StoreUnreachableError("The store fails (InternalError).", "")
         after = query.get("continuation-token", "")
         if after and "pages" in self._lacks:
             after = max(self.objects)
@@ -167,6 +169,12 @@ def test_missing_ability_is_named(lacks: list[str], named: list[str]) -> None:
     assert "docs/store.md" in raised.value.remedy
     assert ("s3proxy.ignore-unknown-headers=true" in raised.value.remedy) == ("checksums" in lacks)
     assert not server.objects or "deletions" in lacks
+
+
+@pytest.mark.parametrize("lacks", [[], ["conditions"]])
+def test_failing_request_hides_no_ability_that_was_found_missing(lacks: list[str]) -> None:
+    with pytest.raises(StoreUnsuitableError if lacks else StoreUnreachableError):
+        probe(Server("listings", *lacks), "bucket", "job/probe/")  # type: ignore[arg-type]
 
 
 def test_checksums_that_are_not_compared_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:

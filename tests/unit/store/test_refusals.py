@@ -15,7 +15,7 @@ from cpr_trainer.store.folder import FolderStore, _store_error
 from support.scripted_http import answer
 
 ABOUT = Request("http://store:9000", "data.store", "GET", "bucket", "job/a")
-ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Said the \x1b[31mserver.</Message></Error>"
+ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Said the \xc2\x9b31mserver.</Message></Error>"
 
 
 def told(status: int, code: str | None = None, method: str = "GET", key: str = "job/a") -> StoreError:
@@ -86,8 +86,13 @@ def test_missing_ability_names_the_header_and_what_some_servers_offer() -> None:
 
 @pytest.mark.parametrize("kind", ["application/xml", "text/xml", "text/plain", ""])
 def test_error_document_is_read_whatever_its_type(kind: str) -> None:
-    document = ERROR.replace(b"\x1b[31m", b"") % b"NoSuchKey"
+    document = ERROR % b"NoSuchKey"
     assert isinstance(refusal(ABOUT, answer(404, document, {"Content-Type": kind})), MissingError)
+
+
+def test_message_of_a_server_cannot_steer_a_terminal() -> None:
+    error = refusal(ABOUT, answer(500, ERROR % b"InternalError"))
+    assert "InternalError: Said the 31mserver" in error.message
 
 
 @pytest.mark.parametrize(
