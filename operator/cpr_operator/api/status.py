@@ -113,6 +113,7 @@ ConditionType = Literal[
     "DataOutdated",
     "PrecisionEmulated",
     "SpillUnavailable",
+    "ReplayMemoryShort",
     "CRDOutdated",
     "Complete",
     "Failed",

@@ -47,6 +47,7 @@ class EventReason(enum.StrEnum):
     DATA_OUTDATED = "DataOutdated"
     PRECISION_EMULATED = "PrecisionEmulated"
     SPILL_UNAVAILABLE = "SpillUnavailable"
+    REPLAY_MEMORY_SHORT = "ReplayMemoryShort"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
