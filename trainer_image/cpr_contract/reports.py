@@ -271,7 +271,8 @@ class TrainerReport:
     samples. With `early_stop` `best` is the best one, whose model is the job's. `lives` and
     `in_place_s` are as a shard's, and a trainer works again when it has completed a step. `workers`
     is how many workers this process computes with, known once the data is read, and
-    `workers_reason` why.
+    `workers_reason` why. `early_save_s` are the seconds of training between the last two cuts if the
+    last was made before its interval was over, because pushes filled the memory for replay.
     """
 
     contract: int
@@ -316,6 +317,7 @@ class TrainerReport:
     best: BestEvaluation | None = None
     workers: int | None = None
     workers_reason: str = ""
+    early_save_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

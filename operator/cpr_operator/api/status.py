@@ -114,6 +114,7 @@ ConditionType = Literal[
     "IdsSpelledTwice",
     "PrecisionEmulated",
     "SpillUnavailable",
+    "ReplayMemoryShort",
     "CRDOutdated",
     "Complete",
     "Failed",

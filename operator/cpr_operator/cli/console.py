@@ -38,8 +38,26 @@ def check_plot(path: Path) -> None:
     endings = sorted(FigureCanvasBase.filetypes)
     if path.suffix.removeprefix(".") not in endings:
         raise OptionError(f"--plot {path}: the name must end in one of .{', .'.join(endings)}")
+    check_file("--plot", path)
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise OptionError if no file can be written at `path`. Call it before long work starts."""
     if not path.parent.is_dir():
-        raise OptionError(f"--plot {path}: the folder {path.parent} does not exist")
+        raise OptionError(f"{option} {path}: the folder {path.parent} does not exist; create it, or name another file")
+    if path.is_dir():
+        raise OptionError(f"{option} {path}: this is a folder; name a file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OptionError(f"{option} {path}: it cannot be written; name another file")
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Raise OptionError if no folder can be made at `path`, or nothing be written there."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise OptionError(f"{option} {path}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK):
+        raise OptionError(f"{option} {path}: nothing can be written in {there}; name another folder")
 
 
 # The options that say which cluster a command asks, and the client that asks it.

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from cpr_contract.choices import Dense, ExportFormat, Missing
-from cpr_operator.cli.console import OptionError, Source, Where, Workdir, on_cluster, out, usage_errors
+from cpr_operator.cli.console import OptionError, Source, Where, Workdir, check_folder, on_cluster, out, usage_errors
 
 models = typer.Typer(rich_markup_mode=None)
 
@@ -46,6 +46,8 @@ def export(  # noqa: PLR0913 -- one parameter per option
     from cpr_operator.cli.export import export_from, model_of
 
     with usage_errors():
+        if "://" not in to:
+            check_folder("--to", Path(to))
         model = model_of(find_job(source, workdir, where), anchor)
         request = ExportRequest(model.anchor, form, since)
         if is_on_cluster(source):

@@ -23,7 +23,7 @@ from cpr_operator.api.status import (
     WorkersInForce,
 )
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.console import OptionError, Where
+from cpr_operator.cli.console import OptionError, Where, check_file
 from cpr_operator.cluster.local.objects import EventLine
 
 
@@ -296,6 +296,7 @@ def write_page(job: Mapping[str, Any], events: Iterable[EventLine], path: Path, 
     from cpr_operator.cli.pictures.page import page  # noqa: PLC0415 -- its packages are an extra
     from cpr_operator.cli.pictures.story import story_of  # noqa: PLC0415 -- the same
 
+    check_file("--html", path)
     text = page(story_of(job, events, time.time()))
     try:
         path.write_text(text, "utf-8")

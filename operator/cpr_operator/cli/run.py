@@ -19,7 +19,14 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli import check_trainer_image
-from cpr_operator.cli.console import INTERRUPTED, OutputClosedError, SafeConsole
+from cpr_operator.cli.console import (
+    INTERRUPTED,
+    OptionError,
+    OutputClosedError,
+    SafeConsole,
+    check_file,
+    check_folder,
+)
 from cpr_operator.cli.document import DocumentError, changed_spec, read_job
 from cpr_operator.cli.kills import Kill, check_targets
 from cpr_operator.cli.report import next_step_here, print_summary, report
@@ -102,13 +109,16 @@ class RunOptions:
 def run(options: RunOptions, console: SafeConsole) -> int:
     """Run a job to its end; returns the exit code: 0 only if it succeeded.
 
-    Raises DocumentError, InvalidDocumentError, KillError before any process is started.
+    Raises DocumentError, InvalidDocumentError, KillError, OptionError before any process is started.
     """
     return asyncio.run(_run(options, console))
 
 
 async def _run(options: RunOptions, console: SafeConsole) -> int:
     workdir = _workdir(options)
+    check_folder("--workdir", workdir)
+    if options.report is not None:
+        check_file("--report", options.report)
     document = None if options.file is None else read_job(options.file, options.changes, workdir / "store")
     if document is not None:
         _check_kills(options.kills, document["spec"])
@@ -120,7 +130,11 @@ async def _run(options: RunOptions, console: SafeConsole) -> int:
     with contextlib.suppress(OutputClosedError, OSError):  # then the folder alone has the outcome
         print_summary(watch.console, job.name, status, speed, next_step_here(status, workdir))
     if options.report is not None:
-        options.report.write_text(json.dumps(report(job.name, status, speed), indent=2) + "\n", "utf-8")
+        try:
+            options.report.write_text(json.dumps(report(job.name, status, speed), indent=2) + "\n", "utf-8")
+        except OSError as error:
+            again = f"cprjob report --workdir {workdir} --json prints it again"
+            raise OptionError(f"--report {options.report}: {error.strerror}; {again}") from error
     if status.phase == "Succeeded":
         return 0
     return INTERRUPTED if watch.interrupted else 1

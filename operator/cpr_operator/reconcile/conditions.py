@@ -9,11 +9,12 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, Problem
+from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, Problem, TrainerReport
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Trouble
+from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_settled, leader_report
 from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Fact, Lost, NeverSeen, PassInput
@@ -49,6 +50,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("IdsSpelledTwice", "True", EventReason.IDS_SPELLED_TWICE),
     ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
     ("SpillUnavailable", "True", EventReason.SPILL_UNAVAILABLE),
+    ("ReplayMemoryShort", "True", EventReason.REPLAY_MEMORY_SHORT),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
 )
 
@@ -113,6 +115,7 @@ def update_conditions(draft: Draft) -> Draft:
         *data(draft.observed),
         *precision(draft.status),
         *spill(draft.status),
+        *replay_memory(draft.status, leader_report(draft.observed)),
     )
 
 
@@ -329,6 +332,20 @@ def spill(status: Status) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate("SpillUnavailable", "True", "DiskFull", text)
     elif none:
         yield ConditionUpdate("SpillUnavailable", "False", "Allocated", "all trainers have the room on disk")
+
+
+def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[ConditionUpdate]:
+    """Whether the memory for pushes, and not the plan, sets the interval of saves. A leader says it with each cut."""
+    if report is None or not report.saves or status.plan is None:
+        return
+    planned = duration(status.plan.interval_seconds)
+    if report.early_save_s is not None:
+        message = f"trainers' memory for pushes is full {duration(report.early_save_s)} after a save"
+        remedy = "raise spec.recovery.replay.memory or state spill, in a suspended or a new job"
+        text = f"{message}, so saves are made before the planned {planned} are over; {remedy}"
+        yield ConditionUpdate("ReplayMemoryShort", "True", "MemoryFull", text)
+    elif any(each.type == "ReplayMemoryShort" for each in status.conditions):
+        yield ConditionUpdate("ReplayMemoryShort", "False", "Planned", f"a save is made every {planned}, as planned")
 
 
 def _with_problem(status: Status, condition: ConditionType, problem: str) -> tuple[list[str], bool]:

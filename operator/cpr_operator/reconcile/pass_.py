@@ -48,6 +48,7 @@ class EventReason(enum.StrEnum):
     IDS_SPELLED_TWICE = "IdsSpelledTwice"
     PRECISION_EMULATED = "PrecisionEmulated"
     SPILL_UNAVAILABLE = "SpillUnavailable"
+    REPLAY_MEMORY_SHORT = "ReplayMemoryShort"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

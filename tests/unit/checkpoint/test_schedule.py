@@ -32,6 +32,15 @@ def test_a_new_interval_counts_from_the_last_cut() -> None:
     assert list(dict.fromkeys(carried)) == [0, 34, 44, 54, 64, 74, 99, 124]
 
 
+def test_urgent_cut_before_its_interval_is_told_with_its_age() -> None:
+    schedule = CutSchedule(lambda _: 1000)
+    for step in range(1, 21):
+        schedule.announce(step, float(step), 10.0, uncommitted=False, urgent=step == 16)
+        assert schedule.early_s == (5.0 if step >= 16 else None)
+    assert schedule.announce(26, 26.0, 10.0, uncommitted=False, urgent=True) == 29
+    assert schedule.early_s is None, "it was due"
+
+
 def test_no_cut_while_one_is_uncommitted() -> None:
     assert _run(CutSchedule(lambda _: 100), range(1, 101), interval_s=10, commit_steps=35) == [14, 53, 92, 100]
 

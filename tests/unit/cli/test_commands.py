@@ -48,6 +48,12 @@ def test_validate_names_every_wrong_field_of_every_file(tmp_path: Path) -> None:
         (["run", QUICKSTART, "--kill", "shard@0.5"], 2, "ROLE/INDEX@FRACTION"),
         (["run", QUICKSTART, "--set", "data.samples"], 2, "PATH=VALUE"),
         (["run", QUICKSTART, "--set", "data.samples=0"], 1, "spec.data.samples"),
+        (["run", QUICKSTART, "--report", "no/report.json"], 2, "--report no/report.json: the folder no does not"),
+        (["run", QUICKSTART, "--report", "."], 2, "--report .: this is a folder"),
+        (["run", QUICKSTART, "--workdir", QUICKSTART], 2, "quickstart.yaml is a file; name a folder"),
+        (["run", QUICKSTART, "--workdir", f"{QUICKSTART}/below"], 2, "quickstart.yaml is a file; name a folder"),
+        (["export", "--to", QUICKSTART, "--workdir", "."], 2, "quickstart.yaml is a file; name a folder"),
+        (["report", QUICKSTART, "--html", "no/page.html"], 2, "--html no/page.html: the folder no does not"),
         (["export", "--to", "model"], 2, "--workdir"),
         (["calibrate", QUICKSTART, "--levels", "0.7"], 2, "at most 0.5"),
         (["calibrate", QUICKSTART, "--seeds", "1"], 2, "seeds"),
@@ -70,7 +76,7 @@ def test_mistakes_are_told_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     result = runner.invoke(app, arguments)
     assert result.exit_code == code, result.output
-    assert says in result.output
+    assert says in result.output.replace("\n", "")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,10 +1,19 @@
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
-from cpr_contract.reports import SPILL_UNAVAILABLE
+from cpr_contract.reports import SPILL_UNAVAILABLE, TrainerReport, TrainerState
+from cpr_contract.roster import Counters
 from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status, Trainer
-from cpr_operator.reconcile.conditions import ConditionUpdate, budget, recovering, spill, with_conditions
+from cpr_operator.reconcile.conditions import (
+    ConditionUpdate,
+    budget,
+    recovering,
+    replay_memory,
+    spill,
+    with_conditions,
+)
 from cpr_operator.reconcile.members import account_of, with_account
 
 
@@ -20,6 +29,23 @@ def test_there_is_one_condition_of_a_type_and_its_time_of_transition_moves_only_
     updates = (ConditionUpdate("PodsReady", "True", "AllReady"), ConditionUpdate("Failed", "False", "A"))
     moved, other = with_conditions(same, 2, 300.0, *updates).conditions
     assert (moved.last_transition_time, other.type) == (300.0, "Failed")
+
+
+def test_memory_that_sets_the_interval_is_a_condition_until_a_save_is_as_planned() -> None:
+    status = Status(plan=Plan(mode="Partial", interval_seconds=600, reason="r"))
+    report = TrainerReport(
+        contract=1, job_uid="", index=0, incarnation=1, counters=Counters(1, 1, 1), state=TrainerState.TRAINING,
+        step=1, samples=1, samples_started=1, total_samples=9, waiting_for=(), silent=(), lost=(), problem=None,
+        saves=2,
+    )  # fmt: skip
+    assert list(replay_memory(status, report)) == list(replay_memory(status, None)) == []
+    (short,) = replay_memory(status, replace(report, early_save_s=0.4))
+    assert (short.status, short.reason) == ("True", "MemoryFull")
+    assert "full 0.4 s after a save, so saves are made before the planned 10 min are over" in short.message
+    before = with_conditions(status, 1, 1.0, short)
+    assert list(replay_memory(before, None)) == [], "nothing is known"
+    (planned,) = replay_memory(before, report)
+    assert (planned.status, planned.reason) == ("False", "Planned")
 
 
 def test_a_disk_without_room_for_pushes_is_a_condition_until_all_trainers_have_it() -> None:

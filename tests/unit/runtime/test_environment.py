@@ -11,7 +11,6 @@ import pytest
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import LONGEST_PLAIN, is_packed, pack, to_json
 from cpr_contract.roster import KEY_CHANGED, key_digest, seal
-from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import (
     Access,
     BadSpecError,

@@ -57,6 +57,11 @@ class Leading:
         )
         self.committer.start()
 
+    @property
+    def early_s(self) -> float | None:
+        """See `CutSchedule`."""
+        return self._schedule.early_s
+
     def announce(self, step: int, trained_s: float) -> int:
         """Return the cut that pushes of `step` carry. Raises what ended the committer, as `save` and `finish` do."""
         self.committer.check()

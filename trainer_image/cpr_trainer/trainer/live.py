@@ -52,6 +52,7 @@ def look(
         saves=saves.saves,
         save_stall_s=leading.cost.stalled_s,
         commit_s=saves.commit_s,
+        early_save_s=leading.early_s,
     )
 
 

@@ -133,7 +133,7 @@ def _set_up(environment: Environment, watch: Watch, board: Board, roster: Traine
     if insist(lambda: begins(store, roster, job.job_uid), board, follow):
         final = StoreUnsuitableError
         insist(lambda: store.probe(probe_prefix(job.job_uid)), board, follow, final=final)
-    return insist(lambda: Setup.read(environment, roster, store, *pinnings, board.stand), board, follow, final=final)
+    return insist(lambda: Setup.read(environment, roster, store, pinnings, board.stand), board, follow, final=final)
 
 
 def _refuse(environment: Environment, error: StoreUnsuitableError) -> ExitCode:

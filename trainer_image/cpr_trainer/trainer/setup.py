@@ -72,15 +72,15 @@ class Setup:
         environment: Environment,
         roster: TrainerRoster,
         store: Store,
-        pinning: Pinning,
-        evaluation_pinning: Pinning,
+        pinnings: tuple[Pinning, Pinning],
         warn: Callable[[Problem], None] = log_problem,
     ) -> Setup:
-        """Open the data as `pinning` and `evaluation_pinning` have it; for `warn` see `open_dataset`.
+        """Open the data that is trained, and the data that the job is scored on, as its pinning has each.
 
-        Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what `pinning` raises.
+        For `warn` see `open_dataset`. Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what the
+        pinnings raise.
         """
-        job = environment.job
+        job, (pinning, evaluation_pinning) = environment.job, pinnings
         # Cheap, and better known now than after the data is indexed.
         build_network(job.model, job.data.seed, job.precision, device=job.device)
         try:

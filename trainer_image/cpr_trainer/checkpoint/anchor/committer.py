@@ -39,7 +39,8 @@ LEAD_STEPS = 3
 class CutSchedule:
     """Announces cuts. Each step that `next_stop` returns is one: the first after a step at which all trainers stand.
 
-    `trained_s` everywhere: seconds of training since the process started, pauses left out.
+    `trained_s` everywhere: seconds of training since the process started, pauses left out. `early_s`: the seconds from
+    the last cut but one to the last, if that was urgent and its interval not over; else None.
     """
 
     def __init__(self, next_stop: Callable[[int], int]) -> None:
@@ -47,6 +48,7 @@ class CutSchedule:
         self._since_s: float | None = None
         self._due_now = False
         self.announced = 0
+        self.early_s: float | None = None
 
     def announce(
         self, step: int, trained_s: float, interval_s: float, *, uncommitted: bool, urgent: bool = False
@@ -66,6 +68,8 @@ class CutSchedule:
             self._begin_interval(trained_s)
         elif not uncommitted and (urgent or self._due_now or trained_s - self._since_s >= interval_s):
             self.announced = step + LEAD_STEPS
+            elapsed_s = trained_s - self._since_s
+            self.early_s = None if self._due_now or elapsed_s >= interval_s else elapsed_s
             self._begin_interval(trained_s)
         return self.announced
 
