@@ -77,8 +77,8 @@ class Setup:
     ) -> Setup:
         """Open the data that is trained, and the data that the job is scored on, as its pinning has each.
 
-        For `warn` see `open_dataset`. Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what the
-        pinnings raise.
+        For `warn` see `open_dataset`. Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what
+        `pinnings` raise.
         """
         job, (pinning, evaluation_pinning) = environment.job, pinnings
         # Cheap, and better known now than after the data is indexed.
