@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.distributed.checkpoint.state_dict_saver import save
 
+import cpr_trainer
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing import files
@@ -166,7 +167,10 @@ def test_metadata_of_another_class_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_foreign_files_are_read_by_a_process_without_rights(reader: IsolatedReader) -> None:
     process = Path(f"/proc/{reader._process.pid}")
-    assert (process / "environ").read_bytes() == b""
+    (variable,) = (process / "environ").read_text("utf-8").rstrip("\0").split("\0")
+    name, _, folders = variable.partition("=")
+    assert name == "PYTHONPATH"
+    assert str(Path(cpr_trainer.__file__).parents[1]) in folders.split(":"), "as images have it"
     assert {path.name for path in (process / "fd").iterdir()} == {"0", "1", "2"}
     limits = {line[:26].strip(): line[26:].split()[:2] for line in (process / "limits").read_text().splitlines()}
     assert limits["Max open files"] == limits["Max file size"] == limits["Max processes"] == ["0", "0"]

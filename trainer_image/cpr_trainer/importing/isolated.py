@@ -1,8 +1,9 @@
 """Reads files of foreign origin in a process without rights: `python -m cpr_trainer.importing.isolated`.
 
-The importing process holds the store's credentials. It opens files and passes their bytes to this process, which has
-no credentials and no environment, and which has no rights to files, connections and processes once it reads. Answers
-are plain: an index as JSON, and the raw values of a tensor. The importing process checks them against what it expects.
+The importing process holds the store's credentials. It opens files and passes their bytes to this process. This one has
+no credentials, and nothing of the environment but the PYTHONPATH. It gives up all rights to files, connections and
+processes before it reads. Answers are plain: an index as JSON, and the raw values of a tensor. The importing process
+checks them against what it expects.
 
 A request is its kind (1 byte), its length (8 bytes, little endian), and that many bytes. An answer is the length of a
 JSON object, the object, and behind that of a tensor its values.
@@ -116,10 +117,14 @@ class IsolatedReader:
 
 @contextmanager
 def isolated_reader() -> Iterator[IsolatedReader]:
-    """Start the process without rights, and end it."""
-    command = (sys.executable, "-I", "-m", "cpr_trainer.importing.isolated")
+    """Start the process without rights, and end it. Of the environment it gets the places of Python's packages."""
+    command = (sys.executable, "-s", "-P", "-m", "cpr_trainer.importing.isolated")
     with subprocess.Popen(  # noqa: S603 -- our own program
-        command, env={}, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command,
+        env={"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))},
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         try:
             yield IsolatedReader(process)
