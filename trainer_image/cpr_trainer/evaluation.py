@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import DivergedError
-from cpr_trainer.model.entrypoint import OwnMetrics, own_sums
+from cpr_trainer.model.entrypoint import OwnMetrics, own_sums, require_names
 
 #: 1 / 512 of a logit each: samples within one count as ties, which costs less than 1e-3 of AUC for any useful spread.
 BINS = 2**14
@@ -179,7 +179,8 @@ class ProgressiveValidation:
         if self._metrics is not None and self.samples:
             try:
                 sums = _as_sums(self._merged[self._split : -1])
-                found |= {name: float(value) for name, value in self._metrics.metrics(sums).items()}
+                figures = require_names(self._metrics.metrics(sums))
+                found |= {name: float(value) for name, value in figures.items()}
             except ZeroDivisionError:
                 pass  # Not defined yet, as for a label that was never 1.
         return tuple((name, value) for name, value in found.items() if value is not None and isfinite(value))

@@ -239,11 +239,21 @@ def _require_metrics(network: OwnMetrics, logits: Tensor, labels: Tensor, name: 
     sums = network.metric_sums(logits, labels)
     _require_shape(sums, (len(sums),), name, "metric_sums")
     try:
-        names = [*network.metrics(sums.double())]
+        require_names(network.metrics(sums.double()))
     except ZeroDivisionError:
         return  # Of two samples not every metric is defined.
+
+
+def require_names(figures: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the figures of a network's `metrics`. Raises ModelError for more of them than a report has room for.
+
+    It may return others whenever it is called, as none for two samples, so they are checked each time.
+    """
+    names = [*figures]
     if len(names) > _MOST_METRICS or not all(isinstance(each, str) and len(each) <= _LONGEST_NAME for each in names):
+        shown = ", ".join(str(each)[:_LONGEST_NAME] for each in names[: _MOST_METRICS + 1])
         raise ModelError(
-            f"metrics of the network of {name} returns {len(names)} figures: {', '.join(map(str, names))}.",
-            f"Let it return {_MOST_METRICS} at most, with names of {_LONGEST_NAME} characters at most.",
+            f"metrics of the network returns {len(names)} figures: {shown}.",
+            f"Let it return {_MOST_METRICS} at most, with names that are text of {_LONGEST_NAME} characters at most.",
         )
+    return figures
