@@ -21,6 +21,10 @@ MAX_METRICS = 32
 MAX_LIVES = 8
 #: Groups of samples that scores are told of one by one.
 MAX_GROUPS = 20
+#: Characters of a group's name in a report; it is a value of the data.
+MAX_GROUP_NAME = 128
+#: Characters of a problem's message and of its remedy; the status holds 1,024.
+MAX_SENTENCE = 2048
 
 #: The bytes of a report without the members that it names: 2,048 lost ranges of twelve digits, and all anchors.
 _REPORT_BYTES = 128 << 10

@@ -164,6 +164,11 @@ def test_a_long_message_keeps_what_fits(tmp_path: Path, letter: str) -> None:
     assert 4096 - 24 <= (tmp_path / "word").stat().st_size <= 4096
 
 
+def test_problem_of_an_error_with_long_texts_fits_into_a_report() -> None:
+    problem = problem_of(DataError("m" * 100_000, "r" * 100_000))
+    assert (len(problem.message), len(problem.remedy)) == (2048, 2048)
+
+
 def test_problem_with_a_long_remedy_fits(tmp_path: Path) -> None:
     end_with(tmp_path / "word", Problem("Reason", "message" * 900, "remedy" * 900), ExitCode.INTERNAL)
     read = from_json(Problem, (tmp_path / "word").read_bytes())

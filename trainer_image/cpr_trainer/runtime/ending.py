@@ -13,7 +13,7 @@ from types import FrameType, MappingProxyType
 from typing import Any
 
 from cpr_contract.codec import to_utf8, within_limits
-from cpr_contract.limits import united
+from cpr_contract.limits import MAX_SENTENCE, united
 from cpr_contract.reports import Deleted, ExitCode, Problem, Result
 from cpr_trainer.errors import TrainerError
 
@@ -57,8 +57,8 @@ def exit_code(error: TrainerError) -> ExitCode:
 
 
 def problem_of(error: TrainerError) -> Problem:
-    """Return an error as the contract's document."""
-    return Problem(error.reason, error.message, error.remedy)
+    """Return an error as the contract's document, with texts that a report has room for."""
+    return Problem(error.reason, error.message[:MAX_SENTENCE], error.remedy[:MAX_SENTENCE])
 
 
 def end_with(termination_file: Path, document: Any, code: ExitCode) -> ExitCode:
