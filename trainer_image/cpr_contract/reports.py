@@ -16,6 +16,8 @@ from cpr_contract.limits import (
     MAX_SHARDS,
     MAX_TRAINERS,
     AtMost,
+    last,
+    united,
 )
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import AnchorRef, Counters
@@ -65,15 +67,16 @@ class Deleted:
     unreadable: tuple[str, ...] = ()
 
 
-Ranges = Annotated[tuple[tuple[int, int], ...], AtMost(MAX_RANGES)]
+#: A report has room for half as many as a reader takes. More of them become fewer that hold at least as much.
+Ranges = Annotated[tuple[tuple[int, int], ...], AtMost(MAX_RANGES, united, MAX_RANGES // 2)]
 Names = Annotated[tuple[str, ...], AtMost(MAX_MEMBERS)]
 ByShard = Annotated[tuple[int, ...], AtMost(MAX_SHARDS)]
 ByRank = Annotated[tuple[int, ...], AtMost(MAX_TRAINERS)]
 #: Seconds, by the number of a life.
-ByLife = Annotated[tuple[tuple[int, float], ...], AtMost(MAX_LIVES)]
+ByLife = Annotated[tuple[tuple[int, float], ...], AtMost(MAX_LIVES, last)]
 Metrics = Annotated[tuple[tuple[str, float], ...], AtMost(MAX_METRICS)]
 #: Pruning comes after a commit, so for a while there are more than are kept.
-Anchors = Annotated[tuple[AnchorRef, ...], AtMost(2 * MAX_ANCHORS)]
+Anchors = Annotated[tuple[AnchorRef, ...], AtMost(2 * MAX_ANCHORS, last)]
 
 
 class ShardState(enum.StrEnum):

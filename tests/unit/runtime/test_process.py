@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from cpr_contract.codec import from_json
-from cpr_contract.reports import RECORDED_HEADER, ExitCode, Problem, SaveRef
+from cpr_contract.reports import RECORDED_HEADER, Deleted, ExitCode, HeldOutScores, Problem, Result, SaveRef
+from cpr_contract.roster import AnchorRef
 from cpr_contract.trace import TracedStep
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
@@ -159,6 +160,55 @@ def test_the_last_word_is_never_too_long(tmp_path_factory: pytest.TempPathFactor
 def test_a_long_message_keeps_what_fits(tmp_path: Path, letter: str) -> None:
     end_with(tmp_path / "word", Problem("Reason", letter * 9000, "remedy"), ExitCode.INTERNAL)
     assert 4096 - 24 <= (tmp_path / "word").stat().st_size <= 4096
+
+
+def test_problem_of_an_error_with_long_texts_fits_into_a_report() -> None:
+    problem = problem_of(DataError("m" * 100_000, "r" * 100_000))
+    assert (len(problem.message), len(problem.remedy)) == (2048, 2048)
+
+
+def test_problem_with_a_long_remedy_fits(tmp_path: Path) -> None:
+    end_with(tmp_path / "word", Problem("Reason", "message" * 900, "remedy" * 900), ExitCode.INTERNAL)
+    read = from_json(Problem, (tmp_path / "word").read_bytes())
+    assert (read.message, read.remedy[:12]) == ("...", "remedyremedy")
+
+
+ANCHOR = AnchorRef(f"{'u' * 36}/gen-0001/dense/group-0001/step-000000010/manifest.json", "d" * 64, 1, 10, 640)
+LOST = tuple((1000 * place, 1000 * place + 1 + place) for place in range(500))
+SCORES = HeldOutScores(10, 640, 100, 0.7, 0.5, 0.9, 1.0, 0.6)
+CYRILLIC = tuple((f"{letter * 26}.{score}", 0.123456789012) for letter in "абвгдежз" for score in ("auc", "logloss"))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "evaluation", "lost", "kept"),
+    [
+        (CYRILLIC, SCORES, (), (True, True)),  # in escapes it would not fit
+        (tuple((f"{'ж' * 60}{place}", 0.5) for place in range(32)), SCORES, LOST[:3], (False, True)),
+        (CYRILLIC, SCORES, LOST[:180], (False, True)),
+        (tuple((f"metric {place}", 0.5) for place in range(1000)), SCORES, LOST, (False, False)),
+        ((), None, LOST, (False, False)),
+    ],
+)
+def test_result_that_is_too_long_keeps_its_anchor_and_all_that_is_lost(
+    metrics: tuple[tuple[str, float], ...],
+    evaluation: HeldOutScores | None,
+    lost: tuple[tuple[int, int], ...],
+    kept: tuple[bool, bool],
+    tmp_path: Path,
+) -> None:
+    end_with(tmp_path / "word", Result(ANCHOR, lost, 0.5, 0.7, 0.5, metrics, evaluation), ExitCode.OK)
+    text = (tmp_path / "word").read_bytes()
+    read = from_json(Result, text)
+    assert len(text) <= 4096
+    assert read.anchor == ANCHOR
+    assert (read.metrics != (), read.evaluation is not None) == kept
+    assert all(any(start <= first and end <= last for start, last in read.lost) for first, end in lost)
+    assert read.lost == lost if kept == (True, True) else len(read.lost) <= len(lost)
+
+
+def test_cleanup_names_as_many_unreadable_keys_as_fit(tmp_path: Path) -> None:
+    end_with(tmp_path / "word", Deleted(3, 30, ("k" * 1000,) * 9), ExitCode.OK)
+    assert from_json(Deleted, (tmp_path / "word").read_bytes()) == Deleted(3, 30, ("k" * 1000,) * 4)
 
 
 def test_a_last_word_that_nobody_can_write_does_not_matter(tmp_path: Path) -> None:

@@ -190,13 +190,12 @@ def metrics(network: OwnMetrics, sums: Tensor) -> dict[str, float]:
             figures = {name: nan if value is None else float(value) for name, value in found.items()}
         except ZeroDivisionError:
             return {}
-    if len(figures) > _MOST_METRICS or not all(
-        isinstance(each, str) and len(each) <= _LONGEST_NAME for each in figures
-    ):
+    names = [*figures]
+    if len(names) > _MOST_METRICS or not all(isinstance(each, str) and len(each) <= _LONGEST_NAME for each in names):
+        shown = ", ".join(str(each)[:_LONGEST_NAME] for each in names[: _MOST_METRICS + 1])
         raise ModelError(
-            f"metrics of the network {type(network).__name__} returns {len(figures)} figures: "
-            f"{', '.join(map(str, figures))}.",
-            f"Let it return {_MOST_METRICS} at most, with names of {_LONGEST_NAME} characters at most.",
+            f"metrics of the network {type(network).__name__} returns {len(names)} figures: {shown}.",
+            f"Let it return {_MOST_METRICS} at most, with names that are text of {_LONGEST_NAME} characters at most.",
         )
     return figures
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from cpr_contract.codec import to_json
+from cpr_contract.codec import to_json, within_limits
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE
 
@@ -105,7 +105,7 @@ class StatusServer:
             "/healthz": lambda: _verdict(healthy()),
             "/readyz": lambda: _verdict(ready()),
             "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry)),
-            "/status": lambda: (HTTPStatus.OK, "application/json", to_json(status()).encode()),
+            "/status": lambda: (HTTPStatus.OK, "application/json", to_json(within_limits(status())).encode()),
         }
         self._server = _Server(address, port, pages, receive, hear)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="status", daemon=True)
