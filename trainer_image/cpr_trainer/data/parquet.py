@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cpr_trainer.data.arrow_types import check_types, known_types
-from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, reading
+from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, is_outage, reading
 from cpr_trainer.data.columns import Columns, check_names
 from cpr_trainer.data.open_files import OpenFiles, closed_on_error
 from cpr_trainer.data.unpacking import HEAD_BYTES, check_head
@@ -65,19 +65,25 @@ class ParquetFormat:
 
 
 class _OpenTable:
-    """A Parquet file, open; its footer is parsed once. Columns of `texts` come as dictionaries where they can."""
+    """A Parquet file, open; its footer is parsed once. Columns of `texts` come as dictionaries if they can."""
 
     def __init__(self, stream: BinaryIO, uri: str, texts: Sequence[str]) -> None:
         self._stream = stream
+        self._coded = True
         with closed_on_error(stream):
             metadata = _open(stream, uri).metadata
-            coded = [name for name in texts if not _is_delta(metadata, name)]
-            if len(coded) < len(texts):  # The writer may have noted a dictionary, too.
-                metadata = _plain_metadata(stream)
-            self._file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=coded, pre_buffer=True)
+            self._file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=list(texts), pre_buffer=True)
 
     def read(self, group: int, columns: list[str] | None) -> Any:
         """Return some columns of a row group, or all, as a pyarrow table."""
+        try:
+            return self._file.read_row_group(group, columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            if is_outage(error) or not self._coded:
+                raise
+        # pyarrow reads no differences of texts (DELTA_BYTE_ARRAY) as dictionaries, which a writer may have noted, too.
+        self._coded = False
+        self._file = pq.ParquetFile(self._stream, metadata=_plain_metadata(self._stream), pre_buffer=True)
         return self._file.read_row_group(group, columns=columns)
 
     def close(self) -> None:
@@ -108,11 +114,3 @@ def _plain_metadata(stream: BinaryIO) -> Any:
     stream.seek(end - size)
     footer = stream.read(size + 8).replace(_ARROW_TYPES, bytes(reversed(_ARROW_TYPES)))
     return pq.read_metadata(io.BytesIO(b"PAR1" + footer))
-
-
-def _is_delta(metadata: Any, name: str) -> bool:
-    """Whether some of a column is stored as differences: pyarrow cannot read those as dictionaries."""
-    places = [place for place in range(metadata.num_columns) if metadata.schema.column(place).path == name]
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    encodings = (each for group in groups for place in places for each in group.column(place).encodings)
-    return any(each.startswith("DELTA") for each in encodings)

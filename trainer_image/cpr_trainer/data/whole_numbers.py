@@ -68,7 +68,7 @@ class Spellings:
     def add(self, texts: Any) -> None:
         """Take different values of a block, a pyarrow array of bytes without nulls and empty texts."""
         whole = pc.match_substring_regex(texts, _ANY_WAY)
-        self.only_whole &= bool(pc.all(whole).as_py() is not False)
+        self.only_whole &= pc.all(whole).as_py() is not False
         written = texts.filter(whole).cast(pa.binary())
         plain = pc.match_substring_regex(written, _PLAIN).to_numpy(zero_copy_only=False)
         hashes = Cells.of_arrow(pc.replace_substring_regex(written, _ANY_WAY, r"\1")).hashes()
