@@ -147,7 +147,7 @@ async def test_a_volume_that_cannot_be_mounted_is_named_before_and_after_the_dea
     assert ready is not None
     assert ready.message.startswith("waiting for shard/1 to start; ")
     assert ready.message.endswith("trainer/0, trainer/1 run, and are not ready before that")
-    await until(driver, lambda status: (said(status, "PodsReady") or ready).reason != "Waiting")
+    await until(driver, lambda status: any(c.reason == "FailedMount" for c in status.conditions))
     ready = said(driver.status(), "PodsReady")
     assert ready is not None
     assert (ready.reason, ready.message.startswith(f"shard/1: {words}; ")) == ("FailedMount", True)
@@ -217,7 +217,7 @@ async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_repl
 
 
 async def phases_within(driver: Simulation, seconds: float) -> set[str]:
-    found = set()
+    found = set[str]()
     for _ in range(int(seconds / TICK_S)):
         await driver.passes(1)
         found.add(driver.status().phase)
