@@ -41,6 +41,7 @@ from processes.faults import (
     rolled_back,
     run_without_loss,
     stopped_trainer,
+    with_parity,
 )
 from processes.jobs import BATCH, EVERY, JOBS, SAMPLES, STEPS, evaluated_alone
 from support.local_job import LocalJob, small_job
@@ -87,6 +88,18 @@ def with_replaced(job: JobSpec, folder: Path, *victims: int, last: int = STEPS) 
                 running.hold_at(60 + 40 * place)
         running.hold_at(last)
         yield running
+
+
+def test_job_whose_pods_have_ipv6_addresses_is_trained_by_two_trainers(tmp_path: Path) -> None:
+    """Status pages, trainers' control port, Gloo, shards' data port and parity between shards."""
+    job = replace(JOBS["two_trainers"](tmp_path), replay_bytes=64 << 20, parity_shards=1)
+    with LocalJob(job, tmp_path, NEVER_S, host="::1") as running:
+        running.hold_at(40)
+        running.start(run_held)
+        running.reach(20 * BATCH)
+        with with_parity(killed_shards(1, rebuilt=True))(running):
+            running.hold_at(STEPS)
+        assert running.result().samples == SAMPLES
 
 
 def test_two_trainers_in_lockstep_learn_as_well_as_one_though_the_leader_is_killed(tmp_path: Path) -> None:

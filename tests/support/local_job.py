@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.address import page_url
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import (
@@ -35,7 +36,6 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.shard_job import SILENCE_S
 from support.warm_start import HELD_AT, Main, Process, run
 
-HOST = "127.0.0.1"
 PATIENCE_S = 300.0  # for two loaded cores; nothing here waits that long on its own
 
 
@@ -72,6 +72,7 @@ class Member:
     role: str
     index: int
     incarnation: int
+    host: str
     port_base: int
     folder: Path
     process: Process | None = None
@@ -82,7 +83,7 @@ class Member:
 
     @property
     def peer(self) -> Peer:
-        return Peer(self.index, self.incarnation, HOST, self.port_base)
+        return Peer(self.index, self.incarnation, self.host, self.port_base)
 
     @property
     def last_word(self) -> str:
@@ -97,8 +98,8 @@ class Member:
         return (self.folder / "log").read_text()
 
     def page(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-        url = f"http://{HOST}:{self.port_base + env.HTTP_PORT}{path}"
-        request = urllib.request.Request(url, headers=dict(headers or {}))
+        url = page_url(self.host, self.port_base + env.HTTP_PORT, path)
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
                 return answer.status, answer.read().decode()
@@ -124,6 +125,7 @@ class LocalJob:
     interval_s: float = 0.5
     environ: dict[str, str] = field(default_factory=dict)
     memory: bool = False
+    host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         (self.folder / "key").write_bytes(b"a key of this test")
@@ -282,7 +284,7 @@ class LocalJob:
         folder = self.folder / f"{role}-{index}-{incarnation}"
         folder.mkdir()
         (folder / "log").touch()
-        member = Member(role, index, incarnation, self._ports.take(), folder)
+        member = Member(role, index, incarnation, self.host, self._ports.take(), folder)
         self.everyone.append(member)
         return member
 
@@ -296,7 +298,7 @@ class LocalJob:
             env.ROSTER_FILE: str(member.folder / "roster.json"),
             env.KEY_FILE: str(self.folder / "key"),
             env.POD: member.folder.name,
-            env.ADDRESS: HOST,
+            env.ADDRESS: self.host,
             env.PORT_BASE: str(member.port_base),
             env.SCRATCH_DIR: str(member.folder),
             env.TERMINATION_FILE: str(member.folder / "termination"),

@@ -27,7 +27,8 @@ from cpr_operator.api.status import TERMINAL_PHASES, Condition, Phase
 from cpr_operator.api.validate import parse_spec, parse_status, validate
 from cpr_operator.cli.asking import Ask
 from cpr_operator.cli.console import OptionError, Where
-from cpr_operator.cli.document import InvalidDocumentError, find_job
+from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cli.source import find_job
 
 # Finds the store and the job in it that the command line names.
 

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
+from cpr_contract.address import page_url
 from cpr_contract.codec import from_json
 from cpr_contract.reports import RECORDED_HEADER, Deleted, ExitCode, HeldOutScores, Problem, Result, SaveRef
 from cpr_contract.roster import AnchorRef
@@ -55,9 +56,11 @@ def process() -> Process:
 
 
 @pytest.fixture
-def url(process: Process) -> Iterator[str]:
+def url(process: Process, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The server's pages, at the address of the parameter if the test has one."""
+    host = getattr(request, "param", "127.0.0.1")
     with StatusServer(
-        "127.0.0.1",
+        host,
         0,
         status=process.status,
         healthy=lambda: process.good,
@@ -65,9 +68,10 @@ def url(process: Process) -> Iterator[str]:
         registry=process.registry,
         hear=process.heard.append,
     ) as server:
-        yield f"http://127.0.0.1:{server.port}"
+        yield page_url(host, server.port, "")
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1", "::1"], indirect=True)
 def test_the_report_is_a_document_of_the_contract(url: str) -> None:
     answer = get(f"{url}/status?pretty")
     assert answer.headers["content-type"] == "application/json"

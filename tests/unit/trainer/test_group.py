@@ -15,7 +15,7 @@ from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.meeting import NO_STATE, Hello, decide_meeting, missing_steps
 from cpr_trainer.trainer.group.protocol import Go, Group
 from cpr_trainer.trainer.interrupts import Finished, GroupBroken, Superseded
-from support.control_group import Member, roster_of
+from support.control_group import HOST, Member, roster_of
 from support.exchanges import wait_for
 from support.patience import attend
 
@@ -27,8 +27,9 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def members() -> Iterator[list[Member]]:
-    made = [Member(rank) for rank in range(3)]
+def members(request: pytest.FixtureRequest) -> Iterator[list[Member]]:
+    """Three members, at the address of the parameter if the test has one."""
+    made = [Member(rank, host=getattr(request, "param", HOST)) for rank in range(3)]
     yield made
     for member in made:
         member.lobby.close()
@@ -55,6 +56,7 @@ def _step(group: Group, step: int, value: float) -> tuple[Go, float]:
     return go, float(tensor[-1])
 
 
+@pytest.mark.parametrize("members", [HOST, "::1"], indirect=True)
 def test_members_meet_step_and_finish(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     roster = roster_of(members, group=1)
     groups = [member.join(roster) for member in members]

@@ -17,6 +17,7 @@ from cpr_trainer.runtime.environment import (
 )
 from cpr_trainer.runtime.processors import processors
 from cpr_trainer.runtime.roster_file import RosterFile
+from cpr_trainer.runtime.sockets import begin_to_connect, connect, listen
 from cpr_trainer.runtime.status_server import Gate, StatusServer
 from cpr_trainer.runtime.timing import Trace, backoff
 
@@ -31,10 +32,13 @@ __all__ = [
     "StatusServer",
     "Trace",
     "backoff",
+    "begin_to_connect",
     "check_contract",
+    "connect",
     "data_access",
     "end_with",
     "exit_code",
+    "listen",
     "optional_path",
     "problem_of",
     "processors",

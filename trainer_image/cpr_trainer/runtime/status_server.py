@@ -20,6 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from cpr_contract.codec import to_json, within_limits
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE
+from cpr_trainer.runtime.sockets import family_of
 
 # How many callers a process serves before they have proved who they are, and how long each of them may take.
 
@@ -154,7 +155,7 @@ class _Server(ThreadingHTTPServer):
         receive: Callable[[bytes, str], bool] | None,
         hear: Callable[[str], None],
     ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.address_family = family_of(address)
         self.pages = pages
         self.receive = receive
         self.hear = hear

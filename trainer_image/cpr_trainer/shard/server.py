@@ -28,13 +28,6 @@ _STRANGERS = 64  # so many at the same time; one more waits until the oldest had
 _FAIR_S = 0.5
 _REST_S = 0.1  # nobody is accepted for so long where there is no room, or no descriptor left
 _RETRY_S = 0.002  # while a push waits for a save to read on
-_BACKLOG = 256
-
-
-def listen(address: tuple[str, int]) -> socket.socket:
-    """Return a socket that listens at `address`, host and port (0: a free one). Raises OSError if it is taken."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=_BACKLOG)
 
 
 class Connection:

@@ -14,7 +14,7 @@ from time import monotonic
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.runtime import Gate
+from cpr_trainer.runtime import Gate, connect, listen
 from cpr_trainer.trainer.group.channel import Authenticate, Channel, Inbox
 from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.proof import Pairs, introduce, welcome
@@ -47,7 +47,7 @@ class Lobby:
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._accept, "control-accept"), (self._pulse, "control-pulse"))
         )
-        self._listener = socket.create_server((address, port), backlog=256)
+        self._listener = listen(address, port)
 
     @property
     def port(self) -> int:
@@ -76,7 +76,7 @@ class Lobby:
         """Connect to another trainer; what it says comes into `inbox`, by default everybody's. Raises OSError."""
         if not peer.host:
             raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
-        connection = socket.create_connection((peer.host, peer.port_base + CONTROL_PORT), timeout=_DIAL_S)
+        connection = connect(peer.host, peer.port_base + CONTROL_PORT, _DIAL_S)
         channel = self._open_channel(
             connection, lambda fresh, end: introduce(fresh, end, self._key, self._me, peer), inbox
         )
