@@ -11,7 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.answers import SUITABLE, UNKNOWN_HEADERS, returned, translated
@@ -20,7 +20,7 @@ from cpr_trainer.store.listing import delete_objects, list_objects
 from cpr_trainer.store.object_stream import Version, open_object
 from cpr_trainer.store.persistence import persistent
 from cpr_trainer.store.protocol import ExistsError, StoreError, StoreUnreachableError, StoreUnsuitableError
-from cpr_trainer.store.transfers import checksum, flat
+from cpr_trainer.store.transfers import checksum, flat, in_parallel
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,11 +131,9 @@ class _Server:
             except StoreUnreachableError:  # S3 answers a conflict of two writers so
                 return False
 
-        with ThreadPoolExecutor(2) as threads:
-            for number in range(_RACES):
-                name = f"race-{number}"
-                if all(threads.map(attempt, (name, name), (_DATA, _OTHER))):
-                    raise _LackingError("the server let both of two writers win")
+        for number in range(_RACES):
+            if all(in_parallel(partial(attempt, f"race-{number}"), (_DATA, _OTHER), threads=2)):
+                raise _LackingError("the server let both of two writers win")
 
     def tells_versions_apart(self) -> None:
         """Show that data which was replaced is not read as if it were the same."""
