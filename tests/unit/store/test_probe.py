@@ -118,6 +118,8 @@ class Server:
         return answer(200, ET.tostring(page))
 
     def _delete(self, doomed: ET.Element) -> urllib3.HTTPResponse:
+        if "rights" in self._lacks:
+            raise CredentialsRefusedError("The store refuses access.", "Check the Secret.")
         if "deletions" not in self._lacks:
             for key in doomed.iterfind("{*}Object/{*}Key"):
                 self.objects.pop(str(key.text), None)
@@ -181,6 +183,12 @@ def test_checksums_that_are_not_compared_are_a_warning(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         probe(Server("compared checksums"), "bucket", "job/probe/")  # type: ignore[arg-type]
     assert "does not compare them" in caplog.text
+
+
+def test_credentials_that_may_not_delete_hold_no_job_up(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        probe(Server("rights"), "bucket", "job/probe/")  # type: ignore[arg-type]
+    assert "stay in the store. The store refuses access" in caplog.text
 
 
 @pytest.mark.parametrize(
