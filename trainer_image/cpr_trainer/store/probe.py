@@ -33,8 +33,8 @@ _LOG = logging.getLogger(__name__)
 _DATA, _OTHER = b"0123456789", b"abcdefghij"
 _ANOTHER_TAG = "0" * 32
 #: A server that looks for a key and writes it in two steps lets both of two writers win in more than half of all
-#: rounds. All rounds together miss it once in a thousand probes.
-_RACES = 8
+#: rounds while it has little else to do, and less often while it is busy. More writers meet more often.
+_RACES, _WRITERS = 8, 4
 
 
 @persistent
@@ -127,19 +127,20 @@ class _Server:
             raise _LackingError("the server overwrote an object")
 
     def lets_one_writer_win(self) -> None:
-        """Show that of two writers who write a manifest at the same time one is refused."""
-        together = threading.Barrier(2)
+        """Show that of writers who write a manifest at the same time all but one are refused."""
+        together = threading.Barrier(_WRITERS)
 
-        def attempt(name: str, data: bytes) -> bool:
+        def attempt(name: str, number: int) -> bool:
             together.wait()
             try:
-                return self._put_if_absent(name, data)
-            except StoreUnreachableError:  # S3 answers a conflict of two writers so
+                return self._put_if_absent(name, _DATA + bytes([number]))
+            except StoreUnreachableError:  # S3 answers a conflict of writers so
                 return False
 
-        for number in range(_RACES):
-            if all(in_parallel(partial(attempt, f"race-{number}"), (_DATA, _OTHER), threads=2)):
-                raise _LackingError("the server let both of two writers win")
+        for race in range(_RACES):
+            won = sum(in_parallel(partial(attempt, f"race-{race}"), range(_WRITERS), threads=_WRITERS))
+            if won > 1:
+                raise _LackingError(f"the server let {won} of {_WRITERS} writers win")
 
     def tells_versions_apart(self) -> None:
         """Show that data which was replaced is not read as if it were the same."""
