@@ -24,7 +24,7 @@ from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.store import StoreFullError
+from cpr_trainer.store import StoreFullError, StoreUnsuitableError
 from cpr_trainer.tables.arena import Home
 from support.memory_store import MemoryStore
 from support.shard_job import small_job
@@ -55,6 +55,19 @@ def source() -> dict[str, Tensor]:
     torch.manual_seed(3)
     rows = {"user": torch.randn(300, 4), "item": torch.randn(170, 4).bfloat16(), "shop": torch.randn(90, 2).half()}
     return {**rows, "momentum": torch.rand(300, 1)}
+
+
+class Unsuitable(MemoryStore):
+    def probe(self, folder: str) -> None:
+        assert folder == "import-ranker/probe/"
+        raise StoreUnsuitableError("The store lacks what saves need.", "Use another server.")
+
+
+def test_import_into_an_unsuitable_store_writes_nothing(source: dict[str, Tensor]) -> None:
+    store = Unsuitable()
+    with pytest.raises(StoreUnsuitableError):
+        import_model(store, job(), REQUEST, stored(source))
+    assert not store.objects
 
 
 def restored(store: MemoryStore, spec: JobSpec, key: str, rules: ByNameSpec | None = None) -> dict[str, np.ndarray]:

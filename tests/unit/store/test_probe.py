@@ -24,6 +24,7 @@ from cpr_trainer.store import (
     checksum,
     persistence,
 )
+from cpr_trainer.store import probe as probe_module
 from cpr_trainer.store.connection import CHECKSUM, Upload, checksum_header
 from cpr_trainer.store.folder import FolderStore
 from cpr_trainer.store.probe import probe
@@ -42,7 +43,7 @@ class Server:
         self._lacks = frozenset(lacks)
         self._failing = failing
         self._lock = threading.Lock()
-        self._both = threading.Barrier(2)
+        self._together = threading.Barrier(probe_module._WRITERS)
 
     def send(  # noqa: PLR0913 -- as the connection's
         self,
@@ -75,7 +76,7 @@ class Server:
         if "If-None-Match" in asked and "conditions" not in self._lacks:
             if "atomic conditions" in self._lacks and "race" in key:
                 found = key in self.objects
-                self._both.wait()
+                self._together.wait()
                 if found:
                     raise ExistsError(key)
             else:
@@ -118,6 +119,8 @@ class Server:
         return answer(200, ET.tostring(page))
 
     def _delete(self, doomed: ET.Element) -> urllib3.HTTPResponse:
+        if "rights" in self._lacks:
+            raise CredentialsRefusedError("The store refuses access.", "Check the Secret.")
         if "deletions" not in self._lacks:
             for key in doomed.iterfind("{*}Object/{*}Key"):
                 self.objects.pop(str(key.text), None)
@@ -148,8 +151,8 @@ def test_either_condition_or_tag_tells_versions_apart(lack: str) -> None:
     ("lacks", "named"),
     [
         (["checksums"], ["X-Amz-Checksum-Crc32c): the server does not implement PUT"]),
-        (["conditions"], ["If-None-Match): the server overwrote", "several writers at once: the server let both"]),
-        (["atomic conditions"], ["several writers at once: the server let both of two writers win"]),
+        (["conditions"], ["If-None-Match): the server overwrote", "several writers at once: the server let 4 of 4"]),
+        (["atomic conditions"], ["several writers at once: the server let 4 of 4 writers win"]),
         (["if-match", "tags"], ["one version (header If-Match, or an ETag in the answer): the server answered"]),
         (["ranges"], ["from a position (header Range)"]),
         (["pages"], ["listings in pages (ListObjectsV2): the server listed 1 of 3 objects"]),
@@ -181,6 +184,12 @@ def test_checksums_that_are_not_compared_are_a_warning(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         probe(Server("compared checksums"), "bucket", "job/probe/")  # type: ignore[arg-type]
     assert "does not compare them" in caplog.text
+
+
+def test_credentials_that_may_not_delete_hold_no_job_up(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        probe(Server("rights"), "bucket", "job/probe/")  # type: ignore[arg-type]
+    assert "stay in the store. The store refuses access" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.answers import SUITABLE, UNKNOWN_HEADERS, returned, translated
@@ -19,23 +19,29 @@ from cpr_trainer.store.connection import CHECKSUM, IF_ABSENT, Connection, Upload
 from cpr_trainer.store.listing import delete_objects, list_objects
 from cpr_trainer.store.object_stream import Version, open_object
 from cpr_trainer.store.persistence import persistent
-from cpr_trainer.store.protocol import ExistsError, StoreError, StoreUnreachableError, StoreUnsuitableError
-from cpr_trainer.store.transfers import checksum, flat
+from cpr_trainer.store.protocol import (
+    CredentialsRefusedError,
+    ExistsError,
+    StoreError,
+    StoreUnreachableError,
+    StoreUnsuitableError,
+)
+from cpr_trainer.store.transfers import checksum, flat, in_parallel
 
 _LOG = logging.getLogger(__name__)
 
 _DATA, _OTHER = b"0123456789", b"abcdefghij"
 _ANOTHER_TAG = "0" * 32
 #: A server that looks for a key and writes it in two steps lets both of two writers win in more than half of all
-#: rounds. All rounds together miss it once in a thousand probes.
-_RACES = 8
+#: rounds while it has little else to do, and less often while it is busy. More writers meet more often.
+_RACES, _WRITERS = 8, 4
 
 
 @persistent
 def probe(connection: Connection, bucket: str, folder: str) -> None:
-    """Raise StoreUnsuitableError, which names them, for abilities that saves need and the server lacks.
+    """Raise StoreUnsuitableError if the server lacks abilities that saves need; its message names each.
 
-    Works on objects in a folder of its own below `folder`, and deletes them. Raises StoreError if the store fails.
+    Writes objects in a folder of its own below `folder`, and deletes them. Raises StoreError if the store fails.
     """
     server = _Server(connection, bucket, f"{folder}{uuid.uuid4().hex}/")
     shown = {
@@ -121,21 +127,20 @@ class _Server:
             raise _LackingError("the server overwrote an object")
 
     def lets_one_writer_win(self) -> None:
-        """Show that of two writers who write a manifest at the same time one is refused."""
-        together = threading.Barrier(2)
+        """Show that of writers who write a manifest at the same time all but one are refused."""
+        together = threading.Barrier(_WRITERS)
 
-        def attempt(name: str, data: bytes) -> bool:
+        def attempt(name: str, number: int) -> bool:
             together.wait()
             try:
-                return self._put_if_absent(name, data)
-            except StoreUnreachableError:  # S3 answers a conflict of two writers so
+                return self._put_if_absent(name, _DATA + bytes([number]))
+            except StoreUnreachableError:  # S3 answers a conflict of writers so
                 return False
 
-        with ThreadPoolExecutor(2) as threads:
-            for number in range(_RACES):
-                name = f"race-{number}"
-                if all(threads.map(attempt, (name, name), (_DATA, _OTHER))):
-                    raise _LackingError("the server let both of two writers win")
+        for race in range(_RACES):
+            won = sum(in_parallel(partial(attempt, f"race-{race}"), range(_WRITERS), threads=_WRITERS))
+            if won > 1:
+                raise _LackingError(f"the server let {won} of {_WRITERS} writers win")
 
     def tells_versions_apart(self) -> None:
         """Show that data which was replaced is not read as if it were the same."""
@@ -161,9 +166,16 @@ class _Server:
             raise _LackingError(f"the server listed {len(set(keys))} of {len(names)} objects")
 
     def deletes(self) -> None:
-        """Show that what was written can be deleted, and delete all of it."""
+        """Show that what was written can be deleted, and delete all of it.
+
+        Credentials that may not delete are not the server's lack: old saves stay, which a sweep reports.
+        """
         keys = [each.key for each in list_objects(self._connection, self._bucket, self._folder)]
-        delete_objects(self._connection, self._bucket, [*keys, f"{self._folder}absent"])
+        try:
+            delete_objects(self._connection, self._bucket, [*keys, f"{self._folder}absent"])
+        except CredentialsRefusedError as error:
+            _LOG.warning("The probe's objects stay in the store. %s", error)
+            return
         if any(list_objects(self._connection, self._bucket, self._folder)):
             raise _LackingError("the server still lists deleted objects")
 

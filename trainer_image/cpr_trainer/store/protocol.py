@@ -167,8 +167,8 @@ class Store(Protocol):
         ...
 
     def probe(self, folder: str) -> None:
-        """Raise StoreUnsuitableError, which names them, if the store lacks abilities that saves need.
+        """Raise StoreUnsuitableError if the store lacks abilities that saves need; its message names them.
 
-        It shows that with objects below `folder`, which ends in a slash, and deletes them; others there go too.
+        Writes objects in a folder of its own below `folder`, which ends in a slash, and deletes them.
         """
         ...
