@@ -43,7 +43,7 @@ def within_limits(document: T) -> T:
     """The document with its lists as long as a reader takes: what a process reports is bounded where it is written."""
     longer = {
         name: shorter
-        for name, bound in _bounds(type(document))
+        for name, bound in _bounds(typing.cast("Any", type(document)))
         if (shorter := bound.shortened(getattr(document, name))) is not getattr(document, name)
     }
     return dataclasses.replace(document, **longer) if longer else document  # type: ignore[type-var]
