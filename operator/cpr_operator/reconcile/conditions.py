@@ -30,6 +30,7 @@ STORE_PROBLEMS = frozenset(
         "StoreUnsuitable",
         "ObjectMissing",
         "ObjectExists",
+        "ObjectChanged",
         "SaveOutrun",
         "DamagedSave",
         "AnchorDamaged",
