@@ -16,6 +16,7 @@ from cpr_contract.roster import seal, signature
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Cluster, NotFoundError, PodPatch
 from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.description import is_spoken, version_of
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.rosters import Rosters
 from cpr_operator.guarding import Guarded
@@ -67,6 +68,8 @@ async def write_recorded(cluster: Cluster, observed: PassInput, after: Status, m
     if leader is None or pod is None or pod.phase != "Running" or pod.roster_version < leader.roster:
         return
     if after.runtime is None or memory.guarded.key_named(after.runtime.key_digest) is not None:
+        return
+    if not is_spoken(version_of(after)):
         return
     if not recorded.anchor or memory.noted == (pod.uid, recorded):
         return
