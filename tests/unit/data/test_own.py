@@ -81,7 +81,8 @@ def test_it_gives_the_samples_of_a_file_of_the_same_rows(
 def as_arrays(part: pa.Table) -> dict[str, Any]:
     """Return bags as arrays, of which an empty one is of floats as NumPy makes it."""
     bags = {name: [np.array(each) for each in part[name].to_pylist()] for name in ("tags", "words")}
-    return part.drop_columns(["tags", "words"]).to_pydict() | bags
+    cells: dict[str, Any] = part.drop_columns(["tags", "words"]).to_pydict()
+    return cells | bags
 
 
 def as_tensors(part: pa.Table) -> dict[str, Any]:
