@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -253,11 +254,12 @@ def _whole(value: Any) -> bytes:
     """Return the digits of an id that is a whole number. None, NaN and a text of spaces are absent."""
     wrong = EncodeError(f"{value!r} is no id; give a whole number or None")
     if isinstance(value, (float, np.floating)):
-        if np.isnan(value):
+        number = float(value)
+        if math.isnan(number):
             return b""
-        if not float(value).is_integer() or abs(float(value)) > LARGEST_WHOLE:
+        if not number.is_integer() or abs(number) > LARGEST_WHOLE:
             raise wrong
-        value = int(value)
+        value = int(number)
     text = _text(value).strip(b" \t")
     if not text:
         return b""
