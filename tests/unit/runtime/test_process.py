@@ -113,7 +113,7 @@ def test_clients_take_a_bounded_number_of_threads_and_keep_nobody_out(url: str) 
     before = threading.active_count()
     with ExitStack() as clients:
         for _ in range(60):
-            clients.enter_context(socket.create_connection((host, int(port))))
+            clients.enter_context(socket.create_connection((host, int(port)))).sendall(b"G")
         assert get(f"{url}/status").status_code == 200
         assert threading.active_count() - before <= 32
 

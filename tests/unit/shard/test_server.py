@@ -13,6 +13,7 @@ import pytest
 from cpr_contract.env import DATA_PORT
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.frames import HEADER_BYTES, Header, Operation
+from cpr_trainer.shard import server
 from support.descriptors import no_descriptors_left
 from support.exchanges import wait_for
 from support.shard_job import HOST, KEY, small_job, trainer_roster
@@ -122,9 +123,13 @@ def test_a_server_without_descriptors_waits_for_some_and_then_accepts(shard: Sha
     connect(0, 1).wait_ready(WAIT_S)
 
 
-def test_strangers_that_say_nothing_keep_no_trainer_out(shard: ShardThread, connect: Connect) -> None:
+def test_strangers_that_say_nothing_make_room_at_once(
+    shard: ShardThread, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_FAIR_S", WAIT_S)
+    monkeypatch.setattr(server, "_PATIENCE_S", WAIT_S)
     with ExitStack() as strangers:
-        for _ in range(100):
+        for _ in range(600):
             strangers.enter_context(socket.create_connection((HOST, shard.server.port)))
         connect(0, 1).wait_ready(WAIT_S)
         connect(1, 1).wait_ready(WAIT_S)
