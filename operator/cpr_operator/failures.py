@@ -58,6 +58,7 @@ class Kind(enum.StrEnum):
     BAD_DATA = "BadData"
     DAMAGED = "Damaged"
     CONTRACT = "Contract"
+    STORE_UNSUITABLE = "StoreUnsuitable"
 
 
 #: Kinds that are not the job's fault, so they do not count towards the restart limit.
@@ -75,7 +76,7 @@ FREE = frozenset(
     }
 )
 #: Kinds after which another attempt would end the same way.
-PERMANENT = frozenset({Kind.BAD_SPEC, Kind.BAD_DATA, Kind.DAMAGED, Kind.CONTRACT})
+PERMANENT = frozenset({Kind.BAD_SPEC, Kind.BAD_DATA, Kind.DAMAGED, Kind.CONTRACT, Kind.STORE_UNSUITABLE})
 
 _BY_STATUS_REASON: Mapping[str, Kind] = {
     "Evicted": Kind.EVICTED,
@@ -98,6 +99,7 @@ _BY_EXIT: Mapping[int, Kind] = {
     ExitCode.BAD_DATA: Kind.BAD_DATA,
     ExitCode.DAMAGED: Kind.DAMAGED,
     ExitCode.CONTRACT: Kind.CONTRACT,
+    ExitCode.STORE_UNSUITABLE: Kind.STORE_UNSUITABLE,
 }
 #: Exit codes of a container whose pod is deleted, if it does not flush in time or has no handler yet.
 _DELETION_SIGNALS = frozenset({_SIGNAL_BASE + signal.SIGTERM, _SIGNAL_BASE + signal.SIGKILL})

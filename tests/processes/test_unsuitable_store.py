@@ -17,7 +17,7 @@ def test_job_on_an_unsuitable_store_fails_at_its_start(tmp_path: Path) -> None:
     with LocalJob(small_job(tmp_path, samples=100_000), tmp_path) as running:
         running.start(run_without_links)
         (trainer,) = running.trainers
-        assert running.wait_exit(trainer) == ExitCode.BAD_SPEC
+        assert running.wait_exit(trainer) == ExitCode.STORE_UNSUITABLE
         assert trainer.problem.reason == "StoreUnsuitable"
         assert "without hard links" in trainer.problem.message
         assert "snapshots.store" in trainer.problem.remedy

@@ -80,6 +80,7 @@ ROWS: list[tuple[dict[str, Any], Kind, str, bool]] = [
     ({"container": exited(ExitCode.BAD_DATA)}, Kind.BAD_DATA, "Error", True),
     ({"container": exited(ExitCode.DAMAGED)}, Kind.DAMAGED, "Error", True),
     ({"container": exited(ExitCode.CONTRACT)}, Kind.CONTRACT, "Error", True),
+    ({"container": exited(ExitCode.STORE_UNSUITABLE)}, Kind.STORE_UNSUITABLE, "Error", True),
     ({"phase": "Failed", "container": None}, Kind.CRASHED, "Failed", True),
     ({"phase": "Failed"}, Kind.CRASHED, "Failed", False),
     ({"phase": "Unknown", "deleting_until": 9.0}, Kind.NODE_LOST, "NodeLost", False),

@@ -37,10 +37,13 @@ class ExitCode(enum.IntEnum):
     BAD_DATA = 21  # the data is not what the spec says: not retried
     DAMAGED = 22  # nothing on the lineage verifies, the named anchor included: not retried
     CONTRACT = 23  # the operator speaks a contract version this image does not: not retried
+    STORE_UNSUITABLE = 24  # the store lacks what saves need, and the job has not begun: not retried
 
 
 #: Exit codes after which another attempt would end the same way.
-PERMANENT = frozenset({ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DAMAGED, ExitCode.CONTRACT})
+PERMANENT = frozenset(
+    {ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DAMAGED, ExitCode.CONTRACT, ExitCode.STORE_UNSUITABLE}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _set_up(environment: Environment, watch: Watch, board: Board, roster: Traine
 def _refuse(environment: Environment, error: StoreUnsuitableError) -> ExitCode:
     """End a job that has not begun: another attempt would end the same way."""
     _LOG.error("%s: %s", error.reason, error)
-    return end_with(environment.termination_file, problem_of(error), ExitCode.BAD_SPEC)
+    return end_with(environment.termination_file, problem_of(error), ExitCode.STORE_UNSUITABLE)
 
 
 def _timed(report: TrainerReport, page: Page | None) -> TrainerReport:
