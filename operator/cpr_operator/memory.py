@@ -46,7 +46,7 @@ class Memory:
     workload_refused: the server's words about the last change of the job's Workload.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and generation of the last spec whose rules were evaluated and hold.
-    noted: the leader's pod, by uid, and what was written last into the annotation of its roster.
+    noted: the leader's pod, by uid, and what was written last into the annotation of its roster, or was found there.
     """
 
     guarded: Guarded
@@ -69,7 +69,7 @@ class Memory:
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
     checked: tuple[str, int] = ("", 0)
-    noted: tuple[str, Recorded | None] = ("", None)
+    noted: tuple[str, Recorded] | None = None
 
     @property
     def reading(self) -> Priority:

@@ -61,20 +61,19 @@ def sealer(observed: PassInput, guarded: Guarded) -> Callable[[PodView], str]:
 async def write_recorded(cluster: Cluster, observed: PassInput, after: Status, memory: Memory) -> None:
     """Write what the status holds into the annotation of the leader's roster, if this operator has no key to seal it.
 
-    An operator that has begun after the job has none, because a Secret is never read back.
+    An operator that has begun after the job has none, because a Secret is never read back. What it finds at its first
+    look is what the leader was told before.
     """
     recorded, leader = recorded_in(after), leader_of(after)
     pod = observed.pods_by_uid.get(leader.uid) if leader else None
     if leader is None or pod is None or pod.phase != "Running" or pod.roster_version < leader.roster:
         return
-    if after.runtime is None or memory.guarded.key_named(after.runtime.key_digest) is not None:
+    has_key = after.runtime is None or memory.guarded.key_named(after.runtime.key_digest) is not None
+    if has_key or not is_spoken(version_of(after)):
         return
-    if not is_spoken(version_of(after)):
-        return
-    if not recorded.anchor or memory.noted == (pod.uid, recorded):
-        return
-    annotations = Rosters(after).document(leader, leader.incarnation).with_note(RosterNote(recorded)).annotations
-    await write_rosters(cluster, observed.job.id, (PodPatch(pod.name, pod.uid, annotations),))
+    if memory.noted not in {None, (pod.uid, recorded)}:
+        annotations = Rosters(after).document(leader, leader.incarnation).with_note(RosterNote(recorded)).annotations
+        await write_rosters(cluster, observed.job.id, (PodPatch(pod.name, pod.uid, annotations),))
     memory.noted = (pod.uid, recorded)
 
 
