@@ -14,7 +14,7 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
-from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, read_shard_manifest
+from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, UnknownAnchorError, read_shard_manifest
 from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_origin
 from cpr_trainer.checkpoint.restore.dense import load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import candidates
@@ -218,10 +218,12 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert resolve_anchor(store, anchor.key, bench.layout, ()) == anchor
     with pytest.raises(LayoutError, match="other tables"):
         resolve_anchor(store, anchor.key, "other layout", ())
-    with pytest.raises(DamagedError, match="missing"):
-        newest_dense(store, "uid", 1, None, "layout", restore_from=anchor.key + "x")
+    for key, words in ((anchor.key + "x", "missing"), ("../other", "no key"), ("a//b", "no key"), ("", "no key")):
+        with pytest.raises(UnknownAnchorError, match=words) as unknown:
+            newest_dense(store, "uid", 1, None, "layout", restore_from=key)
+        assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
-    with pytest.raises(DamagedError, match="no anchor"):
+    with pytest.raises(UnknownAnchorError, match="no anchor"):
         resolve_anchor(store, own.ref.key, "layout", ())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from cpr_trainer.store import ExistsError, MissingError, Store, checksum, in_par
 # TrainerError
 # └── SnapshotError
 #     ├── DamagedError  a save does not verify, or is not there (any more): take the next candidate
+#     │   └── UnknownAnchorError  a key that a user states names no anchor
 #     ├── OvertakenError  a save came too late: the next incarnation may have chosen already
 #     └── LayoutError   another job's anchor is of another shape: it cannot be restored into this job
 
@@ -45,13 +46,19 @@ class DamagedError(SnapshotError):
     """A save does not verify; `key` names the object at fault, `what` says what is wrong with it."""
 
     reason = "DamagedSave"
+    advice: ClassVar[str] = "An older save is used where the budget allows it; check the store for lost objects."
 
     def __init__(self, key: str, what: str) -> None:
-        super().__init__(
-            f"{key} {what}.", "An older save is used where the budget allows it; check the store for lost objects."
-        )
+        super().__init__(f"{key} {what}.", self.advice)
         self.key = key
         self.what = what
+
+
+class UnknownAnchorError(DamagedError):
+    """A key that a user states names no anchor: it is mistyped, or the anchor was deleted."""
+
+    reason = "BadSpec"
+    advice = "State the key of an anchor, ID/gen-.../manifest.json: `cprjob snapshots ls` lists those of a store."
 
 
 class OvertakenError(SnapshotError):

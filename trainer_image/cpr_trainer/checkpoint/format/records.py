@@ -27,7 +27,14 @@ from cpr_contract.manifests import (
 )
 from cpr_contract.model import ModelSpec
 from cpr_contract.roster import AnchorRef, ShardRoster
-from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, OvertakenError, read_document, write_once
+from cpr_trainer.checkpoint.format.documents import (
+    DamagedError,
+    LayoutError,
+    OvertakenError,
+    UnknownAnchorError,
+    read_document,
+    write_once,
+)
 from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, origin_key
 from cpr_trainer.store import ExistsError, MissingError, Store
 from cprjob_serving.vocabulary import Vocabulary
@@ -223,17 +230,29 @@ def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> Ancho
     return None
 
 
-def read_anchor_manifest(store: Store, key: str, digest: str) -> tuple[DenseManifest, ManifestRef]:
-    """Read an anchor's manifest, of that digest if one is given. Raises DamagedError, StoreError."""
+def read_anchor_manifest(
+    store: Store, key: str, digest: str, wrong: type[DamagedError] = DamagedError
+) -> tuple[DenseManifest, ManifestRef]:
+    """Read an anchor's manifest, of that digest if one is given.
+
+    Raises `wrong` if there is none of this key, DamagedError if it cannot be read, StoreError.
+    """
     try:
         manifest, ref = read_document(store, DenseManifest, key, digest)
     except MissingError as error:
-        raise DamagedError(key, "is missing") from error
+        raise wrong(key, "is missing") from error
     if not manifest.shards:
-        raise DamagedError(key, "is no anchor: it names no shards")
+        raise wrong(key, "is no anchor: it names no shards")
     if dense_save(manifest).manifest != key:
-        raise DamagedError(key, "belongs elsewhere: " + dense_save(manifest).manifest)
+        raise wrong(key, "belongs elsewhere: " + dense_save(manifest).manifest)
     return manifest, ref
+
+
+def read_named_anchor(store: Store, key: str) -> tuple[DenseManifest, ManifestRef]:
+    """Read the manifest of an anchor that a user names. Raises UnknownAnchorError, DamagedError, StoreError."""
+    if any(piece in {"", ".", ".."} for piece in key.split("/")):
+        raise UnknownAnchorError(key or "The empty key", "is no key of an object")
+    return read_anchor_manifest(store, key, "", UnknownAnchorError)
 
 
 def seed_of(manifest: DenseManifest) -> int | None:
@@ -258,10 +277,10 @@ def is_even(store: Store, anchor: AnchorRef) -> bool:
 def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> AnchorRef:
     """Return the reference of any anchor of this store, of any job, by the key of its manifest (`restore_from`).
 
-    Raises LayoutError if it is of another shape, or its tables have other ids, DamagedError if it is not there or no
-    anchor, StoreError.
+    Raises LayoutError if it is of another shape, or its tables have other ids, UnknownAnchorError if it is not there or
+    no anchor, StoreError.
     """
-    manifest, ref = read_anchor_manifest(store, key, "")
+    manifest, ref = read_named_anchor(store, key)
     check_fits(manifest, key, layout, ids)
     return _reference(manifest, ref)
 

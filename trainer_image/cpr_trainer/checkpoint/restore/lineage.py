@@ -16,7 +16,13 @@ from cpr_contract.roster import AnchorRef, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.names import SaveName, committed_in, origins_in, parse_save, shard_folder
-from cpr_trainer.checkpoint.format.records import check_fits, read_anchor_manifest, read_origin, seed_of
+from cpr_trainer.checkpoint.format.records import (
+    check_fits,
+    read_anchor_manifest,
+    read_named_anchor,
+    read_origin,
+    seed_of,
+)
 from cpr_trainer.checkpoint.restore.by_name import ByName, TableMapping, map_tables, saved_model, sources_of
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store
@@ -148,13 +154,13 @@ def dense_start(  # noqa: PLR0913 -- where a generation may start, and what has 
 ) -> Candidate:
     """Name the dense state that a generation starts from.
 
-    Raises for `restore_from` LayoutError if it does not fit, DamagedError if it is not there or no anchor, StoreError.
+    Raises for `restore_from` LayoutError if it does not fit, UnknownAnchorError if it names no anchor; StoreError.
     """
     if anchor is not None:
         return Candidate("Anchor", layout, anchor.step, (ManifestRef(anchor.key, anchor.digest),))
     if restore_from is None:
         return Candidate("Seed", layout, 0)
-    manifest, ref = read_anchor_manifest(store, restore_from, "")
+    manifest, ref = read_named_anchor(store, restore_from)
     seed = seed_of(manifest)
     if by_name is None:
         check_fits(manifest, restore_from, layout, ids)
