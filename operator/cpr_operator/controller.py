@@ -7,6 +7,7 @@ version that was read; a create is never sent twice under one name; everything e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from cpr_contract import env
-from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
@@ -29,6 +30,7 @@ from cpr_operator.cluster.protocol import (
     Priority,
     RefusedError,
     TerminatingError,
+    UnavailableError,
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
@@ -55,9 +57,9 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.observe import ends_untold, leader_report, recorded_in
+from cpr_operator.reconcile.observe import ends_untold, leader_report, unexplained
 from cpr_operator.reconcile.pass_ import EventReason
-from cpr_operator.roster_delivery import send_rosters, write_rosters
+from cpr_operator.roster_delivery import sealer, send_rosters, write_recorded, write_rosters
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 
 logger = logging.getLogger(__name__)
@@ -171,8 +173,9 @@ class Controller:
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
         )
-        observed = await self._ask(observed, first_round(observed))
-        observed = await self._ask(observed, second_round(observed))
+        observed = await self._explain(observed, memory)
+        observed = await self._ask(observed, first_round(observed), memory)
+        observed = await self._ask(observed, second_round(observed), memory)
         observed = await self._probe(observed, suspects(observed))
         memory.unheard = leader_report(observed) is None
         observed = replace(observed, ending=memory.ending(ends_untold(observed), observed.now))
@@ -261,17 +264,18 @@ class Controller:
     def _at(self, job: Job, outcome: Outcome) -> Cluster:
         return self._cluster.at(urgency_of(job.status, outcome))
 
-    async def _ask(self, observed: PassInput, pods: tuple[PodView, ...]) -> PassInput:
+    async def _ask(self, observed: PassInput, pods: tuple[PodView, ...], memory: Memory) -> PassInput:
         """The input with the reports of these pods. A pod that does not answer with one is left out.
 
         All are asked side by side. Those who answer first may be the ones who call others silent.
         """
         spec, known = observed.job.spec, len(observed.before.members)
         max_bytes = longest_report(max(spec.shards.replicas + spec.trainers.replicas, known))
-        recorded = to_json(recorded_in(observed.before))
+        recorded_for = sealer(observed, memory.guarded)
         async with asyncio.TaskGroup() as group:
             reading = asyncio.Lock()
-            asked = {pod.uid: group.create_task(self._report(pod, max_bytes, recorded, reading)) for pod in pods}
+            reports = {pod.uid: self._report(pod, max_bytes, recorded_for(pod), reading) for pod in pods}
+            asked = {uid: group.create_task(report) for uid, report in reports.items()}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
             hopeless = set(missed_by_peers(heard(observed, asked)))
@@ -281,6 +285,18 @@ class Controller:
             for uid in hopeless & asked.keys():
                 asked[uid].cancel()
         return heard(observed, asked)
+
+    async def _explain(self, observed: PassInput, memory: Memory) -> PassInput:
+        """The input with the newest Warning events of pods that do not start. Nothing else depends on them."""
+        pod = memory.to_look_up(unexplained(observed), observed.now)
+        if pod is not None:
+            warning = None
+            # An older chart does not let the operator list events.
+            with contextlib.suppress(RefusedError, UnavailableError, BusyError):
+                warning = await self._cluster.at(Priority.REGULAR).newest_warning(pod)
+            memory.warnings[pod.uid] = observed.now, warning
+        found = {uid: warning for uid, (_, warning) in memory.warnings.items() if warning is not None}
+        return replace(observed, warnings=found) if found else observed
 
     async def _probe(self, observed: PassInput, pods: tuple[PodView, ...]) -> PassInput:
         """The input with the node of these pods as lost, if none of them can be reached."""
@@ -305,8 +321,9 @@ class Controller:
         if after == before:
             return view
         pause = pause_s(before, after, memory.urgency, self._timing.progress_s, len(self._regular))
-        # An operator before this one may have written them lately.
-        if now < max(memory.written_at, before.progress.updated or 0.0) + pause:
+        # An operator before this one may have written them lately, unless its clock was ahead.
+        updated = before.progress.updated or 0.0
+        if now < memory.written_at + pause or 0.0 <= now - updated < pause:
             return view
         cluster = self._cluster.at(urgency_of_status(before, memory.urgency))
         try:
@@ -325,7 +342,9 @@ class Controller:
         for delete in outcome.deletes:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
             await cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
-        await write_rosters(self._cluster.at(max(memory.urgency, Priority.ROSTER)), job.id, outcome.rosters)
+        rosters_at = self._cluster.at(max(memory.urgency, Priority.ROSTER))
+        await write_rosters(rosters_at, job.id, outcome.rosters)
+        await write_recorded(rosters_at, observed, outcome.status, memory)
         for event in outcome.events:
             await self._emit(cluster, view, event)
         if outcome.delete_job:

@@ -21,13 +21,17 @@ from typing import TypeVar
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import ExitCode, Problem, SaveRef
 from cpr_contract.roster import AnchorRef
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.views import STARTING, Hindrance, PodView, PodWarning
 
 T = TypeVar("T")
 
 OOM_KILLED = "OOMKilled"
 UNSCHEDULABLE = "Unschedulable"
+#: Reason of UNDONE: the leader exited normally after its final anchor was committed, and its message cannot be read.
+RESULT_UNREADABLE = "ResultUnreadable"
 _SIGNAL_BASE = 128
+#: How a `Problem` begins: its keys are sorted. Of one that cannot be read so many characters are shown.
+_PROBLEM, _SHOWN_CHARS = '{"message":', 400
 
 
 class Kind(enum.StrEnum):
@@ -119,6 +123,7 @@ class Failure:
     anchor: the flushed anchor, if there is one.
     problem: the problem that the process itself reported.
     reason: the process's reason, or else that of Kubernetes.
+    unprompted: whether the process was ended by SIGTERM although nothing deletes its pod, as by a failing probe.
     """
 
     kind: Kind
@@ -129,6 +134,7 @@ class Failure:
     save: SaveRef | None = None
     anchor: AnchorRef | None = None
     problem: Problem | None = None
+    unprompted: bool = False
 
     @property
     def counts_as_restart(self) -> bool:
@@ -221,8 +227,10 @@ def _terminated(pod: PodView) -> Failure | None:
     if container.reason == OOM_KILLED:  # seen with exit codes 137 and 0
         message = "the container ran out of memory; raise its limit in the pod template"
         return _with_container(Kind.OOM_KILLED, container.reason, message, pod)
-    kind = _kind_of_exit(pod, container.exit_code)
-    failure = _with_container(kind, container.reason or kind, _exit_message(container.exit_code), pod)
+    kind, message = _kind_of_exit(pod, container.exit_code), _exit_message(container.exit_code)
+    if container.message.startswith(_PROBLEM):  # a kubelet cut it, or else it replaces this message
+        message = f"{message}: {container.message[:_SHOWN_CHARS]}"
+    failure = _with_container(kind, container.reason or kind, message, pod)
     problem = failure.problem
     if problem is None:
         return failure
@@ -232,7 +240,8 @@ def _terminated(pod: PodView) -> Failure | None:
 def _going(pod: PodView) -> Failure | None:
     """Lines 3 and 6 for a pod without a container status: one that failed, or is being deleted."""
     if pod.phase == "Failed":
-        return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=pod.ended)
+        why = _of_hindrance(pod.hindrance) if pod.hindrance is not None else "the pod failed"
+        return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or why, ended=pod.ended)
     if pod.deleting_until is None:
         return None
     # The API server marks such a pod and removes it at once, so a pass may or may not see the mark.
@@ -281,6 +290,7 @@ def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Fail
         save=_document(SaveRef, container.message) if flushed else None,
         anchor=_document(AnchorRef, container.message) if flushed else None,
         problem=None if flushed else _document(Problem, container.message),
+        unprompted=kind is Kind.FLUSHED and pod.deleting_until is None,
     )
 
 
@@ -292,11 +302,28 @@ def _document(cls: type[T], text: str) -> T | None:
         return None
 
 
+def _of_hindrance(hindrance: Hindrance) -> str:
+    ended = "" if hindrance.exit_code is None else f" (it ended with exit code {hindrance.exit_code})"
+    return f"container {hindrance.container}: {hindrance.message or hindrance.reason}{ended}"
+
+
+def warned(warning: PodWarning) -> Trouble:
+    """Why a pod does not start whose containers have no reason: in the words of its newest Warning event."""
+    return Trouble(warning.reason, warning.message, "correct what the message names; the kubelet tries again")
+
+
 def _trouble(pod: PodView) -> Trouble | None:
     """Line 4."""
     waiting = pod.container if pod.container is not None and pod.container.kind == "Waiting" else None
-    if waiting is not None and waiting.reason in _REMEDIES:
-        return Trouble(waiting.reason, waiting.message or waiting.reason, _REMEDIES[waiting.reason])
+    if waiting is not None and waiting.reason not in STARTING:
+        remedy = _REMEDIES.get(waiting.reason, "correct the pod template")
+        return Trouble(waiting.reason, waiting.message or waiting.reason, remedy)
+    if pod.phase == "Pending" and pod.hindrance is not None:
+        remedy = "correct that container in the pod template, or see its log"
+        return Trouble(pod.hindrance.reason, _of_hindrance(pod.hindrance), remedy)
+    if pod.gates:
+        message = f"scheduling waits for the gates {', '.join(pod.gates)}"
+        return Trouble("SchedulingGated", message, "see the controller that removes them; more capacity does not help")
     if pod.unschedulable:
         return Trouble(
             UNSCHEDULABLE, pod.unschedulable, "add capacity, or change resources and selectors in the pod template"

@@ -80,7 +80,7 @@ def make_registry(
 def watch_workloads(registry: kopf.OperatorRegistry, workers: Workers, releases: Workers) -> None:
     """Add a handler that wakes a job when Kueue says something of its Workload.
 
-    `releases` are the workers of Workloads that wait for the job's pods to end (`queueing.release_quota`).
+    `releases` are the workers of Workloads that wait for the job's pods to end (`queueing.QuotaRelease`).
     """
     own = {env.LABEL_JOB: kopf.PRESENT}
 

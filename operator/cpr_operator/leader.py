@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import kopf
@@ -29,7 +28,7 @@ from cpr_operator.election import Elector, Term
 from cpr_operator.guarding import InstalledCrd
 from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
-from cpr_operator.queueing import release_quota
+from cpr_operator.queueing import QuotaRelease
 from cpr_operator.watches import Watches
 from cpr_operator.worker import Workers
 
@@ -114,7 +113,7 @@ class Leader:
             kueue=self._configuration.kueue,
         )
         workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
-        releases = Workers(partial(release_quota, cluster, time.time), random.Random())
+        releases = Workers(QuotaRelease(cluster, time.time).run_pass, random.Random())
         self._workers = (workers, releases)
         # A first pass before the job's pods are shown would have to list them.
         workers.hold()

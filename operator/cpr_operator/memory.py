@@ -6,11 +6,13 @@ No decision depends on it for correctness, because a restart of the operator los
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from cpr_contract.reports import Recorded
 from cpr_operator.api.status import Status
+from cpr_operator.clocks import Sightings
 from cpr_operator.cluster.protocol import Priority
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.guarding import Guarded
 from cpr_operator.reconcile import Job
 
@@ -20,28 +22,10 @@ FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
 GAP = 3
 #: A kubelet that could not write a pod's status tries again every 10 seconds.
 KUBELET_S = 30.0
+#: Seconds until the events of a pod that does not start are looked up again.
+LOOK_UP_S = 30.0
 #: The maximum number of ended pods to remember per job.
 MAX_LAST_WORDS = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class FirstSeen:
-    """When this operator first saw a pod and its deletion, by its own clock.
-
-    Stamps of the API server's clock cannot be compared with it. `mark` is the server's deletionTimestamp,
-    and `until` the end of the grace period, which begins when the mark is first seen.
-    """
-
-    pod_at: float
-    mark: float | None = None
-    until: float | None = None
-
-    def with_mark(self, pod: PodView, now: float) -> FirstSeen:
-        """With the pod's deletion as it is now: a second one may shorten the grace period."""
-        if pod.deleting_until is None or pod.deleting_until == self.mark:
-            return self
-        until = pod.deleting_until if pod.deletion_grace_s is None else now + pod.deletion_grace_s
-        return FirstSeen(self.pod_at, pod.deleting_until, until if self.until is None else min(self.until, until))
 
 
 @dataclass(slots=True)
@@ -50,7 +34,8 @@ class Memory:
 
     guarded: the objects around the pods.
     refusals: the server's messages about refused creates, by pod name.
-    first_seen: by pod uid.
+    sightings: when this operator first saw the pods.
+    warnings: when events of pods were looked up, and the newest Warning, by pod uid.
     last_words: pods that have ended, with their termination messages, by uid.
     urgency: that of the last pass.
     events: the number of pod events that a watch has seen.
@@ -61,13 +46,15 @@ class Memory:
     workload_refused: the server's words about the last change of the job's Workload.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and generation of the last spec whose rules were evaluated and hold.
+    noted: the leader's pod, by uid, and what was written last into the annotation of its roster.
     """
 
     guarded: Guarded
     refusals: dict[str, str] = field(default_factory=dict)
     retry_at: float = 0.0
     retry_s: float = FIRST_RETRY_S
-    first_seen: dict[str, FirstSeen] = field(default_factory=dict)
+    sightings: Sightings = field(default_factory=Sightings)
+    warnings: dict[str, tuple[float, PodWarning | None]] = field(default_factory=dict)
     last_words: dict[str, PodView] = field(default_factory=dict)
     watched_since: float | None = None
     looked_at: float = 0.0
@@ -82,6 +69,7 @@ class Memory:
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
     checked: tuple[str, int] = ("", 0)
+    noted: tuple[str, Recorded | None] = ("", None)
 
     @property
     def reading(self) -> Priority:
@@ -114,10 +102,14 @@ class Memory:
         """
         present = {pod.uid for pod in listed}
         gone = tuple(pod for uid, pod in self.last_words.items() if uid not in present)
-        own = [pod for pod in (*listed, *gone) if pod.owner_uid == view.uid]
-        seen = {pod.uid: self.first_seen.get(pod.uid, FirstSeen(now)).with_mark(pod, now) for pod in own}
-        self.first_seen = seen
-        return tuple(replace(pod, created=seen[pod.uid].pod_at, deleting_until=seen[pod.uid].until) for pod in own)
+        return self.sightings.own((pod for pod in (*listed, *gone) if pod.owner_uid == view.uid), now)
+
+    def to_look_up(self, unexplained: tuple[PodView, ...], now: float) -> PodView | None:
+        """The pod whose events were looked up longest ago, one for each pass; None if all were looked up lately."""
+        self.warnings = {pod.uid: found for pod in unexplained if (found := self.warnings.get(pod.uid)) is not None}
+        asked = {pod.uid: self.warnings.get(pod.uid, (float("-inf"), None))[0] for pod in unexplained}
+        first = min(unexplained, key=lambda pod: asked[pod.uid], default=None)
+        return first if first is not None and now - asked[first.uid] >= LOOK_UP_S else None
 
     def forget_words(self, listed: tuple[PodView, ...], *statuses: Status) -> None:
         """Forget ended pods, unless they are listed or an entry of one of the statuses names them."""

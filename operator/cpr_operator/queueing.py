@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from cpr_contract import env
+from cpr_operator.clocks import Sightings
 from cpr_operator.cluster.protocol import (
     BusyError,
     Cluster,
@@ -85,25 +86,35 @@ async def change_workload(cluster: Cluster, job: Job, outcome: Outcome) -> str:
     return ""
 
 
-async def release_quota(cluster: Cluster, clock: Callable[[], float], namespace: str, name: str) -> float | None:
-    """Lift our finalizer from a Workload that is deleted or finished, unless a pod of its job still uses the quota.
+class QuotaRelease:
+    """Lifts our finalizer from Workloads that are deleted or finished, once no pod of their jobs uses the quota."""
 
-    The job may be gone. Returns after how many seconds to look again, None if nothing is left to do. Raises
-    ConflictError, RefusedError, UnavailableError.
-    """
-    cluster = cluster.at(Priority.START)
-    found = await cluster.read("Workload", namespace, name)
-    if found is None or not awaits_release(found):
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._cluster = cluster.at(Priority.START)
+        self._clock = clock
+        self._sightings: dict[tuple[str, str], Sightings] = {}
+
+    async def run_pass(self, namespace: str, name: str) -> float | None:
+        """Look at one Workload, whose job may be gone. Returns the seconds until the next look; None after the last.
+
+        Raises ConflictError, RefusedError, UnavailableError.
+        """
+        found = await self._cluster.read("Workload", namespace, name)
+        if found is None or not awaits_release(found):
+            self._sightings.pop((namespace, name), None)
+            return None
+        labels = found["metadata"]["labels"]
+        job = JobView(namespace, labels[env.LABEL_JOB], labels[env.LABEL_JOB_UID], 0, "", 0.0, deleting=True)
+        seen = self._sightings.setdefault((namespace, name), Sightings())
+        for cached in (True, False):  # a pod that the cache lacks may be there
+            listed = await self._cluster.list_pods(job, cached=cached)
+            pods = seen.own((pod for pod in listed if pod.owner_uid == job.uid), self._clock())
+            if uses_quota(pods, self._clock()):
+                return RELEASE_S
+        with suppress(NotFoundError):
+            await self._cluster.remove_finalizer(found, QUOTA_FINALIZER)
+        self._sightings.pop((namespace, name), None)
         return None
-    labels = found["metadata"]["labels"]
-    job = JobView(namespace, labels[env.LABEL_JOB], labels[env.LABEL_JOB_UID], 0, "", 0.0, deleting=True)
-    for cached in (True, False):  # a pod that the cache lacks may be there
-        pods = await cluster.list_pods(job, cached=cached)
-        if uses_quota((pod for pod in pods if pod.owner_uid == job.uid), clock()):
-            return RELEASE_S
-    with suppress(NotFoundError):
-        await cluster.remove_finalizer(found, QUOTA_FINALIZER)
-    return None
 
 
 async def _read(cluster: Cluster, view: JobView, job: Job, name: str) -> Queue:

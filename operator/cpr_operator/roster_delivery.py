@@ -1,16 +1,28 @@
-"""Rosters on their way to pods: as annotations, which kubelets show as files, and sent ahead of those."""
+"""Rosters on their way to pods: as annotations, which kubelets show as files, and sent ahead of those.
+
+The leader gets what the status holds of its reports in both ways, too: it deletes saves by that.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from cpr_contract import env
-from cpr_contract.roster import signature
+from cpr_contract.codec import to_json
+from cpr_contract.reports import RosterNote
+from cpr_contract.roster import seal, signature
+from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Cluster, NotFoundError, PodPatch
+from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.description import is_spoken, version_of
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.rosters import Rosters
 from cpr_operator.guarding import Guarded
+from cpr_operator.memory import Memory
 from cpr_operator.reconcile import Outcome, PassInput
+from cpr_operator.reconcile.observe import leader_of, recorded_in
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +48,34 @@ async def send_rosters(cluster: Cluster, observed: PassInput, outcome: Outcome, 
             told = signature(key, pod.name, roster.encode())
             sends.append(cluster.send_roster(pod, roster, told, SEND_DEADLINE_S))
     await asyncio.gather(*sends)
+
+
+def sealer(observed: PassInput, guarded: Guarded) -> Callable[[PodView], str]:
+    """Return what gives the header for a pod's report; empty for a shard, and if this operator cannot seal it."""
+    runtime = observed.before.runtime
+    key = guarded.key_named(runtime.key_digest) if runtime else None
+    recorded = to_json(recorded_in(observed.before))
+    return lambda pod: seal(key, pod.name, recorded) if key and pod.role == env.ROLE_TRAINER else ""
+
+
+async def write_recorded(cluster: Cluster, observed: PassInput, after: Status, memory: Memory) -> None:
+    """Write what the status holds into the annotation of the leader's roster, if this operator has no key to seal it.
+
+    An operator that has begun after the job has none, because a Secret is never read back.
+    """
+    recorded, leader = recorded_in(after), leader_of(after)
+    pod = observed.pods_by_uid.get(leader.uid) if leader else None
+    if leader is None or pod is None or pod.phase != "Running" or pod.roster_version < leader.roster:
+        return
+    if after.runtime is None or memory.guarded.key_named(after.runtime.key_digest) is not None:
+        return
+    if not is_spoken(version_of(after)):
+        return
+    if not recorded.anchor or memory.noted == (pod.uid, recorded):
+        return
+    annotations = Rosters(after).document(leader, leader.incarnation).with_note(RosterNote(recorded)).annotations
+    await write_rosters(cluster, observed.job.id, (PodPatch(pod.name, pod.uid, annotations),))
+    memory.noted = (pod.uid, recorded)
 
 
 async def write_rosters(cluster: Cluster, job: JobId, patches: tuple[PodPatch, ...]) -> None:

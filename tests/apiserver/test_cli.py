@@ -21,7 +21,7 @@ from cpr_operator.cli.console import AnswerError, Where
 from cpr_operator.cli.ui import ClusterJobs, listing
 from cpr_operator.reconcile.plan import plan_inputs
 from support.apiserver import ApiServer
-from support.told_jobs import CORE, JOBS, emit, job, pods, run_pod, tell
+from support.told_jobs import CORE, JOBS, emit, job, run_pod, tell
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api")]
 
@@ -112,15 +112,6 @@ def test_submit_creates_all_jobs_of_several_documents(cprjob: Cprjob, api: httpx
     assert "--watch follows one job, and there are 2" in words(cprjob.result("submit", str(file), "--watch").output)
 
 
-def test_submit_names_wrong_fields_and_creates_nothing(cprjob: Cprjob, api: httpx.Client) -> None:
-    wrong = manifest("wrong")
-    wrong["spec"]["trainers"] = {"replicas": 0}
-    result = cprjob.result("submit", "-", stdin=yaml.safe_dump(wrong))
-    assert result.exit_code == 1
-    assert "spec.trainers.replicas" in result.output
-    assert api.get(f"{JOBS}/wrong").status_code == httpx.codes.NOT_FOUND
-
-
 def test_get_has_the_columns_of_the_resource(cprjob: Cprjob, api: httpx.Client) -> None:
     """The server itself prints the same table for kubectl."""
     tell(api, submitted(cprjob, "columns"), STARTED)
@@ -180,22 +171,6 @@ def test_describe_events_top_and_report_show_the_status(cprjob: Cprjob, api: htt
     assert "300,000 of 300,000 samples, 1,000 samples/s" in words(cprjob("report", "cpr/described"))
 
 
-def test_suspend_resume_and_scale_change_the_job(cprjob: Cprjob, api: httpx.Client) -> None:
-    name = submitted(cprjob, "altered")
-    printed = re.search(r"cprjob resume .+", cprjob("suspend", name))
-    assert printed is not None
-    assert job(api, name)["spec"]["suspend"] is True
-    assert cprjob.as_printed(printed[0]).exit_code == 0
-    assert job(api, name)["spec"]["suspend"] is False
-    assert "is to have 3 trainers and 2 shards" in cprjob("scale", name, "--trainers", "3")
-    assert job(api, name)["spec"]["trainers"]["replicas"] == 3
-    assert cprjob.result("scale", name).exit_code == 2
-    tell(api, name, STARTED)
-    refused = cprjob.result("scale", name, "--shards", "3")
-    assert refused.exit_code == 1
-    assert "can only be changed while the job is suspended" in words(refused.output)
-
-
 def test_subresource_scale_changes_the_trainers(cprjob: Cprjob, api: httpx.Client) -> None:
     """As kubectl scale and autoscalers use it."""
     name = submitted(cprjob, "scaled")
@@ -212,24 +187,15 @@ def test_subresource_scale_changes_the_trainers(cprjob: Cprjob, api: httpx.Clien
     assert "spec.trainers.replicas" in refused.text
 
 
-def test_chaos_deletes_pods_of_members(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_chaos_names_each_pod_and_refuses_members_that_are_not_there(cprjob: Cprjob, api: httpx.Client) -> None:
     name = submitted(cprjob, "wounded")
-    killed, drained, spared = (
-        run_pod(api, name, *which) for which in (("shard", 1, 1), ("trainer", 0, 1), ("shard", 0, 1))
-    )
+    killed, drained = run_pod(api, name, "shard", 1, 1), run_pod(api, name, "trainer", 0, 1)
     output = cprjob("chaos", name, "--kill", "shard/1", "--drain", "trainer/0")
     assert f"killed shard/1 (pod {killed})" in output
     assert f"drained trainer/0 (pod {drained})" in output
-    assert spared in pods(api, name)
-    assert killed not in pods(api, name)
-    for wrong, code, says in (
-        (["--kill", "shard/9"], 1, "there is no shard/9; wounded has 2 shards"),
-        (["--kill", "shard"], 2, "is not ROLE/INDEX, as in shard/1"),
-        ([], 2, "say whom to strike"),
-    ):
-        result = cprjob.result("chaos", name, *wrong)
-        assert result.exit_code == code
-        assert says in words(result.output)
+    wrong = {"shard/9": "there is no shard/9; wounded has 2 shards", "shard": "is not ROLE/INDEX, as in shard/1"}
+    assert all(says in words(cprjob.result("chaos", name, "--kill", member).output) for member, says in wrong.items())
+    assert "say whom to strike" in words(cprjob.result("chaos", name).output)
 
 
 def test_submit_watch_follows_the_job_to_its_end(
@@ -268,22 +234,11 @@ def test_report_prints_next_steps_that_run(cprjob: Cprjob, api: httpx.Client, tm
     assert cprjob.as_printed(found["Running"]).exit_code == 0
     assert cprjob.as_printed(found["Suspended"]).exit_code == 0
     assert "has no pod with a log" in words(cprjob.as_printed(found["Failed"]).output)
+    cprjob("report", f"cpr/{name}", "--html", str(tmp_path / "page.html"))
+    assert "trainer/1" in (tmp_path / "page.html").read_text("utf-8")
+    assert cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html")).exit_code == 2
     # There is no kubelet here: tests/cluster/test_cprjob.py runs this one to its end.
     assert found["Succeeded"].startswith(f"cprjob export cpr/{name} --to model --kubeconfig ")
-
-
-def test_report_html_has_the_history_and_the_events(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
-    name = submitted(cprjob, "drawn")
-    line = "1767225650.0,63000,1200.5,0.47,0.48,0.74,1.01,0.001,60000,90.0,Partial,2,2,0"
-    tell(api, name, STARTED | {"history": [line]})
-    emit(api, name, "Recovered", "shard/1 is back", 2.0)
-    cprjob("report", f"cpr/{name}", "--html", str(tmp_path / "drawn.html"))
-    text = (tmp_path / "drawn.html").read_text("utf-8")
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    auc = next(chart for chart in json.loads(data) if chart["id"] == "auc")
-    assert (auc["data"][0]["x"], auc["data"][0]["y"]) == ([63_000, 126_000], [0.74, 0.75123])
-    assert "shard/1 is back" in text
-    assert cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html")).exit_code == 2
 
 
 def test_ui_lists_the_jobs_of_a_cluster_and_their_events(server: ApiServer, cprjob: Cprjob, api: httpx.Client) -> None:

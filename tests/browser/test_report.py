@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Literal
 
 import pytest
-import yaml
 from playwright.sync_api import Browser
 
 from cpr_operator.cli.pictures.page import charts, page
 from cpr_operator.cli.pictures.story import story_of
 from support.browser import View
-from support.runs import CPRJOB, run, small_job
 from support.told_story import EVENTS, START, document
 
 STORY = story_of(document(), EVENTS, START + 100)
@@ -74,29 +70,3 @@ def test_report_escapes_markup(chromium: Browser, told: Path) -> None:
     view.show(told.as_uri(), LAST)
     assert "The rest <b>of the budget</b> is small." in view.page.inner_text("#table-plan")
     assert "a save <i>every</i> minute" in view.page.inner_text("#table-events")
-
-
-@pytest.mark.dist
-@pytest.mark.timeout(300)
-def test_report_of_a_run_shows_its_failure_and_its_losses(chromium: Browser, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small_job()), "utf-8")
-    # One of two shards can lose half of all that counts: whenever it dies, the budget allows that.
-    budget = ("--set", "accuracyBudget.portionOfLostSamples=0.6")
-    changes = (*budget, "--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.3:POD")
-    code, report, output = run(tmp_path, tmp_path / "small.yaml", *changes)
-    assert code == 0, output
-    html = tmp_path / "report.html"
-    subprocess.run((*CPRJOB, "report", "--workdir", tmp_path / "work", "--html", html), check=True)
-    view = View(chromium, 1600, "light")
-    view.show(html.as_uri(), LAST)
-    assert view.errors == []
-    (loss, logloss) = view.series("loss")
-    job = json.loads((tmp_path / "work" / "jobs" / "default" / "small.json").read_text("utf-8"))
-    assert loss[1] == logloss[1] == len(story_of(job, (), 0.0).points) > 1
-    assert view.page.inner_text("h1").split() == ["small", "Succeeded"]
-    (failure,) = view.page.locator("#table-failures tbody tr").all_inner_texts()
-    assert "shard/1" in failure
-    assert f"{report['failures'][0]['lost_samples']:,}" in failure
-    lost = view.page.eval_on_selector("#ledger", "chart => chart.data[0].x.reduce((sum, each) => sum + each, 0)")
-    assert lost == report["failures"][0]["lost_samples"]
-    assert "Recovered" in view.page.inner_text("#table-events")

@@ -15,7 +15,7 @@ SERVED = {
     ("", "pods"): {"get", "list", "watch", "create", "delete", "patch"},
     ("policy", "poddisruptionbudgets"): {"get", "create", "patch", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"get", "create", "patch", "delete"},
-    ("", "events"): {"create", "patch"},
+    ("", "events"): {"create", "patch", "list"},
     ("events.k8s.io", "events"): {"create", "patch"},
     ("", "secrets"): {"create"},
 }
@@ -89,24 +89,32 @@ def test_users_rights_are_added_to_the_cluster_s_own_roles() -> None:
     assert of_kind(render("rbac.create=false"), "ClusterRole") == []
 
 
-def test_queues_of_kueue_are_used_if_the_values_say_so() -> None:
-    assert environment(render())["CPR_OPERATOR_KUEUE"] == "false"
-    objects = render("kueue.enabled=true")
-    assert environment(objects)["CPR_OPERATOR_KUEUE"] == "true"
-    assert rights(own_role(objects)) == SERVED | OWN_CRD | QUEUES | OF_QUEUES
-    objects = render("kueue.enabled=true", "watchNamespaces={a}")
-    assert rights(own_role(objects)) == OWN_CRD | OF_QUEUES
-    (role,) = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "a"]
-    assert rights(role) == SERVED | QUEUES
-
-
-def test_in_all_namespaces_the_operator_may_do_this_and_nothing_else() -> None:
-    objects = render()
+@pytest.mark.parametrize(
+    ("values", "everywhere", "of_namespaces"),
+    [
+        ((), SERVED, {}),
+        (("watchNamespaces={a,b}",), {}, {"a": SERVED, "b": SERVED}),
+        (("kueue.enabled=true",), SERVED | QUEUES | OF_QUEUES, {}),
+        (("kueue.enabled=true", "watchNamespaces={a}"), OF_QUEUES, {"a": SERVED | QUEUES}),
+    ],
+    ids=["all namespaces", "chosen namespaces", "queues", "queues in a chosen namespace"],
+)
+def test_operator_has_these_rights_and_no_others(
+    values: tuple[str, ...], everywhere: dict[tuple[str, str], set[str]], of_namespaces: dict[str, Object]
+) -> None:
+    objects = render(*values)
     cluster_role = own_role(objects)
-    assert rights(cluster_role) == SERVED | OWN_CRD
+    assert rights(cluster_role) == everywhere | OWN_CRD
     (own,) = [rule for rule in cluster_role["rules"] if rule["apiGroups"] == ["apiextensions.k8s.io"]]
     assert own["resourceNames"] == ["cprjobs.cprjob.io"]
-    assert [role["metadata"]["name"] for role in of_kind(objects, "Role")] == ["cprjob-lease"]
+    roles = [each["metadata"] | {"rights": rights(each)} for each in of_kind(objects, "Role")]
+    found = {role["namespace"]: role["rights"] for role in roles if role["name"] != "cprjob-lease"}
+    assert found == of_namespaces
+    bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
+    account = {"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}
+    assert [binding["subjects"] for binding in bindings] == [[account]] * (2 + len(of_namespaces))
+    assert environment(objects)["CPR_OPERATOR_KUEUE"] == str("kueue.enabled=true" in values).lower()
+    assert environment(objects).get("CPR_OPERATOR_NAMESPACES", "") == ",".join(of_namespaces)
 
 
 @pytest.mark.parametrize("values", [(), ("watchNamespaces={a,operators}",)])
@@ -120,25 +128,6 @@ def test_the_lease_is_the_operator_s_own_in_its_own_namespace(values: tuple[str,
     assert environment(objects)["CPR_OPERATOR_LEASE"] == "operators/cprjob"
     others = [each for each in objects if each["kind"] in {"Role", "ClusterRole"} and each != role]
     assert not any(("coordination.k8s.io", "leases") in rights(each) for each in others)
-
-
-def test_in_chosen_namespaces_nothing_is_granted_elsewhere() -> None:
-    objects = render("watchNamespaces={a,b}")
-    assert rights(own_role(objects)) == OWN_CRD
-    roles = {
-        role["metadata"]["namespace"]: rights(role)
-        for role in of_kind(objects, "Role")
-        if role["metadata"]["name"] == "cprjob"
-    }
-    assert roles == {"a": SERVED, "b": SERVED}
-    assert environment(objects)["CPR_OPERATOR_NAMESPACES"] == "a,b"
-
-
-def test_every_binding_is_the_operator_s_own() -> None:
-    objects = render("watchNamespaces={a}")
-    bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
-    subjects = [binding["subjects"] for binding in bindings]
-    assert subjects == [[{"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}]] * 3
 
 
 def test_requests_for_the_lease_have_the_priority_of_elections() -> None:

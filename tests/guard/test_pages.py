@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,188 +25,70 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION = PROJECT["version"]
 IMAGES = {f"cprjob-operator:{VERSION}", f"cprjob-trainer:{VERSION}"}
 OUR_IMAGE = re.compile(r"cprjob-(?:operator|trainer):[\w.-]+")
-#: As kubectl takes them.
-KINDS = {
-    "cpr": "CPRJob",
-    "cprjobs": "CPRJob",
-    "crd": "CustomResourceDefinition",
-    "cronjob": "CronJob",
-    "deployment": "Deployment",
-    "lease": "Lease",
-    "namespace": "Namespace",
-    "node": "Node",
-    "nodes": "Node",
-    "pod": "Pod",
-    "pods": "Pod",
-}
-#: kubectl's options that take a value in the next word.
-VALUED = {"--namespace", "--selector", "--output", "--type", "-f", "-p"}
+#: Programs that pages use beside those whose arguments are parsed here.
+PROGRAMS = {"docker", "helm", "kind", "kubectl", "sed"}
 HEADER = ("Prerequisites", "Apply", "Check", "Clean")
 Object = dict[str, Any]
 
 
 def objects(path: str) -> list[Object]:
-    """What a manifest has."""
+    """Return the objects of a manifest."""
     return list(yaml.safe_load_all((ROOT / path).read_text("utf-8")))
 
 
-@dataclass
-class Reader:
-    """Follows a page as its reader does, and fails at the first command that cannot be."""
+JOBS = [job for path in EXAMPLES for job in objects(str(path)) if job.get("apiVersion") == API_VERSION]
+NAMES = {job["metadata"]["name"] for job in JOBS}
 
-    there: dict[tuple[str, str], Object] = field(default_factory=dict)
-    variables: set[str] = field(default_factory=lambda: {"REGISTRY"})  # the page asks for it in words
-    copies: dict[str, str] = field(default_factory=dict)  # files that the page writes, and what they are like
 
-    def follow(self, words: list[str]) -> None:
-        program, *rest = words
-        check = getattr(self, f"_{program}", None)
-        assert check is not None, f"nobody checks {program}: {words}"
-        check(rest)
+def check(words: list[str]) -> None:
+    """Fail if a command cannot be run: its files, images, objects and conditions must be there, as must its options.
 
-    def _make(self, words: list[str]) -> None:
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-        assert set(words) <= set(targets), words
+    The pages themselves run as they are printed in tests/walkthroughs, tests/cluster and tests/soak.
+    """
+    program, *rest = words
+    match program:
+        case "make":
+            targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+            assert set(rest) <= set(targets), words
+        case "pip":
+            found = re.fullmatch(r"install \.\[([\w,]+)\](?: torchx==[\d.]+| \./laboratory)?", " ".join(rest))
+            assert found, words
+            assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
+        case "torchx":
+            create_parser(get_sub_cmds()).parse_args(rest)  # leaves by SystemExit if there is no such command or option
+        case "cprjob":
+            check_cprjob(rest)
+        case _:
+            assert program in PROGRAMS, words
+            files = [word for word in words if re.match(r"(examples|charts|crds)/", word)]
+            assert [file for file in files if not (ROOT / file).exists()] == []
+            assert {image for word in words for image in OUR_IMAGE.findall(word)} <= IMAGES
+            named = {word.removeprefix("cpr/") for word in words if word.startswith("cpr/")}
+            named |= {words[place + 1] for place, word in enumerate(words) if word == "cpr"}
+            assert named <= NAMES, words
+            for condition in re.findall(r"--for=(\S+)", " ".join(words)):
+                name = condition.removeprefix("condition=").removeprefix("jsonpath={.status.phase}=")
+                assert name in {"Ready", *get_args(ConditionType), *get_args(Phase)}
 
-    def _pip(self, words: list[str]) -> None:
-        found = re.fullmatch(r"install \.\[([\w,]+)\](?: torchx==[\d.]+| \./laboratory)?", " ".join(words))
-        assert found, words
-        assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
 
-    def _torchx(self, words: list[str]) -> None:
-        # It leaves by SystemExit where there is no such command or option.
-        arguments = create_parser(get_sub_cmds()).parse_args(words)
-        if words[0] == "run":
-            component, job, file, *_ = arguments.component_name_and_args
-            assert (arguments.scheduler, component, job) == ("cprjob", "cprjob.dlrm", "--job")
-            (found,) = objects(self.copies.get(file, file))
-            if not arguments.dryrun:
-                self.there["CPRJob", found["metadata"]["name"]] = found
-        elif "$JOB" in words[-1]:
-            assert ("CPRJob", "quickstart") in self.there
-            if words[0] == "delete":
-                del self.there["CPRJob", "quickstart"]
-
-    def _cprjob(self, words: list[str]) -> None:
-        command: Any = get_command(app)
-        while hasattr(command, "commands"):
-            assert words[0] in command.commands, words
-            command, words = command.commands[words[0]], words[1:]
-        context = command.make_context("cprjob", list(words))  # refuses unknown options and files that are not there
-        kills = tuple(parse_kill(each) for each in context.params.get("kill") or ())
-        if kills:
-            (job,) = objects(str(context.params["file"]))
-            check_targets(kills, job["spec"]["trainers"]["replicas"], job["spec"]["shards"]["replicas"])
-
-    def _kind(self, words: list[str]) -> None:
-        cluster = words[words.index("--name") + 1]
-        assert cluster == "cprjob"
-        if words[:2] == ["create", "cluster"]:
-            (config,) = objects(words[words.index("--config") + 1])
-            names = [f"{cluster}-{node['role']}" for node in config["nodes"]]
-            assert names == [f"{cluster}-control-plane", *[f"{cluster}-worker"] * 3]
-        elif words[:2] == ["load", "docker-image"]:
-            assert set(words[4:]) == IMAGES
-        else:
-            assert words[:2] == ["delete", "cluster"]
-
-    def _docker(self, words: list[str]) -> None:
-        command, *rest = words
-        named = {word for word in rest if OUR_IMAGE.search(word)}
-        assert {word.removeprefix("$REGISTRY/") for word in named} <= IMAGES
-        if command == "image" and rest[0] == "ls":
-            assert rest[1] in {image.partition(":")[0] for image in IMAGES}
-        elif command in {"stop", "start"}:
-            assert rest[-1] == "$NODE"
-        else:
-            assert command in {"tag", "push", "image"}
-            assert named
-
-    def _sed(self, words: list[str]) -> None:
-        if words == ["1,/=== SCHEDULER REQUEST ===/d"]:
-            return
-        if words[-1].startswith(">"):
-            program, file, copy = words
-            assert program.split("/")[1] in (ROOT / file).read_text("utf-8")
-            self.copies[copy.removeprefix(">")] = file
-            return
-        options, program, file = words
-        _, old, new, _ = program.split("#")
-        assert options == "-i.printed"
-        assert new == old.replace("image: ", "image: $REGISTRY/")
-        assert f"{old}:" in (ROOT / file).read_text("utf-8")
-
-    def _helm(self, words: list[str]) -> None:
-        command, release, *rest = words
-        namespace = rest[rest.index("--namespace") + 1]
-        if command != "install":
-            assert command in {"test", "uninstall"}
-            assert ("Lease", release) in self.there
-            return
-        chart = ROOT / rest[0]
-        assert (chart / "Chart.yaml").is_file()
-        if "--set" in rest:
-            key, _, value = rest[rest.index("--set") + 1].partition("=")
-            assert key == "image.registry"
-            assert yaml.safe_load((chart / "values.yaml").read_text("utf-8"))["image"]["registry"] == ""
-            assert value == "$REGISTRY"
-        (crd,) = objects("crds/cprjobs.cprjob.io.yaml")
-        self.there |= {("Lease", release): {}, ("Namespace", namespace): {}}
-        self.there["CustomResourceDefinition", crd["metadata"]["name"]] = crd
-
-    def _kubectl(self, words: list[str]) -> None:
-        options = {name: value for name, value in pairwise(words) if name in VALUED}
-        values = set(options.values())
-        plain = [word for word in words if not word.startswith("-") and word not in values]
-        if "--namespace" in options:
-            assert ("Namespace", options["--namespace"]) in self.there
-        if "--selector" in options:
-            self._selects(dict(each.split("=") for each in options["--selector"].split(",")))
-        verb, *rest = plain
-        if verb == "apply":
-            self.there |= {(each["kind"], each["metadata"]["name"]): each for each in objects(options["-f"])}
-            return
-        if "-f" in options:
-            assert verb == "delete"
-            for each in objects(options["-f"]):
-                del self.there[each["kind"], each["metadata"]["name"]]  # KeyError: it was never applied
-            return
-        assert verb in {"get", "describe", "delete", "patch", "wait", "rollout"}
-        if verb == "rollout":
-            assert rest.pop(0) == "status"
-        resource, _, name = rest.pop(0).partition("/")
-        name = name or (rest[0] if rest else "")
-        kind = KINDS[resource]
-        assert name == "" or (kind, name) in self.there, words
-        assert name or kind in {"Pod", "Node"} or "--all" in words, words
-        for condition in (word.removeprefix("--for=") for word in words if word.startswith("--for=")):
-            self._awaited(kind, condition)
-
-    def _awaited(self, kind: str, condition: str) -> None:
-        if condition.startswith("condition="):
-            known = get_args(ConditionType) if kind == "CPRJob" else ("Ready",)
-            assert condition.removeprefix("condition=") in known
-        else:
-            assert kind == "CPRJob"
-            phase = condition.removeprefix("jsonpath={.status.phase}=")
-            assert phase in get_args(Phase)
-
-    def _selects(self, labels: dict[str, str]) -> None:
-        """Pods of a job that was applied, of a role and with an index that it has."""
-        spec = self.there["CPRJob", labels.pop("cprjob.io/job")]["spec"]
-        role, index = labels.pop("cprjob.io/role", "shard"), int(labels.pop("cprjob.io/index", 0))
-        assert index < spec[f"{role}s"]["replicas"]
-        assert not labels
+def check_cprjob(words: list[str]) -> None:
+    command: Any = get_command(app)
+    while hasattr(command, "commands"):
+        assert words[0] in command.commands, words
+        command, words = command.commands[words[0]], words[1:]
+    context = command.make_context("cprjob", list(words))  # refuses unknown options and files that are not there
+    if kills := tuple(parse_kill(each) for each in context.params.get("kill") or ()):
+        (job,) = objects(str(context.params["file"]))
+        check_targets(kills, job["spec"]["trainers"]["replicas"], job["spec"]["shards"]["replicas"])
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_printed_command_is_possible(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    reader = Reader()
     found = [command for block in blocks(ROOT / page) for command in block.commands()]
     assert len(found) > 10
     for command in found:
-        reader.follow(command)
+        check(command)
 
 
 @pytest.mark.parametrize("page", PAGES[:2])
@@ -231,13 +111,12 @@ def test_every_example_says_what_it_needs_and_how_to_apply_check_and_clean_it(pa
     header = {name: [line for line in lines if line.startswith(f"# {name}:")] for name in HEADER}
     assert all(len(found) == 1 for found in header.values())
     words = {name: found[0].partition(":")[2].split() for name, found in header.items()}
-    reader = Reader()
-    reader.follow(words["Apply"])
-    reader.follow(words["Check"])
+    check(words["Apply"])
+    check(words["Check"])
     if path.name != "kind.yaml":
-        assert words["Apply"][-1] == str(path.relative_to(ROOT))
-    reader.follow(words["Clean"])
-    assert not reader.there
+        name = str(path.relative_to(ROOT))
+        assert words["Apply"] == ["kubectl", "apply", "-f", name]
+        assert words["Clean"] == ["kubectl", "delete", "-f", name]
 
 
 def anchors(page: Path) -> set[str]:
@@ -278,8 +157,7 @@ def test_jobs_that_need_a_store_find_that_of_the_examples() -> None:
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
     assert set(secret["stringData"]) == {"accessKey", "secretKey"}
     bucket = next(Path(each["mountPath"]).name for each in container["volumeMounts"] if "subPath" in each)
-    jobs = [each for path in EXAMPLES for each in objects(str(path)) if each.get("apiVersion") == API_VERSION]
-    stores = {each["metadata"]["name"]: each["spec"]["snapshots"]["store"] for each in jobs}
+    stores = {each["metadata"]["name"]: each["spec"]["snapshots"]["store"] for each in JOBS}
     del stores["criteo"]  # has a store of its own, with TLS
     wanted = {"endpoint": endpoint, "bucket": bucket, "credentialsSecret": secret["metadata"]["name"]}
     assert stores == dict.fromkeys(stores, wanted)

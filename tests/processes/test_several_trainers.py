@@ -7,6 +7,8 @@ counted from the data.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.manifests import RowUpdates, ShardManifest, WorkersManifest
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import MEASURED, EvaluationSpec
+from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
 from cpr_trainer.checkpoint.format.records import is_even, pin, read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.store import open_store
@@ -39,6 +41,7 @@ from processes.faults import (
     rolled_back,
     run_without_loss,
     stopped_trainer,
+    with_parity,
 )
 from processes.jobs import BATCH, EVERY, JOBS, SAMPLES, STEPS, evaluated_alone
 from support.local_job import LocalJob, small_job
@@ -73,17 +76,37 @@ def test_killed_members_of_two_trainers_lose_no_push(row: Row, tmp_path: Path) -
     assert saved.row_updates == RowUpdates(Count(job).all(), 0, exact=True)
 
 
+@contextmanager
+def with_replaced(job: JobSpec, folder: Path, *victims: int, last: int = STEPS) -> Iterator[LocalJob]:
+    """Train up to step `last`; each of these trainers is killed and replaced in turn, 40 steps apart."""
+    with LocalJob(job, folder, NEVER_S) as running:
+        running.hold_at(60)
+        running.start(run_held)
+        running.reach(40 * BATCH)
+        for place, victim in enumerate(victims, start=1):
+            with killed_trainer(victim)(running):
+                running.hold_at(60 + 40 * place)
+        running.hold_at(last)
+        yield running
+
+
+def test_job_whose_pods_have_ipv6_addresses_is_trained_by_two_trainers(tmp_path: Path) -> None:
+    """Status pages, trainers' control port, Gloo, shards' data port and parity between shards."""
+    job = replace(JOBS["two_trainers"](tmp_path), replay_bytes=64 << 20, parity_shards=1)
+    with LocalJob(job, tmp_path, NEVER_S, host="::1") as running:
+        running.hold_at(40)
+        running.start(run_held)
+        running.reach(20 * BATCH)
+        with with_parity(killed_shards(1, rebuilt=True))(running):
+            running.hold_at(STEPS)
+        assert running.result().samples == SAMPLES
+
+
 def test_two_trainers_in_lockstep_learn_as_well_as_one_though_the_leader_is_killed(tmp_path: Path) -> None:
     """The AUC of fewer steps depends more on the order of the pushes."""
     steps = 600
     job = replace(JOBS["two_trainers"](tmp_path), data=small_job(tmp_path, samples=steps * BATCH).data)
-    with LocalJob(job, tmp_path) as running:
-        running.hold_at(200)
-        running.start(run_held)
-        running.reach(200 * BATCH)
-        with killed_trainer(0)(running):
-            running.hold_at(steps - 10)
-        running.hold_at(steps)
+    with with_replaced(job, tmp_path, 0, last=steps) as running:
         model, expected = saved_model(job, running.result(), tmp_path / "model"), train_alone(job)
     assert model.auc is not None
     assert abs(model.auc - expected.auc) < 0.002
@@ -95,15 +118,7 @@ def test_two_trainers_in_lockstep_learn_as_well_as_one_though_the_leader_is_kill
 def test_replaced_trainers_are_sent_the_moments(tmp_path: Path) -> None:
     """The second leader has a copy of the state; its count of steps differs from that of moments that begin anew."""
     job = replace(JOBS["recipe"](tmp_path), trainers=2)
-    with LocalJob(job, tmp_path, NEVER_S) as running:
-        running.hold_at(60)
-        running.start(run_held)
-        running.reach(40 * BATCH)
-        with killed_trainer(1)(running):
-            running.hold_at(100)
-        with killed_trainer(0)(running):
-            running.hold_at(STEPS - 10)
-        running.hold_at(STEPS)
+    with with_replaced(job, tmp_path, 1, 0) as running:
         anchor = running.result()
     tensors = read_tensors(store := open_store(job.snapshots.store, None, None), read_anchor(store, anchor))
     assert float(tensors["optimizer_steps"]) == STEPS
@@ -115,13 +130,8 @@ def test_replaced_trainers_are_sent_the_moments(tmp_path: Path) -> None:
 def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp_path: Path) -> None:
     job = JOBS["two_trainers"](tmp_path)
     job = replace(job, data=replace(job.data, hold_out=0.1), evaluation=EvaluationSpec(EVERY, 10**6))
-    with LocalJob(job, tmp_path, NEVER_S) as running:
-        running.hold_at(60)
-        running.start(run_held)
+    with with_replaced(job, tmp_path, 1) as running:
         first = running.wait_for(lambda: running.trainer().evaluation, "the model is scored")
-        with killed_trainer(1)(running):
-            running.hold_at(STEPS - 40)
-        running.hold_at(STEPS)
         running.result()
         found = from_json(Result, running.trainers[0].last_word).evaluation
     assert found is not None
@@ -138,14 +148,7 @@ def test_replaced_trainers_have_the_workers_that_were_measured(tmp_path: Path) -
     job = replace(JOBS["two_trainers"](tmp_path), workers=MEASURED)
     found = WorkersManifest(CONTRACT_VERSION, job.job_uid, 3, "measured before")
     pin(open_store(job.snapshots.store, None, None), found)
-    with LocalJob(job, tmp_path, NEVER_S) as running:
-        running.hold_at(40)
-        running.start(run_held)
-        running.reach(20 * BATCH)
-        with killed_trainer(1)(running):
-            running.hold_at(80)
-        with killed_trainer(0)(running):
-            running.hold_at(120)
+    with with_replaced(job, tmp_path, 1, 0, last=120) as running:
         assert [running.trainer(rank).workers for rank in (0, 1)] == [3, 3]
 
 

@@ -8,8 +8,8 @@ from cpr_trainer.store import Store, StoreUnreachableError, open_store
 from support.fault_proxy import FaultProxy, Flip
 from support.s3_servers import ServerOf
 from support.store_data import DataSuite
-from support.store_faults import ATTEMPTS, DATA, FaultSuite, read, write
-from support.store_suite import BucketSuite, ObjectSuite, RaceSuite, errors_of
+from support.store_faults import ATTEMPTS, DATA, AnswerSuite, FaultSuite, read, write
+from support.store_suite import BucketSuite, ObjectSuite, ProbeSuite, RaceSuite, errors_of
 
 pytestmark = pytest.mark.store
 
@@ -19,6 +19,10 @@ class TestObjects(ObjectSuite):
 
 
 class TestRaces(RaceSuite):
+    pass
+
+
+class TestProbe(ProbeSuite):
     pass
 
 
@@ -45,6 +49,10 @@ class TestFaults(FaultSuite):
         with pytest.raises(StoreUnreachableError):
             store.put("job/other", DATA)
         assert [entry.key for entry in store.list("")] == ["job/part"]
+
+
+class TestAnswers(AnswerSuite):
+    pass
 
 
 class TestData(DataSuite):

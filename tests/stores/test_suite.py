@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import pytest
 
+from cpr_trainer.store import probe
 from support.store_data import DataSuite
-from support.store_faults import FaultSuite
-from support.store_suite import BucketSuite, ObjectSuite, RaceSuite
+from support.store_faults import AnswerSuite, FaultSuite
+from support.store_suite import BucketSuite, ObjectSuite, ProbeSuite, RaceSuite
 
 
 class TestObjects(ObjectSuite):
@@ -24,11 +25,21 @@ class TestRaces(RaceSuite):
     pass
 
 
+class TestProbe(ProbeSuite):
+    @pytest.fixture(autouse=True)
+    def _without_races(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(probe, "_RACES", 0)
+
+
 class TestBuckets(BucketSuite):
     pass
 
 
 class TestFaults(FaultSuite):
+    pass
+
+
+class TestAnswers(AnswerSuite):
     pass
 
 

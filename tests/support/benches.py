@@ -17,7 +17,7 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.protocol import Cluster
 from cpr_operator.cluster.views import JobView
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 
 NAMESPACE = "default"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
@@ -80,7 +80,7 @@ class LocalBench:
 
 
 class FakeBench:
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
         self._made = itertools.count()
 

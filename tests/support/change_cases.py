@@ -36,7 +36,20 @@ def _frozen(path: str, edits: Edits, **before: Any) -> Change:
 
 CHANGES = (
     _frozen("image", {"spec.image": "other"}),
-    _frozen("recovery", {"spec.recovery.mode": "Full"}),
+    Change(
+        "recovery.mode",
+        {"spec.recovery": {"deadlineSeconds": 3600, "onDeadline": "Fail"}},
+        {"spec.recovery.mode": "Full"},
+        f"spec.recovery.mode: {FROZEN}",
+    ),
+    _frozen("recovery.onShardLoss", {"spec.recovery.onShardLoss": "Degrade"}, before={"spec.shards.replicas": 2}),
+    _frozen("recovery.replay", {"spec.recovery.replay": {"mode": "Off"}}),
+    _frozen("recovery.redundancy", {"spec.recovery.redundancy": {"dataShards": 1}}, before={"spec.shards.replicas": 2}),
+    _frozen(
+        "recovery.redundancy",
+        {"spec.recovery.redundancy": GONE},
+        before={"spec.shards.replicas": 2, "spec.recovery": {"redundancy": {"dataShards": 1}}},
+    ),
     _frozen("model", {"spec.model.tables.0.rows": 11}),
     _frozen("data", {"spec.data.samples": 1001}),
     _frozen("evaluation", {"spec.evaluation.samples": 10}),

@@ -36,17 +36,18 @@ class Member:
     rank: int
     incarnation: int = 1
     key: bytes = b"key"
+    host: str = HOST
     replica: Replica = field(default_factory=lambda: Replica(b""))
 
     def __post_init__(self) -> None:
         me = Identity("job", "trainer", self.rank, self.incarnation, 1)
-        self.lobby = Lobby(me, self.key, HOST, 0, silence_s=5)
+        self.lobby = Lobby(me, self.key, self.host, 0, silence_s=5)
         self.hearing = Hearing()
         self.lobby.start()
 
     @property
     def peer(self) -> Peer:
-        return Peer(self.rank, self.incarnation, HOST, self.lobby.port - CONTROL_PORT)
+        return Peer(self.rank, self.incarnation, self.host, self.lobby.port - CONTROL_PORT)
 
     def join(self, roster: TrainerRoster) -> Group:
         own = replace(roster, index=self.rank, incarnation=self.incarnation)

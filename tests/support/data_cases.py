@@ -188,23 +188,18 @@ DATA = (
         CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"], "spec.data.columns.numbers": ["dwell"]},
         "a predicted column cannot be a feature",
     ),
-    Case(
-        "spec.data.columns.counts",
-        CSV | {"spec.data.columns.counts": ["clicks"]},
-        CSV | {"spec.data.columns.counts": ["click"]},
-        "a predicted column cannot be a feature",
-    ),
-    Case(
-        "spec.data.columns.numbers",
-        CSV | {"spec.data.columns.numbers": []},
-        CSV | {"spec.data.columns.numbers": ["price", "click"]},
-        "a predicted column cannot be a feature",
-    ),
-    Case(
-        "spec.data.columns.categories",
-        CSV,
-        CSV | {"spec.data.columns.categories.1": "click"},
-        "a predicted column cannot be a feature",
+    *(
+        Case(
+            f"spec.data.columns.{name}",
+            CSV | {f"spec.data.columns.{name}": right},
+            CSV | {f"spec.data.columns.{name}": wrong},
+            "a predicted column cannot be a feature",
+        )
+        for name, right, wrong in (
+            ("counts", ["clicks"], ["click"]),
+            ("numbers", [], ["price", "click"]),
+            ("categories", ["user", "item"], ["user", "click"]),
+        )
     ),
     Case(
         "spec.data",
@@ -217,6 +212,18 @@ DATA = (
         CSV | BAG | SEPARATED,
         PARQUET | BAG | SEPARATED,
         "only CSV and TSV have a separator of ids",
+    ),
+    Case(
+        "spec.data.columns.integers",
+        CSV | {"spec.data.columns.integers": ["item"]},
+        CSV | {"spec.data.columns.integers": ["item", "price"]},
+        "only categories, or columns of features, have ids",
+    ),
+    Case(
+        "spec.data.columns.integers",
+        FEATURES | {"spec.data.columns.integers": ["user"]},
+        FEATURES | {"spec.data.columns.integers": ["visitor"]},
+        "only categories, or columns of features, have ids",
     ),
     Case("spec.data", CRITEO | NUMBERED, NUMBERED, "Synthetic data has texts as ids"),
     Case(

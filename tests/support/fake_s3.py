@@ -1,30 +1,37 @@
-"""Objects in memory behind minio's client, and `Uris` that read them."""
+"""Objects in memory behind the product's connection to S3, and `Uris` that read them."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import urllib3
-from minio.error import S3Error
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.store import Uris, uris
+from cpr_trainer.store import ChangedError, CredentialsRefusedError, MissingError, Uris, uris
 
 BUCKET = "clicks"
 
 
 class FakeS3:
-    """`down`: connections are refused. `refuses`: the credentials are not known. Counts requests and listings."""
+    """Stands for a `Connection`, to read from. `down`: connections are refused. `refuses`: so are the credentials.
+
+    Counts requests and listings.
+    """
+
+    endpoint = "http://store:9000"
+    field = "snapshots.store"
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
         self.down = False
         self.refuses = False
+        self.may_list = ""  # the credentials list no prefix that does not begin so
         self.cut_after: int | None = (
             None  # the connection breaks after so many bytes of an answer, and does not come back
         )
@@ -33,61 +40,74 @@ class FakeS3:
         self.listed = 0
 
     def uris(self, patch: pytest.MonkeyPatch) -> Uris:
-        patch.setattr(uris, "connect", lambda *_: SimpleNamespace(client=self, field="snapshots.store"))
-        return Uris(StoreSpec("http://store:9000", None, BUCKET, ""))
+        patch.setattr(uris, "connect", lambda *_: self)
+        return Uris(StoreSpec(self.endpoint, None, BUCKET, ""))
 
-    def stat_object(self, _: str, key: str) -> Any:
+    def send(
+        self,
+        method: str,
+        _: str,
+        key: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> urllib3.HTTPResponse:
         self._check(key)
-        return SimpleNamespace(size=len(self.objects[key]), etag=self._etag(key))
-
-    def get_object(
-        self, _: str, key: str, offset: int = 0, length: int = 0, request_headers: dict[str, str] | None = None
-    ) -> Any:
-        del length
-        self._check(key)
+        if query is not None:
+            if not query["prefix"].startswith(self.may_list):
+                raise CredentialsRefusedError("The store refuses access.", "Check the Secret.")
+            self.listed += 1
+            return _answer(io.BytesIO(self._page(query["prefix"])), {})
+        data, tag = self.objects[key], f'"{self._etag(key)}"'
+        if method == "HEAD":
+            return _answer(io.BytesIO(), {"ETag": tag, "Content-Length": str(len(data))}, method)
         self.opened.append(key)
-        if request_headers and request_headers.get("If-Match") != f'"{self._etag(key)}"':
-            raise _s3_error(412, "PreconditionFailed")
-        return _Answer(self, self.objects[key][offset:])
+        asked = headers or {}
+        if asked.get("If-Match", tag) != tag:
+            raise ChangedError(key)
+        first = int(asked.get("Range", "bytes=0-")[len("bytes=") : -1])
+        stated = {"ETag": tag, "Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
+        return _answer(_Body(self, data[first:]), stated)
 
-    def list_objects(self, _: str, prefix: str, *, recursive: bool) -> Iterator[Any]:
-        assert recursive
-        self._check(None)
-        self.listed += 1
-        return (SimpleNamespace(object_name=key) for key in sorted(self.objects) if key.startswith(prefix))
+    def _page(self, prefix: str) -> bytes:
+        page = ET.Element("ListBucketResult")
+        for key in sorted(each for each in self.objects if each.startswith(prefix)):
+            entry = ET.SubElement(page, "Contents")
+            stated = {"Key": key, "LastModified": "2026-01-01T00:00:00Z", "Size": str(len(self.objects[key]))}
+            for name, value in stated.items():
+                ET.SubElement(entry, name).text = value
+        return ET.tostring(page)
 
     def _etag(self, key: str) -> str:
         return hashlib.sha256(self.objects[key]).hexdigest()
 
-    def _check(self, key: str | None) -> None:
+    def _check(self, key: str) -> None:
         if self.down:
             self.refused += 1
             raise urllib3.exceptions.NewConnectionError(None, "Connection refused")  # type: ignore[arg-type]
         if self.refuses:
             self.refused += 1
-            raise _s3_error(403, "InvalidAccessKeyId")
-        if key is not None and key not in self.objects:
-            raise _s3_error(404, "NoSuchKey")
+            raise CredentialsRefusedError("The store refuses access.", "Check the Secret.")
+        if key and key not in self.objects:
+            raise MissingError(key)
 
 
-def _s3_error(status: int, code: str) -> S3Error:
-    response: Any = SimpleNamespace(status=status, headers={}, data=b"")
-    return S3Error(response, code, code, None, None, None)
+def _answer(body: Any, headers: Mapping[str, str], method: str = "GET") -> urllib3.HTTPResponse:
+    return urllib3.HTTPResponse(
+        body, status=HTTPStatus.OK, headers=headers, preload_content=False, request_method=method
+    )
 
 
-class _Answer(io.BytesIO):
+class _Body(io.BytesIO):
     """The rest of an object; see `FakeS3.cut_after`."""
 
     def __init__(self, client: FakeS3, data: bytes) -> None:
         super().__init__(data)
         self._client = client
 
-    def read(self, size: int | None = -1, *, decode_content: bool = True) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         cut = self._client.cut_after
         if cut is not None and self.tell() >= cut:
             self._client.down = True
             raise urllib3.exceptions.ProtocolError("Connection broken")
         return super().read(size if cut is None or size is None or size < 0 else min(size, cut - self.tell()))
-
-    def release_conn(self) -> None:
-        pass

@@ -56,11 +56,16 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The proxy answers in the server's place, when it has read the request, and closes."""
+    """The proxy answers in the server's place, when it has read the request, and closes.
+
+    Only the end of the connection ends an answer without a length. `sent_bytes` of the body are sent, None for all.
+    """
 
     status: int
     body: bytes = b""
     headers: tuple[str, ...] = ()
+    has_length: bool = True
+    sent_bytes: int | None = None
 
 
 Fault = Cut | Truncate | Stall | Flip | Slow | Answer
@@ -203,7 +208,9 @@ def _reply(client: socket.socket, data: bytes, answer: Answer) -> None:
     left = int(length[1]) - len(body) if length else 0
     while left > 0 and (more := client.recv(_CHUNK_BYTES)):
         left -= len(more)
-    lines = [f"HTTP/1.1 {answer.status} -", f"Content-Length: {len(answer.body)}", "Connection: close"]
-    if answer.body:
+    lines = [f"HTTP/1.1 {answer.status} -", "Connection: close", *answer.headers]
+    if answer.has_length:
+        lines.append(f"Content-Length: {len(answer.body)}")
+    if answer.body and not any(each.startswith("Content-Type") for each in answer.headers):
         lines.append("Content-Type: application/xml")
-    client.sendall("\r\n".join((*lines, *answer.headers, "", "")).encode() + answer.body)
+    client.sendall("\r\n".join((*lines, "", "")).encode() + answer.body[: answer.sent_bytes])

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cpr_contract.model import FeatureSpec, ModelSpec, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.bags import Bags, Column, FeatureLayout
-from support.table_data import model_of, spec
+from support.table_data import model_of, write
 
 #: `page` is shared: by the page itself, by the pages seen before, in turn, and by a weighted sum of liked ones.
 TABLES = (TableSpec("user", 50), TableSpec("page", 40), TableSpec("tag", 30, dim=2))
@@ -87,16 +86,5 @@ _KINDS = {
 
 def write_visits(rows: list[dict[str, object]], folder: Path, ending: str) -> DataSpec:
     """Write the rows as one file, ending in parquet or tsv; return what names it."""
-    folder.mkdir(exist_ok=True)
-    names, path = [*rows[0]], folder / f"visits.{ending}"
-    if ending == "parquet":
-        table = pa.table({name: pa.array([row[name] for row in rows], _KINDS.get(name)) for name in names})
-        pq.write_table(table, path, row_group_size=max(1, len(rows) // 3))
-        return replace(spec("Parquet", f"{folder}/"), columns=COLUMNS)
-    lines = [names] + [[_cell(row[name]) for name in names] for row in rows]
-    path.write_text("".join("\t".join(line) + "\n" for line in lines))
-    return replace(spec("TSV", f"{folder}/"), columns=replace(COLUMNS, separator="|"))
-
-
-def _cell(value: object) -> str:
-    return "|".join(map(_cell, value)) if isinstance(value, list) else "" if value is None else str(value)
+    table = pa.table({name: pa.array([row[name] for row in rows], _KINDS.get(name)) for name in rows[0]})
+    return write(table, folder, ending, columns=COLUMNS)

@@ -8,7 +8,7 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Hold, Timing
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 
 
@@ -20,9 +20,9 @@ class House:
         job: dict[str, Any] | None = None,
         hold: Hold | None = None,
         total: int = 2000,
-        cluster: FakeCluster | None = None,
+        cluster: SimulatedCluster | None = None,
     ) -> None:
-        self.cluster = cluster or FakeCluster(total)
+        self.cluster = cluster or SimulatedCluster(total)
         self.cluster.add_job("job", job or spec())
         timing = Timing(running_s=15, changing_s=1, progress_s=15)
         self.hold, self.gone = hold, list[str]()

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.address import page_url
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import (
@@ -29,13 +30,12 @@ from cpr_contract.reports import (
     ShardReport,
     TrainerReport,
 )
-from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster, seal
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.shard_job import SILENCE_S
 from support.warm_start import HELD_AT, Main, Process, run
 
-HOST = "127.0.0.1"
 PATIENCE_S = 300.0  # for two loaded cores; nothing here waits that long on its own
 
 
@@ -72,6 +72,7 @@ class Member:
     role: str
     index: int
     incarnation: int
+    host: str
     port_base: int
     folder: Path
     process: Process | None = None
@@ -82,7 +83,7 @@ class Member:
 
     @property
     def peer(self) -> Peer:
-        return Peer(self.index, self.incarnation, HOST, self.port_base)
+        return Peer(self.index, self.incarnation, self.host, self.port_base)
 
     @property
     def last_word(self) -> str:
@@ -97,8 +98,8 @@ class Member:
         return (self.folder / "log").read_text()
 
     def page(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-        url = f"http://{HOST}:{self.port_base + env.HTTP_PORT}{path}"
-        request = urllib.request.Request(url, headers=dict(headers or {}))
+        url = page_url(self.host, self.port_base + env.HTTP_PORT, path)
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
                 return answer.status, answer.read().decode()
@@ -124,6 +125,7 @@ class LocalJob:
     interval_s: float = 0.5
     environ: dict[str, str] = field(default_factory=dict)
     memory: bool = False
+    host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         (self.folder / "key").write_bytes(b"a key of this test")
@@ -137,9 +139,7 @@ class LocalJob:
         self.meet = False
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
-        self.floors: dict[int, int] = {}  # of shards, in samples; 0 where none is named
         self.held_at = 0
-        self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
         self._trainer: Main = run
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
@@ -246,16 +246,11 @@ class LocalJob:
         """Wait until the leader has trained so many samples."""
         self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
 
-    def train_unsaved(self, samples: int = 5_000) -> None:
-        """Train on without a cut, so that a member that is killed next has trained something that no save holds."""
-        self.interval_s = 3600.0
-        self.publish()
-        self.reach(self.trainer(self.leader).samples + samples)
-
     def trainer(self, index: int = 0) -> TrainerReport:
         """The trainer's report, which counts as recorded when it is asked for the next time."""
-        headers = {RECORDED_HEADER: to_json(self.recorded)}
-        report = from_json(TrainerReport, self.trainers[index].page("/status", headers)[1])
+        member, key = self.trainers[index], (self.folder / "key").read_bytes()
+        headers = {RECORDED_HEADER: seal(key, member.folder.name, to_json(self.recorded))}
+        report = from_json(TrainerReport, member.page("/status", headers)[1])
         if index == self.leader and report.anchors:
             self.recorded = Recorded(report.counters.generation, report.anchors[-1].key, 0)
         return report
@@ -289,7 +284,7 @@ class LocalJob:
         folder = self.folder / f"{role}-{index}-{incarnation}"
         folder.mkdir()
         (folder / "log").touch()
-        member = Member(role, index, incarnation, self._ports.take(), folder)
+        member = Member(role, index, incarnation, self.host, self._ports.take(), folder)
         self.everyone.append(member)
         return member
 
@@ -302,7 +297,8 @@ class LocalJob:
             env.SPEC: to_json(self.job),
             env.ROSTER_FILE: str(member.folder / "roster.json"),
             env.KEY_FILE: str(self.folder / "key"),
-            env.ADDRESS: HOST,
+            env.POD: member.folder.name,
+            env.ADDRESS: self.host,
             env.PORT_BASE: str(member.port_base),
             env.SCRATCH_DIR: str(member.folder),
             env.TERMINATION_FILE: str(member.folder / "termination"),
@@ -322,7 +318,7 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             may_restore=self.may_restore,
-            floor_samples=self.floors.get(member.index, 0),
+            floor_samples=0,
             anchor=self.anchor,
             trainers=self.job.trainers,
             stop=env.ROLE_SHARD in self.stopped,
@@ -337,7 +333,7 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             leader=self.leader,
-            trainers=tuple(t.peer if self.addressed else replace(t.peer, host="", port_base=0) for t in self.trainers),
+            trainers=tuple(trainer.peer for trainer in self.trainers),
             shards=tuple(shard.peer for shard in self.shards),
             anchor=self.anchor,
             dense_floor_samples=self.dense_floor_samples,

@@ -64,3 +64,6 @@ class MemoryStore:
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.objects.pop(key, None)
+
+    def probe(self, folder: str) -> None:
+        """It has all abilities."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -85,18 +85,6 @@ def train_alone(job: JobSpec, unscored: range = range(0)) -> OracleResult:
     missed_steps = job.prefetch if job.prefetch > 1 else 0
     first = partial(initial_rows, job.model, seed)
     return train(job.model, dataset, order, seed, first, missed_steps=missed_steps, unscored=unscored)
-
-
-def auc_of_half(job: JobSpec) -> float:
-    """The AUC that one trainer reaches with half of the samples. Several without lockstep must exceed it.
-
-    AUC cannot tell more of them. A blend pulls a worker back to a target that is older than it is, so the dense network
-    learns a little more slowly, and the more so the later averages come. Of what one trainer of a small job reaches
-    with 60,000 samples half of them miss 0.017; a run that nobody disturbed has missed 0.007, and one on a loaded
-    machine 0.010. Nor does AUC tell whether copies are averaged at all (without, 0.006 was missing).
-    """
-    assert job.data.samples is not None
-    return train_alone(replace(job, data=replace(job.data, samples=job.data.samples // 2))).auc
 
 
 def assert_close(model: SavedModel, expected: OracleResult) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from markdown_it import MarkdownIt
+
 ROOT = Path(__file__).parents[2]
 #: All pages.
 DOCUMENTS = [
@@ -20,7 +22,6 @@ DOCUMENTS = [
 _ADMINISTRATOR = "(once per cluster)"
 #: Sections whose commands need no cluster.
 _NO_CLUSTER = {"Without a cluster", "Contribute: two commands"}
-_FENCE = re.compile(r"^```(\w*)$")
 #: What ends a command and begins the next one. A substitution is a command, too.
 _SEPARATORS = {"|", "&&", ";"}
 _ASSIGNED = re.compile(r"^\w+=\$\((.*)\)$", re.DOTALL)
@@ -49,22 +50,14 @@ class Block:
 
 
 def blocks(page: Path) -> tuple[Block, ...]:
-    """All blocks of sh of a page, in order."""
-    found: list[Block] = []
-    section, language, lines = "", "", list[str]()
-    inside = False
-    for line in page.read_text("utf-8").splitlines():
-        fence = _FENCE.match(line)
-        if fence and not inside:
-            inside, language, lines = True, fence.group(1), []
-        elif fence:
-            inside = False
-            if language == "sh":
-                found.append(Block(section, "\n".join(lines) + "\n"))
-        elif inside:
-            lines.append(line)
-        elif line.startswith("## "):
-            section = line.removeprefix("## ").strip()
+    """Return all blocks of sh of a page, in order."""
+    found, section = list[Block](), ""
+    tokens = MarkdownIt().parse(page.read_text("utf-8"))
+    for place, token in enumerate(tokens):
+        if (token.type, token.tag) == ("heading_open", "h2"):
+            section = tokens[place + 1].content
+        elif token.type == "fence" and token.info == "sh":
+            found.append(Block(section, token.content))
     return tuple(found)
 
 

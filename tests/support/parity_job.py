@@ -42,15 +42,14 @@ class ParityJob:
         follow(self.exchange, *self.shards, roster=self.step + 2)
         self.exchange.wait_ready(WAIT_S)
 
-    def push(self, *, settle: bool = True) -> None:
+    def push(self) -> None:
         self.step += 1
         rng = np.random.default_rng(self.step)
         ids = np.stack([rng.integers(0, 90, 30), rng.integers(0, 37, 30)], axis=1)
         rows = find_access(self.placement, ids).unique
         values = np.full((len(rows), 4), self.step, np.float32)
         self.patiently(lambda: self.exchange.push(self.step, rows, values, 0, WAIT_S))
-        if settle:
-            self.patiently(lambda: self.exchange.settle(WAIT_S))
+        self.patiently(lambda: self.exchange.settle(WAIT_S))
 
     def patiently(self, action: Callable[[], None]) -> None:
         while True:
@@ -65,22 +64,6 @@ class ParityJob:
         """Wait until parity holds all that was pushed."""
         samples = self.step * self.spec.data.batch_size
         wait_for(lambda: self.told() == (samples,) * SHARDS)
-
-    def rest(self) -> None:
-        """Wait until all that had to begin anew is done, and everybody knows.
-
-        The first flush of a new process has its holders begin anew from zeros. The other members, who learn of it a
-        moment later, still tell what they had there: `protected` is of the last time that all of it was there.
-        """
-        wait_for(self._at_rest)
-
-    def _at_rest(self) -> bool:
-        for holder, shard in enumerate(self.shards):
-            for part, member in enumerate(self.ring.members(holder)):
-                stream = parity_of(self.shards[member])._journal._streams[part]
-                if not stream.complete or stream.settled != parity_of(shard)._store.standing(part).point:
-                    return False
-        return True
 
     def told(self) -> tuple[int, ...]:
         """What the shards told last of what parity holds; they are asked again."""
@@ -99,21 +82,6 @@ class ParityJob:
                     expected[: len(view)].add(image)
                 store = parity_of(self.shards[holder])._store
                 assert same(store.read(segment, 0, self.parts.sizes[segment]), expected)
-
-    def replace(self, index: int) -> None:
-        """Another process, with the rows that the last one had."""
-        old = self.shards[index]
-        old.close()
-        new = ShardThread(self.spec, index, old.incarnation + 1, ready=False)
-
-        def serve() -> None:
-            for mine, theirs in zip(new.arena.segments, old.arena.segments, strict=True):
-                mine.rows[...], mine.state[...] = theirs.rows, theirs.state
-            new.arena.epochs.of[...] = old.arena.epochs.of
-            new.ready(applied=self.step)
-
-        new.do(serve)
-        self.shards[index] = new
 
     def dialogue(self, callee: int, caller: int, incarnation: int = 1, generation: int = 1) -> Dialogue:
         shard = self.shards[callee]

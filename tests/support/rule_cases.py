@@ -271,6 +271,12 @@ RULES = (
         "needs at least two shards",
     ),
     Case(
+        "spec.recovery.onDeadline",
+        {"spec.recovery": {"onDeadline": "Fail", "deadlineSeconds": 3600}},
+        {"spec.recovery": {"onDeadline": "Fail"}},
+        "Fail needs a deadline",
+    ),
+    Case(
         "spec.recovery.redundancy",
         {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 1}}, "spec.shards.replicas": 2},
         {"spec.recovery": {"replay": {"mode": "Off"}, "redundancy": {"dataShards": 1}}, "spec.shards.replicas": 2},

@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.codec import from_json
-from cpr_contract.manifests import DenseManifest, ShardManifest
-
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
 PATIENCE_S = 500.0  # beside the tests of the cluster, a run has what these leave of two cores
 
@@ -94,13 +91,6 @@ def status(tmp_path: Path) -> dict[str, Any]:
 
 def incarnations(report: dict[str, Any]) -> dict[str, int]:
     return {f"{pod['role']}/{pod['index']}": pod["incarnation"] for pod in report["pods"]}
-
-
-def lost_in_model(bucket: Path, result: str) -> list[list[list[int]]]:
-    """Each shard's lost ranges since its generation began, as the manifests of the final anchor say."""
-    anchor = from_json(DenseManifest, (bucket / result).read_bytes())
-    shards = [from_json(ShardManifest, (bucket / ref.key).read_bytes()) for ref in anchor.shards]
-    return [[list(lost) for lost in shard.lost] for shard in sorted(shards, key=lambda shard: shard.index)]
 
 
 def living(tmp_path: Path) -> list[str]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class S3Server:
     endpoint: str
     credentials_dir: Path
     ca_file: Path | None
+    access_key: str = ACCESS_KEY
+    secret_key: str = SECRET_KEY
 
     @property
     def address(self) -> str:
@@ -44,7 +46,7 @@ class S3Server:
         """The administrator's client, for what a test arranges behind the product's back."""
         http = urllib3.PoolManager(retries=False, timeout=60.0, ca_certs=self.ca_file and str(self.ca_file))
         secure = self.endpoint.startswith("https:")
-        return Minio(self.address, ACCESS_KEY, SECRET_KEY, secure=secure, region=REGION, http_client=http)
+        return Minio(self.address, self.access_key, self.secret_key, secure=secure, region=REGION, http_client=http)
 
     def new_bucket(self, prefix: str = "") -> StoreSpec:
         """An empty store in a bucket of its own."""
@@ -89,7 +91,7 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
     }
     with free_port() as port:
         variables = environment | {"MINIO_ADDRESS": f"127.0.0.1:{port}"}
-        with _running(command, variables, folder, port, certificate) as server:
+        with running_server(command, variables, folder, port, certificate) as server:
             yield server
 
 
@@ -102,7 +104,7 @@ def running_versitygw(folder: Path, certificate: Certificate | None = None) -> I
     environment = {"HOME": str(folder), "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     with free_port() as port:
         variables = environment | {"VGW_PORT": f"127.0.0.1:{port}"}
-        with _running(command, variables, folder, port, certificate) as server:
+        with running_server(command, variables, folder, port, certificate) as server:
             yield server
 
 
@@ -111,7 +113,7 @@ def running_moto(folder: Path) -> Iterator[S3Server]:
     """Start moto, which is written in Python and keeps objects in memory, on a free port."""
     with free_port() as port:
         command = [sys.executable, "-m", "moto.server", "--port", str(port)]
-        with _running(command, {"HOME": str(folder)}, folder, port, None) as server:
+        with running_server(command, {"HOME": str(folder)}, folder, port) as server:
             yield server
 
 
@@ -174,13 +176,18 @@ def free_port() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _running(
-    command: list[str], environment: dict[str, str], folder: Path, port: int, certificate: Certificate | None
+def running_server(  # noqa: PLR0913, PLR0917 -- a process, and how it is reached
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    port: int,
+    certificate: Certificate | None = None,
+    keys: tuple[str, str] = (ACCESS_KEY, SECRET_KEY),
 ) -> Iterator[S3Server]:
     """Run a server until the context ends; it is ended by its process id."""
-    credentials = write_credentials(folder / "credentials", ACCESS_KEY, SECRET_KEY)
+    credentials = write_credentials(folder / "credentials", *keys)
     scheme, ca_file = ("https", certificate.ca_file) if certificate else ("http", None)
-    server = S3Server(f"{scheme}://127.0.0.1:{port}", credentials, ca_file)
+    server = S3Server(f"{scheme}://127.0.0.1:{port}", credentials, ca_file, *keys)
     log = folder / "server.log"
     with (
         log.open("wb") as output,

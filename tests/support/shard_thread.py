@@ -16,11 +16,12 @@ from cpr_contract.roster import Counters, Peer
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
+from cpr_trainer.runtime import listen
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.redundancy import Redundancy
-from cpr_trainer.shard.server import Server, listen
+from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena, Home
 from cpr_trainer.tables.segments import Seeding
@@ -55,7 +56,7 @@ class ShardThread:
 
     def _listen(self, port: int) -> Server:
         return Server(
-            listen((HOST, port)),
+            listen(HOST, port),
             KEY,
             self.identity,
             self.service,

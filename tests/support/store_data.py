@@ -17,7 +17,7 @@ from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, open_store
 from support.s3_servers import S3Server
-from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, model_of, read, write
+from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
 
 
 def put(spec: StoreSpec, server: S3Server, key: str, data: bytes) -> None:
@@ -36,7 +36,7 @@ class DataSuite:
         monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
 
     @pytest.mark.usefixtures("small_blocks")
-    @pytest.mark.parametrize("ending", WRITERS)
+    @pytest.mark.parametrize("ending", FORMATS)
     def test_objects_are_the_same_samples_as_local_files(
         self, spec: StoreSpec, server: S3Server, uris: Uris, tmp_path: Path, ending: str
     ) -> None:

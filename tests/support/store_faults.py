@@ -9,18 +9,23 @@ from dataclasses import replace
 import pytest
 
 from cpr_contract.spec import StoreSpec
+from cpr_trainer.errors import DataError
 from cpr_trainer.store import (
     CredentialsRefusedError,
     ExistsError,
+    MissingError,
     Store,
     StoreBusyError,
     StoreError,
     StoreFullError,
     StoreUnreachableError,
+    StoreUnsuitableError,
+    Uris,
+    Version,
     checksum,
     connection,
     open_store,
-    s3_errors,
+    persistence,
 )
 from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Flip, Truncate, faulty
 from support.s3_servers import S3Server
@@ -70,7 +75,7 @@ class Proxied:
     ) -> Store:
         write(open_store(spec, server.credentials_dir, None))
         monkeypatch.setattr(connection, "_SILENCE_S", silence_s)
-        monkeypatch.setattr(s3_errors, "_FIRST_S", 0.001)  # pauses before second attempts
+        monkeypatch.setattr(persistence, "_FIRST_S", 0.001)  # pauses before second attempts
         through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
         return open_store(through, server.credentials_dir, None)
 
@@ -186,30 +191,161 @@ class FaultSuite(Proxied):
         assert raised.value.remedy
         assert proxy.seen == 1
 
+    @pytest.mark.parametrize("document", [b"", b"<html>Sign in</html>"], ids=["bare", "page"])
     @pytest.mark.parametrize(
-        ("answer", "error"),
-        [
-            (Answer(401), CredentialsRefusedError),
-            (Answer(507), StoreFullError),
-            (Answer(429, b"", ("Retry-After: 3",)), StoreBusyError),
-        ],
-        ids=repr,
+        ("status", "error"),
+        [(401, CredentialsRefusedError), (507, StoreFullError), (429, StoreBusyError), (501, StoreUnsuitableError)],
     )
     def test_status_decides_without_an_error_document(
-        self, store: Store, proxy: FaultProxy, answer: Answer, error: type[StoreError]
+        self, store: Store, proxy: FaultProxy, status: int, document: bytes, error: type[StoreError]
     ) -> None:
-        proxy.inject(answer)
+        proxy.inject(Answer(status, document, ("Content-Type: text/html", "Retry-After: 3")))
         with pytest.raises(error):
             write(store)
+        assert proxy.seen == 1
+
+    @pytest.mark.parametrize("kind", ["application/xml", "text/xml", ""])
+    @pytest.mark.parametrize("code", ["", "NoSuchKey"])
+    def test_missing_object_needs_no_document(self, store: Store, proxy: FaultProxy, code: str, kind: str) -> None:
+        document = error_document(code) if code else b""
+        proxy.inject(Answer(404, document, (f"Content-Type: {kind}",)))
+        with pytest.raises(MissingError, match="job/part"):
+            store.get("job/part")
+
+    @pytest.mark.parametrize("kind", ["application/xml", "text/xml"])
+    @pytest.mark.parametrize("code", ["", "PreconditionFailed"])
+    def test_existing_object_needs_no_document(self, store: Store, proxy: FaultProxy, code: str, kind: str) -> None:
+        proxy.inject(Answer(412, error_document(code) if code else b"", (f"Content-Type: {kind}",)))
+        with pytest.raises(ExistsError, match="job/other"):
+            store.put("job/other", b"", if_absent=True)
 
     def test_answer_that_is_no_document_is_an_outage(self, store: Store, proxy: FaultProxy) -> None:
         for status in (200, 404):
-            proxy.inject(*[Answer(status, b"<ListBucketResult><Conten")] * ATTEMPTS)
-            with pytest.raises(StoreUnreachableError):
-                store.list("")
+            for page in (
+                b"<ListBucketResult><Conten",
+                b"<html><body>Sign in</body></html>",
+                b"<!doctype html><p>Hello",
+            ):
+                proxy.inject(*[Answer(status, page, ("Content-Type: text/html",))] * ATTEMPTS)
+                with pytest.raises(
+                    StoreUnreachableError, match=f"http://{proxy.address} does not answer as an S3 store"
+                ):
+                    store.list("")
+
+    def test_page_of_another_server_is_no_missing_object(self, store: Store, proxy: FaultProxy) -> None:
+        proxy.inject(Answer(404, b"<html>no route</html>", ("Content-Type: text/html",)))
+        assert read(store) == DATA
+
+    @pytest.mark.parametrize("operation", [read, lambda store: store.get("job/part")], ids=["into", "whole"])
+    def test_answer_without_a_length_is_read(self, store: Store, proxy: FaultProxy, operation: Operation) -> None:
+        proxy.inject(Answer(200, DATA, has_length=False))
+        assert operation(store) == DATA
+
+    @pytest.mark.parametrize("operation", [read, lambda store: store.get("job/part")], ids=["into", "whole"])
+    def test_answer_without_a_length_that_breaks_off_is_repeated(
+        self, store: Store, proxy: FaultProxy, operation: Operation
+    ) -> None:
+        proxy.inject(Answer(200, DATA, has_length=False, sent_bytes=1 << 20))
+        assert operation(store) == DATA
+
+    def test_chunked_answer_is_read(self, store: Store, proxy: FaultProxy) -> None:
+        chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in (DATA[:1000], DATA[1000:], b""))
+        chunked = Answer(200, chunks, ("Transfer-Encoding: chunked",), has_length=False)
+        proxy.inject(chunked, replace(chunked, sent_bytes=len(chunks) // 2), chunked)
+        assert read(store) == DATA
+        assert read(store) == DATA
 
     def test_listing_that_is_cut_is_no_shorter_listing(self, store: Store, proxy: FaultProxy) -> None:
         for number in range(20):
             store.put(f"job/many-{number:02d}", b"")
         proxy.inject(Truncate(2000))
         assert len(store.list("job/many")) == 20
+
+
+class AnswerSuite:
+    """Answers to a stream of data by a server, or a proxy before it, that ignores what it was asked."""
+
+    KEY = "clicks"
+
+    @pytest.fixture
+    def proxy(self, server: S3Server) -> Iterator[FaultProxy]:
+        with faulty(server.address) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def uris(self, spec: StoreSpec, server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Uris:
+        open_store(spec, server.credentials_dir, None).put(self.KEY, DATA)
+        monkeypatch.setattr(persistence, "_FIRST_S", 0.001)
+        through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
+        return Uris(through, server.credentials_dir, None)
+
+    @staticmethod
+    def ranged(version: Version, first: int, size_bytes: int = len(DATA), status: int = 206) -> Answer:
+        """An answer from that byte on."""
+        stated = f"Content-Range: bytes {first}-{size_bytes - 1}/{size_bytes}"
+        return Answer(status, DATA[first:], (stated, f'ETag: "{version.tag}"'))
+
+    @pytest.mark.parametrize("status", [200, 206])
+    @pytest.mark.parametrize("weak", ["", "W/"])
+    def test_answer_is_judged_by_its_position_and_not_its_status(
+        self, uris: Uris, spec: StoreSpec, proxy: FaultProxy, status: int, weak: str
+    ) -> None:
+        uri = f"s3://{spec.bucket}/{self.KEY}"
+        version = uris.version(uri)
+        answer = self.ranged(version, 1000, status=status)
+        proxy.inject(replace(answer, headers=(answer.headers[0], f'ETag: {weak}"{version.tag}"')))
+        with uris.open(uri, version) as stream:
+            stream.seek(1000)
+            assert stream.read() == DATA[1000:]
+
+    @pytest.mark.parametrize("answer", ["whole", "elsewhere", "nowhere"])
+    @pytest.mark.parametrize("resumed", [False, True], ids=["seek", "resumed"])
+    def test_bytes_from_another_position_are_refused(
+        self, uris: Uris, spec: StoreSpec, proxy: FaultProxy, answer: str, *, resumed: bool
+    ) -> None:
+        uri = f"s3://{spec.bucket}/{self.KEY}"
+        version = uris.version(uri)
+        wrong = {
+            "whole": Answer(200, DATA, (f'ETag: "{version.tag}"',)),
+            "elsewhere": self.ranged(version, 7),
+            "nowhere": Answer(206, DATA[1000:], (f'ETag: "{version.tag}"',)),
+        }[answer]
+        proxy.inject(*[Cut(answer_bytes=2 << 20)] * resumed, wrong)
+        with uris.open(uri, version) as stream:
+            stream.seek(0 if resumed else 1000)
+            with pytest.raises(StoreUnsuitableError, match=f"http://{proxy.address} was asked for {uri} from byte"):
+                stream.read()
+
+    @pytest.mark.parametrize("change", ["tag", "size", "shrunk"])
+    @pytest.mark.parametrize("resumed", [False, True], ids=["first", "resumed"])
+    def test_answer_of_another_version_is_refused(
+        self, uris: Uris, spec: StoreSpec, proxy: FaultProxy, change: str, *, resumed: bool
+    ) -> None:
+        uri = f"s3://{spec.bucket}/{self.KEY}"
+        version = uris.version(uri)
+        first = 1 << 20
+        wrong = {
+            "tag": self.ranged(replace(version, tag="another"), first),
+            "size": self.ranged(version, first, len(DATA) + 1),
+            "shrunk": Answer(416, error_document("InvalidRange")),
+        }[change]
+        with uris.open(uri, version) as stream:
+            if resumed:
+                assert stream.read(first) == DATA[:first]
+                stream.raw._response.close()  # type: ignore[attr-defined]  # as if the connection broke
+            else:
+                stream.seek(first)
+            proxy.inject(wrong)
+            with pytest.raises(DataError, match=f"{uri} has changed"):
+                stream.read()
+
+    def test_size_that_an_answer_does_not_state_is_that_of_the_listing(
+        self, uris: Uris, spec: StoreSpec, proxy: FaultProxy
+    ) -> None:
+        proxy.inject(Answer(200, b"", ('ETag: "the tag"',), has_length=False))
+        assert uris.version(f"s3://{spec.bucket}/{self.KEY}") == Version(len(DATA), "the tag")
+
+    def test_object_without_a_tag_cannot_be_told_apart(self, uris: Uris, spec: StoreSpec, proxy: FaultProxy) -> None:
+        proxy.inject(Answer(200))
+        with pytest.raises(StoreUnsuitableError, match=f"http://{proxy.address} names no ETag"):
+            uris.version(f"s3://{spec.bucket}/{self.KEY}")

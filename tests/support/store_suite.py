@@ -155,6 +155,15 @@ class ObjectSuite:
         assert len(store.list("job/part-")) == 40
 
 
+class ProbeSuite:
+    """The probe on a store that has all abilities."""
+
+    def test_probe_passes_and_leaves_nothing(self, store: Store) -> None:
+        store.put("job/a", b"a")
+        store.probe("job/probe/")
+        assert keys(store, "") == ("job/a",)
+
+
 class RaceSuite:
     """Writers that meet at one key of any store."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from threading import RLock
 
@@ -68,47 +69,53 @@ def clicks(count: int, seed: int = 0) -> list[Click]:
     ]
 
 
+_SCHEMA = pa.schema(
+    {name: pa.int64() for name in Click.__dataclass_fields__}
+    | {"click": pa.int8(), "price": pa.float64(), "user": pa.string()}
+)
+
+
 def as_table(rows: Sequence[Click]) -> pa.Table:
-    kinds = {"click": pa.int8(), "price": pa.float64(), "user": pa.string()}
-    names = [*Click.__dataclass_fields__]
-    return pa.table(
-        {name: pa.array([getattr(row, name) for row in rows], kinds.get(name, pa.int64())) for name in names}
-    )
+    return pa.Table.from_pylist([asdict(row) for row in rows], _SCHEMA)
 
 
 def as_text(rows: Sequence[Click], delimiter: str, *, header: bool = True) -> bytes:
-    names = [*Click.__dataclass_fields__]
-    cells = [[getattr(row, name) for name in names] for row in rows]
-    lines = [names] * header + [["" if cell is None else str(cell) for cell in line] for line in cells]
-    return "".join(delimiter.join(line) + "\n" for line in lines).encode()
+    return text_of(as_table(rows), delimiter, header=header)
 
 
-def _write_parquet(rows: Sequence[Click], path: Path) -> None:
-    pq.write_table(as_table(rows), path, row_group_size=max(1, len(rows) // 3))
+def text_of(table: pa.Table, delimiter: str, *, header: bool = True) -> bytes:
+    """Return the rows as lines; the ids of a list are separated by "|"."""
+    lines = zip(*([_cell(value) for value in column.to_pylist()] for column in table.columns), strict=True)
+    named = [table.column_names] if header else []
+    return "".join(delimiter.join(line) + "\n" for line in (*named, *lines)).encode()
 
 
-def _zstd(data: bytes) -> bytes:
-    return bytes(pa.compress(data, "zstd", asbytes=True))
+def _cell(value: object) -> str:
+    return "|".join(map(_cell, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
-#: By the ending of a file's name: its format, and what writes it.
-WRITERS: Mapping[str, tuple[str, Callable[[Sequence[Click], Path], object]]] = {
-    "csv": ("CSV", lambda rows, path: path.write_bytes(as_text(rows, ","))),
-    "tsv": ("TSV", lambda rows, path: path.write_bytes(as_text(rows, "\t"))),
-    "csv.gz": ("CSV", lambda rows, path: path.write_bytes(gzip.compress(as_text(rows, ",")))),
-    "tsv.zst": ("TSV", lambda rows, path: path.write_bytes(_zstd(as_text(rows, "\t")))),
-    "parquet": ("Parquet", _write_parquet),
-}
+#: By the ending of a file's name: its format.
+FORMATS = {"csv": "CSV", "tsv": "TSV", "csv.gz": "CSV", "tsv.zst": "TSV", "parquet": "Parquet"}
 
 
-def write(rows: Sequence[Click], folder: Path, ending: str, *, files: int = 1) -> DataSpec:
+def write(
+    rows: Sequence[Click] | pa.Table, folder: Path, ending: str, *, files: int = 1, columns: ColumnsSpec = COLUMNS
+) -> DataSpec:
     """Write the rows as so many files of one kind; return what names them."""
-    name, writer = WRITERS[ending]
     folder.mkdir(exist_ok=True)
-    bounds = [number * len(rows) // files for number in range(files + 1)]
-    for number in range(files):
-        writer(rows[bounds[number] : bounds[number + 1]], folder / f"part-{number:03d}.{ending}")
-    return spec(name, f"{folder}/")
+    table, name = rows if isinstance(rows, pa.Table) else as_table(rows), FORMATS[ending]
+    bounds = [number * len(table) // files for number in range(files + 1)]
+    for number, (first, end) in enumerate(pairwise(bounds)):
+        part, path = table.slice(first, end - first), folder / f"part-{number:03d}.{ending}"
+        if name == "Parquet":
+            pq.write_table(part, path, row_group_size=max(1, len(part) // 3))
+            continue
+        text = text_of(part, "," if name == "CSV" else "\t")
+        if ending.endswith("gz"):
+            text = gzip.compress(text)
+        path.write_bytes(pa.compress(text, "zstd", asbytes=True) if ending.endswith("zst") else text)
+    lists = name != "Parquet" and any(pa.types.is_list(kind) for kind in table.schema.types)
+    return replace(spec(name, f"{folder}/"), columns=replace(columns, separator="|" if lists else None))
 
 
 def spec(name: str, uri: str) -> DataSpec:

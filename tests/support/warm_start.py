@@ -6,6 +6,7 @@ and when, is shown by the tests in tests/guard and tests/soak/local.
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -30,7 +31,6 @@ _LOADED_WITH = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 
-_REST_S = 0.02
 #: Names a file with the last step that trainers of `run_held` may train.
 HELD_AT = "CPR_TEST_HELD_AT"
 
@@ -51,17 +51,13 @@ def run_with_a_thread(arguments: list[str]) -> int:
     return run(arguments)
 
 
-def run_slowly(arguments: list[str]) -> int:
-    """Be a trainer that rests after each step: tests that meet several faults are over before it is."""
-    from cpr_trainer.exchange.exchange import Exchange  # noqa: PLC0415 -- in the process alone
+def run_without_links(arguments: list[str]) -> int:
+    """Be a process whose store lies on a file system without hard links."""
 
-    push = Exchange.push
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", source, None, target)
 
-    def push_and_rest(self: Exchange, *arguments: Any, **names: Any) -> None:
-        push(self, *arguments, **names)
-        time.sleep(_REST_S)
-
-    with mock.patch.object(Exchange, "push", push_and_rest):
+    with mock.patch.object(os, "link", refuse):
         return run(arguments)
 
 

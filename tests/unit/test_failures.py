@@ -98,6 +98,15 @@ def test_every_line_of_the_table(shown: dict[str, Any], kind: Kind, reason: str,
     assert found.message
 
 
+def test_a_problem_that_a_kubelet_cut_is_shown_as_far_as_it_goes() -> None:
+    text = to_json(Problem("BadLine", "line 3 of day_1.tsv has 39 columns", "correct it" * 500))[:4096]
+    found = failure(replace(TRAINER, container=exited(ExitCode.BAD_DATA, message=text)))
+    assert (found.kind, found.problem) == (Kind.BAD_DATA, None)
+    assert "exit code 21" in found.message
+    assert "line 3 of day_1.tsv has 39 columns" in found.message
+    assert len(found.message) < 500
+
+
 @pytest.mark.parametrize("reason", list(failures._REMEDIES))
 def test_what_keeps_a_container_waiting_is_trouble_with_a_remedy(reason: str) -> None:
     found = classify(replace(SHARD, phase="Pending", container=waiting(reason)))

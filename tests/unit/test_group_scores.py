@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_contract.limits import MAX_GROUPS
+from cpr_contract.limits import MAX_GROUP_NAME, MAX_GROUPS
 from cpr_trainer.arrays import Floats
 from cpr_trainer.group_scores import Grouped
 
@@ -63,8 +63,10 @@ def test_parts_of_several_trainers_add_up_to_the_same_bits(samples: list[tuple[s
 
 
 def test_all_scores_of_a_group() -> None:
-    found, logits = grouped([("shop", True, 1.0), ("shop", False, -1.0), ("shop", False, 2.0)])
+    name = "shop" * 100
+    found, logits = grouped([(name, True, 1.0), (name, False, -1.0), (name, False, 2.0)])
     (shop,) = found.scores(logits).groups
+    assert shop.name == name[:MAX_GROUP_NAME], "a report has room for no longer one"
     chances = 1 / (1 + np.exp(-np.array([1.0, -1.0, 2.0])))
     loss = -np.mean(np.log([chances[0], 1 - chances[1], 1 - chances[2]]))
     entropy = -(log(1 / 3) / 3 + 2 * log(2 / 3) / 3)

@@ -101,6 +101,11 @@ def test_pruning_deletes_what_it_listed(store: _OldStore) -> None:
     assert prune(store, keep=2, delete=True).objects == 0
 
 
+def test_anchor_of_the_status_stays_with_all_after_it(store: _OldStore) -> None:
+    assert steps(prune(store, keep=1, recorded=20, delete=True).go) == [10]
+    assert steps(prune(store, keep=2, recorded=40, delete=True).stay) == [30, 40]
+
+
 def test_a_save_of_no_anchor_stays_as_long_as_a_kept_one_stands_on_it() -> None:
     store = _OldStore()
     bench = JobBench(store)

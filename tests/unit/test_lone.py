@@ -98,9 +98,3 @@ def test_a_seed_is_an_order_and_first_values_over_the_same_samples(job: JobSpec)
     assert one.order.batch_indices(1).tolist() != other.order.batch_indices(1).tolist()
     every = [np.sort(np.concatenate([t.order.batch_indices(s) for s in range(1, STEPS + 1)])) for t in (one, other)]
     assert np.array_equal(every[0], every[1])
-
-
-def test_progress_is_told_up_to_the_last_sample(job: JobSpec) -> None:
-    told: list[int] = []
-    LoneTrainer(job, samples_of(job), 1).train(None, told.append)
-    assert told == [BATCH * step for step in range(1, STEPS + 1)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch.optim.lr_scheduler import ConstantLR, LinearLR, PolynomialLR, SequentialLR
 
 from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 from cpr_trainer.rates import rate_at
@@ -50,30 +48,3 @@ def test_a_rate_is_asked_for_in_any_order() -> None:
     optimizer = OptimizerSpec("SGD", 0.3, schedule=SCHEDULES["all"])
     forward = [rate_at(optimizer, step) for step in range(1, 51)]
     assert [rate_at(optimizer, step) for step in range(50, 0, -1)] == forward[::-1]
-
-
-def mlperf(warmup: int, decay_start: int, decay: int) -> OptimizerSpec:
-    """The schedule of MLPerf's DLRM, where the first step of the decay is `decay_start` and still at full rate."""
-    phases = (
-        PhaseSpec("Warmup", warmup),
-        PhaseSpec("Constant", decay_start - 1 - warmup),
-        PhaseSpec("Polynomial", decay, power=2.0),
-    )
-    return OptimizerSpec("SGD", 18.0, schedule=phases)
-
-
-def test_the_schedule_of_mlperf_is_torchs_sequence_of_its_three_parts() -> None:
-    warmup, start, decay = 80, 700, 300
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    steppable = torch.optim.SGD([parameter], lr=18.0)
-    parts = [
-        LinearLR(steppable, 1 / warmup, 1.0, warmup - 1),
-        ConstantLR(steppable, 1.0),
-        PolynomialLR(steppable, decay, 2.0),
-    ]
-    scheduler = SequentialLR(steppable, parts, [warmup, start - 1])
-    optimizer = mlperf(warmup, start, decay)
-    for step in range(1, 1_101):
-        assert rate_at(optimizer, step) == pytest.approx(steppable.param_groups[0]["lr"], rel=1e-12, abs=1e-14), step
-        steppable.step()
-        scheduler.step()

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
@@ -31,7 +30,6 @@ from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import evaluate, run
 from cpr_trainer.export import main as export
-from cpr_trainer.model import entrypoint
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError
@@ -40,6 +38,7 @@ from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.optimizers import Assignment
 from cpr_trainer.tables.segments import Segment, initial_rows
 from cpr_trainer.trainer.state import DenseState
+from cprjob_serving.model import DeltaError, apply_delta
 from support.oracle import exact_auc
 from support.plain_batches import single_ids
 from support.saves import draft, full_save, write
@@ -205,6 +204,28 @@ def test_delta_has_the_changed_rows_of_any_number_of_shards(
     assert not (folder / "delta.json").exists(), "a whole export into the same folder is whole"
 
 
+def test_base_and_its_deltas_are_the_whole_export(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
+    def changed(rows: set[tuple[int, int]]) -> Rows:
+        return lambda table, row: (-1 if (table, int(row[0])) in rows else 1) * numbered(table, row)
+
+    middle = save_anchor(job, changed({(0, 3)}), generation=2, step=20)
+    last = save_anchor(job, changed({(0, 3), (2, 7)}), generation=3, step=30)
+    export_model(job, ExportRequest(anchor.key), tmp_path / "base")
+    export_model(job, ExportRequest(middle.key, since=anchor.key), tmp_path / "one")
+    export_model(job, ExportRequest(last.key, since=middle.key), tmp_path / "two")
+    export_model(job, ExportRequest(last.key), tmp_path / "whole")
+    with pytest.raises(DeltaError, match=f"has the rows since {middle.key}, but .+ is of {anchor.key}"):
+        apply_delta(tmp_path / "base", tmp_path / "two", tmp_path / "wrong")
+    apply_delta(tmp_path / "base", tmp_path / "one", tmp_path / "applied-1")
+    apply_delta(tmp_path / "applied-1", tmp_path / "two", tmp_path / "applied-2")
+    applied, whole = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "applied-2", tmp_path / "whole")
+    )
+    assert applied == whole
+    assert not (tmp_path / "wrong").exists()
+
+
 def save_untouched(job: JobSpec, uid: str, step: int, seed: int | None = None) -> AnchorRef:
     """Save an anchor of the job `uid` in which no save holds any row; it may record its seed."""
     placement, layout = Placement.of(job.model, 1), layout_hash(job.model)
@@ -262,31 +283,6 @@ def test_evaluation_scores_as_a_forward_pass(job: JobSpec) -> None:
     answer = io.StringIO()
     run({env.SPEC: to_json(job)}, io.StringIO(to_json(EvaluationRequest(key))), answer)
     assert json.loads(answer.getvalue())["auc"] == found.auc
-
-
-class Halves(torch.nn.Module):
-    """A network without `forward`, whose dropout leaves nothing in training."""
-
-    def __init__(self, spec: ModelSpec, seed: int) -> None:
-        super().__init__()
-        self.drop = torch.nn.Dropout(1.0)
-
-    def before_embeddings(self, dense: Tensor) -> Tensor:
-        return dense.mean(dim=1)
-
-    def with_embeddings(self, begun: Tensor, embeddings: Tensor) -> Tensor:
-        logits: Tensor = begun + self.drop(embeddings.sum(dim=(1, 2)))
-        return logits
-
-
-def test_evaluation_runs_a_network_of_halves_in_evaluation_mode(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrypoint, "own_factory", Halves, raising=False)
-    own = replace(job, model=replace(job.model, entrypoint="cpr_trainer.model.entrypoint:own_factory"))
-    found = evaluate(own, SyntheticDataset(1000, SEED, TABLES), store_of(own), save_anchor(own, random_rows).key)
-    batch, vectors = held_out(own)
-    logits = torch.from_numpy(batch.dense.mean(axis=1) + sum(each.sum(axis=1) for each in vectors))
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
-    assert found.log_loss == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_evaluation_needs_rows_that_are_held_out(job: JobSpec, anchor: AnchorRef) -> None:

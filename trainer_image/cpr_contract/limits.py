@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 MAX_SHARDS = 1024
 MAX_SPARES = 64
@@ -19,6 +21,10 @@ MAX_METRICS = 32
 MAX_LIVES = 8
 #: Groups of samples that scores are told of one by one.
 MAX_GROUPS = 20
+#: Characters of a group's name in a report; it is a value of the data.
+MAX_GROUP_NAME = 128
+#: Characters of a problem's message and of its remedy; the status holds 1,024.
+MAX_SENTENCE = 2048
 
 #: The bytes of a report without the members that it names: 2,048 lost ranges of twelve digits, and all anchors.
 _REPORT_BYTES = 128 << 10
@@ -26,11 +32,45 @@ _REPORT_BYTES = 128 << 10
 _MEMBER_BYTES = 128
 
 
+def first(items: tuple[Any, ...], most: int) -> tuple[Any, ...]:
+    """Return the first `most` items."""
+    return items[:most]
+
+
+def last(items: tuple[Any, ...], most: int) -> tuple[Any, ...]:
+    """Return the last `most` items."""
+    return items[len(items) - most :]
+
+
+def united(ranges: tuple[tuple[int, int], ...], most: int) -> tuple[tuple[int, int], ...]:
+    """Return at most `most` ranges that hold all of these, sorted: the smallest gaps between them are closed."""
+    ordered = sorted(ranges)
+    by_gap = sorted(range(1, len(ordered)), key=lambda place: ordered[place][0] - ordered[place - 1][1])
+    joined = set(by_gap[: max(0, len(ordered) - most)])
+    found: list[tuple[int, int]] = []
+    for place, (start, end) in enumerate(ordered):
+        if place in joined:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """The longest that a list may be, in the annotation of its field."""
+    """The longest that a list may be, in the annotation of its field.
+
+    A reader refuses a longer one. Its writer shortens that by `shorten`, to `written` items if that is not 0.
+    """
 
     items: int
+    shorten: Callable[[tuple[Any, ...], int], tuple[Any, ...]] = first
+    written: int = 0
+
+    def shortened(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a list as it may be written."""
+        most = self.written or self.items
+        return items if len(items) <= most else self.shorten(items, most)
 
 
 def longest_report(members: int) -> int:

@@ -295,6 +295,11 @@ def dense_prefix(job_uid: str, generation: int) -> str:
     return f"{generation_prefix(job_uid, generation)}/dense"
 
 
+def probe_prefix(job_uid: str) -> str:
+    """The folder of the objects by which a store is probed before a job begins, with its slash."""
+    return f"{job_uid}/probe/"
+
+
 def step_folder(step: int, kind: Literal["Anchor", "Flush", "Priority", "Dense"] = "Anchor") -> str:
     """The folder of one save below its incarnation or group."""
     suffix = "" if kind == "Anchor" else f"-{kind.lower()}"

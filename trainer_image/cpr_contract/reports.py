@@ -16,6 +16,8 @@ from cpr_contract.limits import (
     MAX_SHARDS,
     MAX_TRAINERS,
     AtMost,
+    last,
+    united,
 )
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import AnchorRef, Counters
@@ -52,6 +54,8 @@ class Problem:
 
 #: The reason by which a trainer says that there is no room on its disk for the pushes that memory has none for.
 SPILL_UNAVAILABLE = "SpillUnavailable"
+#: The reason by which the first leader reports columns that write the same id in two ways.
+IDS_SPELLED_TWICE = "IdsSpelledTwice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +67,16 @@ class Deleted:
     unreadable: tuple[str, ...] = ()
 
 
-Ranges = Annotated[tuple[tuple[int, int], ...], AtMost(MAX_RANGES)]
+#: A report has room for half as many as a reader takes. More of them become fewer that hold at least as much.
+Ranges = Annotated[tuple[tuple[int, int], ...], AtMost(MAX_RANGES, united, MAX_RANGES // 2)]
 Names = Annotated[tuple[str, ...], AtMost(MAX_MEMBERS)]
 ByShard = Annotated[tuple[int, ...], AtMost(MAX_SHARDS)]
 ByRank = Annotated[tuple[int, ...], AtMost(MAX_TRAINERS)]
 #: Seconds, by the number of a life.
-ByLife = Annotated[tuple[tuple[int, float], ...], AtMost(MAX_LIVES)]
+ByLife = Annotated[tuple[tuple[int, float], ...], AtMost(MAX_LIVES, last)]
 Metrics = Annotated[tuple[tuple[str, float], ...], AtMost(MAX_METRICS)]
 #: Pruning comes after a commit, so for a while there are more than are kept.
-Anchors = Annotated[tuple[AnchorRef, ...], AtMost(2 * MAX_ANCHORS)]
+Anchors = Annotated[tuple[AnchorRef, ...], AtMost(2 * MAX_ANCHORS, last)]
 
 
 class ShardState(enum.StrEnum):
@@ -208,7 +213,8 @@ class BestEvaluation:
     since: int
 
 
-#: The header of a request for a report in which the operator says what the job's status holds, as JSON.
+#: The header of a request for a leader's report in which the operator says what the job's status holds: `Recorded` as
+#: JSON, sealed by the job's key (`cpr_contract.roster.seal`). A leader ignores any other.
 RECORDED_HEADER = "X-CPRJob-Recorded"
 
 
@@ -224,6 +230,16 @@ class Recorded:
     generation: int
     anchor: str
     evaluation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RosterNote:
+    """A field beside those of the leader's roster, in its annotation.
+
+    An operator that has not made the job's key cannot seal a header. It writes there what the status holds.
+    """
+
+    recorded: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +330,8 @@ class Result:
     lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
     validation over all samples that count, as in a report. None where nothing could be scored. evaluation, best: as in
-    a report, without the groups. Where the last model is not the best one, `best` names another anchor.
+    a report, without the groups. Where the last model is not the best one, `best` names another anchor. total_samples:
+    as in a report, for a job that ends before the operator reads one; 0 of an image that does not state it.
     """
 
     anchor: AnchorRef
@@ -325,3 +342,4 @@ class Result:
     metrics: Metrics = ()
     evaluation: HeldOutScores | None = None
     best: BestEvaluation | None = None
+    total_samples: int = 0

@@ -249,8 +249,9 @@ class Request:
     """What to do with the saves in `store`: those of `job_uid`, or of all jobs if that is None.
 
     `model` is the job's, where it is known: what a save's layout has to be. To prune, `keep` anchors stay, or nothing
-    if it is 0; `forks` are the generations and the steps at which they began, as far as the job's status knows. Nothing
-    is deleted without `delete`.
+    if it is 0; `forks` are the generations and the steps at which they began, and `recorded` is the step of the newest
+    anchor, as far as the job's status knows: a job that runs goes back to no newer one. Nothing is deleted without
+    `delete`.
     """
 
     action: Action
@@ -260,6 +261,7 @@ class Request:
     keep: int = 0
     forks: tuple[tuple[int, int], ...] = ()
     delete: bool = False
+    recorded: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,23 @@ def is_signed(key: bytes, pod: str, roster: bytes, told: str) -> bool:
     return hmac.compare_digest(signature(key, pod, roster).encode(), told.encode())
 
 
+def seal(key: bytes, pod: str, recorded: str) -> str:
+    """Return the header's value: what the job's status holds, with the proof that an owner of the key says so."""
+    return f"{_seal(key, pod, recorded)} {recorded}"
+
+
+def unseal(key: bytes, pod: str, value: str) -> str | None:
+    """Return what was sealed for the pod of that name; None if the proof is wrong."""
+    proof, _, recorded = value.partition(" ")
+    right = hmac.compare_digest(_seal(key, pod, recorded).encode(), proof.encode(errors="replace"))
+    return recorded if right else None
+
+
+def _seal(key: bytes, pod: str, recorded: str) -> str:
+    text = b"cprjob recorded\n" + pod.encode() + b"\n" + recorded.encode(errors="replace")
+    return hmac.new(key, text, hashlib.sha256).hexdigest()
+
+
 # The job's handshake key, as far as both sides must agree on it: how it is told from another one.
 
 

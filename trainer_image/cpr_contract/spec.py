@@ -15,7 +15,8 @@ class ColumnsSpec:
 
     `counts` become log(1 + max(x, 0)), `numbers` stay as they are. The t-th of `categories` feeds the t-th table; there
     are none where the model states features, which name their own columns. `separator` stands between the ids of a bag
-    in text. `labels` are 0 or 1, `targets` any numbers.
+    in text. `labels` are 0 or 1, `targets` any numbers. Ids in columns of `integers` are whole numbers: 12, 12.0 and
+    " 12" are one id.
     """
 
     labels: tuple[str, ...]
@@ -24,6 +25,7 @@ class ColumnsSpec:
     categories: tuple[str, ...]
     separator: str | None = None
     targets: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

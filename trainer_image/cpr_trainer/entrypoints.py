@@ -1,24 +1,73 @@
-"""Finds a factory in code of the user's, which a job names as package.module:factory."""
+"""Code of the user's: a factory that a job names as package.module:factory, and what it makes.
+
+Whatever that code raises is an error of the job, with the file and the line, and no crash of the process: another
+attempt would end in the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from cpr_trainer.errors import TrainerError
+
+#: Errors of memory and of devices, by the names of their classes, because shards and data do without torch.
+_MACHINE = {"MemoryError", "OutOfMemoryError", "AcceleratorError"}
+#: How torch begins or names the same in a plain RuntimeError.
+_MACHINE_TEXTS = ("DefaultCPUAllocator", "CUDA error", "cuDNN error")
+_PACKAGES = str(Path(__file__).parent)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_LIBRARIES = ("/site-packages/torch/", "/site-packages/numpy/", "/site-packages/pyarrow/")
 
 
 def load(name: str, field: str, failure: type[TrainerError]) -> Callable[..., Any]:
     """Import the factory that a field of the job names. Raises `failure` if there is none."""
     module, _, attribute = name.partition(":")
-    try:
+    remedy = f"Put its package on the PYTHONPATH of the image, and correct {field}."
+    with users_code(f"The entrypoint {name} cannot be imported", remedy, failure):
         factory = getattr(import_module(module), attribute)
-    except Exception as error:  # Importing runs code that is not ours.
-        raise failure(
-            f"The entrypoint {name} cannot be imported: {type(error).__name__}: {error}.",
-            f"Put its package on the PYTHONPATH of the image, and correct {field}.",
-        ) from error
     if not callable(factory):
         raise failure(f"The entrypoint {name} cannot be called.", "Name a function or a class.")
     return factory  # type: ignore[no-any-return]
+
+
+@contextmanager
+def users_code(
+    what: str, remedy: str, failure: type[TrainerError], passes: Callable[[BaseException], bool] = lambda _error: False
+) -> Iterator[None]:
+    """Run code of the user's in this block: whatever it raises becomes `failure`, `what` with the error and its place.
+
+    Errors of this package pass, and those of memory and devices, which may be in order at the next attempt. So do those
+    that `passes` returns True for.
+    """
+    try:
+        yield
+    except TrainerError:
+        raise
+    except (Exception, SystemExit) as error:
+        if _is_of_machine(error) or passes(error):
+            raise
+        raise failure(f"{what}: {type(error).__name__}: {error}{_place_of(error)}.", remedy) from error
+
+
+def _is_of_machine(error: BaseException) -> bool:
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return not names.isdisjoint(_MACHINE) or any(text in str(error) for text in _MACHINE_TEXTS)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the innermost line outside of this package and of libraries, as " (FILE, line N)"; empty without one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    of_user = next((frame for frame in reversed(frames) if not _is_library(frame.filename)), None)
+    return f" ({of_user.filename}, line {of_user.lineno})" if of_user else ""
+
+
+def _is_library(file: str) -> bool:
+    if file.startswith((_PACKAGES, "<")) or any(library in file for library in _LIBRARIES):
+        return True
+    return file.startswith(_STANDARD_LIBRARY) and "-packages/" not in file

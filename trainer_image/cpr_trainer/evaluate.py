@@ -28,7 +28,7 @@ from cpr_trainer.data.source import Find
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.group_scores import ByGroup, Grouped
-from cpr_trainer.model.entrypoint import start
+from cpr_trainer.model.entrypoint import set_training, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.rows import UniqueRows
@@ -120,7 +120,7 @@ def score_held_out(  # noqa: PLR0913, PLR0917 -- a model is in two places, and s
     fetch: returns the vectors, float32, of some rows. note: is told the logits of each batch. Raises DataError,
     DivergedError.
     """
-    network.eval()
+    set_training(network, on=False)
     scores = ProgressiveValidation.of(0, job.model, network)
     for batch in _batches(job, dataset):
         access = find_access(placement, batch.ids)
@@ -133,8 +133,8 @@ def score_held_out(  # noqa: PLR0913, PLR0917 -- a model is in two places, and s
 
 def logits_of(network: nn.Module, batch: Batch, access: AnyAccess, vectors: Rows) -> Tensor:
     """Return the logits of a batch, [n] or [n, L]. vectors: float32, of the unique rows of `access`."""
-    logits: Tensor = start(network, torch.from_numpy(batch.dense))(access.embeddings(vectors))
-    return logits
+    begun = start(network, torch.from_numpy(batch.dense), batch.labels.shape[1:])
+    return begun(access.embeddings(vectors))
 
 
 def _batches(job: JobSpec, dataset: Dataset) -> Iterator[Batch]:

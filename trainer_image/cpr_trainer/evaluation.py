@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import DivergedError
-from cpr_trainer.model.entrypoint import OwnMetrics, own_sums
+from cpr_trainer.model.entrypoint import OwnMetrics, metric_sums, metrics, own_sums
 
 #: 1 / 512 of a logit each: samples within one count as ties, which costs less than 1e-3 of AUC for any useful spread.
 BINS = 2**14
@@ -76,7 +76,8 @@ class ProgressiveValidation:
         for counters, *column in zip(self._own_labels, _columns(logits), _columns(labels), strict=False):
             _count(counters, *column)
         if self._metrics is not None and len(labels):
-            self._own[self._split : -1] += _as_counters(self._metrics.metric_sums(logits, labels), first_sample)
+            sums = metric_sums(self._metrics, logits, labels, (len(self._own) - 1 - self._split) // 2)
+            self._own[self._split : -1] += _as_counters(sums, first_sample)
         self._own_samples += len(labels)
 
     def take_delta(self) -> Tensor:
@@ -177,11 +178,7 @@ class ProgressiveValidation:
                 found |= {f"{name}.auc": self.auc(place), f"{name}.logloss": self.log_loss(place)}
                 found |= {f"{name}.calibration": self.calibration(place)}
         if self._metrics is not None and self.samples:
-            try:
-                sums = _as_sums(self._merged[self._split : -1])
-                found |= {name: float(value) for name, value in self._metrics.metrics(sums).items()}
-            except ZeroDivisionError:
-                pass  # Not defined yet, as for a label that was never 1.
+            found |= metrics(self._metrics, _as_sums(self._merged[self._split : -1]))
         return tuple((name, value) for name, value in found.items() if value is not None and isfinite(value))
 
     def _forget(self) -> None:

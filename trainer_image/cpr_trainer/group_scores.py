@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.limits import MAX_GROUPS
+from cpr_contract.limits import MAX_GROUP_NAME, MAX_GROUPS
 from cpr_contract.reports import GroupScores
 from cpr_trainer.arrays import Floats, Ints
 
@@ -77,7 +77,7 @@ class Grouped:
         portion, predicted = float(labels.mean()), float(np.mean(1 / (1 + np.exp(-own))))
         entropy = -(portion * log(portion) + (1 - portion) * log(1 - portion)) if 0 < portion < 1 else None
         return GroupScores(
-            name=name,
+            name=name[:MAX_GROUP_NAME],
             samples=len(own),
             auc=None if np.isnan(auc) else auc,
             logloss=loss,

@@ -78,4 +78,5 @@ def _doomed(store: Store, holdings: Holdings, request: Request, now_s: float, jo
         return ()
     manifests = (held.manifest for held in holdings.dense.values() if held.manifest.shards)
     best = {each.best_step for each in manifests if (each.generation, each.step) in kept}
-    return Pruner(store, job_uid).superfluous(kept[0][1], now_s, best)
+    oldest = kept[0][1] if request.recorded is None else min(kept[0][1], request.recorded)
+    return Pruner(store, job_uid).superfluous(oldest, now_s, best)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,8 +14,8 @@ import numpy as np
 from cprjob_serving.hashes import Cells, Floats, Ints, hashes
 from cprjob_serving.vocabulary import Vocabulary
 
-#: The version of the document. A reader refuses any other.
-VERSION = 1
+#: Versions of the document. A reader refuses any other, and 1 has no `integers`.
+VERSION, VERSION_WITH_INTEGERS = 1, 2
 
 Pooling = Literal["Sum", "Mean", "None"]
 
@@ -51,6 +52,7 @@ class Feature:
 
     Without a `pooling` a sample has exactly one id. `Sum` and `Mean` make one vector of any number of ids, `None` is a
     sequence. Of more than `maxLength` ids the last ones are kept. `weights` is a column with a weight for each id.
+    `integers`: ids are whole numbers, however they are written.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Feature:
     pooling: Pooling | None = None
     maxLength: int | None = None  # noqa: N815
     weights: str | None = None
+    integers: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -90,15 +93,21 @@ class Transform:
 
     def to_json(self) -> str:
         """Return the document. `inputs` is there for readers of other languages."""
-        return json.dumps({"version": VERSION, **asdict(self), "inputs": self.inputs}, indent=2) + "\n"
+        document = asdict(self)
+        integers = any(feature.integers for feature in self.features)
+        for feature in () if integers else document["features"]:
+            del feature["integers"]
+        version = VERSION_WITH_INTEGERS if integers else VERSION
+        return json.dumps({"version": version, **document, "inputs": self.inputs}, indent=2) + "\n"
 
     @classmethod
     def of_json(cls, text: str) -> Self:
         """Read the document. Raises ValueError if it is of another version."""
         found: dict[str, Any] = json.loads(text)
-        if found.get("version") != VERSION:
+        if found.get("version") not in {VERSION, VERSION_WITH_INTEGERS}:
             raise ValueError(
-                f"transform.json is of version {found.get('version')}; this cprjob_serving reads {VERSION}"
+                f"transform.json is of version {found.get('version')}; this cprjob_serving reads "
+                f"{VERSION} and {VERSION_WITH_INTEGERS}"
             )
         return cls(
             found["width"],
@@ -120,6 +129,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 _DEFAULT_ROW = 0
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _INTEGER_OR_ABSENT = re.compile(rb"(-?[0-9]+)?")
+#: A whole number in a text, in the syntax of RE2 and of Python: its sign, and its digits without leading zeros.
+WHOLE_NUMBER = r"[ \t]*\+?(-?)0*([0-9]+)(?:\.0*)?[ \t]*"
+#: Larger floating point numbers stand for more than one whole number.
+LARGEST_WHOLE = 2.0**53
+_WHOLE = re.compile(WHOLE_NUMBER.encode())
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -161,7 +175,7 @@ def ids_of(
     _samples(transform, columns)
     cells = columns[feature.column]
     if feature.pooling is None:
-        return Ids(_rows(table, list(cells), feature.column, lambda place: place, known))
+        return Ids(_rows(table, list(cells), feature, lambda place: place, known))
     bags = [_values(cell, transform.separator) for cell in cells]
     kept = [[place for place, each in enumerate(bag) if each is not None and each not in {"", b""}] for bag in bags]
     if feature.maxLength is not None:
@@ -169,7 +183,7 @@ def ids_of(
     lengths = np.array([len(places) for places in kept], np.int64)
     samples = np.repeat(np.arange(len(bags)), lengths)
     ids = [bag[place] for bag, places in zip(bags, kept, strict=True) for place in places]
-    rows = _rows(table, ids, feature.column, lambda place: int(samples[place]), known)
+    rows = _rows(table, ids, feature, lambda place: int(samples[place]), known)
     if feature.weights is None:
         return Ids(rows, lengths)
     return Ids(rows, lengths, _weights(feature.weights, columns, bags, kept, transform.separator))
@@ -189,11 +203,12 @@ def _samples(transform: Transform, columns: Columns) -> int:
 
 
 def _rows(
-    table: Table, ids: list[Any], column: str, sample: Callable[[int], int], vocabularies: Mapping[str, Vocabulary]
+    table: Table, ids: list[Any], feature: Feature, sample: Callable[[int], int], vocabularies: Mapping[str, Vocabulary]
 ) -> Ints:
     """Return the row of each id, int64 [k]: each different id is looked at once."""
+    column, text_of = feature.column, _whole if feature.integers else _text
     try:
-        texts = [_text(each) for each in ids]
+        texts = [text_of(each) for each in ids]
     except EncodeError as error:
         raise EncodeError(f"column {column}: {error}") from error
     places: dict[bytes, int] = {}
@@ -233,6 +248,25 @@ def _text(value: Any) -> bytes:
             return value
         case _:
             raise EncodeError(f"{value!r} is no id; give an integer, a text or None")
+
+
+def _whole(value: Any) -> bytes:
+    """Return the digits of an id that is a whole number. None, NaN and a text of spaces are absent."""
+    wrong = EncodeError(f"{value!r} is no id; give a whole number or None")
+    if isinstance(value, (float, np.floating)):
+        number = float(value)
+        if math.isnan(number):
+            return b""
+        if not number.is_integer() or abs(number) > LARGEST_WHOLE:
+            raise wrong
+        value = int(number)
+    text = _text(value).strip(b" \t")
+    if not text:
+        return b""
+    if not (found := _WHOLE.fullmatch(text)):
+        raise wrong
+    digits = found[1] + found[2]
+    return b"0" if digits == b"-0" else digits
 
 
 def _row_number(table: Table, text: bytes) -> int:

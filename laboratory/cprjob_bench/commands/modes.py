@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract import env
+from cpr_contract.address import page_url
 from cpr_contract.trace import STEP_TRACE
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
@@ -127,7 +128,7 @@ def killed_job(size_mib: int, mode: Mode, samples: Path, store: Path) -> dict[st
         shards={"replicas": shards, "spares": 1},
         failurePolicy={"restartLimit": {"count": 1000}},
         snapshots={
-            "store": {"endpoint": f"file://{store}", "bucket": "saves"},
+            "store": {"endpoint": store.as_uri(), "bucket": "saves"},
             "interval": {"mode": "Fixed", "seconds": interval_s},
         },
     )
@@ -181,8 +182,8 @@ def read_counts(folder: Path, pod: str = "*") -> list[Counts]:
 
 
 def _parity_bytes(shard: PodView) -> int:
-    url = f"http://{shard.host}:{shard.port_base + env.HTTP_PORT}/metrics"
-    with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+    url = page_url(shard.host, shard.port_base + env.HTTP_PORT, "/metrics")
+    with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:  # noqa: S310 -- http
         text = answer.read().decode()
     found = re.search(r"^cprjob_shard_parity_bytes (\S+)$", text, re.MULTILINE)
     return int(float(found[1])) if found else 0

@@ -52,7 +52,7 @@ class Base:
     @classmethod
     def here(cls, folder: Path) -> Base:
         """Processes of this machine, which save into a folder."""
-        return cls("none", {"endpoint": f"file://{folder}", "bucket": "saves"})
+        return cls("none", {"endpoint": folder.as_uri(), "bucket": "saves"})
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> Base:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, cast, get_args
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +21,7 @@ from cpr_contract import env
 from cpr_contract.choices import Bits, Strategy
 from cpr_contract.codec import from_json
 from cpr_contract.spec import JobSpec
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.asking import ask_trainer_image, progress
@@ -48,9 +49,9 @@ def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any
             raise OptionError(f"--store {uri}: use {_SPECIMENS}")
         yield {"endpoint": endpoint, "bucket": place.netloc, "prefix": place.path.strip("/")}
         return
-    if place.scheme not in {"", "file"} or (uri and not place.path) or endpoint:
+    if (uri and not is_file_uri(uri)) or endpoint:
         raise OptionError(f"--store {uri}: use {_SPECIMENS}")
-    parent = Path(unquote(place.path)) if uri else None
+    parent = path_of(uri) if uri else None
     if parent is not None and not parent.is_dir():
         raise OptionError(f"--store {uri}: the folder {parent} does not exist")
     with tempfile.TemporaryDirectory(prefix="cprjob-bench-", dir=parent) as folder:

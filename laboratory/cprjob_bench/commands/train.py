@@ -95,7 +95,7 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
         trainers={"replicas": trainers, "workers": workers, "precision": precision},
         shards={"replicas": shards},
         snapshots={
-            "store": {"endpoint": f"file://{store}", "bucket": "saves"},
+            "store": {"endpoint": store.as_uri(), "bucket": "saves"},
             "interval": {"mode": "Fixed", "seconds": interval_s},
         },
     )

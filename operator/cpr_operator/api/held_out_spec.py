@@ -15,7 +15,7 @@ class EarlyStop(SpecModel):
 
     metric: StopMetric
     """What tells how good a model is, of the first label. AUC and GAUC are to rise, the others are to fall. GAUC needs
-    groupBy."""
+    groupBy. If the labels or groups of the scored rows leave the metric undefined, the job fails with BadData."""
     patience: Annotated[int, Field(ge=1, le=1000)]
     """The job ends after so many evaluations in a row of which none is the best."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0

@@ -168,6 +168,7 @@ def _columns(columns: Columns) -> contract.ColumnsSpec:
         categories=columns.categories,
         separator=columns.separator,
         targets=columns.targets,
+        integers=columns.integers,
     )
 
 

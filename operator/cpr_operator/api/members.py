@@ -77,7 +77,7 @@ class Predecessor(Model):
     uid: Word
     """The pod's uid."""
     until: Timestamp
-    """When its grace period ends."""
+    """When its grace period ends, by the clock of the operator that recorded it."""
 
 
 class Shard(Member):

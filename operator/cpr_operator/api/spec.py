@@ -103,6 +103,13 @@ class RecoveryPolicy(SpecModel):
     redundancy: Redundancy | None = None
     """Parity among shards. A lost shard is computed from its neighbours as it was up to a second before, and trainers
     push again what came later. Needs replay, and has no effect where replay has none. Default: none."""
+    deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
+    """How long training may stand still for pods of replacements that do not start, such as for lack of a node. It may
+    change while the job trains. Default: without end; all other pods keep their nodes meanwhile."""
+    on_deadline: Literal["Suspend", "Fail"] = "Suspend"
+    """After deadlineSeconds: Suspend saves, gives all nodes back and resumes five minutes later; what a shard that has
+    not come back learnt since its last save counts as lost. Fail ends the job; its saves stay. It may change while the
+    job trains."""
 
 
 class Trainers(SpecModel):

@@ -111,6 +111,7 @@ ConditionType = Literal[
     "BudgetExhausted",
     "SnapshotsDegraded",
     "DataOutdated",
+    "IdsSpelledTwice",
     "PrecisionEmulated",
     "SpillUnavailable",
     "ReplayMemoryShort",
@@ -306,7 +307,8 @@ class Status(Model):
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
     resume_at: Timestamp | None = None
-    """When to retry a resume that took longer than startupDeadlineSeconds; absent otherwise."""
+    """When a job resumes that gave its pods back after startupDeadlineSeconds or recovery.deadlineSeconds; absent
+    otherwise."""
     deleting_since: Timestamp | None = None
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None

@@ -50,6 +50,15 @@ RESTORE_FROM = Rule(
     f"!({_STARTED}) || (has(self.spec.restoreFrom) ? has(oldSelf.spec.restoreFrom)"
     " && self.spec.restoreFrom == oldSelf.spec.restoreFrom : !has(oldSelf.spec.restoreFrom))",
 )
+REDUNDANCY = Rule(
+    "",
+    "spec.recovery.redundancy",
+    "cannot be changed once the job has started",
+    "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
+    f"!({_STARTED}) || (has(self.spec.recovery.redundancy) ? has(oldSelf.spec.recovery.redundancy)"
+    " && self.spec.recovery.redundancy == oldSelf.spec.recovery.redundancy"
+    " : !has(oldSelf.spec.recovery.redundancy))",
+)
 #: An absent field is Auto.
 _WORKERS = "(has({0}.workers) ? {0}.workers : dyn('Auto'))"
 WORKERS = Rule(
@@ -79,7 +88,9 @@ FROZEN = (
         _frozen,
         (
             "image",
-            "recovery",
+            "recovery.mode",
+            "recovery.onShardLoss",
+            "recovery.replay",
             "model",
             "data",
             "evaluation",
@@ -93,9 +104,11 @@ FROZEN = (
             "failurePolicy.silenceSeconds",
         ),
     ),
+    REDUNDANCY,
     RESTORE_FROM,
     WORKERS,
 )
-#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas. The rules sit at the root,
-#: because a rule on an optional field is skipped when the field comes or goes.
+#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas, recovery.deadlineSeconds and
+#: recovery.onDeadline. The rules sit at the root, because a rule on an optional field is skipped when the field comes
+#: or goes.
 TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, SHARDS_LOCKSTEP, BUDGET_ABOVE_SPENT)

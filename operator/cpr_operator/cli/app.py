@@ -120,8 +120,8 @@ def plan(
     where: Where,
 ) -> None:
     """Show how a job would recover and save, the expected cost, and what would change the plan."""
-    from cpr_operator.cli.document import find_job
     from cpr_operator.cli.plan import plan as plan_job
+    from cpr_operator.cli.source import find_job
 
     with usage_errors():
         plan_job(find_job(source, workdir, where), as_json=json, out=out)
@@ -140,8 +140,8 @@ def report(
     where: Where,
 ) -> None:
     """Show a job's outcome so far: what was trained, what failures cost, and what was done about them."""
-    from cpr_operator.cli.document import find_events, find_job
     from cpr_operator.cli.report import show_outcome, write_page
+    from cpr_operator.cli.source import find_events, find_job
 
     with usage_errors():
         if json and html:

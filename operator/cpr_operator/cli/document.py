@@ -1,4 +1,4 @@
-"""The job that a command is about: the manifest that it reads, one on a cluster, or that of a local run."""
+"""Manifests: how they are read, changed and checked. TorchX uses this too, without the packages of the command line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cpr_contract.uris import is_file_uri
 from cpr_operator.api import yaml_text
 from cpr_operator.api.spec import GROUP, KIND
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, refused, validate
-from cpr_operator.cli.console import OptionError, Where
-from cpr_operator.cluster.local.objects import EventLine, read_events
 
 STORE = ("snapshots", "store")
-FOLDER_SCHEME = "file://"
 LOCAL_BUCKET = "saves"
 DEFAULT_NAMESPACE = "default"
 #: The file name that stands for the standard input.
@@ -176,10 +174,10 @@ def _without_ancestor(spec: Mapping[str, Any]) -> tuple[Invalid, ...]:
 
 def _use_folder(document: Any, saves: Path) -> None:
     match document:
-        case {"spec": {"snapshots": {"store": {"endpoint": str(endpoint)}}}} if endpoint.startswith(FOLDER_SCHEME):
+        case {"spec": {"snapshots": {"store": {"endpoint": str(endpoint)}}}} if is_file_uri(endpoint):
             return
         case {"spec": {"snapshots": {"store": dict()} as snapshots}}:
-            snapshots["store"] = {"endpoint": f"{FOLDER_SCHEME}{saves}", "bucket": LOCAL_BUCKET}
+            snapshots["store"] = {"endpoint": saves.as_uri(), "bucket": LOCAL_BUCKET}
         case _:
             return  # validation names what is missing
 
@@ -201,45 +199,3 @@ def is_on_cluster(source: str | None) -> bool:
 def job_name(text: str) -> str:
     """The name of a job on a cluster, with or without `cpr/` before it."""
     return text.removeprefix(CLUSTER)
-
-
-def find_job(source: str | None, workdir: Path | None, where: Where) -> dict[str, Any]:
-    """The CPRJob object of that name, in that file, or in the working folder of a local run.
-
-    Raises DocumentError, OptionError, AnswerError.
-    """
-    if (source is None) == (workdir is None):
-        raise DocumentError("give either a job, as cpr/NAME or a file, or --workdir DIR of a local run")
-    if source is not None and is_on_cluster(source):
-        with where.client() as client:
-            return dict(client.get(job_name(source)).document)
-    if where.options:
-        raise OptionError(f"only a job on a cluster takes{where.options}; name it as cpr/NAME")
-    found = read_single(Path(source) if source is not None else _run_in(workdir))
-    if not isinstance(found, dict):
-        raise DocumentError(f"{source or workdir} contains no CPRJob")
-    return found
-
-
-def find_events(
-    job: Mapping[str, Any], source: str | None, workdir: Path | None, where: Where
-) -> tuple[EventLine, ...]:
-    """What the operator said about a job that `find_job` found, oldest first; of a job in a file nothing is known.
-
-    Raises AnswerError.
-    """
-    uid = str(job["metadata"].get("uid", ""))
-    if workdir is not None:
-        return tuple(read_events(workdir, uid))
-    if not is_on_cluster(source):
-        return ()
-    with where.client() as client:
-        found = client.events(str(job["metadata"]["name"]))
-    return tuple(EventLine(each.time, uid, each.type, each.reason, each.message) for each in found)
-
-
-def _run_in(workdir: Path | None) -> Path:
-    paths = tuple(workdir.glob("jobs/*/*.json")) if workdir else ()
-    if len(paths) != 1:
-        raise DocumentError(f"there is no job in {workdir}")
-    return paths[0]

@@ -41,9 +41,10 @@ def export(  # noqa: PLR0913 -- one parameter per option
     """Write a job's model as files, for those who serve it."""
     from cpr_contract.requests import ExportRequest
     from cpr_operator.cli.asking import trainer_pod
-    from cpr_operator.cli.document import find_job, is_on_cluster
+    from cpr_operator.cli.document import is_on_cluster
     from cpr_operator.cli.export import export as export_model
     from cpr_operator.cli.export import export_from, model_of
+    from cpr_operator.cli.source import find_job
 
     with usage_errors():
         if "://" not in to:
@@ -68,9 +69,9 @@ def evaluate(
 ) -> None:
     """Score a finished job's model on the held-out rows."""
     from cpr_operator.cli.asking import asking
-    from cpr_operator.cli.document import find_job
     from cpr_operator.cli.export import evaluate as evaluate_model
     from cpr_operator.cli.export import model_of
+    from cpr_operator.cli.source import find_job
 
     with usage_errors():
         model = model_of(find_job(source, workdir, where))

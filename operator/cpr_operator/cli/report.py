@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import BestModel, Condition, FailureRecord, HeldOut, Member, Status, WorkersInForce
+from cpr_operator.api.status import (
+    BestModel,
+    Condition,
+    FailureRecord,
+    HeldOut,
+    Member,
+    Progress,
+    Status,
+    WorkersInForce,
+)
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.console import OptionError, Where, check_file
 from cpr_operator.cluster.local.objects import EventLine
@@ -142,12 +151,18 @@ def _words(condition: Condition) -> str:
     return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
 
 
+def trained(progress: Progress) -> str:
+    """How many samples are trained, and of how many if that is known: a job may end before its data is read."""
+    total = f" of {progress.total_samples:,}" if progress.total_samples else ""
+    return f"{progress.samples:,}{total} samples"
+
+
 def facts(status: Status, samples_per_s: float | None) -> Table:
     """What was trained, how well, and what failures and saves have cost."""
     progress, plan, budget = status.progress, status.plan, status.budget
     table = Table.grid(padding=(0, 2))
     speed = f"{_figure(samples_per_s, ',.0f')} samples/s"
-    table.add_row("trained", f"{progress.samples:,} of {progress.total_samples:,} samples, {speed}")
+    table.add_row("trained", f"{trained(progress)}, {speed}")
     table.add_row("quality", f"AUC {_figure(progress.auc, '.4f')}, log loss {_figure(progress.logloss, '.4f')}")
     if progress.metrics:
         table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))

@@ -21,12 +21,14 @@ from cpr_contract.codec import from_json, to_dict
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Listing, Point, Pruning, Request, Verification
 from cpr_contract.spec import StoreSpec
+from cpr_contract.uris import is_file_uri
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.status import TERMINAL_PHASES, Phase
+from cpr_operator.api.status import TERMINAL_PHASES, Condition, Phase
 from cpr_operator.api.validate import parse_spec, parse_status, validate
 from cpr_operator.cli.asking import Ask
 from cpr_operator.cli.console import OptionError, Where
-from cpr_operator.cli.document import InvalidDocumentError, find_job
+from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cli.source import find_job
 
 # Finds the store and the job in it that the command line names.
 
@@ -38,7 +40,11 @@ _SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://ho
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A store, and the job in it if one is named. `phase` is None, and `forks` empty, without the job's status."""
+    """A store, and the job in it if one is named.
+
+    Of the job's status: its phase, forks, the step of its newest anchor, and why its saves are degraded, if they are.
+    Without a status the phase is None.
+    """
 
     store: StoreSpec
     job_uid: str | None
@@ -46,6 +52,8 @@ class Source:
     keep: int = DEFAULT_KEEP
     forks: tuple[tuple[int, int], ...] = ()
     phase: Phase | None = None
+    recorded: int | None = None
+    degraded: str = ""
 
 
 def find_source(
@@ -65,11 +73,11 @@ def find_source(
 
 
 def _store(uri: str, endpoint: str | None) -> StoreSpec:
+    if is_file_uri(uri) and not endpoint:
+        return StoreSpec(uri, None, "", "")
     place = urlsplit(uri)
     if place.scheme == "s3" and place.netloc and endpoint:
         return StoreSpec(endpoint, None, place.netloc, place.path.strip("/"))
-    if place.scheme == "file" and place.path and not endpoint:
-        return StoreSpec(uri, None, "", "")
     raise OptionError(f"{uri}: use {_SPECIMENS}")
 
 
@@ -89,7 +97,13 @@ def _of_job(document: Any, job_uid: str | None) -> Source:
             (fork.generation, fork.anchor.step if fork.anchor else 0) for fork in status.forks if fork.generation > 1
         ),
         phase=status.phase if status.start_time is not None else None,
+        recorded=status.anchors[-1].step if status.anchors else None,
+        degraded=next((each.reason for each in status.conditions if _is_degraded(each)), ""),
     )
+
+
+def _is_degraded(condition: Condition) -> bool:
+    return (condition.type, condition.status) == ("SnapshotsDegraded", "True")
 
 
 # The results of `cprjob snapshots`, for people.
@@ -215,6 +229,7 @@ def prune_saves(  # noqa: PLR0913 -- one parameter per option
         keep=source.keep if keep is None else keep,
         forks=source.forks,
         delete=delete,
+        recorded=source.recorded,
     )
     found = _ask(request, Pruning, ask)
     if as_json:
@@ -224,13 +239,17 @@ def prune_saves(  # noqa: PLR0913 -- one parameter per option
 
 
 def check_phase(source: Source, *, everything: bool) -> None:
-    """Raise OptionError if the job's phase says that it uses its saves, or will use them."""
+    """Raise OptionError if the job's phase says that its leader prunes, or that the job needs its saves.
+
+    A job whose saves are degraded may be pruned by hand: its leader may not get to it.
+    """
     if source.phase is None or source.phase in TERMINAL_PHASES:
         return
-    if source.phase != "Suspended":
-        raise OptionError(f"the job is {source.phase}; its leader already prunes after every anchor")
+    if source.phase != "Suspended" and not source.degraded:
+        raise OptionError(f"the job is {source.phase}, and its leader already prunes after every anchor")
     if everything:
-        raise OptionError("the job is Suspended and could not be resumed without its saves; delete the job first")
+        use = "be resumed" if source.phase == "Suspended" else "recover"
+        raise OptionError(f"the job is {source.phase} and could not {use} without its saves; delete the job first")
 
 
 def _ask(request: Request, kind: type[Answer], ask: Ask) -> Answer:

@@ -23,7 +23,7 @@ from cpr_operator.cluster.protocol import (
     RefusedError,
     UnavailableError,
 )
-from cpr_operator.cluster.views import JobView, PodView, job_view, pod_view
+from cpr_operator.cluster.views import JobView, PodView, PodWarning, epoch, job_view, pod_view
 from cpr_operator.cluster.watched import Watched
 
 FIELD_MANAGER = "cprjob-operator"
@@ -271,6 +271,13 @@ class KubernetesCluster:
         except NotFoundError as error:  # the namespace is gone
             raise RefusedError(str(error)) from error
 
+    async def newest_warning(self, pod: PodView) -> PodWarning | None:
+        """See `Cluster`."""
+        selector = f"involvedObject.uid={pod.uid},type=Warning"
+        events = await self._server.items(f"/api/v1/namespaces/{pod.namespace}/events", fieldSelector=selector)
+        newest = max(events, key=_stamp_of, default=None)
+        return None if newest is None else PodWarning(newest.get("reason") or "Warning", newest.get("message") or "")
+
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s, max_bytes, recorded)
@@ -288,6 +295,13 @@ def has_restart_rules(version: Mapping[str, Any]) -> bool:
     """Whether a server of this version (`/version`) knows restart rules of containers, and has them on: from 1.35."""
     numbers = tuple(int(re.sub(r"\D.*", "", str(version.get(part, ""))) or 0) for part in ("major", "minor"))
     return numbers >= _RESTART_RULES
+
+
+def _stamp_of(event: Mapping[str, Any]) -> float:
+    """When an event happened last, by the clock of whoever reported it."""
+    series = event.get("series") or {}
+    stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return max((epoch(stamp) or 0.0 for stamp in stamps), default=0.0)
 
 
 def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import aiohttp
 
 from cpr_contract import env
+from cpr_contract.address import page_url
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import ROSTER_PAGE, ROSTER_SIGNATURE
 from cpr_operator.cluster.protocol import Priority
@@ -217,8 +218,7 @@ class ReportFetcher:
 
 
 def _url(pod: PodView, page: str) -> str:
-    host = f"[{pod.host}]" if ":" in pod.host else pod.host
-    return f"http://{host}:{pod.port_base + env.HTTP_PORT}{page}"
+    return page_url(pod.host, pod.port_base + env.HTTP_PORT, page)
 
 
 class _Lane:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, PodWarning
 
 Manifest = Mapping[str, Any]
 
@@ -182,6 +182,10 @@ class Cluster(Protocol):
 
     async def emit(self, job: JobView, event: Event) -> None:
         """Publish an event; an event of the same key that exists is success. Raises RefusedError."""
+        ...
+
+    async def newest_warning(self, pod: PodView) -> PodWarning | None:
+        """The newest Warning event of the pod, such as a volume that cannot be mounted. Raises RefusedError."""
         ...
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:

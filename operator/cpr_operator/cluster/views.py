@@ -15,6 +15,8 @@ GRACE_SLACK_S = 1.0
 #: A kubelet begins a container again at once if it has run for so long, or for the first time; else it waits 10 s, then
 #: twice as long each time.
 BACKOFF_S = 600.0
+#: Reasons of a container that waits as every container does at first.
+STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,27 @@ class ContainerView:
 
 
 @dataclass(frozen=True, slots=True)
+class Hindrance:
+    """A container other than `main` that keeps its pod from starting, such as an init container.
+
+    reason, message: the kubelet's. exit_code: of its last end; None if it has not ended.
+    """
+
+    container: str
+    reason: str
+    message: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodWarning:
+    """A Warning event of a pod, by a kubelet or a controller."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodView:
     """One pod. Times are seconds since the epoch.
 
@@ -38,7 +61,9 @@ class PodView:
     deleting_until: deletionTimestamp, which includes the grace period; None if the pod is not being deleted.
     deletion_grace_s: 0 if the deletion is forced, or the kubelet has finished it.
     disruption: the reason of the condition DisruptionTarget=True.
-    unschedulable: the scheduler's message.
+    unschedulable: the scheduler's message, if no node fits.
+    gates: the names of the scheduling gates that keep it from the scheduler.
+    hindrance: another container that keeps it from starting.
     owner_uid: the uid of the controlling CPRJob.
     job_uid: the label of that name, which pods of version 0.1.0 lack.
     namespace: empty in local mode, where all pods are of one person.
@@ -65,6 +90,8 @@ class PodView:
     deletion_grace_s: int | None = None
     disruption: str = ""
     unschedulable: str = ""
+    gates: tuple[str, ...] = ()
+    hindrance: Hindrance | None = None
     container: ContainerView | None = None
     restarts: int = 0
     last_end: ContainerView | None = None
@@ -137,6 +164,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
+    gates = tuple(gate["name"] for gate in spec.get("schedulingGates", ()))
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
@@ -154,7 +182,9 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         deleting_until=epoch(meta.get("deletionTimestamp")),
         deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
         disruption=_where(conditions, "DisruptionTarget", "True").get("reason", ""),
-        unschedulable=_where(conditions, "PodScheduled", "False").get("message", ""),
+        unschedulable="" if gates else _where(conditions, "PodScheduled", "False").get("message", ""),
+        gates=gates,
+        hindrance=_hindrance(pod),
         container=_container(pod),
         restarts=_main_status(pod).get("restartCount", 0),
         last_end=_ended(_main_status(pod).get("lastState", {}).get("terminated")),
@@ -204,6 +234,23 @@ def _container(pod: Mapping[str, Any]) -> ContainerView | None:
         return replace(ended, kind="Restarting") if _begins_again(pod, main) else ended
     waiting = state.get("waiting", {})
     return ContainerView("Waiting", waiting.get("reason", ""), waiting.get("message", ""))
+
+
+def _hindrance(pod: Mapping[str, Any]) -> Hindrance | None:
+    """The first container beside `main` that cannot begin, or the init container that has failed."""
+    status = pod.get("status", {})
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for each in status.get(kind, ()):
+            if each["name"] == env.MAIN_CONTAINER:
+                continue
+            state = each.get("state", {})
+            ended = state.get("terminated") or each.get("lastState", {}).get("terminated") or {}
+            code, waiting = ended.get("exitCode"), state.get("waiting", {})
+            if waiting.get("reason", "") not in STARTING:
+                return Hindrance(each["name"], waiting["reason"], waiting.get("message", ""), code)
+            if kind == "initContainerStatuses" and "terminated" in state and code:
+                return Hindrance(each["name"], ended.get("reason", "Error"), ended.get("message", ""), code)
+    return None
 
 
 def _ended(terminated: Mapping[str, Any] | None) -> ContainerView | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from cpr_contract import env
-from cpr_contract.codec import join_fields, to_json, to_json_fields, unpack
+from cpr_contract.codec import join_fields, to_dict, to_json, to_json_fields, unpack
+from cpr_contract.reports import RosterNote
 from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
 from cpr_operator.api.sizes import neighbours
 from cpr_operator.api.status import Member, Shard, Status, Trainer
@@ -31,6 +32,11 @@ class Document:
         """One roster by itself."""
         role: Role = "shard" if isinstance(roster, ShardRoster) else "trainer"
         return cls(role, roster.index, roster.incarnation, roster.counters.roster, to_json(roster))
+
+    def with_note(self, note: RosterNote) -> Document:
+        """The same roster with fields beside its own."""
+        fields = json.loads(self.text) | to_dict(note)
+        return replace(self, text=json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
     @property
     def annotations(self) -> dict[str, str]:

@@ -34,6 +34,7 @@ from cpr_operator.reconcile.queue import (
     Waits,
     holds_quota,
     is_deleted,
+    spares_in,
     standing,
     true_condition,
     uses_quota,
@@ -61,7 +62,13 @@ def must_stop(observed: PassInput) -> str:
         case Evicted(reason=reason, message=message):
             return f"{queue.place.queue} takes the quota back ({reason}): {message}"
         case Admitted() | Waits():
-            return ""
+            return _more_spares(observed, queue.place.queue, spares_in(queue.workload))
+
+
+def _more_spares(observed: PassInput, queue: str, admitted: int) -> str:
+    """Why a job stops that asks for more spares than it has quota for. With fewer it goes on."""
+    wanted = observed.job.spec.shards.spares
+    return f"{admitted} spares become {wanted}, and {queue} has to admit them" if wanted > admitted else ""
 
 
 def must_wait(observed: PassInput) -> Waits | Evicted | None:

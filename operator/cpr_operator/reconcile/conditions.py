@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import SPILL_UNAVAILABLE, Problem, TrainerReport
+from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, Problem, TrainerReport
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
@@ -30,6 +30,7 @@ STORE_PROBLEMS = frozenset(
         "StoreUnsuitable",
         "ObjectMissing",
         "ObjectExists",
+        "ObjectChanged",
         "SaveOutrun",
         "DamagedSave",
         "AnchorDamaged",
@@ -47,6 +48,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("PodsReady", "False", EventReason.POD_STUCK),
     ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
     ("DataOutdated", "True", EventReason.DATA_OUTDATED),
+    ("IdsSpelledTwice", "True", EventReason.IDS_SPELLED_TWICE),
     ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
     ("SpillUnavailable", "True", EventReason.SPILL_UNAVAILABLE),
     ("ReplayMemoryShort", "True", EventReason.REPLAY_MEMORY_SHORT),
@@ -164,7 +166,17 @@ def pods_ready(draft: Draft) -> ConditionUpdate:
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
         return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods are ready")
-    return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
+    missing = [name for name in waiting if not_started(draft.facts.get(name))]
+    others = [name for name in waiting if name not in missing]
+    if not missing or not others:
+        return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
+    message = f"waiting for {_listed(missing)} to start; {_listed(others)} run, and are not ready before that"
+    return ConditionUpdate("PodsReady", "False", "Waiting", message)
+
+
+def not_started(fact: Fact | None) -> bool:
+    """Whether the member's pod does not run yet, so that members which run may wait for it."""
+    return isinstance(fact, NeverSeen) or (isinstance(fact, Alive) and fact.pod.phase == "Pending")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -283,8 +295,14 @@ def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
 
 
 def data(observed: PassInput) -> Iterator[ConditionUpdate]:
-    """Whether files were added to the data too late for this job, by the leader's report."""
+    """Whether files were added to the data too late for this job, or write an id in two ways, by the leader's report.
+
+    Only the first leader looks for ids, so the second condition stays as it is without such a report.
+    """
     report = leader_report(observed)
+    if report is not None and report.problem is not None and report.problem.reason == IDS_SPELLED_TWICE:
+        text = f"{report.problem.message} {report.problem.remedy}"
+        yield ConditionUpdate("IdsSpelledTwice", "True", "TwoSpellings", text)
     if report is not None and report.new_files:
         message = f"{report.new_files} files of data.uri were added after the job had begun and are not trained"
         yield ConditionUpdate(

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import SPILL_UNAVAILABLE, TrainerReport, TrainerState
+from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
+from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Manifest, PodPatch
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId, pod_labels
@@ -173,7 +174,7 @@ def _wake_after(draft: Draft) -> float | None:
     if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.meeting:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or draft.now
-    patience = PATIENCE * max(draft.now - since, 0.0)
+    patience = PATIENCE * elapsed_s(since, draft.now)
     return min(max(timing.changing_s, patience), timing.running_s)
 
 
@@ -184,7 +185,7 @@ def _waits_for_others(observed: PassInput) -> bool:
     """
     trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
     paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
-    standing = {PRECISION_EMULATED, SPILL_UNAVAILABLE}
+    standing = {PRECISION_EMULATED, SPILL_UNAVAILABLE, IDS_SPELLED_TWICE}
     return any(problem is None or problem.reason in standing for problem in paused)
 
 

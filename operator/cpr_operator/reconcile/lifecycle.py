@@ -14,7 +14,6 @@ from cpr_operator.api.status import (
     Anchor,
     Counters,
     Fork,
-    Member,
     Phase,
     Shard,
     Status,
@@ -22,13 +21,27 @@ from cpr_operator.api.status import (
 )
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.description import not_spoken, version_of
-from cpr_operator.failures import Failure, Kind
-from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
+from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
+from cpr_operator.reconcile.apply_reports import (
+    final_anchor,
+    result_of,
+    with_shown,
+    with_termination_message,
+    with_total,
+)
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
+from cpr_operator.reconcile.deadlines import (
+    EXCEEDED,
+    RECOVERY_EXCEEDED,
+    give_back,
+    never_trained,
+    not_replaced,
+    overdue,
+)
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
-from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, report_of
+from cpr_operator.reconcile.observe import is_current, is_settled, report_of
 from cpr_operator.reconcile.origin import AWAITED, Chosen
 from cpr_operator.reconcile.pass_ import (
     Alive,
@@ -38,7 +51,6 @@ from cpr_operator.reconcile.pass_ import (
     Fact,
     Hold,
     Lost,
-    NeverSeen,
     Outcome,
     PassInput,
     PodDelete,
@@ -62,26 +74,31 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 
 #: Failures of members that have exited normally, or are healthy, but of no use to the job.
 _UNDONE = Failure(Kind.UNDONE, "Undone", "its training ended, but the result does not count", ended=True, exit_code=0)
+_UNREADABLE = replace(
+    _UNDONE,
+    reason=RESULT_UNREADABLE,
+    message="its training ended, but its termination message is not a result, or was cut by the kubelet",
+)
 _TOO_LATE = Failure(
     Kind.UNDONE, "Late", "it restored a save older than the end of training, so nothing will update it", ended=False
 )
-#: Cause of a failed job, and reason of `Suspended`.
-EXCEEDED = "StartupDeadlineExceeded"
-#: Seconds until a resume that took too long is retried.
-PAUSE_S = 300.0
-#: Conditions that may explain why pods are not ready.
-_TROUBLE = {("PodsReady", "False"), ("SnapshotsDegraded", "True")}
-_SHOWN = 8
 
 
 def settle_phase(draft: Draft) -> Draft:
     """Set the phase that follows from the decisions. Give up a start that takes too long."""
     phase = phase_of(draft)
-    late = overdue(draft) if phase == "Starting" else ""
-    if late and never_trained(draft):
-        remedy = "fix the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job again"
-        return fail(draft, EXCEEDED, f"{late}; {remedy}")
-    return give_up_start(draft, late) if late else draft.to(draft.status.evolve(phase=phase))
+    if phase == "Starting" and (late := overdue(draft)):
+        if never_trained(draft):
+            remedy = "fix the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job again"
+            return fail(draft, EXCEEDED, f"{late}; {remedy}")
+        remedy = "also raise spec.failurePolicy.startupDeadlineSeconds while it is suspended"
+        return give_back(draft, EXCEEDED, late, remedy)
+    if phase in {"Recovering", "RollingBack"} and (late := not_replaced(draft)):
+        if draft.spec.recovery.on_deadline == "Fail":
+            remedy = "fix the cause, and create the job again; its saves are kept (spec.restoreFrom)"
+            return fail(draft, RECOVERY_EXCEEDED, f"{late}; {remedy}")
+        return give_back(draft, RECOVERY_EXCEEDED, late, "raise or remove spec.recovery.deadlineSeconds")
+    return draft.to(draft.status.evolve(phase=phase))
 
 
 def phase_of(draft: Draft) -> Phase:
@@ -169,7 +186,7 @@ def _why_complete(status: Status, *, early: bool) -> tuple[str, str]:
     if not early:
         return "Trained", key
     if best is None:
-        return "EarlyStopped", f"no evaluation has a value; the model is {key}"
+        return "EarlyStopped", f"evaluations were no better; the model is {key}"
     return "EarlyStopped", f"the last {best.since} evaluations were no better than {best.value:.6g}; the model is {key}"
 
 
@@ -226,7 +243,7 @@ def complete(draft: Draft) -> Draft:
     if result is not None and is_awaited(draft.status):
         return with_late_shards_lost(draft.to(with_result(draft.status, result)))
     if result is not None:
-        done = succeed(draft.to(with_termination_message(draft.status, draft.facts)), result)
+        done = succeed(draft.to(with_termination_message(draft.spec, draft.status, draft.facts)), result)
         if not is_overspent(done.status):
             return done
         draft, refused = draft.to(draft.status.evolve(ledger=done.status.ledger)), True
@@ -288,70 +305,13 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
     undone = _UNDONE
     if refused:
         undone = replace(undone, message="it trained to the end, but the losses exceed the budget")
+    elif isinstance(end, Done) and final_anchor(end.message) is None:
+        undone = _UNREADABLE
     found = {name: Lost(None, undone) if isinstance(fact, Done) else fact for name, fact in facts.items()}
     if isinstance(end, Done) and not end.message:
         nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended without a result", ended=True, exit_code=0)
         found[leader] = Lost(None, nothing)
     return found
-
-
-def overdue(draft: Draft) -> str:
-    """The late members of a starting job, in words; empty if there are none.
-
-    Only time in which this operator was running counts, because it tells the pods about each other.
-    """
-    deadline_s = draft.spec.failure_policy.startup_deadline_seconds
-    leader = leader_report(draft.observed)
-    if draft.observed.watched_s < deadline_s or (leader is not None and leader.state in AT_WORK):
-        return ""
-    since, leader_answers = draft.now - deadline_s, leader is not None
-    members = {m.name: m for m in draft.status.members if not is_settled(m)}
-    late = [n for n, m in members.items() if _is_late(m, draft.facts[n], since, leader_answers=leader_answers)]
-    if not late:
-        return ""
-    shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
-    causes = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
-    return "; ".join((f"not all pods were ready within {deadline_s} s: {shown}", *causes))
-
-
-def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) -> bool:
-    """Whether a member's pod was requested or created before `since`, and is not ready yet.
-
-    The kubelet knows whether a pod runs. If it runs and is not Ready, the leader has to confirm that it does not
-    train: while the leader does not answer, training may be fine.
-    """
-    match fact:
-        case Alive(pod=pod) if pod.phase == "Pending":
-            return pod.created <= since
-        case Alive(pod=pod):
-            return leader_answers and not pod.ready and pod.created <= since
-        case NeverSeen(refusal=refusal) if refusal:
-            return member.started_at is not None and member.started_at <= since
-        case _:
-            return False
-
-
-def never_trained(draft: Draft) -> bool:
-    """Whether the job has certainly not trained yet, so that nothing would be lost with it.
-
-    Its first pods cannot train before all of them run. Once one was replaced, only the leader knows.
-    """
-    status = draft.status
-    trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
-    return trained == 0 and (status.restarts == 0 or leader_report(draft.observed) is not None)
-
-
-def give_up_start(draft: Draft, late: str) -> Draft:
-    """Delete the job's pods, and suspend it for a while."""
-    message = (
-        f"{late}; nothing is lost, and the job resumes automatically in {PAUSE_S:.0f} s; to resume now, set "
-        "spec.suspend to true and back to false; to allow more time, also raise "
-        "spec.failurePolicy.startupDeadlineSeconds while it is suspended"
-    )
-    now = draft.now
-    status = draft.status.evolve(phase="Suspending", suspending_since=now, resume_at=now + PAUSE_S)
-    event = Event("Warning", EventReason.SUSPENDING, message, f"suspending-{now:.0f}")
-    return set_conditions(draft.to(status, event), ConditionUpdate("Suspended", "False", EXCEEDED, message))
 
 
 def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:

@@ -245,12 +245,21 @@ def with_account(status: Status, account: Account) -> Status:
     return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
 
 
+def counts(member: Member, failure: Failure) -> bool:
+    """Whether a failure counts towards the restart limit.
+
+    A process that was ended by SIGTERM without a deletion counts if it had not worked since the member was replaced:
+    else a probe of the template that always fails would go on for ever.
+    """
+    return failure.counts_as_restart or (failure.unprompted and member.lost_at is not None)
+
+
 def begins_incident(status: Status, member: Member, failure: Failure, now: float) -> bool:
     """Whether a failure counts: its kind does, and it does not belong to an incident that is counted already.
 
     A member belongs to an incident once: one that fails again, however soon, begins another.
     """
-    if not failure.counts_as_restart:
+    if not counts(member, failure):
         return False
     alike = [f for f in status.failures if (f.role, f.kind) == (member.role, failure.kind)]
     if not alike:

@@ -10,7 +10,7 @@ from cpr_contract.spec import steps_in
 from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
-from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung
+from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung, warned
 from cpr_operator.reconcile.pass_ import (
     Alive,
     Done,
@@ -33,6 +33,8 @@ TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Fini
 #: States of a leader's report that show its group at work.
 AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
 _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
+#: Seconds after which a pod that does not start is looked up in the events of its namespace.
+UNEXPLAINED_S = 10.0
 #: A shard is asked if its last save is this many times as old as planned: it alone knows why.
 LATE = 3
 
@@ -96,7 +98,15 @@ def _unharmed(observed: PassInput, member: Shard | Trainer, pod: PodView, troubl
     # Each container has had a life at least. One that counts fewer does not know of those before it.
     if isinstance(report, ShardReport) and report.lives <= pod.restarts:
         return Lost(pod, forgetful(pod))
-    return Alive(pod, trouble)
+    warning = observed.warnings.get(pod.uid) if pod.phase == "Pending" else None
+    return Alive(pod, trouble or (warned(warning) if warning else None))
+
+
+def unexplained(observed: PassInput) -> tuple[PodView, ...]:
+    """Pods of members that have a node and do not start, and whose containers do not say why."""
+    since, names = observed.now - UNEXPLAINED_S, {m.pod for m in observed.before.members}
+    waiting = (pod for pod in observed.pods if pod.phase == "Pending" and pod.node and pod.created <= since)
+    return tuple(pod for pod in waiting if pod.name in names and classify(pod) is None)
 
 
 def _silent(
@@ -182,11 +192,16 @@ def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapp
 
 def leader_report(observed: PassInput) -> TrainerReport | None:
     """The leader's report of this pass, if it answered."""
-    status = observed.before
+    leader = leader_of(observed.before)
+    report = report_of(observed, leader) if leader else None
+    return report if isinstance(report, TrainerReport) else None
+
+
+def leader_of(status: Status) -> Trainer | None:
+    """The trainer that leads; None if there is none, or it is among those that a smaller group has no more."""
     if status.leader is None or status.leader >= len(status.trainers):
         return None
-    report = report_of(observed, status.trainers[status.leader])
-    return report if isinstance(report, TrainerReport) else None
+    return status.trainers[status.leader]
 
 
 def recorded_in(status: Status) -> Recorded:

@@ -12,7 +12,7 @@ from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.template import Restriction
 from cpr_operator.failures import Failure, Trouble
@@ -45,6 +45,7 @@ class EventReason(enum.StrEnum):
     POD_STUCK = "PodStuck"
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     DATA_OUTDATED = "DataOutdated"
+    IDS_SPELLED_TWICE = "IdsSpelledTwice"
     PRECISION_EMULATED = "PrecisionEmulated"
     SPILL_UNAVAILABLE = "SpillUnavailable"
     REPLAY_MEMORY_SHORT = "ReplayMemoryShort"
@@ -107,7 +108,8 @@ class PassInput:
     among which a new one may choose the anchor that it starts from. `queue` is what Kueue says of
     the job, None if it stands in no queue. `restart_rules` says whether the cluster begins containers
     again in their pods; it is asked for a job that may start. `ending` has the uids of trainers whose
-    kubelets are waited for to tell that they have ended.
+    kubelets are waited for to tell that they have ended. `warnings` are the newest Warning events of
+    pods that do not start, by their uids.
     """
 
     job: Job
@@ -128,6 +130,7 @@ class PassInput:
     queue: Queue | None = None
     ending: frozenset[str] = frozenset()
     restart_rules: bool = False
+    warnings: Mapping[str, PodWarning] = field(default_factory=dict)
     timing: Timing = Timing()
 
     @property

@@ -10,6 +10,7 @@ from cpr_operator import policy
 from cpr_operator.api.sizes import data_shards_of, replay_in_force, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counted, Plan, Policy, ReplayInForce, Status
+from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
 from cpr_operator.policy.inputs import Bits
@@ -180,7 +181,7 @@ def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
     status = after_failure(spec, status, now)
     rate = status.policy.samples_per_second
     trained_s = (status.progress.degraded_samples - recovery.degraded_before) / rate if rate else 0.0
-    took_s = max(now - recovery.since - trained_s, 0.0)
+    took_s = max(elapsed_s(recovery.since, now) - trained_s, 0.0)
     load_s = min(recovery.load_seconds, took_s)
     overhead = status.overhead.evolve(
         load_seconds=status.overhead.load_seconds + load_s,

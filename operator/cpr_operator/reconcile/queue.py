@@ -96,6 +96,12 @@ def holds_quota(workload: Manifest) -> bool:
     return bool(true_condition(workload, RESERVED))
 
 
+def spares_in(workload: Manifest) -> int:
+    """The number of spares that the Workload has quota for, or asks for."""
+    sets = workload["spec"].get("podSets") or ()
+    return sum(int(each["count"]) for each in sets if each["name"] == env.ROLE_SPARE)
+
+
 def uses_quota(pods: Iterable[PodView], now: float) -> bool:
     """Whether any of a job's pods may still run. One that is being deleted does, unless its node is lost."""
     return any(pod.role in _ROLES and not pod.ended and not pod.is_stuck(now) for pod in pods)

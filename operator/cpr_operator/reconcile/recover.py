@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
+from cpr_contract import env
 from cpr_operator.api.status import (
     MAX_FORKS,
     Anchor,
@@ -16,6 +18,7 @@ from cpr_operator.api.status import (
     Shard,
     Status,
 )
+from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
 from cpr_operator.reconcile.apply_reports import restorable
@@ -23,6 +26,7 @@ from cpr_operator.reconcile.lifecycle import fail
 from cpr_operator.reconcile.members import (
     M,
     account_of,
+    counts,
     edited,
     is_overspent,
     new_incidents,
@@ -115,22 +119,47 @@ def _carry_out(draft: Draft, decision: Decision | None) -> Draft:
 
 def _hopeless(draft: Draft) -> FailJob | None:
     """Whether the failures of this pass end the job: one that would come again, or too many."""
-    lost = [fact.failure for fact in draft.facts.values() if isinstance(fact, Lost)]
-    is_origin = any(f.kind is Kind.DAMAGED for f in lost) and damaged_origin(draft)
-    for failure in lost:
+    lost = [(m, fact.failure) for m in draft.status.members if isinstance(fact := draft.facts.get(m.name), Lost)]
+    is_origin = any(f.kind is Kind.DAMAGED for _, f in lost) and damaged_origin(draft)
+    for _, failure in lost:
         if failure.permanent and not (failure.kind is Kind.DAMAGED and is_origin):
             return FailJob(failure.kind, failure.message)
+    if (undone := _undone_again(draft)) is not None:
+        return undone
     limit = draft.spec.failure_policy.restart_limit
     counted = new_incidents(draft)
     earlier = sum(time > draft.now - limit.window_seconds for time in draft.status.restart_times)
     in_place = [f"{f.kind}: {f.message}" for f in draft.status.failures if f.life and f.counted and f.time == draft.now]
     if (counted or in_place) and earlier + counted > limit.count:
-        last = next((f"{f.kind}: {f.message}" for f in lost if f.counts_as_restart), *in_place[-1:])
+        last = next((f"{f.kind}: {f.message}" for m, f in lost if counts(m, f)), *in_place[-1:])
         return FailJob(
             "RestartLimitReached",
             f"{earlier + counted} incidents within {limit.window_seconds} s, but only {limit.count} are allowed; "
             f"the last: {last}; see status.failures, fix the cause, and create the job again",
         )
+    return None
+
+
+def _undone_again(draft: Draft) -> FailJob | None:
+    """Whether trainers have trained to the end a second time in vain, and nothing else has failed in between.
+
+    The restart limit does not count such ends, and another attempt would end the same way.
+    """
+    undone = takewhile(lambda f: (f.role, f.kind) == (env.ROLE_TRAINER, Kind.UNDONE), reversed(draft.status.failures))
+    before = {record.index: record.incarnation for record in undone}
+    for trainer in draft.status.trainers:
+        match draft.facts.get(trainer.name):
+            case Lost(failure=Failure(kind=Kind.UNDONE, message=message)) if (
+                0 <= before.get(trainer.index, -1) < trainer.incarnation
+            ):
+                return FailJob(
+                    Kind.UNDONE,
+                    f"{trainer.name}: {message}; this is the second time, and nothing else has failed in between; see "
+                    "the log and the termination message of its pod; the saves are kept, and a new job can begin with "
+                    f"them (spec.restoreFrom.job: {draft.observed.job.id.name})",
+                )
+            case _:
+                pass
     return None
 
 
@@ -238,9 +267,9 @@ def _finish(draft: Draft) -> Draft:
     trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
     if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
         return draft.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
-    took = now - status.recovery.since
+    took = elapsed_s(status.recovery.since, now)
     failures = tuple(
-        f.evolve(recovery_seconds=max(now - f.time, 0.0)) if f.recovery_seconds is None and not f.life else f
+        f.evolve(recovery_seconds=elapsed_s(f.time, now)) if f.recovery_seconds is None and not f.life else f
         for f in status.failures
     )
     message = f"training resumed after {took:.1f} s ({status.recovery.kind})"

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Shard, Status, Trainer
-from cpr_operator.cluster.views import GRACE_SLACK_S
-from cpr_operator.failures import Failure, classify
+from cpr_operator.failures import RESULT_UNREADABLE, Failure, classify
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_current, leader_report, on_lineage, origin_of, report_of, takes_part
 from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, NeverSeen, PassInput, Terminating
@@ -30,8 +29,12 @@ def recovery_input(draft: Draft) -> RecoveryInput | None:
     survivors = tuple(t.index for t in draft.status.trainers if below_floor is None and _survives(draft, t))
     failures = [failure for t in draft.status.trainers if (failure := _failure(draft, t))]
     flushes = [save for failure in failures if (save := flush_of(draft.observed, failure))]
-    slack = 0 if lost_trainers and len(flushes) == len(draft.status.trainers) else STEPS_UNDER_WAY
+    # A leader that exited normally has committed its final anchor, which has the last step of every shard.
+    anchored = any(failure.reason == RESULT_UNREADABLE for failure in failures)
+    exact = anchored or (lost_trainers and len(flushes) == len(draft.status.trainers))
+    shard_bound = _shard_bound(draft, 0 if exact else STEPS_UNDER_WAY)
     saved = [draft.status.dense.saved_samples, *(save.samples for save in flushes)]
+    saved += [shard_bound] if anchored and shard_bound is not None else []
     full = draft.status.plan is not None and draft.status.plan.mode == "Full"
     given = RecoveryInput(
         mode="Full" if full else "Partial",
@@ -41,13 +44,13 @@ def recovery_input(draft: Draft) -> RecoveryInput | None:
         survivors=survivors,
         leader=draft.status.leader or 0,
         trainer_bound=_trainer_bound(draft),
-        shard_bound=_shard_bound(draft, slack),
-        bound_exact=not slack,
+        shard_bound=shard_bound,
+        bound_exact=bool(exact),
         shard_state=any(isinstance(draft.facts[s.name], Alive | Terminating) for s in draft.status.shards)
         or any(loss.flushed for loss in losses),
         dense_saved=max(saved) if below_floor is None else below_floor,
         dense_charged=draft.spec.trainers.dense_sync == "AllReduce",
-        dense_certain=below_floor is not None or bool(flushes),
+        dense_certain=below_floor is not None or bool(flushes) or anchored,
         anchors=draft.status.anchors,
         degrade=draft.spec.recovery.on_shard_loss == "Degrade" and _some_work(draft),
     )
@@ -118,7 +121,8 @@ def end_of_predecessor(observed: PassInput, shard: Shard) -> tuple[bool, Failure
     failure = classify(pod) if pod else None
     if isinstance(failure, Failure) and failure.ended:
         return True, failure
-    return pod is None or before is None or observed.now >= before.until + GRACE_SLACK_S, None
+    # By when this operator saw the deletion: the entry's `until` may be of another operator's clock.
+    return pod is None or pod.is_stuck(observed.now), None
 
 
 def _failure(draft: Draft, member: Trainer) -> Failure | None:

@@ -18,6 +18,7 @@ from cpr_operator.desired.names import spare_name
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.members import with_shards
 from cpr_operator.reconcile.pass_ import Draft, EventReason, PassInput, Report
+from cpr_operator.reconcile.queue import spares_in
 from cpr_operator.reconcile.spare_pods import waiting
 
 #: A spare that was lost is made anew this long after it was made: one that cannot live costs a pod each time.
@@ -70,13 +71,23 @@ def choose(spares: Sequence[Spare], observed: PassInput, shard: Shard) -> Choice
 
 def keep_spares(draft: Draft) -> Draft:
     """Make spares up to the number that the spec asks for, once nothing more urgent is under way."""
-    status, wanted = draft.status, draft.spec.shards.spares
+    status, wanted = draft.status, _allowed(draft)
     spares = status.spares[:wanted]
     if status.phase == "Running" and status.recovery is None:
         spares = tuple(spare for spare in spares if not _is_over(spare, draft.now))
         draft, made = _made(draft, wanted - len(spares))
         spares += made
     return draft.to(draft.status.evolve(spares=spares))
+
+
+def _allowed(draft: Draft) -> int:
+    """How many spares there may be: not more than a job in a queue has quota for, and no more while that is unknown."""
+    wanted, runtime, queue = draft.spec.shards.spares, draft.status.runtime, draft.observed.queue
+    if runtime is None or runtime.quota is None:
+        return wanted
+    if queue is None or queue.workload is None:
+        return min(wanted, len(draft.status.spares))
+    return min(wanted, spares_in(queue.workload))
 
 
 def _seen(spare: Spare, pod: PodView | None, observed: PassInput) -> Spare:

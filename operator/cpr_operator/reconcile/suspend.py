@@ -20,7 +20,7 @@ from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.apply_reports import result_of, with_anchor, with_termination_message
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
 from cpr_operator.reconcile.frozen import runtime
-from cpr_operator.reconcile.lifecycle import EXCEEDED, starting, succeed
+from cpr_operator.reconcile.lifecycle import starting, succeed
 from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.origin import frozen_origin
@@ -84,7 +84,7 @@ def suspend(observed: PassInput, why: str = "") -> Draft:
     result = result_of(draft.status, draft.facts)
     if result is not None:
         # The job has its model already: it is over, and need not resume for that.
-        done = succeed(draft.to(with_termination_message(draft.status, draft.facts)), result)
+        done = succeed(draft.to(with_termination_message(draft.spec, draft.status, draft.facts)), result)
         if not is_overspent(done.status):
             return done
     draft = _stop(draft, why)
@@ -95,11 +95,11 @@ def _suspended(draft: Draft, why: str) -> ConditionUpdate:
     """Whether all pods are gone, and why they go."""
     status, spec = draft.status, draft.spec
     state = truth(status.phase == "Suspended")
-    before = next((c.message for c in status.conditions if c.type == "Suspended"), "")
+    reason, before = next(((c.reason, c.message) for c in status.conditions if c.type == "Suspended"), ("", ""))
     if spec.suspend:
         return ConditionUpdate("Suspended", state, status.phase, "spec.suspend is true")
     if status.resume_at is not None:
-        return ConditionUpdate("Suspended", state, EXCEEDED, before)
+        return ConditionUpdate("Suspended", state, reason, before)
     return ConditionUpdate("Suspended", state, status.phase, resizing(spec, status) or why or before)
 
 

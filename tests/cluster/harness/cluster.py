@@ -147,14 +147,6 @@ class Cluster:
             self.release.upgrade("localhost/cprjob-operator")
             self.wait_operator()
 
-    @contextmanager
-    def no_operator(self) -> Iterator[None]:
-        """Uninstall the release for a while."""
-        with self.release.uninstalled():
-            until("the operator is gone", lambda: not self.operator_pods(), 40)
-            yield
-        self.wait_operator()
-
     def have(self, *names: str) -> None:
         """Build what only some tests need, and put it on the nodes: see `cluster.sh with`."""
         done = _script("with", *names, timeout_s=UP_S)

@@ -31,16 +31,6 @@ class Release:
         self._helm("test", NAME, f"--timeout={READY_S}s")
 
     @contextmanager
-    def uninstalled(self) -> Iterator[None]:
-        """Uninstall the release, and in the end install it as it was."""
-        values = self._helm("get", "values", NAME, "--output", "json")
-        self._helm("uninstall", NAME, *_wait())
-        try:
-            yield
-        finally:
-            self._helm("install", NAME, str(CHART), "--values", "-", *_wait(), stdin=values)
-
-    @contextmanager
     def replaced(self, chart: Path, image: str) -> Iterator[None]:
         """Have the release of another chart in the place of ours, and in the end ours as it was."""
         values = self._helm("get", "values", NAME, "--output", "json")

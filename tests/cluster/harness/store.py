@@ -95,22 +95,6 @@ class Store:
         """Let the bucket take no more bytes than that; 0 takes the limit away."""
         self._admin.bucket_quota_set(BUCKET, size)
 
-    def make_bucket(self, bucket: str) -> None:
-        """Make another bucket."""
-        self._minio.make_bucket(bucket)
-
-    def remove_bucket(self, bucket: str) -> bool:
-        """Remove a bucket with all in it; False if somebody wrote into it meanwhile."""
-        for entry in self._minio.list_objects(bucket, recursive=True):
-            self._minio.remove_object(bucket, entry.object_name)
-        try:
-            self._minio.remove_bucket(bucket)
-        except S3Error as error:
-            if error.code == "BucketNotEmpty":
-                return False
-            raise
-        return True
-
 
 @contextmanager
 def connect(kubectl: Kubectl) -> Iterator[Store]:

@@ -24,14 +24,14 @@ from cpr_operator.cluster.protocol import (
     RefusedError,
     TerminatingError,
 )
-from cpr_operator.cluster.views import JobView, PodView
-from simulation.control_plane.nodes import FakeNodes
+from cpr_operator.cluster.views import JobView, PodView, PodWarning
+from simulation.control_plane.nodes import SimulatedNodes
 
 T = TypeVar("T")
 When = Literal["before", "after"]
 
 
-class FakeCluster(FakeNodes):
+class SimulatedCluster(SimulatedNodes):
     """Implements `Cluster`."""
 
     def __init__(self, total: int) -> None:
@@ -45,6 +45,7 @@ class FakeCluster(FakeNodes):
         self.terminating = False  # the namespace is being deleted
         self.calls: list[str] = []
         self.recorded: dict[str, str] = {}  # the last report that the status holds, as pods were informed, by name
+        self.looked_up: list[str] = []  # pods whose events were looked up
         self.sent: list[tuple[str, str, str]] = []  # rosters that pods were sent: name, text, signature
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
@@ -213,6 +214,11 @@ class FakeCluster(FakeNodes):
             self.events.setdefault(event.key, event)
 
         self._call("emit", publish)
+
+    async def newest_warning(self, pod: PodView) -> PodWarning | None:
+        self.looked_up.append(pod.name)
+        words = self.mounts.get(f"{pod.role}/{pod.index}")
+        return None if words is None else PodWarning("FailedMount", words)
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         held = self.pods.get(pod.name)

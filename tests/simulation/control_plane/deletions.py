@@ -8,7 +8,7 @@ from typing import Any
 from cpr_contract.codec import to_json
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.failpoints import kill, lose_node, quota, store
 from simulation.control_plane.run import RunResult
 from simulation.control_plane.workload import (
@@ -30,32 +30,32 @@ BEGUN = trained(300)
 WITH_SAVES = spec(snapshots__deleteWithJob=True)
 
 
-def delete(cluster: FakeCluster) -> None:
+def delete(cluster: SimulatedCluster) -> None:
     cluster.user_deletes("job")
 
 
-def terminate_namespace(cluster: FakeCluster) -> None:
+def terminate_namespace(cluster: SimulatedCluster) -> None:
     cluster.terminating = True
 
 
-def cleaning(cluster: FakeCluster) -> bool:
+def cleaning(cluster: SimulatedCluster) -> bool:
     """A cleanup runs."""
     return any(pod.view().role == "cleanup" and pod.phase == "Running" for pod in cluster.pods.values())
 
 
-def gone(cluster: FakeCluster) -> bool:
+def gone(cluster: SimulatedCluster) -> bool:
     return ("default", "job") not in cluster.jobs
 
 
 def another_restores_from(anchor: str) -> Action:
     """A job that has begun with an anchor of the one that is deleted, and has none of its own yet."""
 
-    def act(cluster: FakeCluster) -> None:
+    def act(cluster: SimulatedCluster) -> None:
         wanted = spec(snapshots__restoreFrom=anchor)
-        successor = cluster.add_job("heir", wanted, uid="fedcba98-2222")
+        successor = cluster.add_job("successor", wanted, uid="fedcba98-2222")
         job_spec = to_json(to_job_spec(parse_spec(wanted), successor.uid, successor.name))
         status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "runtime": {"jobSpec": job_spec}}
-        cluster.jobs["default", "heir"] = replace(successor, status=status)
+        cluster.jobs["default", "successor"] = replace(successor, status=status)
 
     return act
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cluster.views import PodView
-from simulation.control_plane.cluster import FakeCluster, When
+from simulation.control_plane.cluster import SimulatedCluster, When
 from simulation.control_plane.run import TICK_S, RunResult, Simulation
 from simulation.control_plane.workload import Action, Scenario, spec
 
@@ -44,7 +44,12 @@ def skew_clock(seconds: float) -> Action:
     return lambda cluster: setattr(cluster, "skew_s", seconds)
 
 
-def kill_spares(cluster: FakeCluster) -> None:
+def cut_result(kept: slice) -> Action:
+    """Kubelets keep only this part of the termination message of a leader that has trained everything."""
+    return lambda cluster: setattr(cluster.plane(), "kept", kept)
+
+
+def kill_spares(cluster: SimulatedCluster) -> None:
     for pod in cluster.spares():
         cluster.kill_pod(pod.name)
 
@@ -52,7 +57,7 @@ def kill_spares(cluster: FakeCluster) -> None:
 def damage_save(index: int) -> Action:
     """The newest save of a shard does not verify; nor does the anchor that it is part of."""
 
-    def act(cluster: FakeCluster) -> None:
+    def act(cluster: SimulatedCluster) -> None:
         plane = cluster.plane()
         saves = [(g, s) for (g, i), line in plane.store.shards.items() if i == index for s in line]
         if saves:
@@ -65,7 +70,7 @@ def damage_save(index: int) -> Action:
     return act
 
 
-def damage_anchor(cluster: FakeCluster) -> None:
+def damage_anchor(cluster: SimulatedCluster) -> None:
     """The dense state of the newest anchor does not verify."""
     plane = cluster.plane()
     plane.store.damaged |= {anchor.key for anchor in plane.store.anchors[-1:]}
@@ -75,7 +80,7 @@ def quota(value: int | None) -> Action:
     return lambda cluster: setattr(cluster, "quota", value)
 
 
-def kill_all(c: FakeCluster) -> None:
+def kill_all(c: SimulatedCluster) -> None:
     for name in [*c.plane().shards, *c.plane().trainers]:
         pod = c.pods[name].view()
         c.kill(pod.role, pod.index)
@@ -316,7 +321,8 @@ class StormSimulation(Simulation):
         elif fault.kind == "operator away":
             self._away_until = self.cluster.now + fault.lasts_s
         else:
-            self.controller = self._controller()
+            self.skew_s = (0.0, *SKEWS_S)[fault.index]
+            self.take_over()
 
     def _cut_off(self, role: str, index: int) -> Callable[[], None]:
         """Delete it by force on an unreachable node: the object is gone, and the process works on for a while."""

@@ -103,7 +103,7 @@ class Pod:
         )
 
 
-class FakeNodes:
+class SimulatedNodes:
     """Kubelets that run the pods of the API server. `tick` lets time pass; everything else happens at once."""
 
     def __init__(self, total: int) -> None:
@@ -112,6 +112,7 @@ class FakeNodes:
         self.pods: dict[str, Pod] = {}
         self.planes: dict[str, DataPlane] = {}  # by job uid
         self.unschedulable = ""
+        self.mounts: dict[str, str] = {}  # members whose volumes cannot be mounted, as shard/1, and the kubelet's words
         self.nodes: tuple[str, ...] = ("node-0", "node-1", "node-2")
         self.total = total
         self.on_pod: Callable[[str, PodView], None] = lambda *_: None
@@ -270,6 +271,9 @@ class FakeNodes:
         pod.unschedulable = (
             self.unschedulable or ("" if pod.node else "no node matches") if pod.phase == "Pending" else ""
         )
+        if pod.phase == "Pending" and f"{pod.role}/{pod.view().index}" in self.mounts:
+            pod.container = ContainerView("Waiting", "ContainerCreating")
+            return
         ready = self.now >= pod.placed_at + START_S and not pod.unschedulable
         if pod.phase == "Pending" and pod.deleting_until is None and ready:
             self._start(pod)

@@ -368,7 +368,9 @@ class DataPlane(Saving):
 
     def _result(self, leader: Trainer) -> str:
         report = trainer_report(self, leader)
-        return to_json(Result(self.store.anchors[-1], report.lost, report.loss, report.auc, report.logloss))
+        last = self.store.anchors[-1]
+        result = Result(last, report.lost, report.loss, report.auc, report.logloss, total_samples=report.total_samples)
+        return to_json(result)[self.kept]
 
     def _end(self, group: list[Trainer]) -> None:
         names = {id(t): name for name, t in self.trainers.items()}

@@ -130,6 +130,7 @@ class Plane:
     saves: int = 0
     healing: bool = False  # who is new in the group keeps nothing of before
     ended: dict[str, tuple[int, str]] = field(default_factory=dict)  # pod -> exit code, message
+    kept: slice = field(default_factory=lambda: slice(None))  # what a kubelet keeps of a leader's result
     now: float = 0.0
 
     def process(self, pod: str) -> Shard | Trainer | None:

@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_report
 from cpr_operator.desired.workload import QUEUE_LABEL
-from cpr_operator.queueing import release_quota
+from cpr_operator.queueing import QuotaRelease
 from cpr_operator.reading import job_of
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.queue import holds_quota, uses_quota
-from simulation.control_plane.cluster import FakeCluster
+from cpr_operator.reconcile.queue import holds_quota, spares_in, uses_quota
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import TOTAL, Scenario, spec
 
 TICK_S = 0.25
@@ -39,7 +40,7 @@ class Crash(Exception):  # noqa: N818 -- not an error of anybody's
 class RunResult:
     """A finished run."""
 
-    cluster: FakeCluster
+    cluster: SimulatedCluster
     status: Status
     phases: list[str]
 
@@ -49,27 +50,28 @@ class Simulation:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.cluster = FakeCluster(TOTAL)
+        self.cluster = SimulatedCluster(TOTAL)
         self.cluster.on_pod = self._pod_changed
         labels = {QUEUE_LABEL: scenario.queue} if scenario.queue else {}
         self.cluster.add_job("job", scenario.spec or spec(), labels=labels)
-        self.controller = self._controller()
+        self.skew_s = 0.0  # the operator's clock is so far ahead of the kubelets'
+        self.take_over()
         self.due = self.cluster.now
         self._document: Mapping[str, Any] | None = None
         self._status = Status()
-        self._story = list(scenario.story)
+        self._steps = list(scenario.steps)
         self._end = self.cluster.now + scenario.deadline_s
         self.uids: dict[tuple[str, str], str] = {}
 
     @property
     def unfinished(self) -> bool:
-        """Whether a part of the story has not happened yet."""
-        return bool(self._story)
+        """Whether a step of the scenario has not happened yet."""
+        return bool(self._steps)
 
     @property
     def begun(self) -> bool:
-        """Whether a part of the story has happened."""
-        return len(self._story) < len(self.scenario.story)
+        """Whether a step of the scenario has happened."""
+        return len(self._steps) < len(self.scenario.steps)
 
     async def run(self) -> RunResult:
         """Run to the end."""
@@ -86,8 +88,8 @@ class Simulation:
         """One tick, with the pass that is due and what the scenario has happen."""
         if self.cluster.now > self._end:
             raise AssertionError(f"{self.scenario.name} never ends: {self.status().model_dump_json(indent=1)}")
-        if self._story and self._story[0][0](self.cluster):
-            self._story.pop(0)[1](self.cluster)
+        if self._steps and self._steps[0][0](self.cluster):
+            self._steps.pop(0)[1](self.cluster)
             self.due = self.cluster.now
         self.cluster.tick(TICK_S)
         if self.cluster.now >= self.due:
@@ -108,7 +110,7 @@ class Simulation:
             shared += [shard.roster for shard in plane.shards.values()]
             shared += [trainer.roster for trainer in plane.trainers.values()]
         for memory in memories:
-            shared += [memory.job, *memory.last_words.values(), *memory.first_seen.values()]
+            shared += [memory.job, *memory.last_words.values()]
         return copy.deepcopy(self, {id(each): each for each in shared})
 
     async def passes(self, count: int) -> None:
@@ -143,7 +145,7 @@ class Simulation:
             wake = await self.controller.run_pass("default", "job")
             self.due = self.cluster.now + (wake if wake is not None else 5.0)
         except Crash:
-            self.controller = self._controller()
+            self.take_over()
             self.due = self.cluster.now
         except ClusterError:
             self.due = self.cluster.now + 1.0
@@ -153,7 +155,7 @@ class Simulation:
         for kind, namespace, name in list(self.cluster.objects):
             if kind == "Workload":
                 with contextlib.suppress(Crash, ClusterError):
-                    await release_quota(self.cluster, self._clock, namespace, name)
+                    await self._release_of_quota.run_pass(namespace, name)
 
     @property
     def over(self) -> bool:
@@ -163,6 +165,11 @@ class Simulation:
         live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
         job = self.cluster.jobs.get(("default", "job"))
         return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
+
+    def take_over(self) -> None:
+        """Another process of the operator begins, and knows what the API server holds."""
+        self.controller = self._controller()
+        self._release_of_quota = QuotaRelease(self.cluster, self._clock)
 
     def _controller(self) -> Controller:
         return Controller(
@@ -175,7 +182,7 @@ class Simulation:
         )
 
     def _clock(self) -> float:
-        return self.cluster.now
+        return self.cluster.now + self.skew_s
 
     def _pod_changed(self, job: str, pod: Any) -> None:
         self.controller.saw("default", job, pod)
@@ -198,9 +205,11 @@ class Simulation:
     def _check_quota(self) -> None:
         """No pod of a job in a queue is there without quota."""
         pods = [pod.view() for pod in self.cluster.pods.values()]
-        if self.scenario.queue and uses_quota(pods, self.cluster.now):
+        if self.scenario.queue and uses_quota(pods, self.cluster.server_now):
             workloads = [each for each in self.cluster.objects.values() if each["kind"] == "Workload"]
             assert any(map(holds_quota, workloads)), "the quota was given back before the pods were gone"
+            spares = [pod for pod in pods if pod.role == env.ROLE_SPARE and not pod.ended]
+            assert len(spares) <= max(map(spares_in, workloads)), "there are spares without quota"
 
     def _check_fencing(self) -> None:
         """No incarnation of a shard serves beside its successor."""
@@ -216,6 +225,6 @@ async def input_in_mid_training(trainers: int) -> PassInput:
     """A job that trains, and a report of each member."""
     driver = Simulation(Scenario("half", (), spec(trainers__replicas=trainers)))
     await driver.passes(10)
-    world = await driver.pass_input()
-    assert world.job.status.phase == "Running"
-    return world
+    found = await driver.pass_input()
+    assert found.job.status.phase == "Running"
+    return found

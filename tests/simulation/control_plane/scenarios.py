@@ -1,4 +1,4 @@
-"""Scenarios: users' actions and faults in the life of a job, and the end that each must have."""
+"""Scenarios: users' actions and faults during a job, and the end that each must have."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from simulation.control_plane.failpoints import (
 from simulation.control_plane.kueue import admit, delete_workload, no_workload, preempt, waits
 from simulation.control_plane.workload import (
     after,
+    any_node,
     both,
     case,
     leader_ended,
     meeting,
+    no_node,
     phase,
     reapply,
     restoring,
@@ -291,8 +293,23 @@ SCENARIOS = (
     ),
     case(
         "unschedulable for ever",
-        (after(0), lambda c: setattr(c, "unschedulable", "0/3 nodes are available")),
+        (after(0), no_node),
         ends="Failed",
+    ),
+    case(
+        "a replacement finds no node before the recovery's deadline",
+        (HALF, both(no_node, kill("shard", 1))),
+        (phase("Suspended"), any_node),
+        spec=spec(recovery__deadlineSeconds=5),
+        replaced=ALL,
+        deadline_s=900,
+    ),
+    case(
+        "a replacement finds no node before the recovery's deadline, and the job is to fail",
+        (HALF, both(no_node, kill("trainer", 1))),
+        spec=spec(recovery__deadlineSeconds=5, recovery__onDeadline="Fail"),
+        ends="Failed",
+        replaced="trainer/1",
     ),
     case("all members are killed", (HALF, kill_all), replaced=ALL),
     case("the newest save is damaged", (HALF, both(damage_save(1), kill("shard", 1))), replaced="shard/1"),

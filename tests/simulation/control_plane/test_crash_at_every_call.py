@@ -16,7 +16,7 @@ from cpr_operator import reading
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.protocol import ConflictError, UnavailableError
-from simulation.control_plane.cluster import FakeCluster, When
+from simulation.control_plane.cluster import SimulatedCluster, When
 from simulation.control_plane.deletions import MANIFOLD, end_of_deletion
 from simulation.control_plane.failpoints import CallFault
 from simulation.control_plane.run import Crash, RunResult, Simulation
@@ -54,7 +54,7 @@ def outcome_of(result: RunResult) -> tuple[object, ...]:
     return status.phase, auc, failures, account, end_of_deletion(result)
 
 
-def faults_at(number: int, cluster: FakeCluster) -> Iterator[tuple[When, Exception]]:
+def faults_at(number: int, cluster: SimulatedCluster) -> Iterator[tuple[When, Exception]]:
     """The faults of a call of this run."""
     call = cluster.calls[number]
     if number in cluster.firsts:

@@ -66,21 +66,17 @@ def test_training_waits_where_the_allowance_ends() -> None:
     assert any(f"up to sample {until}" in message for message in said)
 
 
-def test_nothing_left_is_as_pause() -> None:
-    """The worst of the loss takes all of the budget that there is."""
-    result = run_storm(Storm(job(0.125), KILLED))
+@pytest.mark.parametrize(
+    ("portion", "script", "spends"),
+    [(0.125, "1.75 kill shard 1", True), (0.3, "1.75 drain shard 1", False)],
+    ids=["the worst of the loss takes all of the budget", "a drained shard loses nothing"],
+)
+def test_training_waits_if_no_allowance_is_given(portion: float, script: str, *, spends: bool) -> None:
+    result = run_storm(Storm(job(portion), faults(script)))
     assert not allowances(result)
     assert result.status.progress.degraded_samples == 0
     assert result.status.budget is not None
-    assert result.status.budget.spent > 0
-    assert result.status.budget.rollbacks == 0
-
-
-def test_a_drained_shard_is_waited_for_and_loses_nothing() -> None:
-    result = run_storm(Storm(job(0.3), faults("1.75 drain shard 1")))
-    assert not allowances(result)
-    assert result.status.budget is not None
-    assert result.status.budget.spent == 0
+    assert (result.status.budget.spent > 0, result.status.budget.rollbacks) == (spends, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ NO_SAVES = {"mode": "Fixed", "seconds": 600}
 async def live(*kills: int, portion: float) -> RunResult:
     """Shard 1 is killed whenever so many samples are trained, and nothing is saved before the end."""
     job = spec(accuracyBudget__portionOfLostSamples=portion, recovery__mode="Partial", snapshots__interval=NO_SAVES)
-    story = tuple((trained(samples), kill("shard", 1)) for samples in kills)
-    return await Simulation(Scenario("killed", story, job, replaced=("shard/1",))).run()
+    steps = tuple((trained(samples), kill("shard", 1)) for samples in kills)
+    return await Simulation(Scenario("killed", steps, job, replaced=("shard/1",))).run()
 
 
 def costs(failures: tuple[FailureRecord, ...]) -> list[tuple[int | None, int | None, bool]]:

@@ -169,7 +169,7 @@ STORMS: dict[str, tuple[Storm, int]] = {
         Storm(partial_job(0.25, seconds=3), faults("1 cut off shard 1 for 2"), roster_delay_s=1.5),
         1,
     ),
-    "trainers end before they hear that they are to go back": (
+    "trainers end before they read that they are to go back": (
         Storm(partial_job(0.1, seconds=3), faults("3 cut off shard 1 for 2"), roster_delay_s=1.5),
         1,
     ),

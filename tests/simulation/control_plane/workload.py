@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 
 TOTAL = 2000
 BATCH = 100
 Spec = Mapping[str, Any]
 #: A condition on the cluster, for the moment of a step.
-Trigger = Callable[[FakeCluster], bool]
-Action = Callable[[FakeCluster], None]
+Trigger = Callable[[SimulatedCluster], bool]
+Action = Callable[[SimulatedCluster], None]
 
 
 def spec(**changes: Any) -> dict[str, Any]:
@@ -64,10 +64,10 @@ def partial_job(
 
 @dataclass(frozen=True)
 class Scenario:
-    """`story` happens in order, each part once, when its trigger holds and the part before has happened."""
+    """`steps` happen in order, each once, when its trigger holds and the step before has happened."""
 
     name: str
-    story: tuple[tuple[Trigger, Action], ...] = ()
+    steps: tuple[tuple[Trigger, Action], ...] = ()
     spec: Mapping[str, Any] | None = None
     phase: str = "Succeeded"
     replaced: tuple[str, ...] = ()  # members that may have another uid at the end
@@ -99,7 +99,7 @@ def phase(name: str) -> Trigger:
     return lambda cluster: cluster.jobs["default", "job"].status.get("phase") == name
 
 
-def meeting(cluster: FakeCluster) -> bool:
+def meeting(cluster: SimulatedCluster) -> bool:
     """The operator has asked all trainers to meet."""
     return bool(cluster.jobs["default", "job"].status.get("meeting"))
 
@@ -108,7 +108,7 @@ def after(seconds: float) -> Trigger:
     """This long after the trigger was first evaluated."""
     since: list[float] = []
 
-    def over(cluster: FakeCluster) -> bool:
+    def over(cluster: SimulatedCluster) -> bool:
         since.append(cluster.now)
         return cluster.now >= since[0] + seconds
 
@@ -116,25 +116,25 @@ def after(seconds: float) -> Trigger:
 
 
 def both(*actions: Action) -> Action:
-    def act(cluster: FakeCluster) -> None:
+    def act(cluster: SimulatedCluster) -> None:
         for action in actions:
             action(cluster)
 
     return act
 
 
-def suspend(cluster: FakeCluster) -> None:
+def suspend(cluster: SimulatedCluster) -> None:
     cluster.set_spec("job", suspend=True)
 
 
-def resume(cluster: FakeCluster) -> None:
+def resume(cluster: SimulatedCluster) -> None:
     cluster.set_spec("job", suspend=False)
 
 
 def resume_with(shards: int) -> Action:
     """Another number of shards, and then no longer suspended."""
 
-    def act(cluster: FakeCluster) -> None:
+    def act(cluster: SimulatedCluster) -> None:
         cluster.set_spec("job", shards={"replicas": shards})
         cluster.set_spec("job", suspend=False)
 
@@ -144,11 +144,20 @@ def resume_with(shards: int) -> Action:
 def scale(trainers: int) -> Action:
     """Another number of trainers, while the job trains."""
 
-    def act(cluster: FakeCluster) -> None:
+    def act(cluster: SimulatedCluster) -> None:
         before = cluster.jobs["default", "job"].spec["trainers"]
         cluster.set_spec("job", trainers={**before, "replicas": trainers})
 
     return act
+
+
+def no_node(cluster: SimulatedCluster) -> None:
+    """From now on no node has room for a new pod."""
+    cluster.unschedulable = "0/3 nodes are available"
+
+
+def any_node(cluster: SimulatedCluster) -> None:
+    cluster.unschedulable = ""
 
 
 def restoring(index: int) -> Trigger:
@@ -159,7 +168,7 @@ def restoring(index: int) -> Trigger:
     )
 
 
-def leader_ended(c: FakeCluster) -> bool:
+def leader_ended(c: SimulatedCluster) -> bool:
     """The leader has ended well."""
     return any(pod.view().role == "trainer" and pod.phase == "Succeeded" for pod in c.pods.values())
 
@@ -167,14 +176,14 @@ def leader_ended(c: FakeCluster) -> bool:
 def runs(index: int) -> Trigger:
     """The shard's process runs, and the operator has seen its pod."""
 
-    def runs(c: FakeCluster) -> bool:
+    def runs(c: SimulatedCluster) -> bool:
         seen = any(s["uid"] and s["index"] == index for s in c.jobs["default", "job"].status.get("shards", ()))
         return seen and c.member("shard", index).phase == "Running"
 
     return runs
 
 
-def reapply(cluster: FakeCluster) -> None:
+def reapply(cluster: SimulatedCluster) -> None:
     job = cluster.jobs.pop(("default", "job"))
     cluster.collect_garbage(job.uid)
     cluster.add_job("job", job.spec, uid="abcdef00-1111")

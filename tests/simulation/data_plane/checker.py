@@ -45,20 +45,20 @@ class LateRead:
 class Due:
     """The steps of a rank that a read has to show.
 
-    The shard's `incarnation` has acknowledged those in `told`, and earlier ones those in `kept`. Any other incarnation
-    has a step only because `pod` pushed it again, which a dead pod does not.
+    The shard's `incarnation` has acknowledged those in `acknowledged`, and earlier incarnations those in `earlier`. Any
+    other incarnation has a step only because `pod` pushed it again, which a dead pod does not.
     """
 
     pod: TrainerPod
     incarnation: int
-    told: set[int]
-    kept: set[int]
+    acknowledged: set[int]
+    earlier: set[int]
 
     def steps(self, incarnation: int) -> set[int]:
         """Return them, if that incarnation answers."""
         if not self.pod.dead:
-            return self.told | self.kept
-        return self.told if incarnation == self.incarnation else set()
+            return self.acknowledged | self.earlier
+        return self.acknowledged if incarnation == self.incarnation else set()
 
 
 class Checker:
@@ -116,7 +116,7 @@ class Checker:
         self._check_reported(progress.losses.so_far(self._order), missing, progress.applied, who)
         if progress.resumed and progress.row_updates.exact:
             rows = sum(len(self._workload.on_shard(pod.index, *each)[0]) for each in missing)
-            assert progress.row_updates.lost == rows, f"{who} lost {rows} row updates, told {progress.row_updates}"
+            assert progress.row_updates.lost == rows, f"{who} lost {rows} row updates, reported {progress.row_updates}"
         return missing
 
     def check_end(self) -> dict[int, set[Push]]:
@@ -130,9 +130,9 @@ class Checker:
             missing[pod.index] = self.missing_of(pod, service)
             self._check_save(pod)
         # Pushes that are repeated at the end, where memory or a save is missing, come rank by rank; no barrier follows.
-        kept = self._workload.job.replay_bytes and not self._cluster.damaged
+        buffered = self._workload.job.replay_bytes and not self._cluster.damaged
         for seen in self.late_reads:
-            if kept and seen.generation == self._cluster.generation:
+            if buffered and seen.generation == self._cluster.generation:
                 unseen = seen.missed - missing[seen.shard]
                 assert not unseen, f"{seen.what} without {sorted(unseen)}"
         return missing
@@ -180,15 +180,15 @@ class Checker:
         self, lost: tuple[tuple[int, int], ...], missing: set[Push], applied: tuple[int, ...], who: str
     ) -> None:
         order, trainers = self._order, self._workload.job.trainers
-        told = set[Push]()
+        reported = set[Push]()
         for rank, last in enumerate(applied):
             for step in range(1, last + 1):
                 samples = order.slice_of(step, rank, trainers)
                 if any(first <= samples.start and samples.stop <= end for first, end in lost):
-                    told.add((rank, step))
-        assert missing <= told, f"{who} misses {sorted(missing - told)}, and told {lost}"
-        if len(told) < MOST_SLIVERS:
-            assert told <= missing, f"{who} has {sorted(told - missing)}, and told that it lost {lost}"
+                    reported.add((rank, step))
+        assert missing <= reported, f"{who} misses {sorted(missing - reported)}, and reported {lost}"
+        if len(reported) < MOST_SLIVERS:
+            assert reported <= missing, f"{who} has {sorted(reported - missing)}, and reported {lost}"
 
     def _check_save(self, pod: ShardPod) -> None:
         """The newest save of a shard verifies, unless it was damaged, and has the rows that the shard has."""
@@ -212,10 +212,10 @@ class Checker:
 
     def _due_of(self, pod: TrainerPod, reader: Trainer, shard: int, incarnation: int) -> Due:
         by = self._acknowledged[reader.generation, shard, pod]
-        kept = {step for each, steps in by.items() if each < incarnation for step in steps}
+        earlier = {step for each, steps in by.items() if each < incarnation for step in steps}
         if pod is reader.pod:
-            kept |= {step for step in pod.pushes if step <= (reader.pushed or 0)}
-        return Due(pod, incarnation, set(by.get(incarnation, ())), kept)
+            earlier |= {step for step in pod.pushes if step <= (reader.pushed or 0)}
+        return Due(pod, incarnation, set(by.get(incarnation, ())), earlier)
 
     def _note_acknowledged(self, trainer: Trainer) -> None:
         for shard, link in enumerate(trainer.exchange._loop.links):

@@ -135,7 +135,7 @@ class Failpoints:
         self._on_shard("a node was lost", ShardPod.lose)
 
     def replace_live(self) -> None:
-        """Replace a shard that lives, as on a report of its node alone."""
+        """Replace a running shard, as on a report of its node alone."""
         self._on_shard("a living shard was replaced", self._cluster.operator.replace_live)
 
     def pause(self) -> None:
@@ -207,11 +207,11 @@ class Failpoints:
     # --- trainers, and the job
 
     def kill_trainer_process(self) -> None:
-        """Only where a keeper holds its resume state: otherwise the buffered pushes are lost with the process."""
-        kept = [each for each in self._cluster.trainers if each.file is not None and not each.dead and each.kept]
-        if kept:
+        """Only if a supervisor holds the resume state: otherwise the buffered pushes are lost with the process."""
+        resumable = [each for each in self._cluster.trainers if each.file is not None and not each.dead and each.resume]
+        if resumable:
             self._note("a trainer's process was killed")
-            self._rng.choice(kept).kill_process()
+            self._rng.choice(resumable).kill_process()
 
     def kill_trainer(self) -> None:
         living = [each for each in self._cluster.trainers if not each.dead]

@@ -34,7 +34,7 @@ class OperatorStub:
         self._group = 1
         self.generation = 1
         self._floors = [0] * cluster.workload.job.shards
-        self._saved = [0] * cluster.workload.job.shards  # the samples of the newest save that a shard told of
+        self._saved = [0] * cluster.workload.job.shards  # the samples of the newest save that a shard reported
         self._waiting: set[ShardPod | TrainerPod] = set()
         self._asked = set[int]()  # shards that asked parity for their floor, and did not get that
 
@@ -67,7 +67,7 @@ class OperatorStub:
         self.publish_rosters()
 
     def replace_live(self, pod: ShardPod) -> None:
-        """Replace a pod that lives."""
+        """Replace a running pod."""
         self._act_later(pod, lambda: self._replace_shard(pod.index, pod))
 
     def successor_of(self, roster: ShardRoster) -> ShardRoster:
@@ -108,10 +108,10 @@ class OperatorStub:
         """Whether trainers live, and all of them report a shard as silent."""
         job = self._cluster.workload.job
         living = [each.trainer for each in self._cluster.trainers if each.trainer is not None and not each.dead]
-        told = [pod.index in trainer.exchange.silent(job.silence_s) for trainer in living]
+        unresponsive = [pod.index in trainer.exchange.silent(job.silence_s) for trainer in living]
         follows = [trainer.exchange._loop.links[pod.index : pod.index + 1] for trainer in living]
         current = all(link and link[0].peer.incarnation == pod.incarnation for link in follows)
-        return bool(told) and all(told) and current
+        return bool(unresponsive) and all(unresponsive) and current
 
     def _act_later(self, pod: ShardPod | TrainerPod, action: Callable[[], None]) -> None:
         if pod not in self._waiting:
@@ -151,9 +151,9 @@ class OperatorStub:
                 continue
             if not (links := each.trainer.exchange._loop.links):
                 continue
-            told: SaveState = each.trainer.exchange.saved()[index]
-            if told.incarnation == pod.incarnation:
-                saved = max(saved, told.samples)
+            reported: SaveState = each.trainer.exchange.saved()[index]
+            if reported.incarnation == pod.incarnation:
+                saved = max(saved, reported.samples)
             if in_parity and links[index].peer.incarnation == pod.incarnation:
                 saved = max(saved, each.trainer.exchange.protected()[index])
         return max(saved, 0)

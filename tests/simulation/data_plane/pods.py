@@ -1,4 +1,4 @@
-"""A shard's pod: the real keeper, and the real servers that it begins, one after the other, in memory that stays."""
+"""A shard's pod: the real supervisor, and the real servers that it starts one after the other in the same memory."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class ShardPod:
         self._listener = port.handle()
         size = main.largest_bytes(job, lambda sizes, memory: Arena.empty(job, *sizes, memory=memory))
         self._memory = SharedMemory(size)
-        self.keeper = cluster.scheduler.process(f"keeper of {self.host}", self.host)
-        self.keeper.at_end.append(lambda _status: self._ended(-signal.SIGKILL))
+        self.supervisor = cluster.scheduler.process(f"supervisor of {self.host}", self.host)
+        self.supervisor.at_end.append(lambda _status: self._ended(-signal.SIGKILL))
         self._begin_server: Callable[[], int] = lambda: self._begin(port)
-        cluster.scheduler.spawn(self.keeper, self._keep)
+        cluster.scheduler.spawn(self.supervisor, self._keep)
 
     @property
     def peer(self) -> Peer:
@@ -83,7 +83,7 @@ class ShardPod:
 
     def drain(self) -> None:
         """Ask it to end well."""
-        self.cluster.kernel.send(self.keeper, signal.SIGTERM)
+        self.cluster.kernel.send(self.supervisor, signal.SIGTERM)
 
     def kill_server(self) -> None:
         if self.server is not None:
@@ -92,7 +92,7 @@ class ShardPod:
     def kill(self) -> None:
         """Kill all that is in it."""
         self.kill_server()
-        self.cluster.scheduler.kill(self.keeper)
+        self.cluster.scheduler.kill(self.supervisor)
 
     def lose(self) -> None:
         """Cut its node off for good: it is never reached again."""
@@ -108,7 +108,7 @@ class ShardPod:
 
     def _begin(self, port: Port) -> int:
         server = self.server = self.cluster.scheduler.process(f"server of {self.host}", self.host)
-        self.cluster.kernel.adopt(self.keeper, server)
+        self.cluster.kernel.adopt(self.supervisor, server)
         listener = port.handle()
         self._stop = Event(self.cluster.scheduler)
         server.at_end += [lambda _status: close_all(self.cluster.network, server), lambda _status: listener.close()]

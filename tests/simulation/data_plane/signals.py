@@ -13,7 +13,7 @@ from simulation.data_plane.clock import Process, Scheduler, Task
 
 
 class Kernel:
-    """`terminate` is called with a process that gets SIGTERM and is no keeper."""
+    """`terminate` is called with a process that gets SIGTERM and is no supervisor."""
 
     def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
         self.terminate: Callable[[Process], None] = lambda _process: None
@@ -22,15 +22,15 @@ class Kernel:
         self._pending: dict[Process, deque[int]] = defaultdict(deque)
         self._ended: dict[Process, deque[tuple[int, int]]] = defaultdict(deque)
         self._waiting: dict[Process, Task] = {}
-        self._keepers: set[Process] = set()
+        self._supervisors: set[Process] = set()
 
-    def adopt(self, keeper: Process, child: Process) -> None:
-        """Send SIGCHLD to a keeper when its child ends."""
-        self._keepers.add(keeper)
+    def adopt(self, supervisor: Process, child: Process) -> None:
+        """Send SIGCHLD to a supervisor when its child ends."""
+        self._supervisors.add(supervisor)
 
         def ended(status: int) -> None:
-            self._ended[keeper].append((child.pid, status))
-            self.send(keeper, signal.SIGCHLD)
+            self._ended[supervisor].append((child.pid, status))
+            self.send(supervisor, signal.SIGCHLD)
 
         child.at_end.append(ended)
 
@@ -38,7 +38,7 @@ class Kernel:
         """Send a signal."""
         if number == signal.SIGKILL:
             self._scheduler.kill(process)
-        elif process in self._keepers:
+        elif process in self._supervisors:
             self._pending[process].append(number)
             if process in self._waiting:
                 self._scheduler.wake(self._waiting[process])

@@ -50,7 +50,7 @@ class SimulatedStore(MemoryStore):
         task = self._scheduler.current
 
         def read() -> Received:
-            if task is not None and task.process.dead:  # the next life of its pod may have the same memory
+            if task is not None and task.process.dead:  # the next process of its pod may have the same memory
                 return self.at_rest().get_into(key, [memoryview(bytearray(each.nbytes)) for each in buffers])
             return self.at_rest().get_into(key, buffers)
 

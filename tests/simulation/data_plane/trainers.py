@@ -47,7 +47,7 @@ class Group:
         self.epoch += 1
         self._values.clear()
 
-    def agree(self, epoch: int, subject: str, rank: int, value: int, attend: Callable[[], None]) -> int:
+    def agree(self, epoch: int, subject: str, rank: int, value: int, poll_interrupts: Callable[[], None]) -> int:
         """Return the highest value of a subject, once every rank has sent its own. Raises GroupBrokenError."""
         while True:
             if self.epoch != epoch:
@@ -56,7 +56,7 @@ class Group:
             said[rank] = value
             if len(said) == self._trainers:
                 return max(said.values())
-            attend()
+            poll_interrupts()
             self._scheduler.sleep(self._scheduler.rng.uniform(0.0005, 0.003))
 
 
@@ -74,8 +74,8 @@ class RolledBackError(Exception):
 
 
 @dataclass
-class Kept:
-    """The state that a trainer's keeper has of its process: see `trainer/kept.py`."""
+class ResumeState:
+    """State of a trainer's process in its supervisor, from which the next process resumes: see `trainer/kept.py`."""
 
     generation: int
     done: int
@@ -84,7 +84,7 @@ class Kept:
 
 
 class TrainerPod:
-    """One incarnation of a trainer: a process, and another one after it if it has a keeper."""
+    """One incarnation of a trainer: a process, and another one after it if it has a supervisor."""
 
     def __init__(self, cluster: Cluster, roster: TrainerRoster) -> None:
         self.cluster, self.roster = cluster, roster
@@ -95,8 +95,8 @@ class TrainerPod:
         self.pushes = set[int]()  # the steps that this pod has pushed in the generation
         self.trainer: Trainer | None = None
         self.process: Process | None = None
-        self.kept: Kept | None = None
-        self.file = KeptFile.new() if cluster.workload.keepers else None
+        self.resume: ResumeState | None = None
+        self.file = KeptFile.new() if cluster.workload.supervised else None
         self.begin()
 
     def begin(self) -> None:
@@ -127,7 +127,7 @@ class TrainerPod:
     def _ended(self) -> None:
         self.cluster.group.break_up()
         self.finished = False
-        if self.dead or self.kept is None:
+        if self.dead or self.resume is None:
             self.dead = True
             return
         self.cluster.probes["a trainer went on in its pod"] += 1
@@ -157,7 +157,7 @@ class Trainer:
         self._schedule = CutSchedule(lambda _: self.workload.last_step)
         self._cut = 0
         self._named: tuple[int, ...] = ()  # the incarnations that are to commit the cut
-        self._goes_on = False
+        self._resumed = False
         pod.trainer = self
 
     @property
@@ -165,10 +165,10 @@ class Trainer:
         return self._roster.counters.generation
 
     def run(self) -> None:
-        kept = self.pod.kept
-        if kept is not None and kept.generation == self.generation:
-            self.done, self.pushed, self._goes_on = kept.done, kept.pushed, True
-            self.exchange.inherit(self.generation, kept.pushed or 0, kept.standing)
+        resume = self.pod.resume
+        if resume is not None and resume.generation == self.generation:
+            self.done, self.pushed, self._resumed = resume.done, resume.pushed, True
+            self.exchange.inherit(self.generation, resume.pushed or 0, resume.standing)
         self.exchange.follow(self._roster)
         while True:
             try:
@@ -176,7 +176,7 @@ class Trainer:
             except GroupBrokenError:
                 continue
             except RolledBackError:
-                self.done, self.pushed, self.pod.kept, self.pod.finished = NO_STATE, None, None, False
+                self.done, self.pushed, self.pod.resume, self.pod.finished = NO_STATE, None, None, False
                 self.pod.pushes.clear()
                 self._schedule, self._cut = CutSchedule(lambda _: self.workload.last_step), 0
 
@@ -185,9 +185,9 @@ class Trainer:
         self._heal()
         while True:
             if self.done < self.workload.last_step:
-                if self.pushed is None or self._goes_on:
+                if self.pushed is None or self._resumed:
                     self._await_ready()
-                    self._goes_on = False
+                    self._resumed = False
                 self._repair(self.pushed)
             while self.done < self.workload.last_step:
                 self._step(epoch)
@@ -195,13 +195,13 @@ class Trainer:
 
     def _meet(self, epoch: int) -> None:
         group = self.cluster.group
-        self.attend()
+        self.poll_interrupts()
         met = f"meet in {self.generation}"
-        done = group.agree(epoch, met, self.rank, self.done, self.attend)
+        done = group.agree(epoch, met, self.rank, self.done, self.poll_interrupts)
         if done == NO_STATE:
             self._await_ready()
             applied = max(0, *self.exchange.applied())
-            done = group.agree(epoch, f"{met}: go on after", self.rank, applied, self.attend)
+            done = group.agree(epoch, f"{met}: go on after", self.rank, applied, self.poll_interrupts)
         self.done = done
         self._keep(self.exchange.standing())
 
@@ -226,7 +226,7 @@ class Trainer:
         self._fetch(step)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, self.workload.step_s))
         announced = self._announce(step) if self.rank == 0 else 0
-        self._cut = self.cluster.group.agree(epoch, f"step {step}", self.rank, announced, self.attend)
+        self._cut = self.cluster.group.agree(epoch, f"step {step}", self.rank, announced, self.poll_interrupts)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, 0.002))  # the sum over trainers
         if self.cluster.group.epoch != epoch:
             raise GroupBrokenError
@@ -259,7 +259,7 @@ class Trainer:
         self._cut = last
         self.exchange.heartbeat(last)
         while True:
-            self.attend()
+            self.poll_interrupts()
             if self.cluster.group.epoch != epoch:
                 self.pod.finished = False
                 raise GroupBrokenError
@@ -308,12 +308,12 @@ class Trainer:
 
     def _keep(self, standing: Ints | None) -> None:
         if self.pod.file is not None:
-            kept = None if standing is None else Kept(self.generation, self.done, self.pushed, np.array(standing))
-            self.pod.kept = kept
+            state = (self.generation, self.done, self.pushed, np.array(standing))
+            self.pod.resume = None if standing is None else ResumeState(*state)
 
     def _await_ready(self) -> None:
         while True:
-            self.attend()
+            self.poll_interrupts()
             try:
                 self.exchange.wait_ready(_SLICE_S)
             except ShardsAwayError:
@@ -325,9 +325,9 @@ class Trainer:
             try:
                 return call()
             except TimeoutError:
-                self.attend()
+                self.poll_interrupts()
 
-    def attend(self) -> None:
+    def poll_interrupts(self) -> None:
         """Follow the newest roster. Raises RolledBackError."""
         if self.pod.roster is self._roster:
             return

@@ -36,14 +36,15 @@ UNIT = 2.0**-5
 class Workload:
     """A job, as a seed draws it. `interval_s` is the time between two cuts, `step_s` that of a step at most.
 
-    `keepers`: trainers have one. `priority_interval_s`: see `ShardRoster`. `faults`: the only ones; empty: any.
+    `supervised`: trainers have a supervisor. `priority_interval_s`: see `ShardRoster`. `faults`: the only ones, or any
+    if empty.
     """
 
     job: JobSpec
     seed: int
     interval_s: float
     step_s: float
-    keepers: bool
+    supervised: bool
     priority_interval_s: float = 0.0
     faults: tuple[str, ...] = ()
 

@@ -95,14 +95,14 @@ def _replaced(job: str, before: Status, after: Status, injections: list[Injected
         for who in injection.hit or ()
         if who[0] == job
     }
-    told = {(role, index, incarnation) for role, index, incarnation, _ in failures(after)}
+    recorded = {(role, index, incarnation) for role, index, incarnation, _ in failures(after)}
     for member in sorted(member for member in old if member in new and old[member] != new[member]):
         role, index = member
         incarnation = before[f"{role}s"][index]["incarnation"]
         if member not in allowed:
             found.append(f"{role}/{index} was replaced, and nothing hit it")
-        elif member not in by_user and (role, index, incarnation) not in told:
-            found.append(f"{role}/{index}-{incarnation} was replaced, and no failure tells of it")
+        elif member not in by_user and (role, index, incarnation) not in recorded:
+            found.append(f"{role}/{index}-{incarnation} was replaced, and no failure records it")
     return found
 
 
@@ -119,21 +119,21 @@ def at_the_end(promise: Promise, job: dict[str, Any], account: Mapping[int, Rang
     status = job["status"]
     if status["phase"] != "Succeeded":
         return _refusal(promise, job)
-    found, progress, told = _budget(promise, status), status["progress"], ledger(status)
+    found, progress, recorded = _budget(promise, status), status["progress"], ledger(status)
     if progress["samples"] != progress["totalSamples"]:
         found.append(f"{progress['samples']} of {progress['totalSamples']} samples are trained")
     if promise.lossless and any(account.values()):
         found.append(f"its model misses {dict(account)}, and nothing may be lost")
     whole = (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
-    everywhere = _everywhere(told.values())
-    if whole and {i: _without(r, everywhere) for i, r in told.items()} != {
+    everywhere = _everywhere(recorded.values())
+    if whole and {i: _without(r, everywhere) for i, r in recorded.items()} != {
         i: _without(r, everywhere) for i, r in account.items()
     }:
-        found.append(f"the ledger says {told}, and the manifests {dict(account)}")
-    if not status["ledger"].get("carriedSampleShards") and told.keys() == account.keys():
-        more = {index: ranges for index, ranges in account.items() if not _covers(told[index], ranges)}
+        found.append(f"the ledger says {recorded}, and the manifests {dict(account)}")
+    if not status["ledger"].get("carriedSampleShards") and recorded.keys() == account.keys():
+        more = {index: ranges for index, ranges in account.items() if not _covers(recorded[index], ranges)}
         if more:
-            found.append(f"the model misses {more}, of which the ledger has only {told}")
+            found.append(f"the model misses {more}, of which the ledger has only {recorded}")
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,6 @@ def test_redundancy_measures_every_mode_and_recovers_where_there_is_a_copy() -> 
     modes = bench("redundancy", "--rows=500", "--repeats=1", "--seconds=12", "--size=1", "--runs=1")["modes"]
     assert list(modes) == ["none", "replay", "parity-1", "parity-2", "parity-4", "eager"]
     assert all(mode["throughput_of_none"] > 0 for mode in modes.values())
-    for name, mode in modes.items():
-        assert mode["extra_memory"] == mode["parity_memory"] + mode["log_memory"]
-        assert mode["recovery"]["1"]["kills"] == (name not in {"none", "eager"})
 
 
 def test_snapshot_measures_speeds_pauses_and_bytes(tmp_path: Path) -> None:
@@ -48,29 +44,11 @@ def test_snapshot_measures_speeds_pauses_and_bytes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "all that was written is gone"
 
 
-def test_train_measures_every_contender_of_the_job_that_is_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "peer.py").write_text(
-        "import os, sys, time\n"
-        "open(sys.argv[1], 'w').write(os.environ['CPR_SPEC'])\n"
-        "for step in range(1, 10**6):\n"
-        "    with open(os.environ['CPR_STEP_TRACE'], 'a') as trace:\n"
-        '        trace.write(\'{"step": %d, "ended_s": %f, "stages_s": {}}\\n\' % (step, time.monotonic()))\n'
-        "    time.sleep(0.02)\n"
-    )
-    peer = f"peer={sys.executable} {tmp_path}/peer.py {tmp_path}/job.json"
+def test_train_measures_each_contender() -> None:
     options = ("--trainers=2", "--shards=3", "--workers=2", "--rows=1000", "--repeats=1", "--seconds=4")
-    found = bench("train", *options, "--peer", peer)
-    assert found["contenders"].keys() == {"single", "single-2", "cprjob", "peer"}
+    found = bench("train", *options)
+    assert found["contenders"].keys() == {"single", "single-2", "cprjob"}
     assert all(contender["samples_per_s"] > 0 for contender in found["contenders"].values())
-    job = json.loads((tmp_path / "job.json").read_text())
-    assert (job["trainers"], job["shards"], job["workers"]) == (2, 3, 2)
-
-
-def priority(data: Path, *options: str) -> dict[str, Any]:
-    found = bench("priority", "--data", data, "--seeds", 2, "--failures", 6, *options)
-    assert set(found["strategies"]) == {"Full", "MFU", "SSU", "SCAR", "Growth", "Anchors"}
-    assert found["best"] in found["strategies"]
-    return found
 
 
 def test_priority_compares_strategies_under_the_same_failures(tmp_path: Path) -> None:
@@ -80,6 +58,6 @@ def test_priority_compares_strategies_under_the_same_failures(tmp_path: Path) ->
         user, item = int(rng.paretovariate(0.7)) % 300, int(rng.paretovariate(0.7)) % 200
         lines.append(f"{int((user + item) % 3 == 0)}\tu{user}\ti{item}\n")
     (tmp_path / "ratings.tsv").write_text("".join(lines), "utf-8")
-    strategies = priority(tmp_path / "ratings.tsv", "--interval", "0.25")["strategies"]
-    assert strategies["Anchors"]["rows_written"] < strategies["Full"]["rows_written"]
-    assert strategies["MFU"]["portion_of_lost_samples"] > strategies["Full"]["portion_of_lost_samples"]
+    found = bench("priority", "--data", tmp_path / "ratings.tsv", "--seeds", 2, "--failures", 6, "--interval", "0.25")
+    assert set(found["strategies"]) == {"Full", "MFU", "SSU", "SCAR", "Growth", "Anchors"}
+    assert found["best"] in found["strategies"]

@@ -10,23 +10,19 @@ import pytest
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode
-from cpr_contract.spec import JobSpec
 from support.local_job import LocalJob, small_job
-from support.warm_start import run_slowly
+from support.warm_start import run_held
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
-SAMPLES = 60_000
-
-
-def of_two(folder: Path, samples: int = 20_000) -> JobSpec:
-    return replace(small_job(folder, samples=samples, trainers=2), replay_bytes=64 << 20)
 
 
 def test_job_suspended_while_a_shard_is_away_ends_with_all_that_it_learnt(tmp_path: Path) -> None:
     """Trainers alone hold the updates, and wait for the shard, which returns late."""
-    with LocalJob(of_two(tmp_path), tmp_path, interval_s=600.0) as running:
-        running.start(run_slowly)
-        running.reach(5_000)
+    job = replace(small_job(tmp_path, samples=20_000, trainers=2), replay_bytes=64 << 20)
+    with LocalJob(job, tmp_path, interval_s=600.0) as running:
+        running.hold_at(100)
+        running.start(run_held)
+        running.reach(8_000)
         running.kill(running.shards[1])
         running.wait_exit(running.shards[1])
         running.wait_for(lambda: running.trainer().waiting_for, "the shard is missed")
@@ -41,4 +37,4 @@ def test_job_suspended_while_a_shard_is_away_ends_with_all_that_it_learnt(tmp_pa
         assert [running.wait_exit(member) for member in running.shards] == [ExitCode.FLUSHED] * 2
     assert [report.lost for report in reports] == [(), ()]
     assert reports[0].applied == reports[1].applied
-    assert reports[1].replayed_samples >= 5_000
+    assert reports[1].replayed_samples >= 8_000

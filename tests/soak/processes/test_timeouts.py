@@ -86,21 +86,3 @@ def test_hung_members_are_reported_as_silent(tmp_path: Path) -> None:
         for index in range(2):
             running.wait_for(lambda i=index: running.trainer(i).silent == ("shard/1",), f"trainer/{index} misses it")
         assert running.trainer().samples < SAMPLES
-
-
-def test_only_trainer_killed_loses_what_its_dense_state_misses(tmp_path: Path) -> None:
-    job = hasty(small_job(tmp_path, samples=SAMPLES))
-    with LocalJob(job, tmp_path) as running:
-        running.start()
-        running.reach(SAMPLES // 3)
-        running.train_unsaved()
-        running.kill(running.trainers[0])
-        running.wait_exit(running.trainers[0])
-        for index in range(2):
-            running.wait_for(lambda i=index: "trainer/0" in running.shard(i).silent, "what it sent is read to the end")
-        applied = max(running.shard(index).applied_step for index in range(2)) * job.data.batch_size
-        running.replace_trainers(0, leader=0)
-        ((saved, reached),) = running.wait_for(lambda: running.trainer().lost, "it reports what the dense state misses")
-        anchor = running.result()
-    assert saved < reached == applied
-    assert anchor.samples == SAMPLES

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import TableSpec
 from cpr_contract.spec import DataSpec
 from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.order import BatchOrder
-from support.oracle import random_rows, train
 from support.plain_batches import single_ids
 from support.realdata import click_log
 from support.table_data import everything, read
@@ -43,19 +41,3 @@ def test_real_lines_read_as_a_plain_loop_reads_them(path: Path, clicks: Dataset)
         for line, row in zip(lines, single_ids(batch)[:, place].tolist(), strict=True):
             assert row_of.setdefault(line[14 + place], row) == row, "one value, one row"
         assert len(set(row_of.values())) > 0.55 * min(len(row_of), 2000), "values spread over the rows"
-
-
-def test_the_oracle_learns_real_clicks(clicks: Dataset) -> None:
-    model = ModelSpec(
-        embedding_dim=8,
-        bottom_mlp=(32, 8),
-        top_mlp=(32, 1),
-        tables=TABLES,
-        dense_optimizer=OptimizerSpec("Adagrad", 0.02),
-        sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.02),
-    )
-    order = BatchOrder(clicks.layout.rows, clicks.layout.rows, 128, seed=1)
-    result = train(model, clicks, order, 1, random_rows(1, 8))
-    assert result.auc > 0.65
-    rate = float(everything(clicks).labels.mean())
-    assert result.log_loss < -rate * np.log(rate) - (1 - rate) * np.log(1 - rate), "better than knowing the rate only"

@@ -3,14 +3,13 @@
 Nothing here hangs on the speed of the machine: losses are compared with what was trained, intervals with each other.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from cluster.harness import Cluster, Space, until
+from cluster.harness import Cluster, Space
 from cluster.harness.space import condition
 from cluster.jobs import NO_SAVES, SHARDS, Run, account, failures, verify
 
@@ -79,40 +78,3 @@ def test_budget_at_risk_pays_once_and_then_rolls_back(cluster: Cluster, space: S
     assert not any(account(cluster.store, status).values())
     assert abs(status["progress"]["auc"] - calm["progress"]["auc"]) <= AUC_TOLERANCE
     assert status["progress"]["auc"] > 0.6
-
-
-@pytest.mark.timeout(300, func_only=True)
-def test_interval_shrinks_with_each_failure_and_cuts_follow_it(cluster: Cluster, space: Space) -> None:
-    run = Run.endless(
-        space,
-        "learning",
-        recovery={"mode": "Partial"},
-        snapshots__interval={"mode": "Auto"},
-        failurePolicy={"expectedJobMtbfSeconds": 60},
-    )
-    before = run.wait("knows its speed", lambda status: status["plan"]["inputs"]["samplesPerSecond"] > 0)["plan"]
-    for shard in (1, 0, 1):  # one right after the other: within the time expected for one
-        assert lose(cluster, run, shard)["action"] == "ReplaceShards"
-    status = run.status()
-    assert status["policy"]["alpha"] == 4
-    assert status["plan"]["intervalSeconds"] < 0.75 * before["intervalSeconds"]  # an interval that hardly moves stays
-
-    def announced() -> bool:
-        roster = json.loads(run.pod("trainer", run.leader()).roster)
-        return bool(roster["interval_s"] == run.status()["plan"]["intervalSeconds"])
-
-    until("the leader is told", announced, 30)
-    assert len({message.partition(":")[0] for message in space.told("learning", "Planned")}) > 1
-
-    # No cut comes sooner than the interval in force: by the former one they would lie further apart.
-    first = run.told("trainer", run.leader())["step"]
-
-    def committed() -> list[float]:
-        written = cluster.store.written(f"{run.uid()}/gen-0001/shard-0000/")
-        saves = {key.split("/")[-2]: at for key, at in written.items() if key.endswith("manifest.json")}
-        steps = {int(save.removeprefix("step-")): at for save, at in saves.items() if save[5:].isdigit()}
-        return [at for step, at in sorted(steps.items()) if step > first]
-
-    until("three cuts are committed", lambda: len(committed()) >= 3, 120, every_s=1)
-    earlier, _, later = committed()[:3]
-    assert (later - earlier) / 2 < before["intervalSeconds"]

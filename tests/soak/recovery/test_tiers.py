@@ -8,7 +8,7 @@ import pytest
 
 from cluster.harness import Cluster, Space
 from cluster.harness.pods import Pod
-from cluster.jobs import LOSSLESS, NO_SAVES, Member, Run, account, failures, pod_template, verify_stopped
+from cluster.jobs import LOSSLESS, Member, Run, account, failures, pod_template, verify_stopped
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
@@ -108,35 +108,3 @@ def waiting_spare(run: Run) -> dict[str, Any]:
 
     (spare,) = run.wait("has a spare", waits, within_s=90)["spares"]
     return dict(spare)
-
-
-def test_parity_rebuilds_a_shard_without_store_and_save(cluster: Cluster, space: Space) -> None:
-    recovery = LOSSLESS["recovery"] | {"redundancy": {"dataShards": 1}}
-    run = Run.endless(space, "parity", **LOSSLESS | {"recovery": recovery}, snapshots__interval=NO_SAVES)
-    run.wait("is in parity", lambda status: protected(status) > 0)
-    with cluster.store_down():
-        victim = run.pod("shard", 1)
-        told = run.recover_from("the deletion", lambda: space.delete_pod(victim.name, force=True))
-        assert told == [("shard", 1, victim.incarnation, "Vanished")]
-        assert tier(run) == ("Parity", 0)
-        trained = run.trained()
-        run.wait("is in parity again", lambda status: protected(status) > trained)
-        assert not any(shard.get("savedSamples", 0) for shard in run.status()["shards"])
-    assert len(space.told("parity", "Rebuilt")) == 1
-    judge(cluster, run, ["Vanished"], replaced={("shard", 1)})
-
-
-def protected(status: dict[str, Any]) -> int:
-    """Samples that every shard can be had again up to, by parity alone: nothing is saved."""
-    return int(status.get("progress", {}).get("protectedSamples", 0))
-
-
-def test_loss_that_does_not_fit_rolls_the_job_back_in_place(cluster: Cluster, space: Space) -> None:
-    run = Run.endless(space, "poor", accuracyBudget={"portionOfLostSamples": 1e-9})
-    run.wait("is saved", lambda status: bool(status.get("anchors")), 60)
-    told = run.recover_from("the kill", lambda: cluster.nodes.signal(run.pod("shard", 1), "KILL"))
-    assert told == [("shard", 1, 1, "Killed")]
-    run.train_on()
-    status = verify_stopped(run, cluster.store, replaced={("shard", 1)})
-    assert (status["budget"]["spent"], status["budget"]["rollbacks"], status["counters"]["generation"]) == (0, 1, 2)
-    assert not any(account(cluster.store, status).values())

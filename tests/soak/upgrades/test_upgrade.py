@@ -24,13 +24,6 @@ def versions(run: Run) -> set[int]:
     return {json.loads(run.pod(role, index).roster)["contract"] for role, index in run.uids()}
 
 
-def of_the_release(cluster: Cluster) -> set[str]:
-    """Return the names of all objects that carry the release's label, as all but the CRD do."""
-    kinds = ",".join(cluster.kubectl("api-resources", "--verbs=list", "--output=name").split())
-    said = cluster.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/instance=cprjob", "-o", "name")
-    return set(said.split())
-
-
 def test_operator_of_the_next_contract_version_goes_on_with_the_job_and_so_does_the_one_before(
     cluster: Cluster, space: Space
 ) -> None:
@@ -54,19 +47,3 @@ def test_suspended_job_of_this_release_goes_on_under_0_1_0(cluster: Cluster, spa
         status = verify_stopped(run, cluster.store, replaced={("shard", 1)})
     assert status["progress"]["samples"] > samples
     assert failures(status) == [("shard", 1, 2, "Vanished")]
-
-
-def test_job_outlives_the_release_and_is_recovered_when_it_is_installed_again(cluster: Cluster, space: Space) -> None:
-    run = Run.endless(space, "orphan")
-    installed = of_the_release(cluster)
-    assert {"deployment.apps/cprjob", "serviceaccount/cprjob"} < installed
-
-    def strike() -> None:
-        with cluster.no_operator():
-            assert of_the_release(cluster) == set()
-            run.train_on()
-            assert {pod.uid for pod in space.pods(job="orphan")} == set(run.before.values())
-            delete(run, 1)()
-
-    run.recover_from("a loss that nobody saw", strike)
-    verify_stopped(run, cluster.store, replaced={("shard", 1)})

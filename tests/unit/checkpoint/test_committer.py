@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
-from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import committer
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
-from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
+from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data, read_vocabularies
 from cpr_trainer.data.pinned import to_manifest
 from cpr_trainer.exchange import SaveState
-from cpr_trainer.store import BucketMissingError, StoreUnreachableError
+from cpr_trainer.store import BucketMissingError, StoreFullError, StoreUnreachableError
 from cprjob_serving.vocabulary import Vocabulary
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save
@@ -29,17 +28,23 @@ VALUES = Vocabulary.of(b"u1\nu2\n")
 
 
 class _FlakyStore(MemoryStore):
-    """Cannot be reached while `down`; while its bucket is `missing`, nothing in `dense` can be written or read."""
+    """Cannot be reached while `down`, takes nothing while `full`; nothing in `dense` is there while `missing`."""
 
     def __init__(self) -> None:
-        super().__init__(self._check)
+        super().__init__(self._check_room)
         self.down = False
+        self.full = False
         self.missing = False
         self.refused = 0
 
     def get(self, key: str) -> bytes:
         self._check(key)
         return super().get(key)
+
+    def _check_room(self, key: str) -> None:
+        self._check(key)
+        if self.full:
+            raise StoreFullError("No room.", "Make room.")
 
     def _check(self, key: str) -> None:
         if self.down:
@@ -124,6 +129,7 @@ def test_an_anchor_is_committed_when_the_last_shard_has_saved(world: _World) -> 
 def test_a_shard_replaced_before_it_committed_voids_the_cut(world: _World) -> None:
     world.saver.offer_cut(_dense(5))
     world.commit_shard(0, 5)
+    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 5)
     world.incarnations[1] = 2
     world.wait_for(lambda saves: saves.void == 5)
 
@@ -154,19 +160,12 @@ def test_a_cut_that_a_shard_gave_up_is_void_and_the_next_waits_for_its_time(worl
     world.wait_for(lambda saves: saves.anchors)
 
 
-def test_a_store_that_fails_is_reported_and_tried_again(world: _World) -> None:
-    world.store.down = True
-    world.saver.offer_dense(_dense(3))
-    world.wait_for(lambda saves: saves.problem and saves.problem.reason == "StoreUnreachable")
-    world.store.down = False
-    world.wait_for(lambda saves: saves.dense_save and saves.problem is None)
-
-
 def test_a_problem_is_told_until_the_store_has_answered(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "_ASK_STORE_S", 0.05)
     world.saver.offer_cut(_dense(5))
     world.wait_for(lambda saves: saves.dense_save)
     world.store.down = True
+    world.saver.offer_dense(_dense(6))
     world.wait_for(lambda saves: saves.problem)
     told, asked = set(), world.store.refused
 
@@ -177,7 +176,7 @@ def test_a_problem_is_told_until_the_store_has_answered(world: _World, monkeypat
     world.wait_for(look)
     assert told == {"StoreUnreachable"}, "between two questions to the store as well"
     world.store.down = False
-    world.wait_for(lambda saves: saves.problem is None)
+    world.wait_for(lambda saves: saves.problem is None and saves.dense_save and saves.dense_save.step == 6)
 
 
 def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(world: _World) -> None:
@@ -189,6 +188,27 @@ def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(world: _World) -> None:
     world.store.missing = False
     world.wait_for(lambda saves: not world.saver.busy and saves.problem is None)
     assert find_anchor(world.store, "job", 1, 5) is None
+
+
+@pytest.mark.parametrize("of_a_shard", [False, True])
+def test_full_store_is_swept_before_the_next_anchor(world: _World, *, of_a_shard: bool) -> None:
+    """The leader's own write fails, or that of a shard, which reports so."""
+    for step in (5, 10):
+        for index in range(2):
+            world.commit_shard(index, step)
+        world.saver.offer_cut(_dense(step))
+        world.wait_for(lambda _, step=step: world.saver.anchor_of(step) and not world.saver.busy)
+    left = "job/gen-0001/shard-0000/inc-0001/step-000000007/part-00000"
+    garbage = left.replace("7/", "3/")
+    for key in (left, garbage):
+        world.store.put(key, b"never committed")
+    if of_a_shard:
+        world.saved[1] = SaveState(10, 100, store_full=True)
+    else:
+        world.store.full = True
+        world.saver.offer_dense(_dense(15))
+    _until(lambda: garbage not in world.store.objects)
+    assert left in world.store.objects, "it is not older than the oldest anchor that stays"
 
 
 def test_only_the_newest_anchors_stay(world: _World) -> None:
@@ -216,11 +236,11 @@ class _Sweeper:
     def note(self, *_: object) -> None:
         pass
 
-    def prune(self, *_: object) -> int:
+    def prune(self, *_: object, **__: object) -> bool:
         self.sweeps += 1
         if self.error is not None:
             raise self.error
-        return 0
+        return False
 
 
 def _saver_with(pruner: _Sweeper, store: MemoryStore | None = None, **options: Any) -> AnchorCommitter:
@@ -269,32 +289,6 @@ def test_retention_that_fails_is_told_until_a_sweep_succeeds() -> None:
     saver.close()
 
 
-def test_a_sweep_waits_until_the_status_holds_an_anchor_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, recorded = [0.0], [""]
-    monkeypatch.setattr("cpr_trainer.checkpoint.anchor.pruning.monotonic", lambda: now_s[0])
-    pruner = _Sweeper(None)
-    retention = Retention(pruner, random.Random(1), lambda: recorded[-1])  # type: ignore[arg-type]
-    first, second, third = (AnchorRef(f"job/{step}", "", 1, step, 10 * step) for step in (1, 2, 3))
-
-    def after(*keep: AnchorRef) -> int:
-        retention.keep(keep, ())
-        retention.turn()
-        return pruner.sweeps
-
-    assert after(first) == 0
-    recorded.append(first.key)
-    assert after(first, second) == 1
-    assert after(second, third) == 1, "the operator could roll back to none of them"
-    recorded.append(third.key)
-    assert after(second, third) == 2
-    recorded.append("")
-    assert after(third) == 2
-    now_s[0] = 3599
-    assert after(third) == 2
-    now_s[0] = 3601
-    assert after(third) == 3, "an operator that is away for good does not fill the store"
-
-
 def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
     saver = _saver_with(_Sweeper(RuntimeError("can't start new thread")))
 
@@ -321,16 +315,6 @@ def test_an_anchor_never_stands_without_the_data_and_the_values_that_it_is_of() 
     assert kept is not None
     assert kept["user"].text == VALUES.text
     saver.close()
-
-
-def test_the_dense_state_of_a_cut_is_saved_before_any_shard_has_committed(world: _World) -> None:
-    world.saver.offer_cut(_dense(5))
-    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 5)
-    assert world.saver.state.anchors == ()
-    world.incarnations[1] = 2  # the cut will never be an anchor
-    world.wait_for(lambda saves: saves.void == 5)
-    assert world.saver.state.dense_save is not None
-    assert world.saver.state.dense_save.step == 5
 
 
 def test_a_dense_state_that_takes_long_to_save_waits_for_its_time(

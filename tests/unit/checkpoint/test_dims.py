@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from cpr_contract.choices import Bits
-from cpr_contract.manifests import ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
@@ -115,17 +114,6 @@ def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
     assert not verify(store, read_holdings(store, "uid"), "uid", bench.job.model).damaged
 
 
-def test_training_goes_on_from_a_save_as_if_nothing_had_happened() -> None:
-    bench = trained(MemoryStore())
-    bench.save(10)
-    restored, home = bench.restore(bench.choices()[0])
-    bench.change(1, 2340, 3239, by=-1.0)
-    expected = by_number(bench)
-    bench.go_on(restored, home)
-    bench.change(1, 2340, 3239, by=-1.0)
-    assert by_number(bench) == expected
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -170,13 +158,3 @@ def test_a_save_that_lacks_a_whole_band_is_noticed() -> None:
     bench.save(10, further=bench.home.spans[1:2])
     with pytest.raises(DamagedError, match="rows of 2 dims, not 3"):
         bench.restore(bench.choices()[0])
-
-
-def test_a_manifest_says_all_ranges_and_one_dim_leaves_it_as_it_was() -> None:
-    bench = trained(MemoryStore(), shards=2, index=1)
-    manifest: ShardManifest = bench.save(10).manifest
-    assert manifest.spans == bench.placement.spans(1)
-    assert len(manifest.further) == 2
-    plain = ShardBench(MemoryStore(), rows=ROWS)
-    plain.change(1)
-    assert plain.save(10).manifest.further == ()

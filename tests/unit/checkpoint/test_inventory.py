@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from cpr_contract.codec import to_json
 from cpr_contract.model import ModelSpec, SparseOptimizerSpec
-from cpr_contract.requests import Damage, Point, Verification
+from cpr_contract.requests import Point, Verification
 from cpr_trainer.checkpoint.inventory import points_of, read_holdings, verify
 from support.job_saves import JobBench
 from support.memory_store import MemoryStore
@@ -104,39 +105,38 @@ def flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def test_points_that_stand_on_damage_are_unusable_and_others_are_not(bench: JobBench, store: MemoryStore) -> None:
-    key = part_of(store, 20)
-    store.put(key, flipped(store.get(key)))
-    found = verified(store)
-    (damage,) = found.damaged
-    assert (damage.key, damage.expected[:8], damage.found[:8]) == (key, "CRC-32C ", "CRC-32C ")
-    assert damage.expected != damage.found
-    spoilt = {p.step for p in found.points if p.key in found.unusable}
-    assert spoilt == {20, 30}, "the flush at 35 is of shard 0 alone"
+def changed(data: bytes) -> bytes:
+    return data.replace(b'"samples":', b'"samples": ')
 
 
-@pytest.mark.parametrize(("change", "found"), [(b"", "no such object"), (b"short", "5 bytes")])
-def test_a_part_that_is_gone_or_cut_is_named_with_its_size(
-    bench: JobBench, store: MemoryStore, change: bytes, found: str
+DAMAGES: dict[str, tuple[int, str, Callable[[bytes], bytes] | None, str, str]] = {
+    # of the save of shard 1: its step, the object, the change, and how what was expected and found begin
+    "bit flipped": (20, "part-00000", flipped, "CRC-32C ", "CRC-32C "),
+    "part gone": (10, "part-00000", None, "{size} bytes", "no such object"),
+    "part cut": (10, "part-00000", lambda _: b"short", "{size} bytes", "5 bytes"),
+    "another manifest than the anchor names": (20, "manifest.json", changed, "SHA-256 ", "SHA-256 "),
+    "another manifest than later saves name": (10, "manifest.json", changed, "SHA-256 ", "SHA-256 "),
+    "manifest gone": (20, "manifest.json", None, "", "no such object"),
+    "manifest of a base gone": (10, "manifest.json", None, "", "no such object"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_damage_is_named_and_points_that_stand_on_it_are_unusable(
+    bench: JobBench, store: MemoryStore, case: str
 ) -> None:
-    key = part_of(store, 10)
-    size = len(store.get(key))
-    store.put(key, change) if change else store.delete([key])
-    assert verified(store).damaged == (Damage(key, f"{size} bytes", found),)
-
-
-@pytest.mark.parametrize("victim", [20, 10])
-def test_a_manifest_that_others_name_must_be_there_and_be_the_one(
-    bench: JobBench, store: MemoryStore, victim: int
-) -> None:
-    key = part_of(store, victim).rpartition("/")[0] + "/manifest.json"
+    step, name, change, expected, found = DAMAGES[case]
+    key = part_of(store, step).replace("part-00000", name)
     whole = store.get(key)
-    store.put(key, whole.replace(b'"samples":', b'"samples": '))
-    (changed,) = verified(store).damaged
-    assert (changed.key, changed.expected[:8], changed.found[:8]) == (key, "SHA-256 ", "SHA-256 ")
-    store.delete([key])
-    (gone,) = verified(store).damaged
-    assert (gone.key, gone.found) == (key, "no such object")
+    store.put(key, change(whole)) if change else store.delete([key])
+    verification = verified(store)
+    (damage,) = verification.damaged
+    assert damage.key == key
+    assert damage.expected.startswith(expected.format(size=len(whole)))
+    assert damage.found.startswith(found)
+    assert damage.expected != damage.found
+    spoilt = {p.step for p in verification.points if p.key in verification.unusable}
+    assert spoilt == {10, 20, 30} - set(range(step)), "the flush at 35 is of shard 0 alone"
 
 
 def test_saves_of_another_layout_than_the_jobs_are_found_out(bench: JobBench, store: MemoryStore) -> None:

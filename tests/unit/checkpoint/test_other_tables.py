@@ -1,4 +1,4 @@
-"""An anchor read by shards of other tables: rows go where the same name has them, bit for bit with their state."""
+"""An anchor read by shards of another job: rows go where the same name has them, bit for bit with their state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.tables.arena import Home
 from support.memory_store import MemoryStore
-from support.saves import ShardBench
+from support.saves import ShardBench, same
 
 #: By table and row: the vector, and the optimizer's state.
 Rows = dict[tuple[str, int], tuple[bytes, bytes]]
@@ -140,49 +140,47 @@ def test_tables_are_taken_renamed_left_out_and_added(before: int, after: int, se
     assert found == expected
 
 
-def test_the_same_tables_are_read_as_if_they_were_not_named() -> None:
+@pytest.mark.parametrize("by_name", [None, ByNameSpec()])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_same_tables_are_taken_with_rows_that_never_changed(by_name: ByNameSpec | None, seed: int) -> None:
     store = MemoryStore()
     key, old = anchored(store, 4)
-    heirs = benches(store, 4, OLD, restore_from=key, by_name=ByNameSpec())
+    heirs = benches(store, 4, OLD, seed, restore_from=key, by_name=by_name)
     assert [len(bench.choices(1)[0].saves) for bench in heirs] == [1] * 4, "each shard reads its own save alone"
     assert taken(heirs) == old
 
 
-def test_a_grown_table_repeats_its_rows_and_a_numbered_one_has_new_ones() -> None:
+@pytest.mark.parametrize("seed", [1, 2])
+def test_anchor_without_a_recorded_seed_is_read_as_one_of_the_same_seed(seed: int) -> None:
+    store = MemoryStore()
+    (bench,) = benches(store, 1, OLD)
+    bench.change(0, 5, 7)
+    key = commit(store, bench, bench.save(10).ref, tells=False)
+    (heir,) = benches(store, 1, OLD, seed, restore_from=key)
+    _, home = heir.restore(heir.choices(1)[0])
+    assert same(heir.values(home), bench.values()) == (seed == 1)
+
+
+@pytest.mark.parametrize("shops", [120, 30])
+def test_resized_table_repeats_its_rows_and_a_numbered_one_has_its_first_and_new_ones(shops: int) -> None:
     store = MemoryStore()
     key, old = anchored(store, 2)
-    tables = (TableSpec("users", 900), TableSpec("shops", 120, dim=2, ids="RowNumber"))
+    tables = (TableSpec("users", 900), TableSpec("shops", shops, dim=2, ids="RowNumber"))
     rules = ByNameSpec("Fail", "Ignore", "Rehash", (TableSourceSpec("shops", "shops", "Truncate"),))
     found = taken(benches(store, 3, tables, 2, restore_from=key, by_name=rules))
     assert {row: found["users", row] for row in range(900)} == {row: old["users", row % 300] for row in range(900)}
-    assert [found["shops", row] for row in range(90)] == [old["shops", row] for row in range(90)]
     fresh = first_values(tables, 2)
-    assert [found["shops", row] for row in range(90, 120)] == [fresh["shops", row] for row in range(90, 120)]
-
-
-def test_a_shrunk_numbered_table_keeps_its_first_rows() -> None:
-    store = MemoryStore()
-    key, old = anchored(store, 2)
-    rules = ByNameSpec("Fail", "Ignore", "Truncate")
-    tables = (TableSpec("shops", 30, dim=2, ids="RowNumber"), TableSpec("users", 300))
-    found = taken(benches(store, 2, tables, 2, restore_from=key, by_name=rules))
-    assert [found["shops", row] for row in range(30)] == [old["shops", row] for row in range(30)]
+    expected = {row: (old if row < 90 else fresh)["shops", row] for row in range(shops)}
+    assert {row: found["shops", row] for row in range(shops)} == expected
 
 
 def test_quantised_saves_are_read_as_by_the_same_tables() -> None:
-    store = MemoryStore()
+    store, again = MemoryStore(), MemoryStore()
     key, _ = anchored(store, 2, bits=8)
+    again.objects.update(store.objects)
     whole = taken(benches(store, 2, OLD, restore_from=key))
-    found = taken(benches(MemoryStoreOf(store), 3, NEW, restore_from=key, by_name=RULES))
+    found = taken(benches(again, 3, NEW, restore_from=key, by_name=RULES))
     assert all(found["users", row] == whole["users", row] for row in range(300))
-
-
-class MemoryStoreOf(MemoryStore):
-    """A store that begins with the objects of another."""
-
-    def __init__(self, other: MemoryStore) -> None:
-        super().__init__()
-        self.objects.update({key: data for key, data in other.objects.items() if not key.startswith("heir")})
 
 
 def test_an_anchor_that_lacks_a_shards_save_is_damaged() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from cpr_contract.choices import Bits
-from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows, pack, packed_bytes, record_bytes, unpack
+from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows, pack, packed_bytes, unpack
 from cpr_trainer.errors import DivergedError
 
 Floats = NDArray[np.float32]
@@ -77,13 +75,6 @@ def test_records_never_change(bits: Bits, values: list[float], expected: str) ->
     assert decode_rows(records, len(values), bits).tolist() == rows.tolist()
 
 
-@pytest.mark.parametrize(("bits", "size"), [(32, 76), (8, 8 + 19), (4, 8 + 10), (3, 8 + 8), (2, 8 + 5)])
-def test_sizes_are_exact(bits: Bits, size: int) -> None:
-    rows = np.random.default_rng(0).normal(size=(3000, 19)).astype(np.float32)
-    assert record_bytes(19, bits) == size
-    assert encode_rows(rows, bits).shape == (3000, size)
-
-
 def test_32_bits_keep_everything() -> None:
     rows = np.array([[np.nan, np.inf, -0.0, 1e-45], [1, -np.inf, 3.4e38, 0]], np.float32)
     assert there_and_back(rows, 32).tobytes() == rows.tobytes()
@@ -125,24 +116,11 @@ def test_a_constant_row_is_exact(bits: Bits, value: float, dim: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "ratio"), [(4, 0.90), (3, 0.85), (2, 0.70)])
-def test_the_search_comes_close_to_the_best_range(bits: Bits, ratio: float) -> None:
+def test_search_loses_less_than_the_full_range(bits: Bits, ratio: float) -> None:
     rows = np.random.default_rng(1).normal(size=(30, 16)).astype(np.float32)
     plain = squared_error(rounded_to_full_range(rows, bits), rows).sum()
     found = squared_error(there_and_back(rows, bits), rows).sum()
-    best = np.array([least_error_of_many_ranges(row, bits) for row in rows.astype(np.float64)]).sum()
-    assert found < 1.12 * best
     assert found < ratio * plain
-
-
-def least_error_of_many_ranges(row: NDArray[np.float64], bits: int) -> float:
-    levels = (1 << bits) - 1
-    least, span = row.min(), np.ptp(row)
-    errors = []
-    for left, right in product(np.linspace(0, 0.4, 41), repeat=2):
-        low, step = least + left * span, (1 - left - right) * span / levels
-        codes = np.clip(np.rint((row - low) / step), 0, levels)
-        errors.append(np.square(low + codes * step - row).sum())
-    return float(min(errors))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
@@ -152,12 +130,6 @@ def test_what_fewer_bits_cannot_hold_is_refused(bits: Bits, bad: float) -> None:
     rows[65_432, 1] = bad
     with pytest.raises(DivergedError, match=r"65432.*quantisation.mode Exact"):
         encode_rows(rows, bits)
-
-
-def test_values_of_a_row_keep_their_order() -> None:
-    rows = np.sort(np.random.default_rng(2).normal(size=(200, 33)).astype(np.float32), axis=1)
-    for bits in ALL_BITS:
-        assert (np.diff(there_and_back(rows, bits), axis=1) >= 0).all()
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])

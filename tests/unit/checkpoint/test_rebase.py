@@ -36,10 +36,6 @@ def test_on_which_saves_the_next_stands(rule: Rebase, sizes: tuple[float, ...], 
     assert basis(rule, made) == made[:stands_on]
 
 
-def test_without_a_save_the_next_is_full() -> None:
-    assert all(basis(rule, ()) == () for rule in ("Consecutive", "OneShot", "Intermittent"))
-
-
 # Fractions of 1,024 add up exactly, in whatever order.
 @given(st.lists(st.integers(0, 1023).map(lambda parts: parts / 1024), min_size=1))
 def test_the_intermittent_rule_is_that_of_check_n_run(sizes: list[float]) -> None:
@@ -47,13 +43,3 @@ def test_the_intermittent_rule_is_that_of_check_n_run(sizes: list[float]) -> Non
     for size in sizes:
         full += size
     assert pays(sizes) == (full <= (len(sizes) + 1) * sizes[-1])
-
-
-def test_steady_sizes_below_a_full_one_never_pay() -> None:
-    """Without the 1 of the full save the rule would fire at once."""
-    assert not any(pays([size] * count) for size in (0.1, 0.5, 0.99) for count in range(1, 50))
-
-
-def test_sizes_are_shares_of_a_full_save() -> None:
-    assert Link(ManifestRef("", ""), 1, 20, 80).size == 0.25
-    assert Link(ManifestRef("", ""), 1, 0, 0).size == 0.0

@@ -15,7 +15,7 @@ from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, UnknownAnchorError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, resolve_anchor, write_origin
+from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_origin
 from cpr_trainer.checkpoint.restore.dense import load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.store import ExistsError, Received, StoreUnreachableError
@@ -56,18 +56,6 @@ def test_a_shard_comes_back_bit_by_bit() -> None:
     assert (restored.step, restored.samples, restored.applied, restored.lost) == (10, 640, (10, 10), ((64, 128),))
     assert restored.ref == saved.ref
     assert seed.kind == "Seed"
-
-
-def test_rows_that_never_changed_are_not_written() -> None:
-    bench = ShardBench(MemoryStore())
-    bench.change(3, 4, 70)
-    saved = bench.save(10)
-    assert saved.manifest.rows == 3
-    assert sum(part.size_bytes for part in saved.manifest.parts) < 3 * 20 + 64
-    write_origin(bench.store, origin(1))
-    _, home = bench.restore(bench.choices()[0])
-    assert same(bench.values(home), bench.values())
-    assert ShardBench(MemoryStore()).save(10).manifest.parts == ()
 
 
 def test_whatever_is_put_last_nothing_counts_before_the_manifest() -> None:
@@ -148,28 +136,15 @@ def test_a_damaged_save_is_named_and_the_one_before_it_is_taken(damage: str) -> 
     assert same(bench.values(home), old)
 
 
-def anchored(store: MemoryStore, uid: str = "uid", ids: TableIds = ()) -> tuple[AnchorRef, list[Bench]]:
-    """An anchor at step 10 of a job of two shards."""
+def anchored(
+    store: MemoryStore, uid: str = "uid", ids: TableIds = (), applied: tuple[int, ...] = (10, 10)
+) -> tuple[AnchorRef, list[Bench]]:
+    """An anchor at step 10 of a job of two shards, of which the second has applied these steps of each rank."""
     benches = [Bench(store, index, 2) for index in (0, 1)]
-    refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),)).ref for bench in benches)
+    saves = zip(benches, ((10, 10), applied), strict=True)
+    refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),), applied=each).ref for bench, each in saves)
     meta = replace(DENSE, job_uid=uid, layout=benches[0].layout, ids=ids)
     return commit_anchor(store, meta, {"dense": torch.arange(6.0).view(2, 3)}, refs, (((64, 128),), ())), benches
-
-
-def test_a_new_generation_starts_from_its_anchor_and_from_nothing_older() -> None:
-    store = MemoryStore()
-    anchor, (_, bench) = anchored(store)
-    before = bench.values()
-    bench.change(1, 2, 3)
-    bench.save(20)  # undone by the rollback
-    (only,) = bench.choices(1, 2, anchor)
-    restored, home = bench.restore(only)
-    assert (only.kind, only.step) == ("Anchor", 10)
-    assert (restored.step, restored.samples, restored.lost) == (10, 640, ())
-    assert same(bench.values(home), before)
-    dense = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
-    assert (dense.step, dense.samples, dense.lost) == (10, 640, ())
-    assert torch.equal(dense.tensors["dense"], torch.arange(6.0).view(2, 3))
 
 
 def test_a_shard_reads_only_the_parts_that_hold_its_places() -> None:
@@ -216,6 +191,17 @@ def test_an_anchor_of_another_digest_is_damaged_and_so_is_one_whose_save_was_exc
     (only,) = bench.choices(1, 2, anchor)
     with pytest.raises(DamagedError, match="digest"):
         bench.restore(only)
+    with pytest.raises(DamagedError, match="digest"):
+        is_even(store, anchor)
+
+
+@pytest.mark.parametrize(
+    ("applied", "even"), [((10, 10), True), ((10, 11), False), ((11, 11), False), ((9, 10), False)]
+)
+def test_anchor_is_even_if_all_ranks_stand_at_its_step(applied: tuple[int, ...], *, even: bool) -> None:
+    """Any number of trainers can continue from an even anchor."""
+    store = MemoryStore()
+    assert is_even(store, anchored(store, applied=applied)[0]) == even
 
 
 def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
@@ -274,6 +260,9 @@ def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
     restored = load_dense(store, newest)
     assert (restored.step, restored.samples, restored.lost) == (15, 960, ((0, 64),))
     assert (older.step, older.key, seed.kind) == (10, anchor.key, "Seed")
+    rolled_back = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
+    assert (rolled_back.step, rolled_back.samples, rolled_back.lost) == (10, 640, ())
+    assert torch.equal(rolled_back.tensors["dense"], torch.arange(6.0).view(2, 3))
     assert load_dense(store, seed).tensors == {}
 
 
@@ -307,15 +296,6 @@ def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None
     store.put(part.key, damage(store.get(part.key)))
     with pytest.raises(DamagedError, match=part.key):
         load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
-
-
-def test_an_origin_is_written_once() -> None:
-    store = MemoryStore()
-    ref = ManifestRef("uid/gen-0001/shard-0000/inc-0001/step-000000010/manifest.json", "d")
-    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
-    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
-    with pytest.raises(ExistsError):
-        write_origin(store, origin(2))
 
 
 def test_an_origin_that_lies_elsewhere_is_not_believed() -> None:

@@ -53,12 +53,6 @@ def test_a_void_cut_is_made_up_for_at_once() -> None:
     assert schedule.announce(36, 36.0, 30, uncommitted=False) == 39
 
 
-def test_the_last_step_is_a_cut_even_if_the_one_before_is_uncommitted() -> None:
-    schedule = CutSchedule(lambda _: 20)
-    assert schedule.announce(10, 0.0, 0.0, uncommitted=False) == 13
-    assert schedule.announce(16, 1.0, 0.0, uncommitted=True) == 20
-
-
 def test_each_stop_is_a_cut_and_nothing_is_cut_close_before_it() -> None:
     def next_stop(step: int) -> int:
         return (step // 40 + 1) * 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, ClassVar
@@ -15,11 +14,12 @@ from cpr_contract.manifests import Origin
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
 from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
-from cpr_trainer.store import BucketMissingError, StoreFullError
+from cpr_trainer.store import BucketMissingError, StoreError, StoreFullError, StoreUnreachableError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin
 
 Told = SimpleQueue[News]
+FOLDER = "uid/gen-0001/shard-0000/"
 
 
 class Bench(ShardBench):
@@ -63,16 +63,6 @@ def _close_threads() -> Iterator[None]:
         Bench.made.pop().writing.close()
 
 
-def test_a_save_is_committed_and_told() -> None:
-    bench = Bench()
-    save = bench.submit(3)
-    told = bench.told()
-    assert isinstance(told, Committed)
-    assert told.save is save
-    assert (told.saved.manifest.rows, told.saved.manifest.step) == (1, 3)
-    assert bench.store.get(told.saved.ref.key)
-
-
 def test_a_failed_save_is_told_and_tried_again() -> None:
     failures = iter(range(2))
 
@@ -107,6 +97,26 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
     assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
 
 
+@pytest.mark.parametrize(
+    ("error", "stay"),
+    [(StoreFullError("No room.", "Make room."), False), (StoreUnreachableError("No answer.", "Wait."), True)],
+)
+def test_parts_of_a_replaced_save_leave_a_full_store(error: StoreError, *, stay: bool) -> None:
+    """The manifest is what fails. One whose answer is lost may be in the store, so its parts stay."""
+
+    def fail(key: str) -> None:
+        if "step-000000003/manifest" in key:
+            raise error
+
+    bench = Bench(fail)
+    bench.submit(3)
+    assert isinstance(bench.told(), SaveFailed)
+    bench.submit(6)
+    while not isinstance(bench.told(), Committed):
+        pass
+    assert any("step-000000003" in entry.key for entry in bench.store.list("uid/")) == stay
+
+
 def test_a_save_that_training_outruns_is_given_up() -> None:
     def full(_key: str) -> None:
         raise StoreFullError("No room.", "Make room.")
@@ -125,15 +135,6 @@ def test_a_save_that_training_outruns_is_given_up() -> None:
 
 def missing(_key: str) -> None:
     raise BucketMissingError("The store has no bucket.", "Create it.")
-
-
-def test_a_save_whose_bucket_vanishes_is_given_up() -> None:
-    bench = Bench(missing)
-    save = bench.submit(3)
-    told = bench.told()
-    assert isinstance(told, GivenUp)
-    assert (told.save, told.problem.reason) == (save, "BucketMissing")
-    assert bench.writing.idle
 
 
 def test_a_flush_waits_for_its_bucket() -> None:
@@ -169,19 +170,29 @@ def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone
 @pytest.mark.parametrize("damaged", [b"", b'{"contract": 2, "job_u'])
 def test_a_save_that_stands_on_nothing_replaces_an_origin_that_cannot_be_read(damaged: bytes) -> None:
     bench = Bench()
-    bench.store.put("uid/gen-0001/shard-0000/inc-0001/origin.json", damaged)
+    bench.store.put(FOLDER + "inc-0001/origin.json", damaged)
     bench.submit(3, record=origin(1))
     assert isinstance(bench.told(), Committed)
     assert [choice.step for choice in bench.choices()] == [3, 0]
 
 
-def test_a_save_does_not_replace_the_origin_that_another_process_recorded() -> None:
-    bench = Bench()
-    bench.store.put("uid/gen-0001/shard-0000/inc-0001/origin.json", to_json(origin(1, step=2)).encode())
-    bench.submit(3, record=origin(1))
+@pytest.mark.parametrize(
+    ("key", "data", "reason"),
+    [
+        ("inc-0001/origin.json", to_json(origin(1, step=2)).encode(), "ObjectExists"),  # another process recorded it
+        ("claim-0002", b"", "Superseded"),  # another incarnation restores
+        (None, b"", "BucketMissing"),
+    ],
+)
+def test_save_is_given_up_with_its_reason(key: str | None, data: bytes, reason: str) -> None:
+    bench = Bench(missing if key is None else lambda _key: None, heeds_claims=True)
+    if key is not None:
+        bench.store.put(FOLDER + key, data)
+    save = bench.submit(3, record=origin(1))
     told = bench.told()
     assert isinstance(told, GivenUp)
-    assert told.problem.reason == "ObjectExists"
+    assert (told.save, told.problem.reason) == (save, reason)
+    assert bench.writing.idle
 
 
 def next_life(bench: Bench) -> None:
@@ -220,20 +231,6 @@ def test_another_save_of_the_last_life_by_that_name_is_none_of_the_next_life(
     assert told.problem.reason == "ObjectExists"
 
 
-def test_a_save_is_not_told_once_another_incarnation_restores() -> None:
-    bench = Bench(heeds_claims=True)
-    bench.submit(3)
-    assert isinstance(bench.told(), Committed)
-    draft = bench.draft(4)
-    bench.store.put(
-        f"{draft.job_uid}/gen-{draft.generation:04d}/shard-{draft.index:04d}/claim-{draft.incarnation + 1:04d}", b""
-    )
-    bench.submit(4)
-    told = bench.told()
-    assert isinstance(told, GivenUp)
-    assert told.problem.reason == "Superseded"
-
-
 def test_an_error_that_nobody_foresaw_is_told() -> None:
     def broken(_key: str) -> None:
         raise ZeroDivisionError
@@ -245,26 +242,12 @@ def test_an_error_that_nobody_foresaw_is_told() -> None:
 
 def test_the_manifest_waits_for_leave() -> None:
     bench = Bench()
+    idle = [bench.writing.idle]
     save = bench.submit(3, may_commit=False)
     while not bench.store.list("uid/"):
         pass
     assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
-    assert not bench.writing.idle
+    idle.append(bench.writing.idle)
     save.may_commit.set()
     assert isinstance(bench.told(), Committed)
-
-
-def test_it_is_busy_until_the_commit() -> None:
-    gate, started = threading.Event(), threading.Event()
-
-    def wait(_key: str) -> None:
-        started.set()
-        gate.wait()
-
-    bench = Bench(wait)
-    assert bench.writing.idle
-    bench.submit(3)
-    assert (started.wait(), bench.writing.idle) == (True, False)
-    gate.set()
-    assert isinstance(bench.told(), Committed)
-    assert bench.writing.idle
+    assert [*idle, bench.writing.idle] == [True, False, True]

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from cpr_operator.cli.app import app
 from cpr_operator.cli.console import AnswerError, OptionError, Where
-from cpr_operator.cli.document import DocumentError, find_job
+from cpr_operator.cli.document import DocumentError
 from cpr_operator.cli.export import Model, model_of
+from cpr_operator.cli.source import find_job
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")

@@ -29,7 +29,7 @@ from cpr_operator.api.status import (
     WorkersInForce,
 )
 from cpr_operator.cli.progress import Pace, PlainProgress, Snapshot, frame, line, states
-from cpr_operator.cli.report import next_step_here, print_summary, report
+from cpr_operator.cli.report import next_step_here, print_summary, report, trained
 
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=10, samples=1000)
 FAILURE = FailureRecord(
@@ -77,6 +77,11 @@ def leader(samples: int) -> TrainerReport:
         step=1, samples=samples, samples_started=samples, total_samples=1000, waiting_for=(), silent=(), lost=(),
         problem=None, samples_per_s=123.0, auc=0.7,
     )  # fmt: skip
+
+
+def test_total_that_is_not_known_is_not_printed() -> None:
+    assert trained(Progress(samples=1000, total_samples=2000)) == "1,000 of 2,000 samples"
+    assert trained(Progress()) == "0 samples"
 
 
 def test_the_report_has_exactly_the_promised_fields() -> None:

@@ -30,7 +30,14 @@ def document(folder: Path, *, uid: str | None = UID, phase: str | None = None) -
     if phase is not None:
         anchor = {"key": "k", "digest": "d", "generation": 1, "step": 20, "samples": 200}
         forks = [{"generation": 1}, {"generation": 2, "anchor": anchor}, {"generation": 3}]
-        job["status"] = {"phase": phase, "startTime": "2026-01-01T00:00:00Z", "forks": forks}
+        full = {"type": "SnapshotsDegraded", "status": "True", "reason": "StoreFull", "message": ""}
+        job["status"] = {
+            "phase": phase,
+            "startTime": "2026-01-01T00:00:00Z",
+            "forks": forks,
+            "anchors": [anchor | {"step": 10}, anchor],
+            "conditions": [full | {"lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        }
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job), "utf-8")
     return path
@@ -42,6 +49,7 @@ class TestWhichStore:
         assert found.store == StoreSpec(f"file://{tmp_path}", None, "saves", "a")
         assert (found.job_uid, found.keep, found.phase) == (UID, 3, "Succeeded")
         assert found.forks == ((2, 20), (3, 0))
+        assert (found.recorded, found.degraded) == (20, "StoreFull")
         assert found.model is not None
 
     def test_a_file_that_was_never_applied_names_no_job(self, tmp_path: Path) -> None:
@@ -68,20 +76,25 @@ class TestWhichStore:
 
 
 @pytest.mark.parametrize(
-    ("phase", "everything", "allowed"),
+    ("phase", "degraded", "everything", "allowed"),
     [
-        (None, True, True),
-        ("Succeeded", True, True),
-        ("Failed", False, True),
-        ("Suspended", False, True),
-        ("Suspended", True, False),
-        ("Running", False, False),
-        ("Recovering", True, False),
-        ("Suspending", False, False),
+        (None, "", True, True),
+        ("Succeeded", "", True, True),
+        ("Failed", "", False, True),
+        ("Suspended", "", False, True),
+        ("Suspended", "", True, False),
+        ("Running", "", False, False),
+        ("Running", "StoreFull", False, True),
+        ("Running", "StoreFull", True, False),
+        ("Finishing", "StoreFull", False, True),
+        ("Recovering", "", True, False),
+        ("Suspending", "", False, False),
     ],
 )
-def test_a_job_that_works_with_its_saves_is_not_pruned_by_hand(phase: Any, *, everything: bool, allowed: bool) -> None:
-    source = Source(StoreSpec("file:///nowhere", None, "", ""), None, phase=phase)
+def test_job_that_works_with_its_saves_is_pruned_by_hand_only_if_these_are_degraded(
+    phase: Any, degraded: str, *, everything: bool, allowed: bool
+) -> None:
+    source = Source(StoreSpec("file:///nowhere", None, "", ""), None, phase=phase, degraded=degraded)
     if allowed:
         check_phase(source, everything=everything)
     else:

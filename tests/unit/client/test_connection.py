@@ -107,12 +107,9 @@ def connection(server: Server, tmp_path: Path) -> Iterator[Connection]:
     connection.close()
 
 
-def test_the_namespace_is_that_of_the_context(connection: Connection) -> None:
-    assert connection.namespace == "team"
-
-
 def test_a_line_comes_when_it_is_printed(server: Server, connection: Connection) -> None:
-    lines = follow_log(connection, Member("team", "job", "shard", 1), Span())
+    assert connection.namespace == "team", "that of the context"
+    lines = follow_log(connection, Member(connection.namespace, "job", "shard", 1), Span())
     assert next(lines) == "first\n"
     assert not server.goes_on.is_set()
     server.goes_on.set()

@@ -85,29 +85,24 @@ async def test_nothing_is_written_after_the_term_and_everything_can_be_read(
         await server.close()
 
 
-SERVER = "https://10.96.0.1:443"
+PROXY = "http://proxy.example:3128"
 
 
-@pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [
+        ({}, None),
+        ({"HTTP_PROXY": PROXY}, None),
+        ({"HTTP_PROXY": "http://plain.example:3128", "HTTPS_PROXY": PROXY}, PROXY),
+        *(({"HTTPS_PROXY": PROXY, "NO_PROXY": excepted}, None) for excepted in ("10.96.0.1", "10.96.0.1:443", "*")),
+    ],
+)
+def test_the_proxy_for_the_scheme_of_the_server_is_taken(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], proxy: str | None
+) -> None:
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-
-
-def test_without_one_the_server_is_reached_directly() -> None:
-    assert environment_proxy(SERVER) is None
-
-
-def test_the_one_for_the_url_s_scheme_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://plain.example:3128")
-    assert environment_proxy(SERVER) is None
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
-    assert environment_proxy(SERVER) == "http://proxy.example:3128"
-
-
-@pytest.mark.parametrize("excepted", ["10.96.0.1", "10.96.0.1:443", "*"])
-def test_a_server_that_is_excepted_is_reached_directly(monkeypatch: pytest.MonkeyPatch, excepted: str) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
-    monkeypatch.setenv("NO_PROXY", excepted)
-    assert environment_proxy(SERVER) is None
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert environment_proxy("https://10.96.0.1:443") == proxy

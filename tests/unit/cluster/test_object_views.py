@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from cpr_operator.cluster.kubernetes import has_restart_rules
-from cpr_operator.cluster.views import ContainerView, job_view, pod_view
-from cpr_operator.failures import Failure, Kind, classify
+from cpr_operator.cluster.views import ContainerView, Hindrance, job_view, pod_view
+from cpr_operator.failures import Failure, Kind, Trouble, classify
 
 LABELS = {
     "cprjob.io/job": "j",
@@ -53,9 +53,6 @@ def test_the_main_container_is_found_by_name(raw: dict[str, Any], container: Con
 def test_labels_say_who_a_pod_is() -> None:
     view = pod_view(pod({}, annotations={"cprjob.io/roster-version": "7"}))
     assert (view.role, view.index, view.incarnation, view.roster_version) == ("shard", 3, 2, 7)
-
-
-def test_a_pod_without_our_labels_is_nobody() -> None:
     view = pod_view({"metadata": {"name": "p", "uid": "u", "labels": {"cprjob.io/index": "x"}}})
     assert (view.role, view.index, view.incarnation, view.roster_version) == ("", -1, -1, -1)
     assert (view.phase, view.owner_uid, view.host) == ("Pending", "", "")
@@ -83,15 +80,11 @@ def test_conditions_count_only_in_the_state_that_means_trouble() -> None:
     assert (good.disruption, good.unschedulable) == ("", "")
 
 
-def test_a_deletion_has_an_end_and_a_grace() -> None:
+def test_a_deletion_has_an_end_and_a_grace_and_ports_follow_the_environment() -> None:
     view = pod_view(pod({}, deletionTimestamp="1970-01-01T00:01:40Z", deletionGracePeriodSeconds=30))
     assert (view.deleting_until, view.deletion_grace_s) == (100.0, 30)
-    assert pod_view(pod({})).deleting_until is None
-
-
-def test_ports_follow_the_environment() -> None:
     raw = pod({})
-    assert pod_view(raw).port_base == 7070
+    assert (pod_view(raw).deleting_until, pod_view(raw).port_base) == (None, 7070)
     raw["spec"] = {"containers": [{"name": "main", "env": [{"name": "CPR_PORT_BASE", "value": "21000"}]}]}
     assert pod_view(raw).port_base == 21000
 
@@ -107,6 +100,67 @@ def test_a_job_without_spec_and_status_is_a_view_too() -> None:
     view = job_view({"metadata": meta})
     assert (view.generation, view.created, view.deleting, view.spec, view.status) == (0, 9.0, False, {}, {})
     assert job_view({"metadata": {**meta, "deletionTimestamp": "1970-01-01T00:00:10Z"}}).deleting
+
+
+STARTS = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "hindrance", "told"),
+    [
+        (
+            {
+                "initContainerStatuses": [
+                    {"name": "fetch", "state": BACK_OFF, "lastState": {"terminated": {"exitCode": 2}}}
+                ]
+            },
+            Hindrance("fetch", "CrashLoopBackOff", "back-off 40s", 2),
+            "container fetch: back-off 40s (it ended with exit code 2)",
+        ),
+        (
+            {"initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 2, "reason": "Error"}}}]},
+            Hindrance("fetch", "Error", "", 2),
+            "container fetch: Error (it ended with exit code 2)",
+        ),
+        (
+            {"containerStatuses": [STARTS, {"name": "log", "state": PULLS}]},
+            Hindrance("log", "ImagePullBackOff", "no such image"),
+            "container log: no such image",
+        ),
+        ({"initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 0}}}]}, None, ""),
+        ({"containerStatuses": [STARTS, {"name": "log", "state": {"terminated": {"exitCode": 1}}}]}, None, ""),
+        (
+            {"containerStatuses": [STARTS, {"name": "log", "state": {"waiting": {"reason": "PodInitializing"}}}]},
+            None,
+            "",
+        ),
+    ],
+)
+def test_another_container_that_keeps_a_pod_from_starting_is_named(
+    status: dict[str, Any], hindrance: Hindrance | None, told: str
+) -> None:
+    raw = pod({"containerStatuses": [STARTS], "phase": "Pending"} | status)
+    view = pod_view(raw)
+    assert view.hindrance == hindrance
+    found = classify(view)
+    assert (found is None) is (hindrance is None)
+    assert not isinstance(found, Trouble) or (found.reason, found.message) == (hindrance and hindrance.reason, told)
+    failed = classify(pod_view(raw | {"status": raw["status"] | {"phase": "Failed"}}))
+    assert isinstance(failed, Failure)
+    assert failed.message == (told or "the pod failed"), "as of an init container that is not tried again"
+
+
+def test_a_scheduling_gate_is_no_lack_of_capacity() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gates are not empty"}
+    raw = pod({"phase": "Pending", "conditions": [gated]})
+    raw["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    view = pod_view(raw)
+    assert (view.gates, view.unschedulable) == (("example.com/quota",), "")
+    found = classify(view)
+    assert isinstance(found, Trouble)
+    assert (found.reason, "example.com/quota" in found.message) == ("SchedulingGated", True)
 
 
 OOM = ("OOMKilled", 137)
@@ -188,21 +242,7 @@ def test_the_second_end_says_what_it_was() -> None:
     assert (found.kind, found.exit_code) == (Kind.OOM_KILLED, 137)
 
 
-@pytest.mark.parametrize(
-    ("major", "minor", "has"),
-    [
-        ("1", "34", False),
-        ("1", "34+", False),
-        ("1", "35", True),
-        ("1", "35+", True),
-        ("1", "36.2", True),
-        ("2", "0", True),
-    ],
-)
-def test_servers_have_restart_rules_from_1_35_on(major: str, minor: str, *, has: bool) -> None:
-    assert has_restart_rules({"major": major, "minor": minor}) is has
-
-
-@pytest.mark.parametrize("version", [{}, {"major": "", "minor": ""}, {"major": "one", "minor": "many"}])
-def test_a_server_that_does_not_tell_has_none(version: dict[str, str]) -> None:
-    assert not has_restart_rules(version)
+def test_servers_have_restart_rules_from_1_35_on() -> None:
+    has, lacks = ("1.35", "1.35+", "1.36.2", "2.0"), ("1.34", "1.34+", ".", "one.many")
+    versions = [dict(zip(("major", "minor"), each.split(".", 1), strict=True)) for each in (*has, *lacks)]
+    assert [has_restart_rules(version) for version in (*versions, {})] == [True] * len(has) + [False] * 5

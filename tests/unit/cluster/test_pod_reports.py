@@ -36,21 +36,21 @@ PATIENCE_S = 3600.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def pod_at(port: int, job: str = "o", uid: str = "u") -> PodView:
-    return PodView("p", uid, job, "shard", 0, 1, "Running", 0.0, host="127.0.0.1", port_base=port - 1)
+def pod_at(port: int, job: str = "o", uid: str = "u", host: str = "127.0.0.1") -> PodView:
+    return PodView("p", uid, job, "shard", 0, 1, "Running", 0.0, host=host, port_base=port - 1)
 
 
 @asynccontextmanager
-async def pod_that(answers: Handler) -> AsyncIterator[PodView]:
+async def pod_that(answers: Handler, host: str = "127.0.0.1") -> AsyncIterator[PodView]:
     app = web.Application()
     app.router.add_get("/status", answers)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, host, 0)
     await site.start()
     port = runner.addresses[0][1]
     try:
-        yield pod_at(port)
+        yield pod_at(port, host=host)
     finally:
         await runner.cleanup()
 
@@ -62,11 +62,13 @@ async def fetcher() -> AsyncIterator[ReportFetcher]:
     await made.close()
 
 
-async def test_a_pod_is_told_what_is_recorded(fetcher: ReportFetcher) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_a_pod_is_told_what_is_recorded(fetcher: ReportFetcher, host: str) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=request.headers.get(RECORDED_HEADER, "nothing"))
 
-    async with pod_that(answer) as pod:
+    async with pod_that(answer, host) as pod:
+        assert await reaches(pod)
         assert await fetcher.fetch(pod, PATIENCE_S, MOST, '{"anchor": "job/7"}') == b'{"anchor": "job/7"}'
         assert await fetcher.fetch(pod, PATIENCE_S, MOST) == b"nothing"
 
@@ -81,10 +83,7 @@ async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> No
     for handler in (fail, flood):
         async with pod_that(handler) as pod:
             assert await fetcher.fetch(pod, PATIENCE_S, MOST) is None
-
-
-async def test_nobody_listening_is_no_report(fetcher: ReportFetcher) -> None:
-    assert await fetcher.fetch(pod_at(2), PATIENCE_S, MOST) is None
+    assert await fetcher.fetch(pod_at(2), PATIENCE_S, MOST) is None, "nothing listens there"
 
 
 async def test_a_packed_report_is_refused_and_never_unpacked(

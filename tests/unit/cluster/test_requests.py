@@ -15,7 +15,7 @@ from kubernetes.aio import client as kubernetes_client
 from cpr_operator.cluster.api_server import AT_ONCE, WRITES_PER_S, ApiServer
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.protocol import BusyError, ConflictError, Priority
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.cluster.watched import KEPT_S, Watched
 from cpr_operator.election import ClusterLeases
 
@@ -164,6 +164,33 @@ async def test_a_job_is_read_again_after_a_conflict(cluster: KubernetesCluster, 
         await cluster.write_status(job, {})
     with pytest.raises(ConflictError):  # the server is asked, which answers everything like that
         await cluster.get_job("outdated", "job", cached=True)
+
+
+async def test_newest_warning_of_a_pod_is_the_one_that_happened_last() -> None:
+    asked = list[web.Request]()
+
+    def event(reason: str, **stamps: Any) -> dict[str, Any]:
+        return {"reason": reason, "message": f"what {reason} says", "lastTimestamp": None, **stamps}
+
+    listed = [
+        event("Old", lastTimestamp="2026-01-01T00:00:01Z"),
+        event("Repeated", eventTime="2026-01-01T00:00:00Z", series={"lastObservedTime": "2026-01-01T00:00:09Z"}),
+        event("Once", eventTime="2026-01-01T00:00:05.000000Z"),
+    ]
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request)
+        return web.json_response({"metadata": {}, "items": listed})
+
+    async with serving(answer) as configuration:
+        cluster = KubernetesCluster(ApiServer(configuration), lambda: 0.0, Watched(lambda: 0.0))
+        pod = replace(POD, namespace="n")
+        assert await cluster.newest_warning(pod) == PodWarning("Repeated", "what Repeated says")
+        assert asked[0].path == "/api/v1/namespaces/n/events"
+        assert asked[0].query["fieldSelector"] == "involvedObject.uid=uid,type=Warning"
+        listed.clear()
+        assert await cluster.newest_warning(pod) is None
+        await cluster.close()
 
 
 async def test_all_priorities_share_one_ration_of_writes(cluster: KubernetesCluster) -> None:

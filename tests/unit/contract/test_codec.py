@@ -5,8 +5,10 @@ import json
 import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cpr_contract.codec import ContractError, from_dict, from_json, to_json
+from cpr_contract.codec import ContractError, from_dict, from_json, to_json, to_utf8, within_limits
 from cpr_contract.limits import (
     MAX_ANCHORS,
     MAX_MEMBERS,
@@ -15,8 +17,9 @@ from cpr_contract.limits import (
     MAX_SHARDS,
     MAX_TRAINERS,
     longest_report,
+    united,
 )
-from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import Problem, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters, Peer, TrainerRoster
 from cpr_operator import ledger
 
@@ -54,15 +57,8 @@ REPORT = ShardReport(
 )
 
 
-def test_a_document_survives_json() -> None:
+def test_a_document_survives_json_and_an_unknown_key_of_a_newer_writer_is_ignored() -> None:
     assert from_json(TrainerRoster, to_json(ROSTER)) == ROSTER
-
-
-def test_equal_documents_give_equal_bytes() -> None:
-    assert to_json(ROSTER) == to_json(dataclasses.replace(ROSTER))
-
-
-def test_an_unknown_key_is_ignored_so_that_newer_writers_can_be_read() -> None:
     text = to_json(ROSTER).replace('{"anchor"', '{"colour":"red","anchor"', 1)
     assert from_json(TrainerRoster, text) == ROSTER
 
@@ -136,11 +132,38 @@ def test_the_longest_lists_of_a_leader_fit_into_its_longest_report() -> None:
     assert len(to_json(small)) <= longest_report(2)
 
 
-def test_brackets_without_end_are_refused() -> None:
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_text_that_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match="not JSON"):
-        from_json(ShardReport, "[" * 100_000)
+        from_json(ShardReport, text)
 
 
-def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(ContractError, match="not JSON"):
-        from_json(TrainerRoster, "{")
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)), min_size=1, max_size=40), st.integers(1, 40))
+def test_fewer_ranges_hold_all_of_more(drawn: list[tuple[int, int]], most: int) -> None:
+    ranges = tuple((start, start + size) for start, size in drawn)
+    found = united(ranges, most)
+    assert len(found) == min(most, len(ranges))
+    assert all(any(start <= first and end <= last for start, last in found) for first, end in ranges)
+
+
+def test_report_is_as_long_as_its_reader_takes() -> None:
+    """More ranges than there is room for hold all that is lost; of lives and anchors the last ones stay."""
+    lost = tuple((10 * place, 10 * place + 1) for place in range(5000))
+    lives = tuple((life, 0.5) for life in range(20))
+    silent = tuple(f"trainer/{rank}" for rank in range(2000))
+    report = dataclasses.replace(REPORT, lost=lost, in_place_s=lives, silent=silent)
+    with pytest.raises(ContractError, match="at most"):
+        from_json(ShardReport, to_json(report))
+    read = from_json(ShardReport, to_json(within_limits(report)))
+    assert (len(read.lost), read.lost[0][0], read.lost[-1][1]) == (2048, 0, 49991)
+    assert [life for life, _ in read.in_place_s] == [*range(12, 20)]
+    assert len(to_json(within_limits(report))) < longest_report(1)
+    short = dataclasses.replace(report, lost=lost[:7], in_place_s=(), silent=())
+    assert within_limits(short) is short
+
+
+@pytest.mark.parametrize("name", ["ascii", "\u0436", "\U0001f600", "\ud800", "\x00"])
+def test_utf8_reads_as_escapes_do(name: str) -> None:
+    problem = Problem(name, "", "")
+    assert from_json(Problem, to_utf8(problem)) == problem
+    assert len(to_utf8(problem)) <= len(to_json(problem))

@@ -12,20 +12,15 @@ ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd svei8mm{} dgh\nC
 OLD, NEW = X86.format(""), X86.format(" avx512_bf16")
 
 
-@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "avx_ne_convert"])
-def test_any_of_the_instructions_of_x86_will_do(flag: str) -> None:
-    assert has_bf16(X86.format(f" {flag}")) is True
-
-
-def test_an_x86_without_them_has_none() -> None:
-    assert has_bf16(OLD) is False
-    assert has_bf16(X86.format(" avx512_vnni")) is False, "of the same family, and not it"
-
-
-def test_arm_names_it_by_itself() -> None:
-    assert has_bf16(ARM.format(" bf16")) is True
-    assert has_bf16(ARM.format("")) is False
-    assert has_bf16(ARM.format(" svebf16x")) is False
+@pytest.mark.parametrize(
+    ("cpuinfo", "has", "lacks"),
+    [(X86, ["avx512_bf16", "amx_bf16", "avx_ne_convert"], ["", "avx512_vnni"]), (ARM, ["bf16"], ["", "svebf16x"])],
+)
+def test_the_flags_of_a_processor_tell_whether_it_computes_in_bf16(
+    cpuinfo: str, has: list[str], lacks: list[str]
+) -> None:
+    assert [has_bf16(cpuinfo.format(f" {flag}")) for flag in has] == [True] * len(has)
+    assert [has_bf16(cpuinfo.format(f" {flag}")) for flag in lacks] == [False] * len(lacks)
 
 
 @pytest.mark.parametrize("text", ["", "processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64imafdc\n"])

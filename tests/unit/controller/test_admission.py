@@ -40,16 +40,11 @@ async def test_a_template_that_grants_more_starts_no_pods_until_it_is_corrected(
     assert house.status.phase == "Running"
 
 
-async def test_where_users_are_trusted_it_starts() -> None:
-    house = House(spec(shards__template=HOST))
-    await house.go(10)
-    assert house.status.phase == "Running"
-
-
 async def test_a_job_that_trains_keeps_the_template_that_it_started_with() -> None:
     """Its operator was one that restricted nothing; what it may not do is judged when it resumes."""
     house = House(spec(shards__template=HOST))
     await house.go(10)
+    assert house.status.phase == "Running"
     restricted(house)
     house.cluster.kill("shard", 1)
     await house.go(10)
@@ -62,7 +57,7 @@ async def test_a_job_that_trains_keeps_the_template_that_it_started_with() -> No
 
 
 @pytest.mark.parametrize("role", ["trainer", "shard"])
-async def test_a_pod_that_the_api_server_does_not_take_is_told_in_its_words(role: str) -> None:
+async def test_a_pod_that_the_api_server_refuses_is_reported_in_its_words_at_the_start_and_on_resume(role: str) -> None:
     house = House()
     refuse(house, role)
     wake = await house.go(3)
@@ -73,14 +68,9 @@ async def test_a_pod_that_the_api_server_does_not_take_is_told_in_its_words(role
     del house.cluster.check_pod
     await house.go(10)
     assert house.status.phase == "Running"
-
-
-async def test_pods_are_tried_when_a_job_resumes_too() -> None:
-    house = House()
-    await house.go(10)
     house.cluster.set_spec("job", suspend=True)
     await house.go(20)
-    refuse(house, "trainer")
+    refuse(house, role)
     house.cluster.set_spec("job", suspend=False)
     await house.go(2)
     assert (house.status.phase, house.condition("PodsReady")[1]) == ("Suspended", "CreateRefused")

@@ -12,7 +12,7 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, PassInput, reconcile
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 
 
@@ -29,7 +29,7 @@ class Meanwhile:
 
     async def run(self, job: dict[str, Any]) -> None:
         """A pass over the job, and another job beside it."""
-        cluster = FakeCluster(2000)
+        cluster = SimulatedCluster(2000)
         cluster.add_job("job", job)
 
         async def another_job() -> None:
@@ -76,7 +76,7 @@ async def test_rules_are_evaluated_once_for_each_generation(monkeypatch: pytest.
         return parse_spec(given, checked=checked)
 
     monkeypatch.setattr(reading, "parse_spec", counted)
-    cluster = FakeCluster(2000)
+    cluster = SimulatedCluster(2000)
     cluster.add_job("job", spec())
     passes = Controller(cluster, lambda: cluster.now)
     for _ in range(3):  # each writes a status, so that the next one reads the job anew

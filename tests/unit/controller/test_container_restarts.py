@@ -37,7 +37,7 @@ class Server:
 
 
 @pytest.mark.parametrize("has", [True, False])
-async def test_a_job_has_rules_for_its_shards_if_the_cluster_knows_them_when_it_starts(*, has: bool) -> None:
+async def test_shards_have_restart_rules_if_the_cluster_knows_them_when_the_job_starts_or_resumes(*, has: bool) -> None:
     house = House()
     server = Server(house, has=has)
     await house.go(8)
@@ -51,18 +51,12 @@ async def test_a_job_has_rules_for_its_shards_if_the_cluster_knows_them_when_it_
     assert len(server.pods) > 5
     assert server.with_rules() == ({"shard"} if has else set()), "as it began"
     assert server.asked == asked
-
-
-async def test_a_job_that_resumes_asks_again() -> None:
-    house = House()
-    server = Server(house, has=False)
-    await house.go(8)
     house.cluster.set_spec("job", suspend=True)
     await house.go(20)
     suspended = house.status
     assert suspended.phase == "Suspended"
-    server.has = True
+    server.pods.clear()
     house.cluster.set_spec("job", suspend=False)
     await house.go(12)
     assert house.status.phase == "Running"
-    assert server.with_rules() == {"shard"}
+    assert server.with_rules() == (set() if has else {"shard"}), "a job that resumes asks again"

@@ -6,10 +6,21 @@ import pytest
 
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
-from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
-from simulation.control_plane.cluster import FakeCluster
+from cpr_operator.memory import LOOK_UP_S
+from cpr_operator.reconcile.deadlines import EXCEEDED, PAUSE_S, RECOVERY_EXCEEDED
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TICK_S, Simulation
-from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
+from simulation.control_plane.workload import (
+    Scenario,
+    after,
+    any_node,
+    no_node,
+    phase,
+    resume,
+    spec,
+    suspend,
+    trained,
+)
 
 LONG = 1_000_000  # samples: the job is not over before the test is
 DEADLINE_S = 60.0
@@ -35,7 +46,7 @@ async def until(driver: Simulation, condition: Callable[[Status], bool]) -> None
         await driver.controller.run_pass("default", "job")
 
 
-def pass_time(cluster: FakeCluster, seconds: float) -> None:
+def pass_time(cluster: SimulatedCluster, seconds: float) -> None:
     """The operator is away, and pods go on."""
     for _ in range(int(seconds / TICK_S)):
         cluster.tick(TICK_S)
@@ -66,7 +77,7 @@ async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trai
     await until(driver, started)
     pass_time(driver.cluster, DEADLINE_S + 40)
     if restarted:
-        driver.controller = driver._controller()
+        driver.take_over()
     unheard(driver, 1)
     await driver.controller.run_pass("default", "job")
     assert driver.status().phase == "Starting"
@@ -94,7 +105,7 @@ async def test_pods_have_their_time_from_when_the_operator_could_tell_them_of_ea
     while not any(pod.phase == "Pending" for pod in driver.cluster.pods.values()):
         await driver.controller.run_pass("default", "job")
     pass_time(driver.cluster, DEADLINE_S + 40)  # all run, and no trainer knows a shard's address
-    driver.controller = driver._controller()
+    driver.take_over()
     await until(driver, lambda status: status.phase != "Starting")
     assert driver.status().phase == "Running"
 
@@ -127,12 +138,98 @@ async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remed
     assert "startupDeadlineSeconds" in failed.message
 
 
-def _store(*, down: bool) -> Callable[[FakeCluster], None]:
+async def test_a_volume_that_cannot_be_mounted_is_named_before_and_after_the_deadline() -> None:
+    words = 'MountVolume.SetUp failed for volume "data": secret "lake" not found'
+    driver = a_driver()
+    driver.cluster.mounts["shard/1"] = words
+    await until(driver, lambda status: any(t.state == "Joining" for t in status.trainers))
+    ready = said(driver.status(), "PodsReady")
+    assert ready is not None
+    assert ready.message.startswith("waiting for shard/1 to start; ")
+    assert ready.message.endswith("trainer/0, trainer/1 run, and are not ready before that")
+    await until(driver, lambda status: any(c.reason == "FailedMount" for c in status.conditions))
+    ready = said(driver.status(), "PodsReady")
+    assert ready is not None
+    assert ready.message.startswith(f"shard/1: {words}; ")
+    await until(driver, lambda status: status.phase == "Failed")
+    failed = said(driver.status(), "Failed")
+    assert failed is not None
+    assert failed.message.startswith(f"not all pods were ready within 60 s: shard/1; shard/1: {words}")
+    assert set(driver.cluster.looked_up) == {"job-12345-shard-1-1"}
+    assert len(driver.cluster.looked_up) <= 60 / LOOK_UP_S + 1
+
+
+async def recovering(victim: str, **changes: object) -> Simulation:
+    """A job that has lost a member, for whose replacement there is no node."""
+    driver = Simulation(Scenario("recovering", (), spec(data__samples=LONG, recovery__deadlineSeconds=30, **changes)))
+    driver.cluster.total = LONG
+    await until(driver, lambda status: status.progress.samples > 900)
+    no_node(driver.cluster)
+    driver.cluster.kill(*("trainer", 0) if victim == "leader" else (victim, 1))
+    return driver
+
+
+@pytest.mark.parametrize("replay", ["Off", "Auto"])
+@pytest.mark.parametrize("victim", ["shard", "trainer", "leader"])
+async def test_recovery_deadline_gives_nodes_back_and_the_job_resumes(victim: str, replay: str) -> None:
+    driver = await recovering(victim, recovery__replay={"mode": replay})
+    since = driver.cluster.now
+    await until(driver, lambda status: status.phase == "Suspending")
+    assert 30 <= driver.cluster.now - since < 40
+    await until(driver, lambda status: status.phase == "Suspended")
+    suspended = said(driver.status(), "Suspended")
+    assert suspended is not None
+    assert (suspended.status, suspended.reason) == ("True", RECOVERY_EXCEEDED)
+    name = "trainer/0" if victim == "leader" else f"{victim}/1"
+    for words in (f"within 30 s: {name}; {name}: 0/3 nodes", "spec.recovery.deadlineSeconds"):
+        assert words in suspended.message
+    assert driver.cluster.pods == {}
+    any_node(driver.cluster)
+    before = driver.status().progress.samples
+    await until(driver, lambda status: status.phase == "Running" and status.progress.samples > before)
+    assert driver.cluster.now - since < 2 * PAUSE_S
+    assert driver.status().counters.generation == 1, "the loss of a shard fits the budget"
+    assert victim == "shard" or not any(driver.status().ledger.ranges)
+
+
+async def test_recovery_deadline_fails_the_job_if_that_is_asked_for_later() -> None:
+    driver = await recovering("trainer")
+    await driver.passes(20)
+    recovery = driver.cluster.jobs["default", "job"].spec["recovery"]
+    driver.cluster.set_spec("job", recovery={**recovery, "onDeadline": "Fail"})
+    await until(driver, lambda status: status.phase == "Failed")
+    failed = said(driver.status(), "Failed")
+    assert failed is not None
+    assert failed.reason == RECOVERY_EXCEEDED
+    assert "trainer/1: 0/3 nodes" in failed.message
+
+
+async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_replacement_runs() -> None:
+    driver = await recovering("shard", recovery__onShardLoss="Degrade", accuracyBudget__portionOfLostSamples=0.9)
+    assert await phases_within(driver, 60) == {"Recovering"}
+    driver = await recovering("shard")
+    any_node(driver.cluster)
+    _store(down=True)(driver.cluster)
+    assert await phases_within(driver, 60) == {"Recovering"}, "it restores"
+    driver = await recovering("trainer")
+    unheard(driver, 10**6)
+    assert await phases_within(driver, 60) == {"Recovering"}, "nobody knows whether it trains"
+
+
+async def phases_within(driver: Simulation, seconds: float) -> set[str]:
+    found: set[str] = set()
+    for _ in range(int(seconds / TICK_S)):
+        await driver.passes(1)
+        found.add(driver.status().phase)
+    return found
+
+
+def _store(*, down: bool) -> Callable[[SimulatedCluster], None]:
     return lambda cluster: setattr(cluster.plane().store, "down", down)
 
 
 async def test_a_resume_whose_store_is_away_is_suspended_and_ends_well_once_it_is_back() -> None:
-    def away_and_resumed(cluster: FakeCluster) -> None:
+    def away_and_resumed(cluster: SimulatedCluster) -> None:
         _store(down=True)(cluster)
         resume(cluster)
 

@@ -17,7 +17,7 @@ from cpr_operator.controller import Controller
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, reconcile
 from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, kept_anchors, location
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.deletions import DELETIONS, WITH_SAVES, end_of_deletion
 from simulation.control_plane.run import RunResult, Simulation, input_in_mid_training
 from simulation.control_plane.workload import spec
@@ -42,6 +42,7 @@ async def live(name: str) -> RunResult:
     """The scenario's end. It runs once."""
     if name not in LIVES:
         LIVES[name] = await Simulation(BY_NAME[name]).run()
+        assert ("default", "job") not in LIVES[name].cluster.jobs
     return LIVES[name]
 
 
@@ -143,20 +144,13 @@ async def test_a_job_that_never_began_goes_at_once() -> None:
     assert life.cluster.events == {}
 
 
-async def test_the_finalizer_is_there_before_the_first_status_is_written() -> None:
-    cluster = FakeCluster(2000)
-    cluster.add_job("job", WITH_SAVES)
-    await Controller(cluster, lambda: cluster.now).run_pass("default", "job")
-    assert cluster.calls[:2] == ["set_finalizers", "write_status"]
-    assert cluster.jobs["default", "job"].finalizers == (FINALIZER,)
-
-
-async def test_the_finalizers_of_others_are_left_alone() -> None:
-    cluster = FakeCluster(2000)
-    job = cluster.add_job("job", WITH_SAVES)
-    job = await cluster.set_finalizers(job, ("somebody/else",))
+async def test_the_finalizer_is_set_before_the_first_status_is_written_and_others_are_left_alone() -> None:
+    cluster = SimulatedCluster(2000)
+    await cluster.set_finalizers(cluster.add_job("job", WITH_SAVES), ("somebody/else",))
+    cluster.calls.clear()
     controller = Controller(cluster, lambda: cluster.now)
     await controller.run_pass("default", "job")
+    assert cluster.calls[:2] == ["set_finalizers", "write_status"]
     assert cluster.jobs["default", "job"].finalizers == ("somebody/else", FINALIZER)
     cluster.set_spec("job", **spec())
     await controller.run_pass("default", "job")

@@ -7,10 +7,12 @@ import random
 import pytest
 
 from cpr_contract import env
-from cpr_contract.codec import from_json
-from cpr_contract.roster import ShardRoster, is_signed
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.reports import RosterNote
+from cpr_contract.roster import ShardRoster, TrainerRoster, is_signed, unseal
 from cpr_operator.controller import Controller
-from simulation.control_plane.cluster import FakeCluster
+from cpr_operator.reconcile.observe import recorded_in
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TIMING, Simulation
 from simulation.control_plane.workload import Scenario, spec
 
@@ -24,7 +26,7 @@ async def driver() -> Simulation:
     return made
 
 
-def key_of(cluster: FakeCluster) -> bytes:
+def key_of(cluster: SimulatedCluster) -> bytes:
     (secret,) = cluster.secrets.values()
     return str(secret["stringData"][env.KEY_NAME]).encode()
 
@@ -62,3 +64,25 @@ async def test_an_operator_that_did_not_make_the_key_sends_nothing_and_promotes_
     assert driver.status().shards[1].pod == spare.name
     assert cluster.pods[spare.name].meta["labels"][env.LABEL_INDEX] == "1"
     assert cluster.sent == []
+
+
+async def test_leader_gets_what_is_recorded_sealed_or_in_its_roster_from_an_operator_without_the_key(
+    driver: Simulation,
+) -> None:
+    """Whoever else asks for its report cannot have it delete anchors."""
+    cluster, held = driver.cluster, recorded_in(driver.status())
+    leader, key = cluster.member("trainer", 0).name, key_of(cluster)
+    assert held.anchor
+    await driver.passes(1)
+    sealed = cluster.recorded[leader]
+    assert unseal(key, leader, sealed) == to_json(held)
+    for forged in (sealed.replace(held.anchor, "job/8"), to_json(held), ""):
+        assert unseal(key, leader, forged) is None
+    assert unseal(key, "another", sealed) is None
+    assert "recorded" not in cluster.pods[leader].meta["annotations"][env.ANNOTATION_ROSTER]
+    driver.controller = Controller(cluster, lambda: cluster.now, timing=TIMING, rng=random.Random(1))
+    await driver.passes(2)
+    assert cluster.recorded[leader] == ""
+    roster = cluster.pods[leader].meta["annotations"][env.ANNOTATION_ROSTER]
+    assert from_json(RosterNote, roster).recorded == recorded_in(driver.status())
+    assert from_json(TrainerRoster, roster).counters == driver.status().counters.to_contract()

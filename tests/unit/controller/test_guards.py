@@ -70,19 +70,14 @@ class Guarded(House):
         self.cluster.apply = refusing
 
 
-async def test_the_pods_know_what_their_key_is_called() -> None:
-    house = Guarded()
-    await house.begin()
-    for pod in house.cluster.pods.values():
-        (main,) = pod.manifest["spec"]["containers"]
-        values = {each["name"]: each.get("value") for each in main["env"]}
-        assert values[env.KEY_DIGEST] == key_digest(house.key_of(pod).encode())
-
-
 async def test_a_key_that_is_lost_is_made_anew_for_all_and_nothing_is_lost() -> None:
     house = Guarded()
     await house.begin()
     before = {pod.uid for pod in house.cluster.pods.values()}
+    for pod in house.cluster.pods.values():
+        (main,) = pod.manifest["spec"]["containers"]
+        values = {each["name"]: each.get("value") for each in main["env"]}
+        assert values[env.KEY_DIGEST] == key_digest(house.key_of(pod).encode())
     house.cluster.secrets.clear()
     await house.go(4)
     assert house.status.phase == "Running", "it is looked at seldom"

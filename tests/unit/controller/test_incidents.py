@@ -7,16 +7,16 @@ import pytest
 
 from cpr_contract.codec import to_json
 from cpr_contract.reports import ExitCode, Problem
-from simulation.control_plane.cluster import FakeCluster
-from simulation.control_plane.failpoints import kill
+from simulation.control_plane.cluster import SimulatedCluster
+from simulation.control_plane.failpoints import cut_result, kill
 from simulation.control_plane.run import RunResult, Simulation
-from simulation.control_plane.workload import Scenario, after, spec, trained
+from simulation.control_plane.workload import Scenario, after, restoring, spec, trained
 
 UNREACHABLE = to_json(Problem("StoreUnreachable", "The store does not answer.", "Check it."))
 
 
-def exits(code: int, *trainers: int) -> Callable[[FakeCluster], None]:
-    def act(cluster: FakeCluster) -> None:
+def exits(code: int, *trainers: int) -> Callable[[SimulatedCluster], None]:
+    def act(cluster: SimulatedCluster) -> None:
         for index in trainers:
             cluster.exit_with("trainer", index, code, UNREACHABLE)
 
@@ -69,6 +69,41 @@ async def test_a_store_that_cannot_be_reached_uses_up_no_restart() -> None:
     life = await live(*story, trainers=2, limit=0, phase="Succeeded")
     assert [(f.kind, f.counted) for f in life.status.failures] == 2 * [("StoreUnreachable", False)]
     assert life.status.restart_times == ()
+
+
+async def test_job_succeeds_with_the_final_anchor_of_a_result_whose_end_is_cut() -> None:
+    life = await Simulation(Scenario("cut", ((trained(600), cut_result(slice(250))),))).run()
+    assert (life.status.phase, life.status.failures, life.status.progress.samples) == ("Succeeded", (), 2000)
+    assert life.status.result is not None
+    assert life.status.result.key == life.cluster.plane().store.anchors[-1].key
+
+
+@pytest.mark.parametrize("trainers", [1, 2])
+@pytest.mark.parametrize("budget", [0.3, 0.0])
+async def test_second_end_without_a_readable_result_fails_the_job(trainers: int, budget: float) -> None:
+    document = spec(trainers__replicas=trainers, accuracyBudget__portionOfLostSamples=budget)
+    story = ((trained(600), cut_result(slice(100, None))),)
+    replaced = ("trainer/0", "trainer/1")
+    life = await Simulation(Scenario("unreadable", story, document, phase="Failed", replaced=replaced)).run()
+    assert [(f.role, f.kind, f.action) for f in life.status.failures] == [
+        *[("trainer", "Undone", "ReplaceTrainers")] * trainers,
+        *[("trainer", "Undone", "Fail")] * trainers,
+    ]
+    failed = next(c for c in life.status.conditions if c.type == "Failed")
+    assert failed.reason == "Undone"
+    assert "spec.restoreFrom.job: job" in failed.message
+    assert life.status.counters.generation == 1, "trainers look for the final anchor, and nothing is rolled back"
+
+
+async def test_members_that_sigterm_ends_before_they_work_are_incidents_unless_their_pods_are_deleted() -> None:
+    """As by a probe of the template that fails."""
+
+    def end(cluster: SimulatedCluster) -> None:
+        cluster.exit_with("shard", 1, ExitCode.FLUSHED, "")
+
+    story = [(trained(600), end), *((restoring(1), end) for _ in range(3))]
+    life = await live(*story, trainers=2, limit=2, phase="Failed")
+    assert [(f.kind, f.counted) for f in life.status.failures] == [("Flushed", False), *[("Flushed", True)] * 3]
 
 
 async def outage(story: Simulation, seconds: float, role: str, index: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""What becomes of jobs whose members are lost, by the whole way through the house: controller, core, fake cluster."""
+"""What becomes of jobs whose members are lost, through controller, core and simulated cluster."""
 
 from fractions import Fraction
 from itertools import pairwise

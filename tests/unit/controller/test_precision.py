@@ -7,7 +7,7 @@ import pytest
 from cpr_contract.reports import Problem
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cli.progress import event_line
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import RunResult, Simulation
 from simulation.control_plane.workload import Scenario, after, phase, resume, spec, suspend, trained
@@ -16,10 +16,10 @@ SLOW = Problem("PrecisionEmulated", "This processor has no instructions for bf16
 UNREACHABLE = Problem("StoreUnreachable", "The store does not answer.", "Check it.")
 
 
-def says(problem: Problem | None, *indices: int) -> Callable[[FakeCluster], None]:
+def says(problem: Problem | None, *indices: int) -> Callable[[SimulatedCluster], None]:
     """The processes of these trainers report it from now on."""
 
-    def act(cluster: FakeCluster) -> None:
+    def act(cluster: SimulatedCluster) -> None:
         for trainer in cluster.plane().trainers.values():
             if trainer.roster.index in indices:
                 trainer.problem = problem
@@ -91,7 +91,7 @@ async def test_another_problem_in_its_place_takes_nothing_back() -> None:
     assert len(events(life)) == 1
 
 
-def starts_anew(cluster: FakeCluster) -> bool:
+def starts_anew(cluster: SimulatedCluster) -> bool:
     """The processes of the resumed job are there."""
     return {t.roster.incarnation for t in cluster.plane().trainers.values()} == {2}
 

@@ -7,11 +7,11 @@ import pytest
 from cpr_operator.api.status import Condition
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.reconcile.queue import is_deleted, true_condition
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.kueue import admit, counts, is_finished, no_workload, preempt, waits, workload
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.scenarios import ALL_MEMBERS, HALF, TIGHT
-from simulation.control_plane.workload import Scenario, phase, spec
+from simulation.control_plane.workload import Action, Scenario, phase, spec, trained
 
 
 def quota(driver: Simulation) -> Condition:
@@ -71,6 +71,38 @@ async def test_a_preempted_job_loses_nothing_and_waits_for_its_next_turn() -> No
     assert is_finished(life.cluster)
     messages = [event.message for event in life.cluster.events.values() if event.reason == "Suspending"]
     assert any("Preempted" in message for message in messages)
+
+
+def spares(number: int) -> Action:
+    return lambda cluster: cluster.set_spec("job", shards={"replicas": 3, "spares": number})
+
+
+async def test_more_spares_wait_for_quota_and_the_job_loses_nothing() -> None:
+    admitted = (waits(), admit)
+    story = (admitted, (HALF, spares(2)), admitted, (trained(1500), spares(1)))
+    document = spec(shards__spares=1, accuracyBudget__portionOfLostSamples=0.01)
+    driver = Simulation(Scenario("spares", story, document, replaced=ALL_MEMBERS, queue="team"))
+    life = await driver.run()  # every step checks that spares have quota
+    assert (life.status.phase, life.phases.count("Suspended") > 0) == ("Succeeded", True)
+    assert life.status.budget is not None
+    assert life.status.budget.spent == 0
+    assert counts(life.cluster) == {"trainer": 2, "shard": 3, "spare": 2}, "fewer spares stop no job"
+    assert life.status.counters.group == 2
+    (why,) = [event.message for event in life.cluster.events.values() if event.reason == "Suspending"]
+    assert why.startswith("1 spares become 2, and team has to admit them: ")
+
+
+async def test_no_spare_is_made_while_kueue_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*_: str) -> None:
+        raise UnavailableError("it is away")
+
+    driver = Simulation(Scenario("away", ((waits(), admit), (HALF, lambda _: None)), TIGHT, queue="team"))
+    while driver.unfinished:
+        await driver.step()
+    monkeypatch.setattr(SimulatedCluster, "read", read)
+    spares(2)(driver.cluster)
+    await driver.passes(4)
+    assert (driver.status().phase, driver.cluster.spares()) == ("Running", [])
 
 
 async def test_what_was_released_says_so_to_kueue() -> None:
@@ -134,7 +166,7 @@ async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypat
     driver = Simulation(Scenario("away", ((waits(), admit), (HALF, lambda _: None)), TIGHT, queue="team"))
     while driver.unfinished:
         await driver.step()
-    monkeypatch.setattr(FakeCluster, "read", read)
+    monkeypatch.setattr(SimulatedCluster, "read", read)
     await driver.passes(4)
     assert driver.status().phase == "Running"
     assert "Suspending" not in events(driver)

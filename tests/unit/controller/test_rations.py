@@ -16,7 +16,7 @@ from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, Timing
 from cpr_operator.urgency import FIGURES_PER_S, pause_s, urgency_of
 from simulation.control_plane.clock import now, run
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 from support.house import House
 
@@ -39,7 +39,7 @@ class Rations:
             await asyncio.sleep(ANSWER_S)
 
 
-class RationedCluster(FakeCluster):
+class RationedCluster(SimulatedCluster):
     """One job's cluster, whose requests wait as those to an API server do."""
 
     def __init__(self, rations: Rations, total: int = 1 << 30) -> None:

@@ -16,7 +16,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S, Controller
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.clock import now, run
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 from support.house import House
 
@@ -33,7 +33,7 @@ UNREADY_S = 3.0
 NEXT_LOOK_S = Timing().changing_s / 2
 
 
-class Cluster(FakeCluster):
+class Cluster(SimulatedCluster):
     """Pods take their time to answer, and those that hang keep whoever asks them waiting."""
 
     def __init__(self, together: Members) -> None:

@@ -60,7 +60,7 @@ async def house() -> Held:
         ({"shards": [{"index": 0, "state": "Cloned"}]}, "status.shards[0].state"),
     ],
 )
-async def test_a_status_that_is_none_gets_a_condition_and_its_pods_are_left_alone(
+async def test_an_invalid_status_gets_a_condition_its_pods_are_left_alone_and_a_mended_one_continues(
     house: Held, wrong: dict[str, Any], names: str
 ) -> None:
     before, pods = house.job.status, {pod.uid for pod in house.cluster.pods.values()}
@@ -76,12 +76,7 @@ async def test_a_status_that_is_none_gets_a_condition_and_its_pods_are_left_alon
         k: v for k, v in {**before, **wrong}.items() if k != "conditions"
     }
     assert house.cluster.calls[-2:] == ["write_status", "emit"], "said once"
-
-
-async def test_a_status_that_is_mended_goes_on_where_it_stood(house: Held) -> None:
-    house.edit(phase="Meditating")
-    await house.go(2)
-    house.edit(phase="Running")
+    house.edit(**{name: before.get(name, 0) for name in wrong})
     await house.go(2)
     assert (house.ready()["reason"], house.status.restarts) == ("AllReady", 0)
 

@@ -30,7 +30,7 @@ async def in_mid_run() -> Simulation:
 def upgrade(driver: Simulation, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
     """The operator is of a later release; pods keep their image."""
     monkeypatch.setattr(description, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
-    driver.controller = driver._controller()
+    driver.take_over()
 
 
 def reads(pod: Pod, folder: Path) -> ShardRoster | TrainerRoster | None:
@@ -114,7 +114,7 @@ async def test_a_job_of_a_release_without_replay_does_as_before_until_its_end() 
     told = {name: value for name, value in job.status["runtime"].items() if name != "replay"}
     driver.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": told})
     driver.cluster.set_spec("job", recovery={"replay": {"mode": "Auto"}})
-    driver.controller = driver._controller()
+    driver.take_over()
     kill("shard", 1)(driver.cluster)
     await driver.passes(10)
     status = driver.status()

@@ -20,21 +20,19 @@ from cpr_contract.spec import DataSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.bad_rows import BadRows
 from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import Version
+from cpr_trainer.store import Uris
 from support.table_data import (
     COLUMNS,
-    TABLES,
     Click,
     as_table,
     as_text,
     assert_same,
     clicks,
     everything,
-    model_of,
     read,
     spec,
+    write,
 )
 
 CRITEO_TABLES = tuple(TableSpec(f"c{number}", 1000 + number) for number in range(26))
@@ -167,11 +165,13 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path,
         (f"{HEAD}\n1,1,1,1,u,7\n1,1,1,cheap,u,7\n", r"a\.csv, line 3: column price is 'cheap', not a number or empty"),
         (f"{HEAD},user\n1,1,1,1,u,7,v\n", "2 columns 'user'"),
         (f'{HEAD}\n1,1,1,1,"a\nb",7\n', r"line 2: it has 5 columns|without line breaks in quotes"),
+        (f"{HEAD}\r1,1,1,1,u,7\r", r"lines that end in a carriage return alone.*tr '\\r' '\\n'"),
+        (f"{HEAD}\n1,1,1,1,u,7\r0,1,1,1,u,7\r", "has 1 lines where 2 rows are read"),
     ],
-    ids=["lines are counted with the header", "two columns of a name", "line breaks in quotes"],
+    ids=["lines-with-the-header", "two-columns-of-a-name", "line-breaks-in-quotes", "carriage-returns", "mixed-ends"],
 )
 def test_csv_that_is_wrong_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.csv").write_bytes(text.encode())
     with pytest.raises(DataError, match=told):
         everything(read(spec("CSV", f"{tmp_path}/a.csv")))
 
@@ -209,6 +209,59 @@ def test_what_is_no_parquet_is_an_error(tmp_path: Path, damage: str) -> None:
         read(spec("Parquet", f"{tmp_path}/a.parquet"))
 
 
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (f"{HEAD}\n".encode("utf-16"), "is text in UTF-16. Convert it to UTF-8"),
+        (f"{HEAD}\n".encode("utf-16-be"), "is text in UTF-16"),
+        (b"PK\x03\x04\x14\0", "is a zip archive"),
+        (b"\xfd7zXZ\0", "is packed by xz"),
+        (b"\x04\x22\x4d\x18", "is packed by lz4"),
+        (b"ARROW1\0\0", "is an Arrow IPC"),
+        (b"ORC\x08", "is an ORC file"),
+        (b"Obj\x01", "is an Avro file"),
+        (b'{"click": 1}\n', "is JSON"),
+        (b"PAR1", r"is Parquet. State data.format: Parquet"),
+    ],
+    ids=["utf-16", "utf-16-without-a-mark", "zip", "xz", "lz4", "ipc", "orc", "avro", "json", "parquet"],
+)
+def test_file_of_another_format_is_named(tmp_path: Path, head: bytes, name: str) -> None:
+    (tmp_path / "a").write_bytes(head)
+    with pytest.raises(DataError, match=name):
+        read(spec("CSV", f"{tmp_path}/a"))
+    with pytest.raises(DataError, match="cannot be read to its end" if head == b"PAR1" else name):
+        read(spec("Parquet", f"{tmp_path}/a"))
+
+
+class OddError(Exception):
+    """An error that no library documents."""
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("place", ["index", "fetch", "parse", "decode"])
+def test_any_error_of_a_reader_is_bad_data_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, place: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OddError("a cell\nwith a second line")
+
+    data = write(clicks(30), tmp_path, ending)
+    targets = {
+        "index-csv": "cpr_trainer.data.text.pieces",
+        "index-parquet": "cpr_trainer.data.parquet.check_types",
+        "fetch-csv": "cpr_trainer.data.unpacking.Text._read_at",
+        "fetch-parquet": "cpr_trainer.data.parquet._OpenTable.read",
+        "parse-csv": "pyarrow.csv.read_csv",
+        "parse-parquet": "cpr_trainer.data.parquet.known_types",
+        "decode-csv": "cpr_trainer.data.tables.decode",
+        "decode-parquet": "cpr_trainer.data.tables.decode",
+    }
+    dataset = None if place == "index" else read(data)
+    monkeypatch.setattr(targets[f"{place}-{ending}"], fail)
+    with pytest.raises(DataError, match=rf"part-000\.{ending} cannot be read to its end: a cell\."):
+        everything(read(data) if dataset is None else dataset)
+
+
 @pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0), HEAD.encode(), HEAD.encode() + b"\n"])
 def test_data_without_a_row_is_an_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(data)
@@ -216,36 +269,19 @@ def test_data_without_a_row_is_an_error(tmp_path: Path, data: bytes) -> None:
         read(spec("CSV", f"{tmp_path}/a.csv"))
 
 
-def test_a_source_that_fails_is_no_bad_data() -> None:
-    class Broken(io.RawIOBase):
-        def read(self, _: int = -1) -> bytes:
-            raise ConnectionResetError(104, "Connection reset by peer")
+class Broken(io.BytesIO):
+    """A file whose connection breaks at each read."""
 
-        def readable(self) -> bool:
-            return True
+    def read(self, _: int | None = -1) -> bytes:
+        raise ConnectionResetError(104, "Connection reset by peer")
 
-        def seekable(self) -> bool:
-            return True
 
-        def seek(self, *_: int) -> int:
-            return 0
-
-        def tell(self) -> int:
-            return 1000
-
-    class Sources:
-        def find(self, uri: str) -> tuple[str, ...]:
-            return (uri,)
-
-        def version(self, _: str) -> Version:
-            return Version(1000, "")
-
-        def open(self, _: str, __: Version) -> io.RawIOBase:
-            return Broken()
-
-    for name in ("CSV", "Parquet"):
-        with pytest.raises(ConnectionResetError):
-            open_dataset(spec(name, "s3://b/k"), model_of(TABLES), Sources())  # type: ignore[arg-type]
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_source_that_fails_is_no_bad_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    data = write(clicks(3), tmp_path, ending)
+    monkeypatch.setattr(Uris, "open", lambda *_: Broken(bytes(1000)))
+    with pytest.raises(ConnectionResetError):
+        read(data)
 
 
 def test_what_is_kept_of_bad_rows_is_their_number() -> None:

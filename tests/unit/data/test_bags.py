@@ -69,13 +69,26 @@ def test_lists_of_other_widths_and_fixed_sizes_are_bags(tmp_path: Path) -> None:
     rows = [BagClick(tags=("a", "b"), words=(1, 2)), BagClick(tags=("c", "a"), words=(3, 4))]
     expected = bags_in(everything(opened(rows, tmp_path / "usual")))
     kinds = {"tags": pa.large_list(pa.dictionary(pa.int32(), pa.string())), "words": pa.list_(pa.int16(), 2)}
-    table = as_table(rows)
+    views = {"tags": pa.list_(pa.string_view()), "words": pa.list_view(pa.int32())}
+    for each in (kinds, views):
+        assert bags_in(everything(read(stored(as_table(rows), each, tmp_path / "other.parquet"), TABLES))) == expected
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.list_(pa.null())], ids=str)
+def test_column_of_nulls_has_empty_bags(tmp_path: Path, kind: pa.DataType) -> None:
+    rows = [BagClick(tags=None, words=None)] * 2
+    expected = bags_in(everything(opened(rows, tmp_path / "usual")))
+    data = stored(as_table(rows), {"tags": kind, "words": kind}, tmp_path / "nulls.parquet")
+    assert bags_in(everything(read(data, TABLES))) == expected
+
+
+def stored(table: pa.Table, kinds: dict[str, pa.DataType], path: Path) -> DataSpec:
+    """Store a table with other types as one file."""
     for name, kind in kinds.items():
         column = pa.array(table.column(name).to_pylist(), kind)
         table = table.set_column(table.column_names.index(name), name, column)
-    pq.write_table(table, tmp_path / "other.parquet")
-    data = replace(spec("Parquet", f"{tmp_path}/other.parquet"), columns=COLUMNS)
-    assert bags_in(everything(read(data, TABLES))) == expected
+    pq.write_table(table, path)
+    return replace(spec("Parquet", str(path)), columns=COLUMNS)
 
 
 @pytest.mark.parametrize(

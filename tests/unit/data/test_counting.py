@@ -21,7 +21,7 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.trainer.interrupts import Terminated
 from support import bag_data
 from support.plain_batches import single_ids
-from support.table_data import COLUMNS, FILES, TABLES, WRITERS, Click, clicks, everything, model_of, spec, write
+from support.table_data import COLUMNS, FILES, FORMATS, TABLES, Click, clicks, everything, model_of, spec, write
 
 BUILT = replace(TABLES[0], ids="Vocabulary", min_count=1, out_of_range="DefaultRow")
 
@@ -43,7 +43,7 @@ def by_frequency(values: Sequence[bytes], least: int) -> list[bytes]:
     return [each for each in sorted(counts, key=lambda each: (-counts[each], each)) if counts[each] >= least]
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("least", [1, 5])
 def test_values_stand_by_how_often_the_data_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, least: int

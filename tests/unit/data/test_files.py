@@ -7,26 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract import CONTRACT_VERSION
-from cpr_contract.spec import DataSpec, EndpointSpec, JobSpec, SnapshotSpec, StoreSpec
+from cpr_contract.spec import DataSpec, EndpointSpec, JobSpec, StoreSpec
 from cpr_trainer.data.files import files_of
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Access
 from cpr_trainer.store import uris
-from cpr_trainer.store.connection import Connection, connect
-from support.table_data import TABLES, model_of
+from cpr_trainer.store.connection import Connection
+from support.shard_job import small_job
 
 SAVES, LAKE = StoreSpec("http://saves:9000", "eu-1", "bucket", ""), EndpointSpec("https://lake:9000", "eu-2")
-JOB = JobSpec(
-    CONTRACT_VERSION,
-    "u",
-    "n",
-    model_of(TABLES),
-    DataSpec("Criteo", "s3://clicks/day", 1, None, 10, 0, 0),
-    1,
-    1,
-    SnapshotSpec(SAVES, 2, 30.0, None),
-    10.0,
+SMALL = small_job(Path("unused"))
+JOB = replace(
+    SMALL,
+    data=DataSpec("Criteo", "s3://clicks/day", 1, None, 10, 0, 0),
+    snapshots=replace(SMALL.snapshots, store=SAVES),
 )
 OWN = replace(JOB, data=replace(JOB.data, store=LAKE))
 
@@ -58,7 +52,3 @@ def test_what_is_wrong_names_the_store_of_the_data(job: JobSpec, field: str, tmp
     with pytest.raises(TrainerError) as caught:
         files_of(job, access, access).version(str(job.data.uri))
     assert f"Set {field}.credentialsSecret" in caught.value.remedy
-
-
-def test_the_region_is_that_of_the_store() -> None:
-    assert connect(LAKE, Path("/lake"), None).client._base_url.region == "eu-2"

@@ -19,7 +19,7 @@ from cpr_trainer.data.figures import Distinct
 from cpr_trainer.data.inspect import inspect_files, inspect_job
 from cpr_trainer.errors import DataError
 from cprjob_serving.hashes import mix64
-from support.table_data import COLUMNS, FILES, TABLES, WRITERS, Click, as_text, clicks, spec, write
+from support.table_data import COLUMNS, FILES, FORMATS, TABLES, Click, as_text, clicks, spec, write
 
 OPTIMIZERS = OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1)
 
@@ -34,12 +34,12 @@ def columns(figures: DataFigures) -> dict[str, ColumnFigures]:
     return {column.name: column for column in figures.columns}
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", FORMATS)
 def test_columns_are_told_the_same_of_every_format(tmp_path: Path, ending: str) -> None:
     rows = clicks(1000)
     write(rows, tmp_path, ending, files=2)
     figures = inspect_files(f"{tmp_path}/", FILES)
-    assert (figures.format, figures.files, figures.rows, figures.bad) == (WRITERS[ending][0], 2, 1000, 0)
+    assert (figures.format, figures.files, figures.rows, figures.bad) == (FORMATS[ending], 2, 1000, 0)
     found = columns(figures)
     assert list(found) == ["click", "age", "views", "price", "user", "item"]
     for name, column in found.items():

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from support.table_data import FILES, TABLES, everything, model_of, read, spec
+from support.table_data import FILES, TABLES, everything, model_of, read, spec, write
 
 VISITS = {
     "click": [1, 0, 1, 1],
@@ -26,36 +25,33 @@ BOTH = ColumnsSpec(("click", "buy"), (), (), ("user", "item"))
 ALL = replace(BOTH, targets=("dwell",))
 
 
-def written(folder: Path, name: str, columns: ColumnsSpec, **cells: object) -> DataSpec:
+def written(folder: Path, ending: str, columns: ColumnsSpec, **cells: object) -> DataSpec:
     """The visits as a file of a format, some columns replaced."""
-    table = pa.table(VISITS | cells)
-    if name == "Parquet":
-        pq.write_table(table, folder / "visits", row_group_size=3)
-    else:
-        rows = [table.column_names, *zip(*table.to_pydict().values(), strict=True)]
-        cells_of = (["" if cell is None else str(cell) for cell in row] for row in rows)
-        separator = "," if name == "CSV" else "\t"
-        (folder / "visits").write_text("".join(separator.join(row) + "\n" for row in cells_of))
-    return replace(spec(name, f"{folder}/visits"), columns=columns)
+    return write(pa.table(VISITS | cells), folder, ending, columns=columns)
 
 
-@pytest.mark.parametrize("name", ["CSV", "TSV", "Parquet"])
-def test_labels_come_first_and_targets_behind(tmp_path: Path, name: str) -> None:
-    batch = everything(read(written(tmp_path, name, ALL)))
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_labels_come_first_and_targets_behind(tmp_path: Path, ending: str) -> None:
+    batch = everything(read(written(tmp_path, ending, ALL)))
     assert batch.labels.dtype == np.float32
     assert batch.labels.tolist() == [[1, 0, 2.5], [0, 0, 0], [1, 1, 118.25], [1, 0, -1e6]]
     swapped = replace(ALL, labels=("buy", "click"))
-    assert everything(read(written(tmp_path, name, swapped))).labels[:, :2].tolist() == [[0, 1], [0, 0], [1, 1], [0, 1]]
+    assert everything(read(written(tmp_path, ending, swapped))).labels[:, :2].tolist() == [
+        [0, 1],
+        [0, 0],
+        [1, 1],
+        [0, 1],
+    ]
 
 
 def test_one_number_a_sample_is_no_vector(tmp_path: Path) -> None:
-    data = written(tmp_path, "CSV", replace(BOTH, labels=("buy",)))
+    data = written(tmp_path, "csv", replace(BOTH, labels=("buy",)))
     assert everything(read(data)).labels.tolist() == [0, 0, 1, 0]
     only_target = replace(data, columns=replace(BOTH, labels=(), targets=("dwell",)))
     assert everything(read(only_target)).labels.tolist() == VISITS["dwell"]
 
 
-@pytest.mark.parametrize("name", ["CSV", "Parquet"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize(
     ("column", "cells", "fault"),
     [
@@ -67,12 +63,12 @@ def test_one_number_a_sample_is_no_vector(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_one_is_named_by_row_and_column(
-    tmp_path: Path, name: str, column: str, cells: list[object], fault: str
+    tmp_path: Path, ending: str, column: str, cells: list[object], fault: str
 ) -> None:
-    place = "row 3" if name == "Parquet" else "line 4"
+    place = "row 3" if ending == "parquet" else "line 4"
     with pytest.raises(DataError) as caught:
-        everything(read(written(tmp_path, name, ALL, **{column: cells})))
-    assert caught.value.message.startswith(f"{tmp_path}/visits, {place}: column {column} is ")
+        everything(read(written(tmp_path, ending, ALL, **{column: cells})))
+    assert caught.value.message.startswith(f"{tmp_path}/part-000.{ending}, {place}: column {column} is ")
     assert fault in caught.value.message
 
 

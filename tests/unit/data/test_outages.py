@@ -13,9 +13,9 @@ from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, s3_errors
+from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, persistence
 from support.fake_s3 import BUCKET, FakeS3
-from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, model_of, read, write
+from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
 
 ROWS = 400
 
@@ -23,7 +23,7 @@ ROWS = 400
 @pytest.fixture(autouse=True)
 def _small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(s3_errors, "_FIRST_S", 0.001)
+    monkeypatch.setattr(persistence, "_FIRST_S", 0.001)
 
 
 def remote(ending: str, folder: Path, patch: pytest.MonkeyPatch) -> tuple[FakeS3, DataSpec, Dataset]:
@@ -52,7 +52,7 @@ def test_rows_whose_reading_ahead_failed_are_read_when_they_are_needed(
     assert_same(got, everything(read(data)))
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", FORMATS)
 def test_a_block_that_broke_off_is_read_from_its_start_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:

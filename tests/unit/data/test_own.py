@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from cpr_contract.spec import DataSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.inspect import inspect_job
-from cpr_trainer.data.own import BLOCK_ROWS
+from cpr_trainer.data.own import BLOCK_ROWS, OwnFormat
 from cpr_trainer.data.source import Find, open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.trainer.pinning import Pinning
@@ -77,6 +78,45 @@ def test_it_gives_the_samples_of_a_file_of_the_same_rows(
     assert np.array_equal(own.ids.offsets, file.ids.offsets)
 
 
+def as_arrays(part: pa.Table) -> dict[str, Any]:
+    """Return bags as arrays, of which an empty one is of floats as NumPy makes it."""
+    bags = {name: [np.array(each) for each in part[name].to_pylist()] for name in ("tags", "words")}
+    return {**part.drop_columns(["tags", "words"]).to_pydict(), **bags}
+
+
+def as_tensors(part: pa.Table) -> dict[str, Any]:
+    tensors = {name: [torch.tensor(each) for each in part[name].to_pylist()] for name in ("words", "click")}
+    return {**part.to_pydict(), **tensors, "price": torch.tensor(part["price"].to_pylist()).double()}
+
+
+@pytest.mark.parametrize("given", [as_arrays, as_tensors])
+def test_arrays_and_tensors_are_bags_and_numbers(
+    tmp_path: Path, installed: Installed, given: Callable[[pa.Table], Any]
+) -> None:
+    installed(Rows(given=given))
+    own, file = (everything(read(data, TABLES)) for data in (OWN, write_bags(bag_clicks(300), tmp_path, "parquet")))
+    assert np.allclose(own.dense, file.dense)
+    assert np.array_equal(own.labels, file.labels)
+    assert isinstance(own.ids, Bags)
+    assert isinstance(file.ids, Bags)
+    assert np.array_equal(own.ids.ids, file.ids.ids)
+    assert np.array_equal(own.ids.offsets, file.ids.offsets)
+
+
+def test_block_of_nulls_is_one_without_values(installed: Installed) -> None:
+    many = pa.concat_tables([ROWS] * 60)
+    absent = {"page": [None], "tags": [None], "words": [[]]}
+
+    def given(part: pa.Table) -> Any:
+        late = part.num_rows < BLOCK_ROWS
+        return part.to_pydict() | {name: cell * part.num_rows for name, cell in absent.items() if late}
+
+    installed(Rows(many, given))
+    batch = read(OWN, TABLES).take(np.array([0, many.num_rows - 1]))
+    assert isinstance(batch.ids, Bags)
+    assert np.diff(batch.ids.offsets)[3:].tolist() == [0, 1, 0], "tags, the page and words of the last sample"
+
+
 def test_it_is_called_with_the_uri_and_asked_for_blocks(installed: Installed) -> None:
     many = pa.concat_tables([ROWS] * 60)
     dataset = Rows(many)
@@ -107,7 +147,10 @@ def failing(error: Exception) -> Callable[[pa.Table], Any]:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (failing(KeyError("shard 3")), r"mine:Rows failed at \[0:300\]: KeyError: 'shard 3'"),
+        (
+            failing(KeyError("shard 3")),
+            r"mine:Rows failed at \[0:300\]: KeyError: 'shard 3' \(.*test_own.py, line \d+\)",
+        ),
         (lambda part: part.slice(1), "299 rows came instead of 300"),
         (lambda _: 5, "TypeError"),
         (lambda _: {"click": [1, 0], "price": [1.0]}, "ArrowInvalid"),
@@ -121,6 +164,14 @@ def test_what_cannot_be_used_is_said_with_the_rows(
     installed(Rows(given=given))
     with pytest.raises(DataError, match=words):
         read(OWN, TABLES)
+
+
+def test_length_that_fails_later_is_bad_data(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(Rows())
+    reader = OwnFormat("mine:Rows", None, None)
+    monkeypatch.setattr(Rows, "__len__", failing(RuntimeError("no cursor")))
+    with pytest.raises(DataError, match=r"len\(\) of mine:Rows failed: RuntimeError: no cursor \(.*line \d+\)"):
+        reader.index("mine:Rows")
 
 
 def test_a_network_that_fails_is_waited_for_as_a_store_is(installed: Installed) -> None:

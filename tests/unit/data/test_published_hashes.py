@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,57 +14,15 @@ from cprjob_serving.hashes import Cells, murmur3, xxh64
 from support.plain_batches import single_ids
 from support.table_data import Click, everything, read, write
 
-PRIME32 = 0x9E3779B1
-
 
 def cells(*texts: bytes) -> Cells:
     return Cells.of_arrow(pa.array(texts, pa.binary()))
 
 
-def sanity_buffer(length: int) -> bytes:
-    """The bytes that xxHash's own self-test hashes."""
-    key, found = PRIME32, bytearray()
-    for _ in range(length):
-        found.append(key >> 56)
-        key = key * 0x9E3779B185EBCA8D % 2**64
-    return bytes(found)
-
-
-@pytest.mark.parametrize(
-    ("length", "seed", "expected"),
-    [
-        (0, 0, 0xEF46DB3751D8E999),
-        (0, PRIME32, 0xAC75FDA2929B17EF),
-        (1, 0, 0xE934A84ADB052768),
-        (1, PRIME32, 0x5014607643A9B4C3),
-        (4, 0, 0x9136A0DCA57457EE),
-        (14, 0, 0x8282DCC4994E35C8),
-        (14, PRIME32, 0xC3BD6BF63DEB6DF0),
-        (222, 0, 0xB641AE8CB691C174),
-        (222, PRIME32, 0x20CB8AB7AE10C14A),
-    ],
-)
-def test_xxh64_passes_the_self_test_of_its_author(length: int, seed: int, expected: int) -> None:
-    assert xxh64(cells(sanity_buffer(length)), seed).tolist() == [expected]
-
-
-def test_murmur3_has_the_verification_value_of_smhasher() -> None:
-    # Of SMHasher's VerificationTest: keys of 0 to 255 bytes, seeds from 256 down, then the hash of all hashes.
-    found = b""
-    for length in range(256):
-        first, second = murmur3(cells(bytes(range(length))), 256 - length)
-        found += struct.pack("<QQ", int(first[0]), int(second[0]))
-    first, _ = murmur3(cells(found), 0)
-    assert int(first[0]) % 2**32 == 0x6384BA69
-
-
-def test_texts_of_all_lengths_are_hashed_at_once_as_each_alone() -> None:
-    random = np.random.default_rng(1)
-    texts = [random.bytes(length) for length in [*range(70), 300, 5, 1000, 0]]
-    together = cells(*texts)
-    assert xxh64(together, 7).tolist() == [int(xxh64(cells(text), 7)[0]) for text in texts]
-    assert murmur3(together, 7)[0].tolist() == [int(murmur3(cells(text), 7)[0][0]) for text in texts]
-    assert xxh64(cells(), 7).tolist() == murmur3(cells(), 7)[0].tolist() == []
+def test_slice_of_an_array_is_hashed_from_its_own_place() -> None:
+    part = pa.array([b"12", b"3", b"-45", b"", b"6"], pa.binary()).slice(2, 2)
+    assert Cells.of_arrow(part).hashes().tolist() == cells(b"-45", b"").hashes().tolist()
+    assert cells().hashes().tolist() == []
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])

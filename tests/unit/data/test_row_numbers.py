@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import DataSpec
@@ -21,7 +19,7 @@ from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts
 from cpr_trainer.errors import DataError
 from support import bag_data
 from support.plain_batches import single_ids
-from support.table_data import WRITERS, Click, as_table, assert_same, everything, read, spec, write
+from support.table_data import FORMATS, Click, as_table, everything, read, spec, write
 
 #: A text column and one of integers.
 TABLES = (TableSpec("user", 1000, ids="RowNumber"), TableSpec("item", 500, ids="RowNumber"))
@@ -39,7 +37,7 @@ def bags_of(dataset: Dataset) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids.ids, ids.offsets[1:-1])]
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", FORMATS)
 def test_each_number_is_its_row_in_every_format(tmp_path: Path, ending: str) -> None:
     ids = single_ids(everything(read(write(numbered(1000), tmp_path, ending, files=2), TABLES)))
     assert ids[:, 0].tolist() == list(range(1000))
@@ -56,26 +54,6 @@ def test_criteo_has_row_numbers_too(tmp_path: Path) -> None:
     tables = replace(tables[0], rows=2), tables[1]
     with pytest.raises(DataError, match=r"clicks, line 1: column 15 is '2', not an integer from 0 to 1 "):
         everything(read(data, tables))
-
-
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    cells=st.lists(
-        st.tuples(st.none() | st.integers(-3, 1003), st.none() | st.integers(-(2**63), 2**63 - 1)), min_size=1
-    )
-)
-def test_default_rows_are_the_same_in_all_formats(
-    tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[int | None, int | None]]
-) -> None:
-    folder = tmp_path_factory.mktemp("formats")
-    rows = [Click(1, user=None if user is None else str(user), item=item) for user, item in cells]
-    csv, parquet = (everything(read(write(rows, folder / end, end), FORGIVING)) for end in ("csv", "parquet"))
-    assert_same(csv, parquet)
-    expected = [
-        [id_ if id_ is not None and 0 <= id_ < table.rows else 0 for id_, table in zip(row, TABLES, strict=True)]
-        for row in cells
-    ]
-    assert single_ids(csv).tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -28,16 +28,6 @@ def test_a_row_is_the_same_however_it_is_asked_for() -> None:
     assert_same(synthetic(10**15).take(asked), Batch(whole.dense[asked], single_ids(whole)[asked], whole.labels[asked]))
 
 
-def test_rows_keep_their_shapes_types_and_bounds() -> None:
-    batch = synthetic().take(np.arange(500))
-    ids = single_ids(batch)
-    assert (batch.dense.dtype, ids.dtype, batch.labels.dtype) == (np.float32, np.int64, np.float32)
-    assert (batch.dense.shape, ids.shape, batch.labels.shape) == ((500, 13), (500, 6), (500,))
-    assert (ids >= 0).all()
-    assert (ids < [table.rows for table in TABLES]).all()
-    assert len(synthetic().take(np.array([], np.int64))) == 0
-
-
 def test_seeds_differ() -> None:
     one, other = synthetic(seed=5).take(np.arange(300)), synthetic(seed=6).take(np.arange(300))
     assert (one.dense == other.dense).mean() < 0.1
@@ -50,14 +40,6 @@ def test_the_rows_never_change() -> None:
     assert single_ids(batch).sum(axis=0).tolist() == [0, 0, 0, 46211, 561662, 24779705]
     assert batch.labels.sum() == 551
     assert batch.dense.astype(np.float64).sum() == pytest.approx(42628.514)
-
-
-def test_the_ids_follow_zipfs_law() -> None:
-    rows = 20_000
-    counts = np.bincount(single_ids(synthetic(rows).take(np.arange(rows)))[:, 5], minlength=50_000)
-    frequencies = np.sort(counts)[::-1]
-    slope = np.polyfit(np.log(np.arange(1, 201)), np.log(frequencies[:200]), 1)[0]
-    assert -1.15 < slope < -0.85
 
 
 def test_the_planted_model_scores_well_on_its_labels() -> None:
@@ -76,19 +58,6 @@ def test_a_written_file_reads_as_the_same_samples(tmp_path: Path, name: str, tab
     assert dataset.layout.rows == 3000
     assert_same(dataset.take(np.arange(3000)), synthetic(tables=tables).take(np.arange(3000)))
     assert ((tmp_path / name).read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
-
-
-def test_a_written_file_has_the_layout_of_criteo(tmp_path: Path) -> None:
-    write_criteo_tsv(tmp_path / "clicks.tsv", 40_000, 5, TABLES)
-    lines = (tmp_path / "clicks.tsv").read_bytes().split(b"\n")
-    assert lines.pop() == b""
-    assert len(lines) == 40_000
-    cells = [line.split(b"\t") for line in lines[::100]]
-    assert {len(row) for row in cells} == {40}
-    assert {row[0] for row in cells} == {b"0", b"1"}
-    assert 0.05 < np.mean([row[1] == b"" for row in cells]) < 0.15, "some counts are missing"
-    assert all(len(value) == 8 and int(value, 16) >= 0 for row in cells for value in row[14:20])
-    assert {value for row in cells for value in row[20:]} == {b""}
 
 
 def test_synthetic_data_is_as_long_as_stated() -> None:

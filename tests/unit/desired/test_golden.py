@@ -1,8 +1,13 @@
-"""What is created in the cluster, word for word. `CPR_UPDATE_GOLDEN=1` writes the files anew: read the diff."""
+"""What is created in the cluster, word for word, or as a difference from another manifest.
+
+`CPR_UPDATE_GOLDEN=1` writes the files: read what git shows.
+"""
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from difflib import unified_diff
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -184,10 +189,39 @@ CASES: dict[str, Callable[[], Any]] = {
 }
 
 
+#: Cases that are written down as their difference from another one.
+VARIANT_OF = {
+    "shard-that-is-restarted": "shard",
+    "shard-with-secrets": "shard",
+    "spare": "shard",
+    "spare-with-template": "spare",
+    "trainer-with-template": "trainer",
+    "trainer-that-replays": "trainer",
+    "trainer-that-spills": "trainer-that-replays",
+    "trainer-with-secrets": "trainer",
+    "cleanup-with-template": "cleanup",
+    "tool": "cleanup",
+    "tool-with-template": "tool",
+    "guards-of-0.1.0": "guards",
+}
+
+
+def manifest(name: str) -> str:
+    """The case's manifest as text."""
+    return yaml.safe_dump(CASES[name](), sort_keys=True, width=120)
+
+
+def difference(name: str, base: str) -> str:
+    """The case's manifest as a difference from another one's. Line numbers are left out: they change with the base."""
+    lines = unified_diff(manifest(base).splitlines(), manifest(name).splitlines(), lineterm="", n=2)
+    return "".join(f"{'@@' if line.startswith('@@') else line}\n" for line in islice(lines, 2, None))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_manifests_are_as_written_down(name: str) -> None:
-    made = yaml.safe_dump(CASES[name](), sort_keys=True, width=120)
-    path = GOLDEN / f"{name}.yaml"
+    base = VARIANT_OF.get(name)
+    made = difference(name, base) if base else manifest(name)
+    path = GOLDEN / f"{name}.{'diff' if base else 'yaml'}"
     if os.environ.get("CPR_UPDATE_GOLDEN"):
         path.write_text(made, "utf-8")
     assert made == path.read_text("utf-8")

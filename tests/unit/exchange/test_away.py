@@ -122,25 +122,6 @@ def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pa
     assert exchange.applied() == (4, 4)
 
 
-def test_a_shard_of_another_generation_is_away(exchange: Exchange, pair: Pair) -> None:
-    pair[0].do(lambda: pair[0].ready(generation=2))
-    wait_for(lambda: exchange.away() == (0,))
-    follow(exchange, *pair, roster=2, generation=2)
-    wait_for(lambda: exchange.away() == (1,))
-
-
-def test_a_new_generation_forgets_the_cut_of_the_last(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
-    exchange.heartbeat(17)
-    follow(exchange, *pair, roster=2, generation=2)
-    for shard in pair:
-        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))
-    exchange.wait_ready(WAIT_S)
-    exchange.lookup(4, rows).result(WAIT_S)
-    for shard in pair:
-        progress = shard.progress
-        assert (progress.generation, progress.cuts.pending) == (2, 0)
-
-
 def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: JobSpec) -> None:
     shards = serve(0), serve(1)
     silence_s = 0.5

@@ -8,18 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
-from cpr_trainer.data.batch import Batch
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.encoding import narrow
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.tables.segments import initial_rows
-from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
 from support.exchanges import WAIT_S, follow
 from support.row_dims import with_dims
 from support.shard_job import KEY, small_job
@@ -110,30 +107,3 @@ def test_a_push_changes_each_row_by_its_own_gradient(job: JobSpec, exchange: Exc
                 if number in touched:
                     wanted -= np.float32(0.1) * by_number[number]
                 np.testing.assert_allclose(segment.rows[chunk.first_slot + slot - segment.first], wanted, atol=1e-5)
-
-
-def test_a_slice_that_is_asked_for_in_two_parts_reads_what_it_would_have_read_later(
-    job: JobSpec, exchange: Exchange
-) -> None:
-    placement = Placement.of(job.model, 2)
-
-    def prepared(step: int, bags: tuple[tuple[int, ...], ...], before: UniqueRows | None) -> Slice:
-        dense = np.zeros((len(bags), 13), np.float32)
-        return slice_of(step, Batch(dense, np.array(bags), np.zeros(len(bags), np.float32)), placement, before)
-
-    running = prepared(1, BAGS, None)
-    wanted = prepared(2, ((3, 7, 9), (48, 29, 11), (0, 1, 3), (22, 0, 1)), running.access.unique)
-    assert wanted.split is not None
-    assert len(wanted.split.early)
-    assert len(wanted.split.late)
-    vectors = Vectors(exchange, wanted)
-    vectors.ask_early()
-    ones = tuple(np.ones_like(values, np.float32) for values in first_values(job, running.access.unique))
-    exchange.push(1, running.access.unique, ones, 0, WAIT_S)
-    vectors.ask_late()
-    found = vectors.take(lambda lookup: lookup.result(WAIT_S))
-    again = Vectors(exchange, wanted)
-    again.ask_again()
-    expected = again.take(lambda lookup: lookup.result(WAIT_S))
-    assert isinstance(found, tuple)
-    assert [torch.equal(*bands) for bands in zip(found, expected, strict=True)] == [True] * 3

@@ -132,22 +132,6 @@ def test_a_piece_of_a_spill_that_is_used_again_has_nothing_of_what_was_there(tmp
     heir.close()
 
 
-def test_dropping_the_oldest_makes_room() -> None:
-    ring, blocks = Ring(1 << 16), deque[Block]()
-    while (block := take(ring, 1000)) is not None:
-        blocks.append(block)
-    assert ring.fill > 0.9
-    assert len(blocks) > 40
-    for _ in range(1000):
-        while (block := take(ring, 1000)) is None:
-            blocks.popleft().drop()
-        blocks.append(block)
-    while blocks:
-        blocks.popleft().drop()
-    assert ring.fill < 0.1
-    ring.close()
-
-
 def test_a_block_is_free_once_nobody_holds_it() -> None:
     ring = Ring(1 << 10)
     block = ring.take(1 << 10, 1)
@@ -184,23 +168,6 @@ def test_no_block_goes_for_the_next_ones_that_was_not_told_of(
     with TemporaryDirectory() as folder:
         spill = None if spilled is None else Spill(Path(folder, "pushes"), spilled)
         told_of(Ring(limit, spill=spill), sizes, more)
-
-
-@pytest.mark.parametrize("size", [100, 500, 900, 3000])
-@pytest.mark.parametrize("spilled", [None, 1 << 14])
-def test_at_no_step_more_goes_than_was_told_before(size: int, spilled: int | None, tmp_path: Path) -> None:
-    """As memory fills, then the disk, and then both are used over and over."""
-    ring = Ring(1 << 13, spill=None if spilled is None else Spill(tmp_path / "pushes", spilled))
-    blocks, told, gone = deque[tuple[int, Block]](), deque[int](maxlen=4), 0
-    for step in range(1, 300):
-        while (block := take(ring, size, step)) is None:
-            gone, oldest = blocks.popleft()
-            oldest.drop()
-        blocks.append((step, block))
-        told.append(max(gone, ring.last_to_go(3)))
-        assert gone <= told[0]
-    assert gone > 0
-    ring.close()
 
 
 def told_of(ring: Ring, sizes: list[int], more: int) -> None:

@@ -45,13 +45,6 @@ def lost(shard: ShardThread) -> tuple[tuple[tuple[int, int], ...], int]:
     return progress.losses.lost, progress.row_updates.lost
 
 
-def test_without_leave_training_waits(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
-    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, "", 0)), roster=2))
-    assert exchange.away(1) == (1,)
-    with pytest.raises(ShardsAwayError):
-        exchange.lookup(1, rows).result(WAIT_S)
-
-
 def test_rows_of_a_spared_shard_have_their_first_values(
     job: JobSpec, exchange: Exchange, pair: Pair, rows: UniqueRows
 ) -> None:
@@ -121,6 +114,16 @@ def test_a_step_that_began_without_a_shard_ends_without_it(
         push(exchange, rows, step)
     exchange.settle(WAIT_S)
     assert lost(successor)[0] == ((0, 2 * BATCH),)
+
+
+def test_step_that_began_without_a_shard_outlives_its_allowance(
+    exchange: Exchange, pair: Pair, rows: UniqueRows
+) -> None:
+    lose(exchange, pair, until_step=2)
+    exchange.lookup(2, rows).result(WAIT_S)
+    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, "", 0)), roster=3))
+    assert exchange.away(2) == ()
+    assert exchange.away(3) == (1,)
 
 
 def test_who_was_back_is_waited_for(

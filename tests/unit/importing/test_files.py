@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import pickle
-import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
@@ -16,14 +21,30 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.distributed.checkpoint.state_dict_saver import save
 
+import cpr_trainer
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
+from cpr_trainer.importing import files
 from cpr_trainer.importing.files import opened
+from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
+from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
 from cpr_trainer.importing.tensors import SourceError
 from cpr_trainer.store import Uris, Version
 
 URIS = Uris(StoreSpec("file:///", None, "", ""))
 TABLE = torch.arange(40.0).view(10, 4)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[IsolatedReader]:
+    """One process without rights for all tests: it takes seconds to start."""
+    with isolated_reader() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def one_reader(reader: IsolatedReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "isolated_reader", lambda: nullcontext(reader))
 
 
 def contents(*sources: object) -> dict[str, Tensor]:
@@ -97,16 +118,100 @@ def test_a_checkpoint_without_a_part_is_refused_by_tensor(tmp_path: Path, damage
         contents(folder)
 
 
-def test_metadata_that_would_run_code_runs_none(tmp_path: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return shutil.rmtree, (str(tmp_path / "precious"),)
+class Called:
+    """A pickle of it asks for a call of `note`, and then for an attribute of its own class."""
 
-    (tmp_path / "precious").mkdir()
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(SourceError, match=r"it would load shutil.rmtree"):
+    calls: list[str] = []  # noqa: RUF012 -- shared on purpose
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return note, ("called",)
+
+
+def note(text: str) -> None:
+    Called.calls.append(text)
+
+
+def test_pickle_becomes_records_and_calls_nothing() -> None:
+    found = decode(pickle.dumps({"a": Called(), "b": (Called, [1, -2.5, True, None, b"x"])}))
+    (a, (b, values)) = found.values()
+    assert isinstance(a, Record)
+    assert (a.name, a.arguments) == (f"{__name__}.note", ("called",))
+    assert b == Global(f"{__name__}.Called")
+    assert values == [1, -2.5, True, None, b"x"]
+    assert Called.calls == []
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x80\x02c" + __name__.encode() + b"\nCalled\n}X\x05\x00\x00\x00calls]sb.", "a Global where a Record"),
+        (b"\x80\x02]}b.", "a list where a Record"),
+        (b"\x80\x02}]Ns.", "a key that is a list"),
+        (b"\x80\x02(]o.", "the instruction OBJ"),
+        (b"\x80\x02]", "no whole pickle"),
+        (b"\x80\x02.", "no whole pickle"),
+        (b"text", "no whole pickle"),
+    ],
+)
+def test_pickle_beyond_plain_data_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(PickleError, match=why):
+        decode(data)
+    assert Called.calls == []
+
+
+def test_metadata_of_another_class_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Called()))
+    with pytest.raises(SourceError, match=rf"metadata cannot be read: it is a {__name__}.note, not a torch"):
         contents(tmp_path)
-    assert (tmp_path / "precious").exists()
+
+
+def test_foreign_files_are_read_by_a_process_without_rights(reader: IsolatedReader) -> None:
+    process = Path(f"/proc/{reader._process.pid}")
+    (variable,) = (process / "environ").read_text("utf-8").rstrip("\0").split("\0")
+    name, _, folders = variable.partition("=")
+    assert name == "PYTHONPATH"
+    assert str(Path(cpr_trainer.__file__).parents[1]) in folders.split(":"), "as images have it"
+    assert {path.name for path in (process / "fd").iterdir()} == {"0", "1", "2"}
+    limits = {line[:26].strip(): line[26:].split()[:2] for line in (process / "limits").read_text().splitlines()}
+    assert limits["Max open files"] == limits["Max file size"] == limits["Max processes"] == ["0", "0"]
+
+
+#: Gives up all rights, and prints what is refused then.
+WITHOUT_RIGHTS = """
+import os, socket, sys
+from cpr_trainer.importing.isolated import give_up_rights
+give_up_rights()
+for number, do in enumerate((lambda: open(sys.argv[1]), socket.socket, os.fork, lambda: os.unlink(sys.argv[1]))):
+    try:
+        if do() == 0:
+            os._exit(0)
+    except OSError:
+        print(number)
+"""
+
+
+def test_process_without_rights_is_refused_files_and_connections(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    command = (sys.executable, "-c", WITHOUT_RIGHTS, str(file))
+    refused = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert {"0", "1"} <= set(refused)
+    has_landlock = ctypes.CDLL(None).syscall(444, None, 0, 1) > 0
+    assert file.exists() == has_landlock
+    assert ("2" in refused) == (os.geteuid() != 0), "the limit of processes does not hold for root"
+
+
+@pytest.mark.parametrize("place", ["../other.distcp", "/other.distcp", "link.distcp"])
+def test_checkpoint_that_names_a_file_outside_of_its_folder_is_refused(tmp_path: Path, place: str) -> None:
+    folder = checkpoint(tmp_path / "dcp", {"user.weight": TABLE})
+    (folder / "__0_0.distcp").rename(tmp_path / "other.distcp")
+    (folder / "link.distcp").symlink_to(tmp_path / "other.distcp")
+    metadata = pickle.loads((folder / ".metadata").read_bytes())  # noqa: S301 -- written above
+    for info in metadata.storage_data.values():
+        info.relative_path = place
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(SourceError, match=f"dcp names a file outside of itself: {place}"):
+        contents(folder)
 
 
 def test_metadata_of_python_before_3_11_4_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,16 +222,6 @@ def test_metadata_of_python_before_3_11_4_is_read(tmp_path: Path, monkeypatch: p
     folder = checkpoint(tmp_path, {"user.weight": TABLE})
     assert b"getattr" in (folder / ".metadata").read_bytes()
     assert torch.equal(contents(folder)["model.user.weight"], TABLE)
-
-
-def test_metadata_with_an_attribute_of_a_class_is_refused(tmp_path: Path) -> None:
-    class Attribute:
-        def __reduce__(self) -> tuple[object, tuple[type[Path], str]]:
-            return getattr, (Path, "name")
-
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(Attribute()))
-    with pytest.raises(SourceError, match=r"it would load .*Path.*name, which no metadata consists of"):
-        contents(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "notes.txt"])
@@ -173,6 +268,19 @@ def test_what_lies_in_a_bucket_is_brought_here_and_goes_again(tmp_path: Path) ->
         assert all(torch.equal(each.whole(), TABLE) for each in found.values())
         assert not [*scratch.rglob("*.txt")]
     assert [*scratch.iterdir()] == []
+
+
+def test_object_of_a_bucket_is_not_copied_outside_of_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside.npy"
+    monkeypatch.setattr(Bucket, "find", lambda _self, uri: (f"{uri}{outside}",))  # a key with two slashes in a row
+    with (
+        pytest.raises(SourceError, match=f"names a file outside of itself: {outside}"),
+        opened(["s3://bucket/tables"], Bucket(tmp_path)),
+    ):
+        pass
+    assert not outside.exists()
 
 
 def test_a_bucket_without_it_is_told(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.store import StoreFullError
+from cpr_trainer.store import StoreFullError, StoreUnsuitableError
 from cpr_trainer.tables.arena import Home
 from support.memory_store import MemoryStore
 from support.shard_job import small_job
@@ -55,6 +55,19 @@ def source() -> dict[str, Tensor]:
     torch.manual_seed(3)
     rows = {"user": torch.randn(300, 4), "item": torch.randn(170, 4).bfloat16(), "shop": torch.randn(90, 2).half()}
     return {**rows, "momentum": torch.rand(300, 1)}
+
+
+class Unsuitable(MemoryStore):
+    def probe(self, folder: str) -> None:
+        assert folder == "import-ranker/probe/"
+        raise StoreUnsuitableError("The store lacks what saves need.", "Use another server.")
+
+
+def test_import_into_an_unsuitable_store_writes_nothing(source: dict[str, Tensor]) -> None:
+    store = Unsuitable()
+    with pytest.raises(StoreUnsuitableError):
+        import_model(store, job(), REQUEST, stored(source))
+    assert not store.objects
 
 
 def restored(store: MemoryStore, spec: JobSpec, key: str, rules: ByNameSpec | None = None) -> dict[str, np.ndarray]:
@@ -140,11 +153,25 @@ def test_what_fails_on_the_way_leaves_nothing(source: dict[str, Tensor], last: s
     assert store.objects == {}
 
 
-def test_values_that_are_no_numbers_are_refused(source: dict[str, Tensor]) -> None:
-    source["shop"][80, 1] = torch.nan
+@pytest.mark.parametrize(
+    ("tensor", "value", "why"),
+    [
+        ("shop", torch.nan, "shop has values in its rows 0 to 89 that are infinite or no numbers"),
+        ("momentum", torch.inf, "momentum has values in its rows 0 to 299 that are infinite or no numbers"),
+        ("momentum", -1e-6, "momentum has negative values in its rows 0 to 299, .* sums of squares"),
+        ("bottom.0.weight", torch.nan, r"bottom.0.weight \[.*\] has values that are infinite or no numbers"),
+        ("bottom.0.weight", 1e39, r"bottom.0.weight \[.*\] has values that are infinite or no numbers"),
+    ],
+)
+def test_import_of_values_that_no_training_survives_is_refused(
+    source: dict[str, Tensor], tensor: str, value: float, why: str
+) -> None:
+    layers = DenseReplica(job().model, 1).model.state_dict()
+    found = source | {name: layer.double() for name, layer in layers.items()}
+    found[tensor][-1, -1] = value
     store = MemoryStore()
-    with pytest.raises(SourceError, match="shop has values in its rows 0 to 89 that are infinite or no numbers"):
-        import_model(store, job(), REQUEST, stored(source))
+    with pytest.raises(SourceError, match=why):
+        import_model(store, job(), replace(REQUEST, dense="ByName"), stored(found))
     assert store.objects == {}
 
 

@@ -4,231 +4,33 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from itertools import islice
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from cpr_operator import ledger as ledgers
-from cpr_operator.api.sizes import recoverable
 from cpr_operator.cli.app import app
-from cpr_operator.policy import Costs
-from cprjob_bench.commands.simulate import SimulateOptions, job_of
-from cprjob_bench.simulation.engine import Decision, Outcome, Strategy, _Training, is_covered, run
 from cprjob_bench.simulation.job import (
     DISTRIBUTIONS,
-    FLUSH_AGE_S,
     HOUR_S,
     PAPER,
     PRODUCTION,
-    STORM_FAILURES,
-    STORM_GAP_S,
-    Failure,
-    Job,
     exponential,
     parse_trace,
     recorded,
 )
-from cprjob_bench.simulation.strategies import STRATEGIES, ClosedLoop, OpenLoop, cpr, full, partial_naive
+from cprjob_bench.simulation.strategies import STRATEGIES, cpr, full, partial_naive
 from cprjob_bench.simulation.study import Summary, simulate, study
 
-JOB = Job(100.0, 4, 2, 50.0, 0.2, Costs(1.0, 3.0, 2.0, 2.0), 50.0, 2.0)
 QUICKSTART = str(Path(__file__).parents[3] / "examples" / "quickstart.yaml")
 
 # --- the engine
 
 
-def failures_of(pairs: Sequence[tuple[float, int]]) -> Iterator[Failure]:
-    return iter([Failure(gap, lost) for gap, lost in pairs])
-
-
-def run_by_the_second(job: Job, decision: Decision, gaps: list[int]) -> Outcome:
-    """The outcome, one second after the other: failures of all shards are charged or rolled back."""
-    now = cut = saved = trained = lost_from = 0
-    pending, waiting, out = False, list(gaps), Outcome()
-    at = waiting.pop(0) if waiting else None
-    while True:
-        if pending and now >= cut + job.costs.commit_s:
-            saved, pending = cut, False
-        if now >= job.total_s:
-            return out
-        if trained == at:
-            at = trained + waiting.pop(0) if waiting else None
-            out.recoveries, pending = out.recoveries + 1, False
-            if decision.full:
-                out.rollbacks, out.lost_s = out.rollbacks + 1, out.lost_s + now - saved
-                now = cut = saved
-            else:
-                out.spent_s += job.shards * (now - max(saved, lost_from))
-                lost_from = now
-            continue
-        if now >= cut + decision.interval_s:
-            out.saves, cut, pending = out.saves + 1, now, True
-        now, trained = now + 1, trained + 1
-
-
-@given(
-    gaps=st.lists(st.integers(0, 60), max_size=12),
-    interval=st.integers(3, 120),
-    holds=st.integers(1, 120),
-    full=st.booleans(),
-)
-@example(gaps=[30], interval=10, holds=100, full=True)
-@example(gaps=[12, 0, 2, 20], interval=10, holds=100, full=False)
-@example(gaps=[21], interval=10, holds=11, full=False)
-def test_engine_ends_where_a_ticking_clock_does(*, gaps: list[int], interval: int, holds: int, full: bool) -> None:
-    decision = Decision(full=full, interval_s=float(interval), holds_s=float(holds))
-    failures = failures_of([(gap, JOB.shards) for gap in gaps])
-    assert run(JOB, OpenLoop(decision), failures, random.Random(0)) == run_by_the_second(JOB, decision, gaps)
-
-
-class Recorder(random.Random):
-    """Records the shards that it drew."""
-
-    last: list[int]
-
-    def sample(self, population: range, k: int) -> list[int]:  # type: ignore[override]
-        self.last = super().sample(population, k)
-        return self.last
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("train"), st.integers(0, 40), st.integers(3, 40)),
-            st.tuples(st.just("fail"), st.integers(1, 4), st.integers(0, 1)),
-        ),
-        max_size=30,
-    )
-)
-@example([("train", 10, 5), ("fail", 2, 0), ("train", 1, 5), ("fail", 3, 0), ("train", 20, 5), ("fail", 4, 1)])
-@example([("train", 9, 40), ("fail", 2, 0), ("train", 3, 40), ("fail", 2, 0), ("fail", 1, 1)])
-def test_engine_charges_as_the_operators_ledger(steps: list[tuple[str, int, int]]) -> None:
-    job, rng = replace(JOB, total_s=1000.0, limit=0.02), Recorder(1)
-    training = _Training(job)
-    book = ledgers.Ledger(total=1000, limit=ledgers.limit_of(job.limit, 1000, job.shards), lost=((),) * job.shards)
-    for kind, first, second in steps:
-        if kind == "train":
-            training.advance(float(first), float(second))
-            continue
-        rng.last = list(range(first))
-        now, saved, before = int(training.now), int(training.saved), training.out.rollbacks
-        training.fail(first, rng, rolls_back=bool(second), promise=True)
-        after = book
-        for shard in rng.last:
-            after = ledgers.add(after, shard, ((saved, now),))
-        rolls_back = bool(second) or not ledgers.fits(book, 0, after.spent - book.spent).fits
-        assert training.out.rollbacks - before == rolls_back
-        book = ledgers.rolled_back(book, saved) if rolls_back else after
-        assert training.out.spent_s == pytest.approx(book.spent)
-
-
-@dataclass
-class BudgetWatcher:
-    """A strategy that records the least budget it was asked with."""
-
-    inner: Strategy
-    least_s: float = 0.0
-    promise: bool = True
-
-    def decide(self, budget_s: float, left_s: float) -> Decision:
-        self.least_s = min(self.least_s, budget_s)
-        return self.inner.decide(budget_s, left_s)
-
-    def quiet(self, seconds: float) -> None:
-        self.inner.quiet(seconds)
-
-    def failed(self, shards: int) -> None:
-        self.inner.failed(shards)
-
-
-JOBS = st.builds(
-    Job,
-    total_s=st.floats(HOUR_S, 1000 * HOUR_S),
-    shards=st.integers(4, 64),
-    lost=st.integers(1, 4),
-    mtbf_s=st.floats(60, 1000 * HOUR_S),
-    limit=st.floats(0, 0.9),
-    costs=st.builds(Costs, st.floats(0, 600), st.floats(0, 600), st.floats(0, 600), st.floats(0, 600)),
-    told_mtbf_s=st.floats(60, 1000 * HOUR_S),
-    told_lost=st.floats(1, 100),
-)
-
-
-@given(JOBS, st.lists(st.tuples(st.floats(0, 100 * HOUR_S), st.integers(1, 4)), max_size=40), st.integers(0, 99))
-def test_closed_loop_never_overspends(job: Job, gaps: list[tuple[float, int]], seed: int) -> None:
-    watched = BudgetWatcher(ClosedLoop(job))
-    out = run(job, watched, failures_of(gaps), random.Random(seed))
-    assert -1e-6 <= out.spent_s <= job.budget_s * (1 + 1e-9)
-    assert watched.least_s >= -1e-9 * job.budget_s
-
-
-PARTIAL = Decision(full=False, interval_s=10.0)
-REPLAY = PARTIAL._replace(replays=True)
-PARITY = PARTIAL._replace(parity=True)
-BOTH = REPLAY._replace(parity=True)
-
-
-@pytest.mark.parametrize(
-    ("limit", "decision", "promise", "failure", "expected"),
-    [
-        # (rollbacks, seconds trained again or waited, seconds charged); saves commit 3 s after their cut.
-        pytest.param(0.9, PARTIAL, False, (22.0, 3), (0, 0.0, 3 * 12), id="cut-20-not-committed"),
-        pytest.param(0.9, PARTIAL, False, (23.0, 3), (0, 0.0, 3 * 3), id="cut-20-committed"),
-        pytest.param(
-            0.2, PARTIAL._replace(interval_s=50), True, (45.0, 2), (1, 45.0, 0.0), id="over-budget-rolls-back"
-        ),
-        pytest.param(
-            0.2, PARTIAL._replace(interval_s=50), False, (45.0, 2), (0, 0.0, 90.0), id="no-promise-overspends"
-        ),
-        pytest.param(0.0, REPLAY, False, (36.0, 2), (0, 1.5, 0.0), id="replay-waits-a-quarter-of-6-s"),
-        pytest.param(0.2, PARITY, False, (36.0, 1), (0, 0.0, FLUSH_AGE_S), id="parity-loses-since-its-flush"),
-        pytest.param(0.2, PARITY, False, (36.0, 4), (0, 0.0, 4 * 6.0), id="whole-ring-lost-goes-back-to-its-save"),
-        pytest.param(0.0, BOTH, False, (36.0, 1), (0, 0.25 * FLUSH_AGE_S, 0.0), id="parity-and-replay"),
-    ],
-)
-def test_engine_accounts_for_a_failure(
-    limit: float,
-    decision: Decision,
-    promise: bool,  # noqa: FBT001
-    failure: tuple[float, int],
-    expected: tuple[int, float, float],
-) -> None:
-    job = replace(JOB, limit=limit, replay=0.25)
-    out = run(job, OpenLoop(decision, promise=promise), failures_of([failure]), random.Random(0))
-    assert (out.rollbacks, out.lost_s, out.spent_s) == expected
-    assert out.flushing_s == (JOB.total_s if decision.parity else 0.0)
-
-
-@pytest.mark.parametrize(("shards", "k", "lost"), [(8, 1, 2), (8, 1, 4), (18, 4, 2), (9, 2, 3), (4, 3, 1), (8, 4, 2)])
-def test_engine_parity_covers_what_the_operator_recovers(shards: int, k: int, lost: int) -> None:
-    job = replace(JOB, shards=shards, data_shards=k)
-    for seed in range(200):
-        drawn = random.Random(seed).sample(range(shards), lost)
-        recovered = all(recoverable(shard, {*drawn} - {shard}, shards, k) for shard in drawn)
-        assert is_covered(job, lost, random.Random(seed)) == recovered, drawn
-
-
 # --- failures
-
-
-@pytest.mark.parametrize(("kind", "variation"), [("exponential", 1.0), ("gamma", 2**0.5), ("storms", 2.6)])
-def test_distribution_has_the_jobs_mean_and_its_own_spread(kind: str, variation: float) -> None:
-    drawn = list(islice(DISTRIBUTIONS[kind](PAPER, random.Random(1)), 20_000))
-    assert {failure.lost for failure in drawn} == {PAPER.lost}
-    gaps = [failure.gap_s for failure in drawn]
-    assert fmean(gaps) == pytest.approx(PAPER.mtbf_s, rel=0.05)
-    assert stdev(gaps) / fmean(gaps) == pytest.approx(variation, rel=0.05)
-    if kind == "storms":
-        assert [gap == STORM_GAP_S for gap in gaps[:8]] == ([False] + [True] * (STORM_FAILURES - 1)) * 2
 
 
 def test_trace_is_replayed_as_recorded() -> None:
@@ -300,19 +102,6 @@ def test_closed_loop_holds_its_budget_in_storms_and_with_wrong_estimates(kind: s
     assert found.pls.mean > 0
 
 
-@pytest.mark.parametrize(("name", "saves"), [("none", 0), ("full", 24), ("partial_naive", 24), ("cpr", 1)])
-def test_job_without_failures_costs_its_saves(name: str, saves: int) -> None:
-    """56 h at an interval of 2.245 h or 44.8 h; the last cut is the model."""
-    found = simulate(PAPER, STRATEGIES[name], lambda _job, _rng: iter(()), 2, seed=1)
-    assert overhead(found) == found.save == pytest.approx(saves * 5.4 / 60 / 56)
-    assert (found.load, found.lost, found.reschedule, found.pls.max, found.rollbacks) == (0, 0, 0, 0, 0)
-
-
-def test_job_that_always_fails_has_no_overhead() -> None:
-    hopeless = replace(PAPER, mtbf_s=60.0, total_s=10 * HOUR_S)
-    assert simulate(hopeless, STRATEGIES["none"], exponential, 1, seed=1).overhead is None
-
-
 # --- the command
 
 
@@ -327,15 +116,6 @@ def test_simulate_prints_every_strategy_and_draws_them(tmp_path: Path) -> None:
     assert (tmp_path / "paper.png").read_bytes().startswith(b"\x89PNG")
     people = CliRunner().invoke(app, ["simulate", "--runs", "5", "--file", QUICKSTART, "--hours", "10"])
     assert (people.exit_code, "5 jobs of 10 h on 2 shards" in people.stdout) == (0, True)
-
-
-def test_simulate_options_change_the_preset() -> None:
-    assert (job_of(SimulateOptions()), job_of(SimulateOptions(preset="production"))) == (PAPER, PRODUCTION)
-    job = job_of(SimulateOptions(hours=10, shards=100, mtbf_h=5, told_mtbf_h=50, lost_share=0.25, told_lost=2))
-    assert (job.total_s, job.shards, job.lost) == (10 * HOUR_S, 100, 25)
-    assert (job.mtbf_s, job.told_mtbf_s, job.told_lost) == (5 * HOUR_S, 50 * HOUR_S, 2)
-    job = job_of(SimulateOptions(file=Path(QUICKSTART)))
-    assert (job.shards, job.lost, job.limit, job.mtbf_s, job.costs) == (2, 1, 0.1, 43200, Costs.measured())
 
 
 @pytest.mark.parametrize(

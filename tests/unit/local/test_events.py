@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 from contextlib import closing
 from pathlib import Path
 
@@ -28,10 +27,6 @@ def test_a_line_that_a_killed_run_left_half_written_is_left_out(tmp_path: Path) 
     assert [each.reason for each in read_events(tmp_path, "one")] == ["Started"]
 
 
-def test_a_folder_without_events_has_none(tmp_path: Path) -> None:
-    assert list(read_events(tmp_path, "one")) == []
-
-
 #: Of these tests alone: whoever else draws from the same seed may hold a block, and give it back meanwhile.
 SEED = int.from_bytes(os.urandom(8))
 
@@ -47,8 +42,3 @@ def test_a_block_belongs_to_one_run_though_nobody_listens_on_it_yet() -> None:
         assert abs(first_block(SEED) - taken) >= 3
         ports.give_back(taken)
         assert first_block(SEED) == taken
-
-
-def test_what_was_taken_is_free_for_servers() -> None:
-    with closing(PortBlocks(random.Random(SEED))) as ports, socket.create_server(("127.0.0.1", ports.take())) as server:
-        assert server.fileno() > 0

@@ -122,31 +122,25 @@ async def test_exit_codes_and_last_words_are_kept_until_the_pod_is_deleted(clust
     assert await cluster.list_pods(job) == ()
 
 
-async def test_a_deleted_pod_may_say_farewell_and_is_seen_doing_so(cluster: LocalCluster, tmp_path: Path) -> None:
-    job = cluster.create_job(document("farewell"))
-    created = await cluster.create_pod(manifest(job, DUTIFUL))
-    await until(lambda: log(tmp_path, created))
-    seen = shown(cluster, job)
-    await cluster.delete_pod(NAMESPACE, created.name, created.uid, 30)
-    going = (await cluster.list_pods(job))[0]
-    assert going.deleting_until is not None
-    await until(lambda: any(map(ended, seen)))
-    pod = next(filter(ended, seen))
-    assert pod.container is not None
-    assert (pod.container.exit_code, pod.container.message) == (10, "last words")
-    await until_gone(cluster, job)
-
-
-async def test_a_pod_that_does_not_listen_is_killed_after_its_grace(cluster: LocalCluster, tmp_path: Path) -> None:
-    job = cluster.create_job(document("deaf"))
-    created = await cluster.create_pod(manifest(job, DEAF, terminationGracePeriodSeconds=1))
+@pytest.mark.parametrize(
+    ("program", "grace_s", "end"),
+    [pytest.param(DUTIFUL, 30, (10, "last words"), id="dutiful"), pytest.param(DEAF, 1, (137, ""), id="deaf")],
+)
+async def test_deleted_pod_ends_within_its_grace_and_is_shown_until_then(
+    cluster: LocalCluster, tmp_path: Path, program: str, grace_s: int, end: tuple[int, str]
+) -> None:
+    job = cluster.create_job(document("deleted"))
+    created = await cluster.create_pod(manifest(job, program, terminationGracePeriodSeconds=grace_s))
     await until(lambda: log(tmp_path, created))
     seen = shown(cluster, job)
     await cluster.delete_pod(NAMESPACE, created.name, created.uid, None)
+    going = (await cluster.list_pods(job))[0]
+    assert going.deleting_until is not None
     await until(lambda: any(map(ended, seen)))
-    pod = next(filter(ended, seen))
-    assert pod.container is not None
-    assert pod.container.exit_code == 128 + signal.SIGKILL
+    container = next(filter(ended, seen)).container
+    assert container is not None
+    assert (container.exit_code, container.message) == end
+    await until_gone(cluster, job)
 
 
 async def test_a_signal_may_go_to_what_a_keeper_has_forked(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -111,24 +111,12 @@ def test_a_job_that_is_gone_leaves_no_stale_figures() -> None:
     assert b"gone" not in metrics.text()
 
 
-def test_passes_are_counted_by_result() -> None:
-    metrics = Metrics()
-    metrics.observe_pass("ok", 0.1)
-    metrics.observe_pass("ok", 0.3)
-    metrics.observe_pass("UnavailableError", 5.0)
-    assert value(metrics, "cprjob_passes_total", "ok") == 2
-    assert value(metrics, "cprjob_passes_total", "UnavailableError") == 1
-    assert value(metrics, "cprjob_pass_seconds_sum") == pytest.approx(5.4)
-
-
 def test_requests_that_wait_are_counted_when_somebody_reads() -> None:
     metrics, waiting = Metrics(), 0
     metrics.observe_waiting(lambda: waiting)
     assert value(metrics, "cprjob_requests_waiting") == 0
     waiting = 7
     assert value(metrics, "cprjob_requests_waiting") == 7
-    metrics.observe_waiting(lambda: 3)
-    assert value(metrics, "cprjob_requests_waiting") == 3
 
 
 class FakeHealth:

@@ -117,17 +117,3 @@ def test_a_network_that_takes_one_block_is_told_what_it_gets() -> None:
         build_network(SPEC, 1, factory=Block)
     alike = replace(SPEC, tables=tuple(replace(table, dim=None) for table in SPEC.tables))
     build_network(alike, 1, factory=Block)
-
-
-def test_a_network_that_uses_no_table_is_refused() -> None:
-    class Deaf(nn.Module):
-        def __init__(self, spec: ModelSpec, seed: int) -> None:
-            super().__init__()
-            self.last = nn.Linear(13, 1)
-
-        def forward(self, dense: Tensor, embeddings: tuple[Tensor, ...]) -> Tensor:
-            logits: Tensor = self.last(dense)
-            return logits.squeeze(1)
-
-    with pytest.raises(ModelError, match="does not use its embeddings"):
-        build_network(SPEC, 1, factory=Deaf)

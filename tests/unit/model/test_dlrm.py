@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, linear, relu
+from torch.nn.functional import linear, relu
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.model.dlrm import Dlrm, pair_numbers, pairwise_dots
-from cpr_trainer.model.entrypoint import loss_share
 
 SPEC = ModelSpec(
     embedding_dim=4,
@@ -63,26 +62,6 @@ def test_the_first_parameters_never_change() -> None:
     weight, bias = next(iter(Dlrm(SPEC, seed=1).bottom.children())).parameters()
     assert weight.flatten()[:3].tolist() == [0.27541977167129517, -0.2359265834093094, -0.10362332314252853]
     assert bias[:3].tolist() == [-0.39584192633628845, -0.5207796096801758, 0.5878093838691711]
-
-
-def test_loss_shares_add_up_to_the_mean_loss() -> None:
-    logits, labels = torch.linspace(-3, 3, 7), torch.tensor([0.0, 1, 0, 1, 1, 0, 1])
-    shares = [
-        loss_share(Dlrm(SPEC, seed=1), logits[part], labels[part], 7)
-        for part in (slice(0, 2), slice(2, 2), slice(2, 7))
-    ]
-    torch.testing.assert_close(torch.stack(shares).sum(), binary_cross_entropy_with_logits(logits, labels))
-
-
-def test_an_empty_slice_has_no_loss_and_no_gradient() -> None:
-    model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs(0)
-    embeddings.requires_grad_()
-    loss = loss_share(model, model(dense, embeddings), torch.zeros(0), 7)
-    loss.backward()
-    assert loss.item() == 0
-    assert embeddings.grad is not None
-    assert embeddings.grad.shape == (0, 3, 4)
-    assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("spec", [replace(SPEC, bottom_mlp=(8, 5)), replace(SPEC, top_mlp=(6, 2))])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, Ta
 from cpr_trainer.access import Access, the_only
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
+from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model import entrypoint
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network, loss_share, start
@@ -117,16 +121,6 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
     return spec_of
 
 
-def test_the_dlrm_comes_through_the_same_door() -> None:
-    network = build_network(SPEC, 1)
-    assert isinstance(network, Dlrm)
-    named = build_network(replace(SPEC, entrypoint="cpr_trainer.model.dlrm:Dlrm"), 1)
-    for one, other, made in zip(network.parameters(), named.parameters(), Dlrm(SPEC, 1).parameters(), strict=True):
-        assert torch.equal(one, other)
-        assert torch.equal(one, made)
-    assert torch.equal(start(network, DENSE)(EMBEDDINGS), network(DENSE, EMBEDDINGS))
-
-
 def test_a_seed_fixes_networks_that_know_nothing_of_it(own: Callable[[object], ModelSpec]) -> None:
     before = torch.get_rng_state()
     one, same, other = (DenseReplica(own(Normed), seed).state() for seed in (1, 1, 2))
@@ -213,14 +207,141 @@ def test_slices_too_small_for_statistics_leave_them_as_they_are(
         (TooWide, r"forward .* returns torch.float32 \[2, 1\] for 2 samples"),
         (Deaf, "does not use its embeddings"),
         (OneLoss, r"sample_losses .* returns torch.float32 \[\] for 2 samples"),
-        (Narrow, r"cannot compute 2 samples: RuntimeError.* \[n, 3, 4\] embeddings"),
-        (halves, "cannot compute|not float32"),
+        (Narrow, r"forward of the network Narrow failed: RuntimeError.* \[n, 3, 4\] embeddings"),
+        (halves, "forward of the network Normed failed|not float32"),
         (Secretive, "not of tensors alone"),
     ],
 )
 def test_what_is_no_such_network_is_refused(own: Callable[[object], ModelSpec], factory: object, says: str) -> None:
     with pytest.raises(ModelError, match=says):
         DenseReplica(own(factory), 1)
+
+
+class Late(Normed):
+    """Works in the probe; later one of its methods fails, or returns something else."""
+
+    late: Callable[[], object] | None = None
+    method = ""
+
+    def _result(self, method: str, usual: object) -> Any:
+        return self.late() if self.late and self.method == method else usual
+
+    def before_embeddings(self, dense: Tensor) -> Tensor:
+        found: Tensor = self._result("before_embeddings", dense)
+        return found
+
+    def with_embeddings(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        found: Tensor = self._result("with_embeddings", self.forward(dense, embeddings))
+        return found
+
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        usual = Backwards.apply(logits - labels) if self.method == "backward" and self.late else logits - labels
+        found: Tensor = self._result("sample_losses", usual)
+        return found
+
+    def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
+        found: Tensor = self._result("metric_sums", torch.zeros(3))
+        return found
+
+    def metrics(self, sums: Tensor) -> dict[str, float]:
+        found: dict[str, float] = self._result("metrics", {"mine": 1.0})
+        return found
+
+
+class Backwards(torch.autograd.Function):
+    @staticmethod
+    def forward(_context: object, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(_context: object, _gradient: Tensor) -> Tensor:
+        return fails(SPEC, 1)  # type: ignore[return-value]
+
+
+def build() -> object:
+    return fails(SPEC, 1)
+
+
+def leave() -> object:
+    sys.exit(3)
+
+
+def exhausted() -> object:
+    raise MemoryError
+
+
+def broken() -> object:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def late_network() -> tuple[Late, Callable[[], object]]:
+    """A network, and what computes a slice, scores it and asks for the metrics, as a trainer does."""
+    network = build_network(SPEC, 1, factory=Late)
+    assert isinstance(network, Late)
+    batch, access, vectors = slice_of(16)
+    replica = DenseReplica(SPEC, 1)
+    replica.model = network
+    validation = ProgressiveValidation.of(0, SPEC, network)
+
+    def score() -> object:
+        computed = compute(replica, batch, access, lambda: vectors, 16, Crew())
+        validation.add(computed.logits, computed.labels, 0)
+        validation.merge(validation.take_delta())
+        return dict(validation.metrics())
+
+    return network, score
+
+
+@pytest.mark.parametrize(
+    ("method", "late", "says"),
+    [
+        *(
+            (method, build, r"of the network Late failed: KeyError: 'width' \(.*test_entrypoint.py, line \d+\)")
+            for method in (
+                "before_embeddings",
+                "with_embeddings",
+                "sample_losses",
+                "backward",
+                "metric_sums",
+                "metrics",
+            )
+        ),
+        ("with_embeddings", leave, r"SystemExit: 3 \(.*test_entrypoint.py, line \d+\)"),
+        ("with_embeddings", lambda: torch.zeros(16, 1), r"returns torch.float32 \[16, 1\] for 16 samples"),
+        ("with_embeddings", lambda: torch.zeros(16), "backward pass .* does not require grad"),
+        ("sample_losses", lambda: torch.zeros(()), r"returns torch.float32 \[\] for 16 samples"),
+        ("metric_sums", lambda: torch.zeros(2), r"returns torch.float32 \[2\] for 16 samples"),
+        ("metric_sums", lambda: None, "returns NoneType"),
+        ("metrics", lambda: None, "AttributeError"),
+        ("metrics", lambda: {"a": "b"}, "ValueError: could not convert string to float: 'b'"),
+        ("metrics", lambda: {str(place): 0.0 for place in range(9)}, "returns 9 figures"),
+        ("metrics", lambda: {"x" * 33: 0.0}, "returns 1 figures: x"),
+    ],
+)
+def test_code_of_a_network_that_fails_later_is_a_bad_model_with_its_line(
+    method: str, late: Callable[[], object], says: str
+) -> None:
+    network, score = late_network()
+    assert score() == {"calibration": ANY, "mine": 1.0}
+    network.method, network.late = method, late
+    with pytest.raises(ModelError, match=says):
+        score()
+
+
+@pytest.mark.parametrize("late", [exhausted, broken])
+def test_error_of_memory_or_of_a_device_is_no_bad_model(late: Callable[[], object]) -> None:
+    network, score = late_network()
+    network.method, network.late = "with_embeddings", late
+    with pytest.raises((MemoryError, RuntimeError)):
+        score()
+
+
+def test_figures_that_are_not_defined_are_left_out() -> None:
+    network, score = late_network()
+    network.method, network.late = "metrics", lambda: {"none": None, "nan": torch.nan, "two": torch.tensor(2)}
+    assert score() == {"calibration": ANY, "two": 2.0}
+    network.late = lambda: 1 / 0
+    assert score() == {"calibration": ANY}
 
 
 def test_a_network_is_tried_in_the_precision_of_the_job(own: Callable[[object], ModelSpec]) -> None:

@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.errors import ModelError
+from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import build_network, loss_share
 
 SPEC = ModelSpec(
@@ -69,6 +70,13 @@ class Chatty(Metered):
         return {f"metric {number}": 0.0 for number in range(9)}
 
 
+class Late(Metered):
+    """Names a metric by a number, but not for the two samples of a probe."""
+
+    def metrics(self, sums: Tensor) -> Mapping[str, float]:
+        return super().metrics(sums) if sums[1] <= 2 else {1: 0.0}  # type: ignore[dict-item]
+
+
 class Whole(Metered):
     def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
         return (logits > labels).sum(dim=0)
@@ -109,5 +117,9 @@ def test_what_is_no_such_network_is_refused(factory: Callable[[ModelSpec, int], 
         build_network(SPEC, 1, factory=factory)
 
 
-def test_a_network_with_metrics_is_taken() -> None:
-    assert build_network(SPEC, 1, factory=Metered)
+def test_names_of_metrics_are_checked_whenever_they_are_computed() -> None:
+    scores = ProgressiveValidation.of(0, SPEC, build_network(SPEC, 1, factory=Late))
+    scores.add(LOGITS, LABELS, 0)
+    scores.merge(scores.take_delta())
+    with pytest.raises(ModelError, match="Late returns 1 figures: 1"):
+        scores.metrics()

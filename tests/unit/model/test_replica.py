@@ -99,29 +99,6 @@ def test_a_norm_is_the_same_with_any_number_of_threads() -> None:
 
 
 @on_each_device
-def test_buffers_are_what_the_model_computes_with(device: Device) -> None:
-    replica = DenseReplica(SPEC, 1, device)
-    assert replica.parameters.is_contiguous()
-    assert replica.gradients.is_contiguous()
-    assert replica.parameters.shape == replica.gradients.shape
-    train(replica, 1)
-    assert torch.equal(
-        replica.gradients, torch.cat([p.grad.flatten() for p in replica.model.parameters() if p.grad is not None])
-    )
-    assert replica.gradients.abs().sum() > 0
-    replica.parameters.zero_()
-    assert not replica.model(DENSE.to(device), EMBEDDINGS.to(device)).any()
-
-
-@on_each_device
-def test_gradients_of_slices_add_up_to_those_of_the_batch(device: Device) -> None:
-    whole, sliced = DenseReplica(SPEC, 1, device), DenseReplica(SPEC, 1, device)
-    train(whole, 3)
-    train(sliced, 3, (slice(0, 5), slice(5, 5), slice(5, 16)))
-    torch.testing.assert_close(sliced.state(), whole.state())
-
-
-@on_each_device
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_a_replica_goes_on_from_another_ones_state(optimizer: OptimizerSpec, device: Device) -> None:
     spec = with_optimizer(optimizer)

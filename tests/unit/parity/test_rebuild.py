@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,22 +18,10 @@ from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.progress import Progress
 from support.exchanges import WAIT_S
-from support.parity_job import SHARDS, K, ParityJob, parity_of
+from support.parity_job import ParityJob, parity_of
 from support.parity_ring import same_rows
-from support.shard_job import shard_roster, small_job
+from support.shard_job import shard_roster
 from support.shard_thread import ShardThread
-
-JOB = replace(
-    small_job(Path("unused"), shards=SHARDS, rows=(90, 37)), replay_bytes=1 << 20, parity_shards=K, silence_s=60.0
-)
-
-
-@pytest.fixture
-def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParityJob]:
-    monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
-    running = ParityJob(JOB)
-    yield running
-    running.close()
 
 
 def rebuild(running: ParityJob, index: int, floor: int = 0) -> tuple[ShardThread, tuple[FlushAccount, Rebuilt] | None]:
@@ -75,7 +61,7 @@ def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: py
         assert found is not None
         account, rebuilt = found
         assert account.applied == (protected,)
-        assert account.samples == protected * JOB.data.batch_size
+        assert account.samples == protected * running.spec.data.batch_size
         serve(running, new, account, rebuilt)
         running.exchange.settle(WAIT_S)
         assert same_rows(new.arena, lost.arena)
@@ -84,21 +70,15 @@ def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: py
         running.check()
 
 
-def test_two_that_are_too_close_are_not_in_the_parity(running: ParityJob) -> None:
+@pytest.mark.parametrize(
+    ("lost", "steps_of_the_floor"), [((0, 1), 0), ((3,), 2)], ids=["two of one stripe", "below the floor"]
+)
+def test_shard_is_not_rebuilt(running: ParityJob, lost: tuple[int, ...], steps_of_the_floor: int) -> None:
     running.push()
     running.protect()
-    running.shards[0].close()
-    running.shards[1].close()
-    new, found = rebuild(running, 0)
-    new.close()
-    assert found is None
-
-
-def test_rows_below_the_floor_are_not_taken(running: ParityJob) -> None:
-    running.push()
-    running.protect()
-    running.shards[3].close()
-    new, found = rebuild(running, 3, floor=running.step * JOB.data.batch_size + 1)
+    for index in lost:
+        running.shards[index].close()
+    new, found = rebuild(running, lost[0], floor=steps_of_the_floor * running.spec.data.batch_size)
     new.close()
     assert found is None
 

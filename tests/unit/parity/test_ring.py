@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.placement import Placement
 from support.parity_ring import banded_job
-from support.shard_job import small_job
 
 RINGS = [Ring(shards, k) for shards in range(2, 19) for k in range(1, min(shards, 9))]
 
@@ -56,8 +54,3 @@ def test_parts_divide_each_shard_and_each_segment(shards: int, data_shards: int)
             found = np.concatenate([np.arange(*span) for span in spans])
             assert np.array_equal(found, np.arange(rows))
             assert all(0 <= end - first <= parts.sizes[segment] for first, end in spans)
-
-
-def test_parity_takes_one_part_of_the_rows() -> None:
-    job = small_job(Path("unused"), shards=6, rows=(100_000,))
-    assert Parts.of(Placement.of(job.model, 6), 4).sizes == (-(-16_667 // 4),)

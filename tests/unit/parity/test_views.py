@@ -1,4 +1,4 @@
-"""Rows that are read, written or added many at once are what they are one by one."""
+"""Rows that are written or added many at once."""
 
 from __future__ import annotations
 
@@ -12,47 +12,9 @@ from support.parity_ring import same
 ROWS, FIRST = 40, 7
 
 
-def view(changed: str) -> View:
-    """Rows of a segment that begins at slot 7, of which all, some or none ever changed."""
-    rng = np.random.default_rng(3)
-    rows, state = (rng.integers(1, 2**32, (ROWS, width), np.uint32) for width in (5, 2))
-    epochs = Epochs(FIRST + ROWS + 2)
-    if changed == "all":
-        epochs.note(np.arange(FIRST, FIRST + ROWS))
-    elif changed == "some":
-        epochs.note(np.flatnonzero(rng.random(ROWS) < 0.5) + FIRST)
-    return View(rows, state, FIRST, epochs)
-
-
-@pytest.mark.parametrize("changed", ["all", "some", "none"])
-def test_a_run_is_read_as_its_rows_are(changed: str) -> None:
-    mine = view(changed)
-    run, single = Image.zeros(12, 5, 2), Image.zeros(12, 5, 2)
-    run.rows[...] = 9  # whatever was there
-    mine.read_run(10, 22, run)
-    mine.read(np.arange(10, 22), single)
-    assert same(run, single)
-    assert run.touched.any() == (changed != "none")
-
-
-@pytest.mark.parametrize("touched", ["all", "some", "none"])
-def test_what_was_written_is_read_again_and_counts_as_changed(touched: str) -> None:
-    source, mine = view(touched), view("none")
-    before, image = mine.rows.copy(), Image.zeros(12, 5, 2)
-    source.read_run(3, 15, image)
-    image.rows[...] ^= np.where(image.touched[:, None], np.uint32(5), np.uint32(0))
-    mine.write(20, image)
-    read = Image.zeros(12, 5, 2)
-    mine.read_run(20, 32, read)
-    assert same(read, image)
-    untouched = np.ones(ROWS, np.bool_)
-    untouched[20:32] = image.touched == 0
-    assert np.array_equal(mine.rows[untouched], before[untouched])
-    assert mine.epochs.changed_rows == image.touched.sum()
-
-
 def test_a_run_that_is_longer_than_the_part_is_refused_unless_nothing_of_it_counts() -> None:
-    mine, image = view("none"), Image.zeros(12, 5, 2)
+    rows, state = np.zeros((ROWS, 5), np.uint32), np.zeros((ROWS, 2), np.uint32)
+    mine, image = View(rows, state, 7, Epochs(ROWS + 7)), Image.zeros(12, 5, 2)
     mine.write(ROWS - 4, image)  # rows that the shorter last part does not have count as zeros
     image.touched[...] = 1
     with pytest.raises(ValueError, match="rows do not fit"):

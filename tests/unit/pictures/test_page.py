@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -101,8 +100,3 @@ def test_what_others_wrote_is_text_and_no_markup() -> None:
     assert "a save &lt;i&gt;every&lt;/i&gt; minute" in text
     named = story_of(document() | {"metadata": {"name": "</script><script>alert(1)"}}, (), START)
     assert "<script>alert" not in page(named)
-
-
-def test_the_charts_in_the_page_are_those_of_the_job() -> None:
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page(STORY))
-    assert [each["id"] for each in json.loads(data)] == [each.id for each in charts(STORY)]

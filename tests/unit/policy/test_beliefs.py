@@ -22,21 +22,12 @@ UPDATES = st.lists(
 )
 
 
-def test_the_users_estimate_is_believed_first() -> None:
+def test_the_users_estimate_is_believed_first_and_weighs_as_much_as_one_failure() -> None:
     belief = prior(28 * HOUR, lost_per_failure=4)
-    assert belief.mtbf_s == 28 * HOUR
-    assert belief.rate_per_s == 1 / (28 * HOUR)
-    assert belief.lost_per_failure == 4
-
-
-def test_it_weighs_as_much_as_one_failure() -> None:
+    assert (belief.mtbf_s, belief.rate_per_s, belief.lost_per_failure) == (28 * HOUR, 1 / (28 * HOUR), 4)
     belief = after_failure(after_quiet(prior(28 * HOUR), 12 * HOUR), 3)
     assert belief == Belief(alpha=2.0, beta_s=40 * HOUR, lost_per_failure=2.0)
     assert belief.mtbf_s == 20 * HOUR
-
-
-def test_quiet_time_and_failures_move_the_rate_in_opposite_ways() -> None:
-    belief = prior(HOUR)
     assert after_quiet(belief, 60).mtbf_s > belief.mtbf_s > after_failure(belief, 1).mtbf_s
     assert after_quiet(belief, -60) == belief
 

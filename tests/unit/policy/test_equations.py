@@ -36,21 +36,9 @@ def test_the_calibrated_table(
     assert 100 * eq.partial_overhead(interval, MTBF, save, recover) == pytest.approx(naive, abs=0.05)
 
 
-def test_the_papers_interval_and_overhead() -> None:
-    interval = eq.partial_interval(0.1, MTBF, shards=8)
-    assert interval / HOUR == pytest.approx(44.8)
-    assert 100 * eq.partial_overhead(interval, MTBF, 5.4 * MINUTE, 8 * MINUTE) == pytest.approx(0.68, abs=0.01)
-    assert eq.expected_pls(interval, MTBF, shards=8) == pytest.approx(0.1)
-    assert eq.expected_pls(interval, MTBF, shards=8, lost=4) == pytest.approx(0.4)
-
-
 def test_one_failure_costs_its_age_on_the_shards_it_took() -> None:
     assert eq.pls_of_failure(7 * HOUR, 56 * HOUR, shards=8) == pytest.approx(1 / 64)
     assert eq.pls_of_failure(7 * HOUR, 56 * HOUR, shards=8, lost=4) == pytest.approx(4 / 64)
-
-
-def test_break_even_as_in_the_facts() -> None:
-    assert eq.break_even_pls(0.09 * HOUR, MTBF, shards=8) == pytest.approx(0.0025, abs=1e-4)
 
 
 @given(st.floats(1, 600), st.floats(600, 1e7), st.integers(1, 1024), st.floats(1, 64), st.floats(0, 1e4))

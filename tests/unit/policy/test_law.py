@@ -36,15 +36,6 @@ def reach(choice: Choice, odds: Odds) -> float:
     return min(choice.interval_s, odds.left_s)
 
 
-def test_the_papers_job() -> None:
-    choice = choose("Auto", None, PAPER)
-    assert choice.mode == "Partial"
-    assert choice.bound == "failures"
-    assert choice.interval_s == pytest.approx(5.6 * HOUR)
-    assert choice.partial_cost == pytest.approx(0.019, abs=0.001)
-    assert choice.full_cost == pytest.approx(0.079, abs=0.001)
-
-
 @given(ODDS, MODES)
 def test_no_save_begins_before_the_last_is_committed(odds: Odds, mode: Mode) -> None:
     assert choose(mode, None, odds).interval_s >= max(odds.commit_s, SHORTEST_S)

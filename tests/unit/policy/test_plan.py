@@ -116,10 +116,7 @@ def test_less_training_left_wants_fewer_saves() -> None:
     late = replace(PAPER, saved_samples=PAPER.total_samples // 2)
     assert late.odds.left_s == pytest.approx(28 * HOUR)
     assert plan(late).interval_s > plan(PAPER).interval_s
-
-
-def test_a_failure_takes_no_more_shards_than_there_are() -> None:
-    assert replace(PAPER, belief=replace(SEEN, lost_per_failure=100.0)).odds.lost == 8
+    assert replace(PAPER, belief=replace(SEEN, lost_per_failure=100.0)).odds.lost == 8, "there are no more shards"
 
 
 def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_guess() -> None:
@@ -153,19 +150,19 @@ def test_failures_to_come_are_not_counted_while_the_length_is_a_guess() -> None:
     assert "of 4 shards each" not in unknown
 
 
-def test_guessed_costs_are_named() -> None:
-    guessed = replace(PAPER, costs=Costs.measured(commit_s=1.0, load_s=1.0))
-    assert guessed.guesses == ("the cost of a save", "the start time of a new pod")
-
-
-def test_what_a_failure_takes_is_a_guess_until_one_was_seen() -> None:
-    first = replace(PAPER, belief=prior(28 * HOUR, 4))
-    assert first.guesses == ("the number of shards lost per failure",)
-    assert replace(PAPER, belief=after_failure(first.belief, 4)).guesses == ()
-
-
-def test_where_the_limit_comes_from_is_told() -> None:
-    assert "An AUC drop of 0.001" in plan(replace(PAPER, basis="An AUC drop of 0.001 allows 0.1.")).reason
+@pytest.mark.parametrize(
+    ("change", "guesses"),
+    [
+        (
+            {"costs": Costs.measured(commit_s=1.0, load_s=1.0)},
+            ("the cost of a save", "the start time of a new pod"),
+        ),
+        ({"belief": prior(28 * HOUR, 4)}, ("the number of shards lost per failure",)),
+        ({"belief": after_failure(prior(28 * HOUR, 4), 4)}, ()),
+    ],
+)
+def test_guesses_are_named(change: dict[str, Any], guesses: tuple[str, ...]) -> None:
+    assert replace(PAPER, **change).guesses == guesses
 
 
 @pytest.mark.parametrize(
@@ -181,6 +178,7 @@ def test_where_the_limit_comes_from_is_told() -> None:
         ({"costs": Costs(3.0, 324.0, 240.0, 240.0)}, "Partial", "save less than 0.1% of the time"),
         ({"costs": Costs(0.001, 1e4, 9.0, 9.0), "mode": "Partial"}, "Partial", "each takes 2.78 h"),
         ({"fixed_interval_s": 30.0}, "Partial", "The interval is fixed."),
+        ({"basis": "An AUC drop of 0.001 allows 0.1."}, "Partial", "An AUC drop of 0.001 allows 0.1."),
         ({"fixed_interval_s": 30.0, "limit": 0.0}, "Full", "The budget allows no loss."),
     ],
 )

@@ -17,7 +17,7 @@ from cpr_operator.reconcile.conditions import (
 from cpr_operator.reconcile.members import account_of, with_account
 
 
-def test_the_time_of_transition_moves_only_with_the_status() -> None:
+def test_there_is_one_condition_of_a_type_and_its_time_of_transition_moves_only_with_the_status() -> None:
     first = with_conditions(Status(), 1, 100.0, ConditionUpdate("PodsReady", "False", "Waiting", "for shard/1"))
     same = with_conditions(first, 2, 200.0, ConditionUpdate("PodsReady", "False", "CreateRefused", "quota"))
     (condition,) = same.conditions
@@ -26,18 +26,9 @@ def test_the_time_of_transition_moves_only_with_the_status() -> None:
         "CreateRefused",
         2,
     )
-    (moved,) = with_conditions(same, 2, 300.0, ConditionUpdate("PodsReady", "True", "AllReady")).conditions
-    assert moved.last_transition_time == 300.0
-
-
-def test_there_is_one_condition_of_a_type() -> None:
-    status = with_conditions(
-        Status(), 1, 1.0, ConditionUpdate("Failed", "True", "A"), ConditionUpdate("Complete", "False", "B")
-    )
-    assert [c.type for c in with_conditions(status, 1, 2.0, ConditionUpdate("Failed", "True", "C")).conditions] == [
-        "Failed",
-        "Complete",
-    ]
+    updates = (ConditionUpdate("PodsReady", "True", "AllReady"), ConditionUpdate("Failed", "False", "A"))
+    moved, other = with_conditions(same, 2, 300.0, *updates).conditions
+    assert (moved.last_transition_time, other.type) == (300.0, "Failed")
 
 
 def test_memory_that_sets_the_interval_is_a_condition_until_a_save_is_as_planned() -> None:

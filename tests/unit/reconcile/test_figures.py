@@ -20,6 +20,7 @@ from cpr_operator.api.status import (
     Status,
     Trainer,
 )
+from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.apply_reports import (
     restorable,
     result_of,
@@ -28,6 +29,9 @@ from cpr_operator.reconcile.apply_reports import (
     with_termination_message,
 )
 from cpr_operator.reconcile.pass_ import Done
+from simulation.control_plane.workload import spec
+
+SPEC = parse_spec(spec())
 
 
 def anchor(generation: int, samples: int) -> Anchor:
@@ -40,11 +44,8 @@ def test_what_a_rollback_left_behind_is_never_restored_again() -> None:
     )
     given = (anchor(1, 400), anchor(1, 800), anchor(1, 1200), anchor(2, 1100))
     assert restorable(status, given) == (anchor(1, 400), anchor(1, 800), anchor(2, 1100))
-
-
-def test_after_a_rollback_to_step_0_only_new_anchors_count() -> None:
-    status = Status(counters=Counters(generation=2), forks=(Fork(generation=1), Fork(generation=2)))
-    assert restorable(status, (anchor(1, 400), anchor(2, 100))) == (anchor(2, 100),)
+    status = status.evolve(forks=(Fork(generation=1), Fork(generation=2)))
+    assert restorable(status, (anchor(1, 400), anchor(2, 100))) == (anchor(2, 100),), "after a rollback to step 0"
 
 
 @pytest.mark.parametrize(("generation", "samples", "counts"), [(2, 1200, True), (1, 800, True), (1, 1200, False)])
@@ -55,27 +56,34 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
         trainers=(Trainer(index=0),),
     )
     found = anchor(generation, samples)
-    done = Done(to_json(Result(found.to_contract(), (), None, None, None)))
-    assert result_of(status, {"trainer/0": done}) == (found if counts else None)
+    text = to_json(Result(found.to_contract(), ((600, 700),), None, None, None))
+    for message in (text, text[: text.index("auc")]):  # a kubelet cuts long messages
+        assert result_of(status, {"trainer/0": Done(message)}) == (found if counts else None)
 
 
-def test_the_scores_are_those_of_the_last_step() -> None:
+@pytest.mark.parametrize("message", ["", "no result", '{"anchor":{"key":', '{"anchor":[]}', '{"anchor":{"key":5}}'])
+def test_a_result_that_cannot_be_read_is_what_the_status_records_of_the_last_sample(message: str) -> None:
+    facts = {"trainer/0": Done(message)}
+    known = Status(trainers=(Trainer(index=0),), ledger=Ledger(total_samples=1200), anchors=(anchor(1, 800),))
+    assert result_of(known, facts) is None
+    assert result_of(known.evolve(result=anchor(1, 900)), facts) == anchor(1, 900), "told by a report, of an early end"
+    last = known.evolve(anchors=(anchor(1, 800), anchor(1, 1200)))
+    assert result_of(last, facts) == anchor(1, 1200)
+    assert result_of(last, {}) is None, "the leader still trains"
+
+
+def test_a_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
     held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
-    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out)))
-    progress = with_termination_message(status, {"trainer/0": done}).progress
+    best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
+    result = Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out, best)
+    told = with_termination_message(SPEC, status, {"trainer/0": Done(to_json(result))})
+    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
+    progress = told.progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
     assert progress.held_out == HeldOut.of(held_out)
-    assert with_termination_message(status, {"trainer/0": Done("no result")}) == status
-
-
-def test_the_last_word_tells_the_best_model() -> None:
-    status = Status(trainers=(Trainer(index=0),))
-    best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
-    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), None, None, None, best=best)))
-    told = with_termination_message(status, {"trainer/0": done})
-    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
+    assert with_termination_message(SPEC, status, {"trainer/0": Done("no result")}) == status
 
 
 def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it() -> None:
@@ -86,10 +94,21 @@ def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it(
         dense=Dense(reserved=((300, 500),)),
     )
     done = Done(to_json(Result(anchor(1, 1200).to_contract(), ((600, 700),), None, None, None)))
-    told = with_termination_message(status, {"trainer/0": done})
+    told = with_termination_message(SPEC, status, {"trainer/0": done})
     assert told.ledger.ranges == (((600, 700),), ((100, 200), (600, 700)))
     assert told.dense.reserved == ()
     assert told.shards[1].reserved == ((900, 1000),)
+
+
+def test_job_that_ends_before_its_first_report_has_the_total_of_its_result() -> None:
+    status = Status(trainers=(Trainer(index=0),), shards=(Shard(index=0), Shard(index=1)))
+    done = Done(to_json(Result(anchor(1, 100).to_contract(), (), None, None, None, total_samples=1200)))
+    told = with_termination_message(SPEC, status, {"trainer/0": done})
+    assert (told.progress.total_samples, told.ledger.total_samples) == (1200, 1200)
+    assert told.ledger.limit_sample_shards == int(SPEC.accuracy_budget.portion * 1200 * 2)
+    older = Done(to_json(Result(anchor(1, 100).to_contract(), (), None, None, None)))
+    assert with_termination_message(SPEC, told, {"trainer/0": older}).progress.total_samples == 1200
+    assert with_termination_message(SPEC, status, {"trainer/0": older}).progress.total_samples == 100
 
 
 def test_of_anchors_as_many_are_known_as_are_kept() -> None:
@@ -109,18 +128,12 @@ STATUS = Status(
 )
 
 
-def test_figures_are_rounded_and_have_units() -> None:
+def test_shown_figures_are_rounded_have_units_and_no_speed_where_nothing_trains() -> None:
     shown = with_shown(STATUS, "job").shown
     assert (shown.progress, shown.interval, shown.speed, shown.eta) == ("42%", "99.5 s", "12346/s", "12.5 min")
     assert (shown.spent, shown.limit, shown.auc) == ("0.001235", "0.1", "0.8586")
-
-
-def test_what_does_not_train_has_no_speed() -> None:
     for phase in ("Recovering", "Suspended", "Succeeded"):
         shown = with_shown(STATUS.model_copy(update={"phase": phase}), "job").shown
         assert (shown.speed, shown.eta, shown.progress) == ("", "", "42%")
-
-
-def test_the_scale_names_the_trainers() -> None:
     assert with_shown(STATUS, "job").scale == Scale(replicas=2, selector="cprjob.io/job=job,cprjob.io/role=trainer")
     assert with_shown(Status(), "job").scale == Scale(replicas=0, selector="cprjob.io/job=job,cprjob.io/role=trainer")

@@ -8,7 +8,6 @@ from cpr_operator.api.progress import MAX_LINE, PointFigures
 from cpr_operator.api.status import MAX_HISTORY, Anchor, Budget, Counters, Plan, Progress, Shard, Status, Trainer
 from cpr_operator.api.validate import parse_status
 from cpr_operator.reconcile.history import POINTS, with_history
-from cpr_operator.urgency import VOLATILE
 
 TOTAL = 100_000
 
@@ -101,7 +100,3 @@ def test_a_point_is_a_line_in_json_and_comes_back_as_it_was() -> None:
     written = status.to_dict()
     assert written["history"] == ["1764032647.123,500,12345.7,0.456789,0.47,0.75,1.01,,0,,,0,0,1"]
     assert parse_status(written).history == status.history
-
-
-def test_points_are_written_no_more_often_than_other_figures() -> None:
-    assert "history" in VOLATILE

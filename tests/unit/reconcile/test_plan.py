@@ -41,7 +41,7 @@ def plan_of(job: CPRJobSpec, before: Status, *, renew: bool) -> Plan:
     return plan
 
 
-def test_a_plan_stays_while_what_it_rests_on_stays() -> None:
+def test_a_plan_stays_until_a_cost_moves() -> None:
     first = planned(SPEC, status(), renew=False)
     slower = first.model_copy(update={"policy": LEARNT.model_copy(update={"samples_per_second": 9_000})})
     assert planned(SPEC, slower, renew=False).plan == first.plan
@@ -70,10 +70,6 @@ def test_a_fixed_interval_does_not_hide_that_nothing_fits_into_the_budget() -> N
     known = planned(fixed, first.model_copy(update={"policy": LEARNT}), renew=False)
     found = [{finding.type: finding.status for finding in budget(each)} for each in (first, known)]
     assert [each["BudgetExhausted"] for each in found] == ["False", "True"]
-
-
-def test_a_cost_that_moved_makes_a_new_plan() -> None:
-    first = planned(SPEC, status(), renew=False)
     dearer = first.model_copy(update={"policy": LEARNT.model_copy(update={"save_stall_seconds": 5.0})})
     assert first.plan is not None
     assert plan_of(SPEC, dearer, renew=False).interval_seconds > first.plan.interval_seconds

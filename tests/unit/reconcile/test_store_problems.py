@@ -1,6 +1,8 @@
 """What pods report about saves becomes a condition, while training goes on and nobody is missing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from cpr_contract.reports import Problem
 from cpr_operator.api.status import Status
@@ -9,7 +11,7 @@ from cpr_operator.reconcile.observe import LATE
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import StoreError
 from cpr_trainer.tables.capture import OutrunError
-from simulation.control_plane.cluster import FakeCluster
+from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, after, spec, trained
 
@@ -27,14 +29,14 @@ def test_no_problem_that_a_pod_can_have_with_saves_is_left_out() -> None:
     assert errors | {"AnchorDamaged"} == STORE_PROBLEMS  # the last one has no error: pods report it themselves
 
 
-def give_up(cluster: FakeCluster) -> None:
+def give_up(cluster: SimulatedCluster) -> None:
     """From here on shard 1 gives up every save, so no cut is ever committed; the leader knows of no problem."""
     plane = cluster.plane()
     plane.store.down = True
     next(shard for shard in plane.shards.values() if shard.roster.index == 1).problem = OUTRUN
 
 
-def recover(cluster: FakeCluster) -> None:
+def recover(cluster: SimulatedCluster) -> None:
     plane = cluster.plane()
     plane.store.down = False
     for shard in plane.shards.values():
@@ -62,16 +64,32 @@ async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
     assert [e.message for e in life.cluster.events.values() if e.reason == "SnapshotsDegraded"]
 
 
-def log_grows(cluster: FakeCluster) -> None:
+def log_grows(cluster: SimulatedCluster) -> None:
     """The leader was replaced, and found files that came since the job began."""
     for trainer in cluster.plane().trainers.values():
         trainer.new_files = 3
 
 
-async def test_files_that_came_too_late_are_told_once() -> None:
-    life = await Simulation(Scenario("grows", ((trained(500), log_grows),), spec())).run()
-    outdated = next(c for c in life.status.conditions if c.type == "DataOutdated")
-    assert (outdated.status, outdated.reason) == ("True", "NewFiles")
-    events = [e.message for e in life.cluster.events.values() if e.reason == "DataOutdated"]
+def ids_are_odd(cluster: SimulatedCluster) -> None:
+    """The first leader found ids that are written in two ways."""
+    for trainer in cluster.plane().trainers.values():
+        trainer.problem = Problem("IdsSpelledTwice", "Column user writes 2 ids in two ways.", "Name the column.")
+
+
+@pytest.mark.parametrize(
+    ("act", "condition", "reason", "message"),
+    [
+        (log_grows, "DataOutdated", "NewFiles", "3 files of data.uri were added after the job had begun"),
+        (ids_are_odd, "IdsSpelledTwice", "TwoSpellings", "Column user writes 2 ids in two ways. Name the column."),
+    ],
+)
+async def test_odd_data_is_a_condition_and_one_event(
+    act: Callable[[SimulatedCluster], None], condition: str, reason: str, message: str
+) -> None:
+    life = await Simulation(Scenario("grows", ((trained(500), act),), spec())).run()
+    found = next(c for c in life.status.conditions if c.type == condition)
+    assert (found.status, found.reason) == ("True", reason)
+    events = [e.message for e in life.cluster.events.values() if e.reason == condition]
     assert len(events) == 1
-    assert events[0].startswith("3 files of data.uri were added after the job had begun")
+    assert events[0].startswith(message)
+    assert life.status.phase == "Succeeded"

@@ -34,13 +34,12 @@ def account(limit: int, *, lost: int = 0, reserved: int = 0) -> Account:
         (4000, 1, 2000),  # there are no more samples
     ],
 )
-def test_half_of_what_is_left_is_shared_in_whole_samples(left: int, shards: int, until: int) -> None:
+def test_half_of_what_is_neither_spent_nor_set_aside_is_shared_in_whole_samples(
+    left: int, shards: int, until: int
+) -> None:
     found = extent(account(left), shards, 1000)
     assert found.until == until
     assert ("waits" in found.reason) == (not until)
-
-
-def test_what_is_spent_and_set_aside_is_not_left() -> None:
     assert extent(account(300, lost=100, reserved=50), 1, 1000).until == 1075
 
 

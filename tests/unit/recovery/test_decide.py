@@ -69,30 +69,22 @@ def test_all_losses_together_fit_or_none_does(changes: dict[str, object], fits: 
     assert isinstance(decision, Replace if fits else RollBack)
 
 
-def test_open_reservations_count() -> None:
-    account = Account(Ledger(2000, 300, ((), ())), ((), ((0, 250),)))
-    decision = decide(situation(account=account))
-    assert isinstance(decision, RollBack)
-    assert decision.anchor == NEW
+FLUSHED = (Loss(0, 900, flushed=True),)
+ALL_TRAINERS = {"lost_trainers": (0, 1), "survivors": ()}
 
 
-def test_a_rollback_without_an_anchor_goes_to_step_0() -> None:
-    decision = decide(situation(losses=(Loss(0, 0),), anchors=()))
-    assert isinstance(decision, RollBack)
-    assert decision.anchor is None
-
-
-def test_full_recovery_rolls_back_for_any_charge_and_for_none_it_does_not() -> None:
-    assert isinstance(decide(situation(mode="Full", losses=(Loss(0, 999),))), RollBack)
-    assert isinstance(decide(situation(mode="Full", losses=(Loss(0, 900, flushed=True),))), Replace)
-
-
-def test_nothing_is_decided_without_a_report_of_a_living_trainer() -> None:
-    assert isinstance(decide(situation(trainer_bound=None, shard_bound=1000)), WaitForReport)
-
-
-def test_a_flush_needs_no_report() -> None:
-    assert isinstance(decide(situation(trainer_bound=None, losses=(Loss(0, 900, flushed=True),))), Replace)
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"mode": "Full", "losses": (Loss(0, 999),)}, RollBack, id="full recovery for any charge"),
+        pytest.param({"mode": "Full", "losses": FLUSHED}, Replace, id="full recovery without a charge"),
+        pytest.param({"trainer_bound": None, "shard_bound": 1000}, WaitForReport, id="a living trainer did not report"),
+        pytest.param({"trainer_bound": None, "losses": FLUSHED}, Replace, id="a flush needs no report"),
+        pytest.param(ALL_TRAINERS, WaitForReport, id="no trainer survived and no shard has answered"),
+    ],
+)
+def test_the_kind_of_a_decision(changes: dict[str, Any], expected: type) -> None:
+    assert isinstance(decide(situation(**changes)), expected)
 
 
 def test_a_lost_trainer_costs_nothing_while_another_survives() -> None:
@@ -137,14 +129,20 @@ def test_a_shard_and_all_trainers_overlap_in_what_they_lose() -> None:
     assert isinstance(decide(replace(lost, account=Account(Ledger(2000, 149, ((), ())), ((), ())))), RollBack)
 
 
-def test_shards_that_have_not_answered_are_waited_for_when_no_trainer_survived() -> None:
-    assert isinstance(decide(situation(lost_trainers=(0, 1), survivors=())), WaitForReport)
-
-
-def test_when_nobody_survived_all_roll_back() -> None:
-    decision = decide(situation(lost_trainers=(0, 1), survivors=(), shard_state=False))
+@pytest.mark.parametrize(
+    ("changes", "anchor"),
+    [
+        pytest.param(
+            {"account": Account(Ledger(2000, 300, ((), ())), ((), ((0, 250),)))}, NEW, id="reservations count"
+        ),
+        pytest.param({"losses": (Loss(0, 0),), "anchors": ()}, None, id="to step 0 without an anchor"),
+        pytest.param({**ALL_TRAINERS, "shard_state": False}, NEW, id="nobody survived"),
+    ],
+)
+def test_a_rollback_goes_to_the_newest_anchor(changes: dict[str, Any], anchor: Anchor | None) -> None:
+    decision = decide(situation(**changes))
     assert isinstance(decision, RollBack)
-    assert decision.anchor == NEW
+    assert decision.anchor == anchor
 
 
 def test_a_newer_save_than_the_known_one_is_asked_for_before_everybody_goes_back() -> None:

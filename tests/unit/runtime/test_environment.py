@@ -10,10 +10,7 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import LONGEST_PLAIN, is_packed, pack, to_json
-from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.roster import KEY_CHANGED, key_digest
-from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
-from cpr_trainer.errors import TrainerError
+from cpr_contract.roster import KEY_CHANGED, key_digest, seal
 from cpr_trainer.runtime import (
     Access,
     BadSpecError,
@@ -21,23 +18,11 @@ from cpr_trainer.runtime import (
     Environment,
     KeyChangedError,
     exit_code,
-    termination_file,
 )
+from support.shard_job import small_job
 
 ACCESS = (env.CREDENTIALS_DIR, env.CA_FILE, env.DATA_CREDENTIALS_DIR, env.DATA_CA_FILE)
-JOB = JobSpec(
-    contract=CONTRACT_VERSION,
-    job_uid="uid",
-    job_name="job",
-    model=ModelSpec(
-        4, (8, 4), (8, 1), (TableSpec("a", 10),), OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("RowWiseAdagrad", 0.1)
-    ),
-    data=DataSpec("Synthetic", None, None, 1000, 100, 1, 0),
-    trainers=1,
-    shards=2,
-    snapshots=SnapshotSpec(StoreSpec("file:///store", None, "bucket", ""), 2, 30.0, None),
-    silence_s=10.0,
-)
+JOB = small_job(Path("/unused"))
 
 
 @pytest.fixture
@@ -79,6 +64,22 @@ def test_what_has_a_default_may_be_left_out(environ: dict[str, str]) -> None:
     read = Environment.read(environ)
     assert (read.port_base, read.store_access, read.data_access) == (7070, Access(), Access())
     assert read.termination_file == Path("/dev/termination-log")
+
+
+@pytest.mark.parametrize(("pod", "heard"), [("job-trainer-0-1", ["recorded"]), ("another", []), ("", [])])
+def test_only_what_the_job_key_has_sealed_for_this_pod_is_taken_as_recorded(
+    environ: dict[str, str], pod: str, heard: list[str]
+) -> None:
+    taken: list[str] = []
+    hear = Environment.read(environ | {env.POD: pod}).hearer(taken.append)
+    for value in (
+        "recorded",
+        "",
+        seal(b"another key", pod, "recorded"),
+        seal(b"secret", "job-trainer-0-1", "recorded"),
+    ):
+        hear(value)
+    assert taken == heard
 
 
 BROKEN: list[tuple[str, Mapping[str, str], str]] = [
@@ -134,12 +135,3 @@ def test_a_key_is_used_under_its_own_name_only(environ: dict[str, str]) -> None:
 def test_the_contract_before_is_spoken(environ: dict[str, str]) -> None:
     older = replace(JOB, contract=CONTRACT_VERSION - 1)
     assert Environment.read(environ | {env.SPEC: to_json(older)}).job == older
-
-
-def test_the_last_word_has_a_place_whatever_is_wrong() -> None:
-    assert termination_file({}) == Path("/dev/termination-log")
-    assert termination_file({env.TERMINATION_FILE: "/word"}) == Path("/word")
-
-
-def test_an_error_nobody_foresaw_may_go_away() -> None:
-    assert exit_code(TrainerError("odd.", "wait")) == 1

@@ -19,11 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
+from cpr_contract.address import page_url
 from cpr_contract.codec import from_json
-from cpr_contract.reports import RECORDED_HEADER, ExitCode, Problem, SaveRef
+from cpr_contract.reports import RECORDED_HEADER, Deleted, ExitCode, HeldOutScores, Problem, Result, SaveRef
+from cpr_contract.roster import AnchorRef
+from cpr_contract.trace import TracedStep
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
 from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, stop_on_sigterm
+from cpr_trainer.runtime import timing as module
+from cpr_trainer.runtime.timing import Trace
 from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError
 
 STATUS = SaveRef("key", 3, 300)
@@ -51,9 +56,11 @@ def process() -> Process:
 
 
 @pytest.fixture
-def url(process: Process) -> Iterator[str]:
+def url(process: Process, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The server's pages, at the address of the parameter if the test has one."""
+    host = getattr(request, "param", "127.0.0.1")
     with StatusServer(
-        "127.0.0.1",
+        host,
         0,
         status=process.status,
         healthy=lambda: process.good,
@@ -61,9 +68,10 @@ def url(process: Process) -> Iterator[str]:
         registry=process.registry,
         hear=process.heard.append,
     ) as server:
-        yield f"http://127.0.0.1:{server.port}"
+        yield page_url(host, server.port, "")
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1", "::1"], indirect=True)
 def test_the_report_is_a_document_of_the_contract(url: str) -> None:
     answer = get(f"{url}/status?pretty")
     assert answer.headers["content-type"] == "application/json"
@@ -100,18 +108,12 @@ def test_other_pages_and_failing_ones_do_not_end_the_server(
     assert get(f"{url}/status").status_code == 200
 
 
-def test_a_client_that_says_nothing_is_in_nobodys_way(url: str) -> None:
-    host, _, port = url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port))):
-        assert get(f"{url}/status").status_code == 200
-
-
 def test_clients_take_a_bounded_number_of_threads_and_keep_nobody_out(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     before = threading.active_count()
     with ExitStack() as clients:
         for _ in range(60):
-            clients.enter_context(socket.create_connection((host, int(port))))
+            clients.enter_context(socket.create_connection((host, int(port)))).sendall(b"G")
         assert get(f"{url}/status").status_code == 200
         assert threading.active_count() - before <= 32
 
@@ -133,6 +135,7 @@ def test_a_server_is_closed_though_it_was_never_started(process: Process) -> Non
         (StoreUnreachableError("no answer.", "wait"), ExitCode.STORE_UNREACHABLE),
         (StoreBusyError("a pause, please.", "wait", 1.0), ExitCode.STORE_UNREACHABLE),
         (DivergedError("nan.", "lower the rate"), ExitCode.BAD_SPEC),
+        (TrainerError("odd.", "wait"), ExitCode.INTERNAL),
     ],
 )
 def test_every_error_has_its_exit_code(error: TrainerError, code: ExitCode) -> None:
@@ -163,6 +166,55 @@ def test_a_long_message_keeps_what_fits(tmp_path: Path, letter: str) -> None:
     assert 4096 - 24 <= (tmp_path / "word").stat().st_size <= 4096
 
 
+def test_problem_of_an_error_with_long_texts_fits_into_a_report() -> None:
+    problem = problem_of(DataError("m" * 100_000, "r" * 100_000))
+    assert (len(problem.message), len(problem.remedy)) == (2048, 2048)
+
+
+def test_problem_with_a_long_remedy_fits(tmp_path: Path) -> None:
+    end_with(tmp_path / "word", Problem("Reason", "message" * 900, "remedy" * 900), ExitCode.INTERNAL)
+    read = from_json(Problem, (tmp_path / "word").read_bytes())
+    assert (read.message, read.remedy[:12]) == ("...", "remedyremedy")
+
+
+ANCHOR = AnchorRef(f"{'u' * 36}/gen-0001/dense/group-0001/step-000000010/manifest.json", "d" * 64, 1, 10, 640)
+LOST = tuple((1000 * place, 1000 * place + 1 + place) for place in range(500))
+SCORES = HeldOutScores(10, 640, 100, 0.7, 0.5, 0.9, 1.0, 0.6)
+CYRILLIC = tuple((f"{letter * 26}.{score}", 0.123456789012) for letter in "абвгдежз" for score in ("auc", "logloss"))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "evaluation", "lost", "kept"),
+    [
+        (CYRILLIC, SCORES, (), (True, True)),  # in escapes it would not fit
+        (tuple((f"{'ж' * 60}{place}", 0.5) for place in range(32)), SCORES, LOST[:3], (False, True)),
+        (CYRILLIC, SCORES, LOST[:180], (False, True)),
+        (tuple((f"metric {place}", 0.5) for place in range(1000)), SCORES, LOST, (False, False)),
+        ((), None, LOST, (False, False)),
+    ],
+)
+def test_result_that_is_too_long_keeps_its_anchor_and_all_that_is_lost(
+    metrics: tuple[tuple[str, float], ...],
+    evaluation: HeldOutScores | None,
+    lost: tuple[tuple[int, int], ...],
+    kept: tuple[bool, bool],
+    tmp_path: Path,
+) -> None:
+    end_with(tmp_path / "word", Result(ANCHOR, lost, 0.5, 0.7, 0.5, metrics, evaluation), ExitCode.OK)
+    text = (tmp_path / "word").read_bytes()
+    read = from_json(Result, text)
+    assert len(text) <= 4096
+    assert read.anchor == ANCHOR
+    assert (read.metrics != (), read.evaluation is not None) == kept
+    assert all(any(start <= first and end <= last for start, last in read.lost) for first, end in lost)
+    assert read.lost == lost if kept == (True, True) else len(read.lost) <= len(lost)
+
+
+def test_cleanup_names_as_many_unreadable_keys_as_fit(tmp_path: Path) -> None:
+    end_with(tmp_path / "word", Deleted(3, 30, ("k" * 1000,) * 9), ExitCode.OK)
+    assert from_json(Deleted, (tmp_path / "word").read_bytes()) == Deleted(3, 30, ("k" * 1000,) * 4)
+
+
 def test_a_last_word_that_nobody_can_write_does_not_matter(tmp_path: Path) -> None:
     assert end_with(tmp_path / "no" / "folder", STATUS, ExitCode.OK) is ExitCode.OK
 
@@ -187,3 +239,18 @@ def test_sigterm_is_a_request() -> None:
         assert stop.wait()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_each_step_says_where_its_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([10.0, 11.0, 13.0, 16.0, 20.0, 25.0, 31.0])
+    monkeypatch.setattr(module, "monotonic", lambda: next(ticks))
+    trace = Trace(tmp_path / "steps")
+    for stage in ("wait", "compute", "wait"):
+        trace.lap(stage)
+    trace.end(7)
+    trace.lap("compute")
+    trace.end(8)
+    trace.close()
+    first, second = map(TracedStep.of_line, (tmp_path / "steps").read_text().splitlines())
+    assert first == TracedStep(7, 20.0, {"wait": 4.0, "compute": 2.0, "rest": 4.0})
+    assert second == TracedStep(8, 31.0, {"compute": 5.0, "rest": 6.0})

@@ -129,12 +129,6 @@ def test_watching_sees_a_roster_that_comes_later(path: Path) -> None:
     assert seen == [5, 7]
 
 
-def test_watching_ends(path: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    assert list(RosterFile(path, ShardRoster).watch(stop)) == []
-
-
 def test_a_roster_that_is_sent_comes_before_the_file_and_counts_once(path: Path) -> None:
     file = RosterFile(path, ShardRoster)
     file.offer(to_json(roster(6)).encode())

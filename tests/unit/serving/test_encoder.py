@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.model import FeatureSpec, TableSpec
+from cpr_contract.model import FeatureSpec, Ids, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.source import open_dataset
@@ -24,6 +24,7 @@ from cpr_trainer.export.folder import transform_of
 from cpr_trainer.store import Uris
 from cprjob_serving.hashes import Cells, hashes
 from cprjob_serving.transform import EncodeError, Feature, Numeric, Table, Transform, dense_of, ids_of
+from support.plain_batches import single_ids
 from support.serving import STORE, serving_job
 
 TABLES = (
@@ -122,8 +123,29 @@ def test_texts_are_encoded_as_training_encodes_them(tmp_path: Path) -> None:
         dense_of(transform, wrong)
 
 
+@pytest.mark.parametrize("ids", ["CPR64", "RowNumber"])
+def test_whole_numbers_are_encoded_as_training_encodes_them(tmp_path: Path, ids: Ids) -> None:
+    cells = ["12", "12.0", " 12", "+12", "012", "0", "-0", "", " "]
+    (tmp_path / "rows.csv").write_text("click,user\n" + "".join(f"1,{cell}\n" for cell in cells))
+    named = ColumnsSpec(("click",), (), (), ("user",), integers=("user",))
+    data = DataSpec("CSV", f"file://{tmp_path}/rows.csv", 1, None, 64, 7, 0, columns=named)
+    trained = serving_job(data, (TableSpec("user", 1000, ids=ids, out_of_range="DefaultRow"),), (), 0)
+    batch = open_dataset(data, trained.model, Uris(STORE)).take(np.arange(len(cells)))
+    document = transform_of(trained).to_json()
+    assert json.loads(document)["version"] == 2, "readers of version 1 do not know integers"
+    transform = Transform.of_json(document)
+    (feature,) = transform.features
+    assert ids_of(transform, feature, {"user": cells}).rows.tolist() == single_ids(batch)[:, 0].tolist()
+    given = [12, 12.0, np.float32(12), "12.0", 12, 0, -0.0, None, float("nan")]
+    assert ids_of(transform, feature, {"user": given}).rows.tolist() == single_ids(batch)[:, 0].tolist()
+    for wrong in (12.5, "u1", float("inf"), 2.0**53 + 2, "1e3"):
+        with pytest.raises(EncodeError, match=r"column user: .* is no id; give a whole number or None"):
+            ids_of(transform, feature, {"user": [wrong]})
+
+
 @settings(deadline=None)
-@given(st.lists(st.binary(max_size=80), max_size=20), st.integers(0, 2**32 - 1))
+@example(texts=[bytes(range(length)) for length in (*range(70), 255, 0)], seed=7)
+@given(texts=st.lists(st.binary(max_size=80), max_size=20), seed=st.integers(0, 2**32 - 1))
 def test_hashes_are_those_of_other_libraries(texts: list[bytes], seed: int) -> None:
     cells = Cells.of(texts)
     assert hashes(cells, "XXH64", seed).tolist() == [xxhash.xxh64_intdigest(text, seed) for text in texts]
@@ -166,5 +188,5 @@ def test_what_cannot_be_encoded_is_named() -> None:
         dense_of(transform, {"x": [0], "id": []})
     with pytest.raises(EncodeError, match="column x, sample 0: nan is no finite number"):
         dense_of(transform, {"x": [float("nan")], "id": [1]})
-    with pytest.raises(ValueError, match=r"transform\.json is of version 2"):
-        Transform.of_json('{"version": 2}')
+    with pytest.raises(ValueError, match=r"transform\.json is of version 3"):
+        Transform.of_json('{"version": 3}')

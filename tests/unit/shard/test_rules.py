@@ -44,15 +44,6 @@ def test_what_becomes_of_a_push_after_step_4(step: int, pending: int, fate: Fate
     assert fate_of(step, 4, Cuts(pending), begun=True) is fate
 
 
-def test_without_a_failure_nothing_is_lost() -> None:
-    losses = Losses.restored((), 2)
-    for step in range(1, 6):
-        for rank in (1, 0):
-            losses = losses.applied(rank, step - 1, step, ORDER)
-    assert losses.lost == ()
-    assert losses.resumed_samples(ORDER) == 0
-
-
 def test_steps_that_all_ranks_miss_are_whole_batches() -> None:
     losses = Losses.restored(((0, 10),), 2)
     losses = losses.applied(0, 3, 7, ORDER)
@@ -75,12 +66,6 @@ def test_an_account_takes_so_many_parts_of_batches_and_then_whole_ones() -> None
     alone = tuple((start, start + 5) for start in range(105, 105 + 10 * MOST_SLIVERS, 10))
     assert lost(MOST_SLIVERS) == ((0, 100), *alone)
     assert lost(MOST_SLIVERS + 1) == ((0, 100 + 10 * (MOST_SLIVERS + 1)),)
-
-
-def test_a_rank_that_recomputes_loses_nothing() -> None:
-    losses = Losses.restored((), 2).applied(0, 3, 5, ORDER).applied(1, 3, 4, ORDER)
-    assert losses.lost == ((30, 35),)
-    assert losses.resumed_samples(ORDER) == 30
 
 
 def test_a_gap_after_the_restore_is_lost_at_once() -> None:

@@ -14,10 +14,10 @@ from pyarrow import fs
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris, s3_errors
+from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris, persistence
 from cpr_trainer.store.arrow_data import ArrowData, connect
 from cpr_trainer.store.protocol import MissingError
-from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, model_of, read, write
+from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
 
 LAKE = "gs://lake"
 
@@ -50,13 +50,13 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def lake(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Uris:
-    monkeypatch.setattr(s3_errors, "_FIRST_S", 0.001)
+    monkeypatch.setattr(persistence, "_FIRST_S", 0.001)
     uris = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))
     uris._arrow = ArrowData(disk)  # a cached property
     return uris
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", FORMATS)
 def test_files_are_the_same_samples_wherever_they_lie(disk: Disk, lake: Uris, ending: str) -> None:
 
     data = write(clicks(200), disk.root / "lake" / "day 0", ending, files=3)

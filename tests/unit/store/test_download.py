@@ -1,4 +1,4 @@
-"""An answer is believed only if it says how long it is, and is that long."""
+"""An answer is the whole object only if its length, or the listing, says so."""
 
 from __future__ import annotations
 
@@ -9,46 +9,55 @@ import pytest
 import urllib3
 
 from cpr_trainer.store import checksum
-from cpr_trainer.store.s3 import download
+from cpr_trainer.store.s3 import download, download_into
+from support.scripted_http import answer, scripted
 
 
-class Client:
-    """Gives one answer."""
-
-    def __init__(self, body: bytes, headers: Mapping[str, str], *, counts: bool = True) -> None:
-        self.answer = urllib3.HTTPResponse(
-            io.BytesIO(body), headers=headers, preload_content=False, enforce_content_length=counts
-        )
-
-    def get_object(self, _bucket: str, _name: str) -> urllib3.HTTPResponse:
-        return self.answer
+def listing(size_bytes: int) -> urllib3.HTTPResponse:
+    entry = f"<Key>name</Key><Size>{size_bytes}</Size><LastModified>2026-01-01T00:00:00Z</LastModified>"
+    page = f"<ListBucketResult><Contents>{entry}</Contents></ListBucketResult>"
+    return answer(200, page.encode())
 
 
-@pytest.mark.parametrize(
-    ("length", "counts"), [(None, True), ("many", True), ("5", True), ("5", False)], ids=["none", "odd", "5", "5 alone"]
-)
-def test_an_answer_of_unknown_length_or_shorter_than_it_says_is_none(length: str | None, *, counts: bool) -> None:
-    client = Client(b"abc", {} if length is None else {"content-length": length}, counts=counts)
+@pytest.mark.parametrize("length", [{"Content-Length": "5"}, {}, {"Content-Length": "many"}])
+def test_answer_that_ends_early_is_no_object(length: Mapping[str, str]) -> None:
+    connection, _ = scripted(answer(200, b"abc", length), listing(5))
     with pytest.raises(urllib3.exceptions.HTTPError):
-        download(client, "bucket", "name", [memoryview(bytearray(5))])  # type: ignore[arg-type]
+        download_into(connection, "bucket", "name", [memoryview(bytearray(5))])
+    connection, _ = scripted(answer(200, b"abc", length), listing(5))
+    with pytest.raises(urllib3.exceptions.HTTPError):
+        download(connection, "bucket", "name")
 
 
-def test_an_answer_that_was_not_read_to_its_end_is_closed() -> None:
-    client = Client(b"abcde", {"content-length": "5"})
-    assert download(client, "bucket", "name", [memoryview(bytearray(2))]).size_bytes == 5  # type: ignore[arg-type]
-    assert client.answer.closed
+@pytest.mark.parametrize(("room", "requests"), [(5, 1), (2, 2), (9, 2)])
+def test_answer_without_a_length_is_measured(room: int, requests: int) -> None:
+    """Who knows the length asks nobody else for it."""
+    connection, http = scripted(answer(200, b"abcde"), listing(5))
+    found = bytearray(room)
+    received = download_into(connection, "bucket", "name", [memoryview(found)])
+    assert (received.size_bytes, received.crc32c) == (5, checksum(b"abcde"[:room]))
+    assert found.startswith(b"abcde"[:room])
+    assert len(http.sent) == requests
 
 
-def test_what_comes_in_drops_is_put_together() -> None:
+def test_answer_that_was_not_read_to_its_end_is_closed() -> None:
+    response = answer(200, b"abcde", {"Content-Length": "5"})
+    connection, _ = scripted(response)
+    assert download_into(connection, "bucket", "name", [memoryview(bytearray(2))]).size_bytes == 5
+    assert response.closed
+
+
+def test_answer_in_drops_is_put_together() -> None:
     body = bytes(range(250)) * 10
 
     class Drops(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             return super().read(min(size or 0, 7))
 
-    client = Client(b"", {"content-length": "2500"})
-    client.answer = urllib3.HTTPResponse(Drops(body), headers={"content-length": "2500"}, preload_content=False)
+    connection, _ = scripted(
+        urllib3.HTTPResponse(Drops(body), status=200, headers={"content-length": str(len(body))}, preload_content=False)
+    )
     rooms = [bytearray(100), bytearray(2390)]
-    received = download(client, "bucket", "name", [memoryview(room) for room in rooms])  # type: ignore[arg-type]
+    received = download_into(connection, "bucket", "name", [memoryview(room) for room in rooms])
     assert b"".join(rooms) == body[:2490]
     assert (received.size_bytes, received.crc32c) == (2500, checksum(body[:2490]))

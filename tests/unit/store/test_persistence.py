@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cpr_trainer.store import StoreBusyError, StoreError, StoreFullError, StoreUnreachableError
-from cpr_trainer.store.s3_errors import persist
+from cpr_trainer.store.persistence import persist
 
 
 class Flaky:

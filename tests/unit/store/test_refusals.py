@@ -2,56 +2,132 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import urllib3
-from minio.error import ServerError
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.store import StoreFullError, StoreUnreachableError, open_store
+from cpr_trainer.store import MissingError, StoreError, StoreFullError, StoreUnreachableError, open_store
+from cpr_trainer.store.answers import Answer, Request, meaning, refusal, translated
 from cpr_trainer.store.folder import FolderStore, _store_error
-from cpr_trainer.store.s3_errors import refusal, translated
+from support.scripted_http import answer
+
+ABOUT = Request("http://store:9000", "data.store", "GET", "bucket", "job/a")
+ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Said the \xc2\x9b31mserver.</Message></Error>"
+
+
+def told(status: int, code: str | None = None, method: str = "GET", key: str = "job/a") -> StoreError:
+    return meaning(replace(ABOUT, method=method, key=key), Answer(status, code, "Said the server.", {}))
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "remedy"),
+    ("code", "status", "reason", "remedy"),
     [
-        ("NoSuchKey", "ObjectMissing", "deleted"),
-        ("PreconditionFailed", "ObjectExists", "prefix"),
-        ("NoSuchBucket", "BucketMissing", "snapshots.store.bucket"),
-        ("AccessDenied", "CredentialsRefused", "credentialsSecret"),
-        ("ExpiredToken", "CredentialsRefused", "credentialsSecret"),
-        ("AuthorizationHeaderMalformed", "CredentialsRefused", "region"),
-        ("XMinioStorageFull", "StoreFull", "snapshots.keep"),
-        ("QuotaExceeded", "StoreFull", "quota"),
-        ("ConditionalRequestConflict", "StoreUnreachable", "again"),
-        ("SlowDown", "StoreUnreachable", "again"),
-        (None, "StoreUnreachable", "again"),
+        ("NoSuchKey", 404, "ObjectMissing", "deleted"),
+        ("PreconditionFailed", 412, "ObjectChanged", "written again"),
+        ("NoSuchBucket", 404, "BucketMissing", "snapshots.store.bucket"),
+        ("AccessDenied", 403, "CredentialsRefused", "data.store.credentialsSecret"),
+        ("ExpiredToken", 400, "CredentialsRefused", "credentialsSecret"),
+        ("AuthorizationHeaderMalformed", 400, "CredentialsRefused", "region"),
+        ("RequestTimeTooSkewed", 403, "CredentialsRefused", "clock"),
+        ("XMinioStorageFull", 507, "StoreFull", "snapshots.keep"),
+        ("QuotaExceeded", 403, "StoreFull", "quota"),
+        ("ConditionalRequestConflict", 409, "StoreUnreachable", "again"),
+        ("SlowDown", 503, "StoreBusy", "again"),
+        ("NotImplemented", 501, "StoreUnsuitable", "docs/store.md"),
+        ("MethodNotAllowed", 405, "StoreUnsuitable", "docs/store.md"),
+        ("PermanentRedirect", 301, "StoreUnreachable", "data.store.endpoint and its region"),
     ],
 )
-def test_codes_of_s3(code: str | None, reason: str, remedy: str) -> None:
-    error = refusal(code, "What the server says.", "bucket", "job/a")
+def test_code_of_s3_decides(code: str, status: int, reason: str, remedy: str) -> None:
+    error = told(status, code)
     assert error.reason == reason
     assert remedy in error.remedy
 
 
 @pytest.mark.parametrize(
+    ("status", "method", "key", "reason"),
+    [
+        (401, "GET", "job/a", "CredentialsRefused"),
+        (403, "PUT", "job/a", "CredentialsRefused"),
+        (404, "GET", "job/a", "ObjectMissing"),
+        (404, "HEAD", "job/a", "ObjectMissing"),
+        (404, "PUT", "job/a", "BucketMissing"),
+        (404, "GET", "", "BucketMissing"),
+        (404, "POST", "", "BucketMissing"),
+        (412, "PUT", "job/a", "ObjectExists"),
+        (412, "GET", "job/a", "ObjectChanged"),
+        (416, "GET", "job/a", "ObjectChanged"),
+        (405, "PUT", "job/a", "StoreUnsuitable"),
+        (413, "PUT", "job/a", "StoreUnsuitable"),
+        (501, "PUT", "job/a", "StoreUnsuitable"),
+        (307, "GET", "job/a", "StoreUnreachable"),
+        (429, "GET", "job/a", "StoreBusy"),
+        (503, "GET", "job/a", "StoreBusy"),
+        (507, "PUT", "job/a", "StoreFull"),
+        (500, "GET", "job/a", "StoreUnreachable"),
+    ],
+)
+@pytest.mark.parametrize("code", [None, "NobodyKnows"])
+def test_status_decides_without_a_known_code(status: int, method: str, key: str, reason: str, code: str | None) -> None:
+    error = told(status, code, method, key)
+    assert error.reason == reason
+    assert error.remedy
+
+
+def test_missing_ability_names_the_header_and_what_some_servers_offer() -> None:
+    headers = ("X-Amz-Checksum-Crc32c",)
+    error = meaning(replace(ABOUT, method="PUT", headers=headers), Answer(501, "NotImplemented", "A header.", {}))
+    assert "does not implement PUT with X-Amz-Checksum-Crc32c (NotImplemented: A header)" in error.message
+    assert "s3proxy.ignore-unknown-headers=true" in error.remedy
+
+
+@pytest.mark.parametrize("kind", ["application/xml", "text/xml", "text/plain", ""])
+def test_error_document_is_read_whatever_its_type(kind: str) -> None:
+    document = ERROR % b"NoSuchKey"
+    assert isinstance(refusal(ABOUT, answer(404, document, {"Content-Type": kind})), MissingError)
+
+
+def test_message_of_a_server_cannot_steer_a_terminal() -> None:
+    error = refusal(ABOUT, answer(500, ERROR % b"InternalError"))
+    assert "InternalError: Said the 31mserver" in error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(403, "CredentialsRefused"), (404, "StoreUnreachable"), (412, "ObjectChanged")]
+)
+def test_page_of_another_server_says_nothing_about_an_object(status: int, reason: str) -> None:
+    """A save is not missing because a proxy has no route to the store."""
+    error = refusal(ABOUT, answer(status, b"<html><body>\x1b[31mno route", {"Content-Type": "text/html"}))
+    assert error.reason == reason
+    if reason == "StoreUnreachable":
+        assert "http://store:9000 does not answer as an S3 store: HTTP status 404, text/html" in error.message
+        assert "\x1b" not in error.message
+        assert "data.store.endpoint" in error.remedy
+
+
+@pytest.mark.parametrize("status", [404, 412])
+def test_answer_without_a_document_is_the_store_s_word(status: int) -> None:
+    assert refusal(ABOUT, answer(status)).reason in {"ObjectMissing", "ObjectChanged"}
+
+
+@pytest.mark.parametrize(
     "error",
     [
-        ServerError("server failed with HTTP status code 500", 500),
         urllib3.exceptions.ProtocolError("broken"),
         urllib3.exceptions.MaxRetryError(urllib3.HTTPConnectionPool("h"), "/", OSError("refused")),
         TimeoutError("timed out"),
     ],
 )
 def test_failures_on_the_way_to_s3(error: Exception) -> None:
-    with pytest.raises(StoreUnreachableError, match=r"refused|broken|500|timed out"), translated("bucket", "key"):
+    with pytest.raises(StoreUnreachableError, match=r"refused|broken|timed out"), translated("snapshots.store"):
         raise error
 
 
 def test_an_error_of_the_caller_is_no_error_of_the_store() -> None:
-    with pytest.raises(ZeroDivisionError), translated("bucket", "key"):
+    with pytest.raises(ZeroDivisionError), translated("snapshots.store"):
         raise ZeroDivisionError
 
 

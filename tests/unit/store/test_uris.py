@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
+from cpr_trainer.store.arrow_data import ArrowData
+from support.fake_s3 import BUCKET, FakeS3
 
 LOCAL = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))
 NAMES = ("b.csv", "a.csv", "c.parquet", "day=1/a.csv", "day=1/_SUCCESS", "day=2/x/a.csv", ".old/a.csv", "_tmp/a.csv")
@@ -77,3 +84,89 @@ def test_data_in_s3_needs_an_endpoint(uri: str) -> None:
 def test_a_bucket_alone_is_no_data(uri: str) -> None:
     with pytest.raises(DataError, match="names no object"):
         LOCAL.find(uri)
+
+
+LOGS = {
+    "Delta": "_delta_log/00000000000000000000.json",
+    "Hudi": ".hoodie/hoodie.properties",
+    "Iceberg": "metadata/00003-5e2a.metadata.json",
+    "Iceberg of Hadoop": "metadata/v12.metadata.json",
+}
+
+
+def found_in(where: str, keys: list[str], folder: Path, asked: str, patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Find what a URI names among files of these keys on a disk, in S3 or in a file system of pyarrow."""
+    if where == "s3":
+        return FakeS3(dict.fromkeys(keys, b"")).uris(patch).find(f"s3://{BUCKET}/{asked}")
+    for key in keys:
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).touch()
+    if where == "disk":
+        return LOCAL.find(f"{folder}/{asked}")
+    uris = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))
+    uris._arrow = ArrowData(lambda _: (fs.LocalFileSystem(), str(folder)))
+    return uris.find(f"gs://lake/{asked}")
+
+
+@pytest.mark.parametrize("where", ["disk", "s3", "gs"])
+@pytest.mark.parametrize("asked", ["lake/t/", "lake/", "lake/t/data/day=1/", "lake/t/**/*.parquet", "*/data/*.parquet"])
+@pytest.mark.parametrize("kind", LOGS)
+def test_files_of_a_table_with_a_log_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, asked: str, kind: str
+) -> None:
+    keys = [f"lake/t/{LOGS[kind]}", "lake/t/metadata/snap-1.avro", "lake/t/data/day=1/part-0.parquet"]
+    with pytest.raises(
+        DataError, match=f"names files of the {kind.split(maxsplit=1)[0]} table in .*lake/t/. "
+    ) as caught:
+        found_in(where, keys, tmp_path, asked, monkeypatch)
+    assert "data.format: Custom" in caught.value.remedy
+
+
+@pytest.mark.parametrize("where", ["disk", "s3", "gs"])
+@pytest.mark.parametrize(
+    ("asked", "count"), [("lake/plain/", 2), ("lake/plain/a*", 1), ("lake/t/part-0.parquet", 1)], ids=str
+)
+def test_files_beside_a_table_and_a_single_file_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, asked: str, count: int
+) -> None:
+    keys = ["lake/t/_delta_log/0.json", "lake/t/part-0.parquet", "lake/plain/a.csv", "lake/plain/metadata/values.json"]
+    assert len(found_in(where, keys, tmp_path, asked, monkeypatch)) == count
+
+
+def test_s3_credentials_that_may_not_list_above_the_data_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    s3 = FakeS3({"lake/clicks/a.csv": b""})
+    s3.may_list = "lake/clicks/"
+    assert len(s3.uris(monkeypatch).find(f"s3://{BUCKET}/lake/clicks/")) == 1
+
+
+def test_linked_folders_are_read_and_each_file_once(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for path in (data / "day=1" / "a.csv", data / "b.csv", other / "c.csv"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (data / "latest").symlink_to("day=1")  # the same files again
+    (data / "latest.csv").symlink_to("b.csv")
+    (data / "more").symlink_to(other)
+    (other / "back").symlink_to(data)  # a cycle
+    (data / "self").symlink_to("self")
+    (data / "_hidden").symlink_to(other)
+    names = [Path(each).relative_to(data).as_posix() for each in LOCAL.find(f"{data}/")]
+    assert names == ["b.csv", "day=1/a.csv", "more/c.csv", "self"]
+    assert LOCAL.find(f"{data}/latest/*") == (f"{data}/latest/a.csv",), "what a pattern names stays"
+
+
+def test_folder_that_cannot_be_listed_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "a.csv").touch()
+    scan = os.scandir
+
+    def refuse(folder: str) -> Iterator[Any]:
+        if "lost+found" in folder:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert LOCAL.find(f"{tmp_path}/") == (f"{tmp_path}/a.csv",)
+    assert f"leaves out the files below {tmp_path}/lost+found/: Permission denied" in caplog.text

@@ -8,9 +8,7 @@ import pytest
 
 from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.spec import JobSpec
-from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.segments import Seeding
 from support.row_optimizers import KINDS, Kind, mixed
 from support.shard_job import small_job
 
@@ -63,20 +61,3 @@ def test_gradients_are_only_read_and_rows_stay_float32(kind: Kind) -> None:
     arrays = [arena.rows, *arena.read(np.arange(5)), arena.state]
     assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
     assert all(array.flags.c_contiguous for array in arrays)
-
-
-def test_only_rows_that_never_changed_get_their_first_values() -> None:
-    job = job_with("RowWiseAdagrad")
-    placement = Placement.of(job.model, 1)
-    arena, fresh = Arena.empty(job, placement.size(0)), Arena.empty(job, placement.size(0))
-    fresh.seed(placement, 0, Seeding.of(job.model, 7))
-    arena.rows.fill(9.0)
-    arena.state.fill(9.0)
-    changed = np.array([0, 5, 436])
-    arena.epochs.note(changed)
-    arena.seed(placement, 0, Seeding.of(job.model, 7))
-    assert (arena.rows[changed] == 9.0).all()
-    assert (arena.state[changed] == 9.0).all()
-    rest = np.setdiff1d(np.arange(437), changed)
-    assert np.array_equal(arena.rows[rest], fresh.rows[rest])
-    assert not arena.state[rest].any()

@@ -11,8 +11,6 @@ import pytest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.capture import Capture
 from cpr_trainer.tables.priority import Strategy, make_tracker, population_of
 from cpr_trainer.tables.segments import Seeding, initial_rows
 from support.row_dims import with_dims
@@ -78,70 +76,8 @@ def test_tables_change_bit_for_bit_as_in_a_job_of_their_dim_alone() -> None:
         assert np.array_equal(segment.state[at, :width], lone.state)
 
 
-def drain(capture: Capture, buffer: RowBuffer, arena: Arena) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    while True:
-        buffer.used = 0
-        if not capture.fill(buffer):
-            return found
-        slots, rows, state = buffer.filled
-        assert (np.diff(slots) > 0).all()
-        (segment,) = (each for each in arena.segments if each.first <= slots[0] < each.end)
-        assert segment.first <= slots[-1] < segment.end, "one segment at a time"
-        for slot, row, kept in zip(slots.tolist(), rows, state, strict=True):
-            assert slot not in found
-            found[slot] = row.tobytes() + kept.tobytes()
-
-
-def content(arena: Arena, slots: np.ndarray) -> dict[int, bytes]:
-    at = dict(arena.parted(slots))
-    rows = [segment.rows[i].tobytes() + segment.state[i].tobytes() for segment in at for i in at[segment]]
-    return dict(zip(slots.tolist(), rows, strict=True))
-
-
 def change(arena: Arena, slots: np.ndarray, by: float = 1.0) -> bool:
     return arena.apply(slots, np.zeros_like(slots), [np.full_like(rows, by) for rows in arena.read(slots)], 1)
-
-
-@pytest.mark.parametrize("chosen", [False, True])
-@pytest.mark.parametrize("room", [1, 3, 50, 1000])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_capture_holds_rows_as_they_were_while_pushes_go_on(seed: int, room: int, chosen: bool) -> None:  # noqa: FBT001
-    rng, job = np.random.default_rng(seed), job_of()
-    arena = arena_of(job, Placement.of(job.model, 1))
-    arena._logs = tuple(RowBuffer.like(segment, len(segment)) for segment in arena.segments)
-    changed = np.sort(rng.permutation(len(arena))[:300])
-    assert change(arena, changed)
-    expected = content(arena, changed)
-    capture = arena.capture_rows(changed) if chosen else arena.capture_changes(0)
-    buffer = RowBuffer(room, room * 20)
-    found: dict[int, bytes] = {}
-    for _ in range(4):
-        assert change(arena, np.sort(rng.permutation(len(arena))[:60]), by=2.0)
-        buffer.used = 0
-        if capture.fill(buffer):
-            slots, rows, state = buffer.filled
-            found |= {s: r.tobytes() + k.tobytes() for s, r, k in zip(slots.tolist(), rows, state, strict=True)}
-    again = drain(capture, buffer, arena)
-    assert not again.keys() & found.keys()
-    assert found | again == expected
-
-
-def test_a_push_that_finds_one_log_full_changes_nothing_until_there_is_room() -> None:
-    job = job_of()
-    arena = arena_of(job, Placement.of(job.model, 1))
-    everything = np.arange(len(arena))
-    change(arena, everything)
-    arena._logs = tuple(RowBuffer.like(segment, 4) for segment in arena.segments)
-    expected = content(arena, everything)
-    capture = arena.capture_changes(0)
-    push = np.array([0, 1, 407, 408, 409, 410, 411, 500])
-    assert not change(arena, push), "five rows of the second segment, and room for four"
-    assert content(arena, everything) == expected
-    found = drain(capture, RowBuffer(600, 20_000), arena)
-    assert found == expected
-    assert change(arena, push)
-    assert content(arena, push) != {slot: expected[slot] for slot in push.tolist()}
 
 
 @pytest.mark.parametrize("strategy", ["MFU", "SSU", "SCAR", "Growth"])

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.model import SparseOptimizerSpec
-from cpr_trainer.tables import arena as arena_module
 from cpr_trainer.tables import capture as capture_module
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
@@ -18,35 +17,44 @@ from cpr_trainer.tables.capture import PATIENCE_S, Capture, EndedError, OutrunEr
 from cpr_trainer.tables.optimizers import Assignment
 from cpr_trainer.tables.segments import Segment
 
-DIM = 3
 SGD = Assignment((1,), (SparseOptimizerSpec("SGD", 1.0),))
 Values = dict[int, list[float]]
 
 
-def new_arena(rows: int, *, log_rows: int = 1 << 20, width: int = 2) -> Arena:
-    """All rows and states differ; the log takes `log_rows` rows."""
-    values = np.arange(rows * DIM, dtype=np.float32).reshape(rows, DIM)
-    states = np.arange(rows * width, dtype=np.float32).reshape(rows, width) + np.float32(0.5)
-    arena = Arena([Segment(0, values, states)], SGD)
-    arena._logs = (RowBuffer.like(arena.segments[0], min(rows, log_rows)),)
+def new_arena(*rows: int, log_rows: int = 1 << 20, width: int = 2) -> Arena:
+    """Segments of so many rows, of 3 values, 4 values and so on. All rows differ; a log takes `log_rows` rows."""
+    segments = []
+    for number, count in enumerate(rows):
+        values = np.arange(count * (3 + number), dtype=np.float32).reshape(count, 3 + number)
+        states = np.arange(count * width, dtype=np.float32).reshape(count, width) + np.float32(0.5)
+        segments.append(Segment(sum(rows[:number]), values, states))
+    arena = Arena(segments, SGD)
+    arena._logs = tuple(RowBuffer.like(segment, min(len(segment), log_rows)) for segment in segments)
     return arena
 
 
 def push(arena: Arena, *slots: int) -> bool:
-    return arena.apply(np.array(slots), np.array(slots), np.ones((len(slots), DIM), np.float32), 1)
+    at = np.array(sorted(slots))
+    return arena.apply(at, at, [np.ones_like(rows) for rows in arena.read(at)], 1)
 
 
 def values_of(arena: Arena, slots: list[int]) -> Values:
-    return {slot: [*arena.rows[slot].tolist(), *arena.state[slot].tolist()] for slot in slots}
+    return {
+        slot: [*segment.rows[at].tolist(), *segment.state[at].tolist()]
+        for segment, inside in arena.parted(np.array(slots, np.int64))
+        for at in inside.tolist()
+        for slot in [at + segment.first]
+    }
 
 
 def fill(capture: Capture, buffer: RowBuffer) -> Values | None:
     buffer.used = 0
     if not capture.fill(buffer):
         return None
-    slots = buffer.slots[: buffer.used].tolist()
-    assert slots == sorted(set(slots)), "ascending, and each once"
-    return {slot: [*buffer.rows[i].tolist(), *buffer.state[i].tolist()] for i, slot in enumerate(slots)}
+    slots, rows, state = buffer.filled
+    assert (np.diff(slots) > 0).all(), "ascending, and each once"
+    found = zip(slots.tolist(), rows.tolist(), state.tolist(), strict=True)
+    return {slot: [*row, *kept] for slot, row, kept in found}
 
 
 def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
@@ -56,52 +64,6 @@ def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
         assert not found.keys() & part.keys(), "no row comes twice"
         found |= part
     return found
-
-
-def test_a_capture_holds_what_changed_and_nothing_else() -> None:
-    arena = new_arena(10)
-    push(arena, 1, 2, 3)
-    arena.capture_changes(0)
-    push(arena, 3, 4)
-    assert read_all(arena.capture_changes(1), arena).keys() == {3, 4}
-    assert read_all(arena.capture_changes(0), arena).keys() == {1, 2, 3, 4}
-    assert read_all(arena.capture_changes(3), arena) == {}
-
-
-@pytest.mark.parametrize("width", [0, 1, 6])
-def test_rows_that_change_before_they_are_read_come_as_they_were(width: int) -> None:
-    arena = new_arena(10, width=width)
-    push(arena, *range(10))
-    expected = values_of(arena, list(range(10)))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.segments[0], 4)
-    push(arena, 9, 0)
-    found = fill(capture, buffer) or {}
-    push(arena, 0, 1, 8, 9)  # read, read, not read, logged
-    assert found | read_all(capture, arena) == expected
-
-
-def test_a_chosen_set_is_read_as_it_was() -> None:
-    arena = new_arena(10)
-    expected = values_of(arena, [1, 4, 8])
-    capture = arena.capture_rows(np.array([1, 4, 8]))
-    push(arena, 4, 5)
-    assert read_all(capture, arena, size=1) == expected
-    assert arena.epochs.of.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0], "no mark is left"
-
-
-def test_a_push_that_finds_the_log_full_waits_until_it_is_read() -> None:
-    arena = new_arena(10, log_rows=3)
-    push(arena, *range(10))
-    capture, expected = arena.capture_changes(0), values_of(arena, list(range(10)))
-    assert push(arena, 7, 8, 9)
-    assert push(arena, 7, 8, 9), "logged already"
-    before = arena.rows[5:7].copy()
-    assert not push(arena, 5, 6)
-    assert arena.rows[5:7].tolist() == before.tolist()
-    buffer = RowBuffer.like(arena.segments[0], 3)
-    found = fill(capture, buffer) or {}
-    assert push(arena, 5, 6)
-    assert found | read_all(capture, arena) == expected
 
 
 def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,8 +141,9 @@ def test_a_new_capture_ends_the_one_before(*, chosen: bool) -> None:
 @given(data=st.data())
 def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
     """Against a plain copy taken when the capture began."""
-    rows = data.draw(st.integers(1, 40))
-    arena = new_arena(rows, log_rows=data.draw(st.integers(1, rows)))
+    sizes = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=3))
+    rows = sum(sizes)
+    arena = new_arena(*sizes, log_rows=data.draw(st.integers(1, rows)), width=data.draw(st.sampled_from([0, 1, 6])))
     some = st.lists(st.integers(0, rows - 1), unique=True, min_size=1)
     for _ in range(data.draw(st.integers(0, 3))):
         push(arena, *data.draw(some))
@@ -191,7 +154,7 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
         wanted = np.flatnonzero(arena.epochs.of).tolist()
         capture = arena.capture_changes(0)
     expected, found = values_of(arena, wanted), Values()
-    buffer = RowBuffer.like(arena.segments[0], data.draw(st.integers(1, 7)))
+    buffer = RowBuffer(7, data.draw(st.integers(1, 7)) * 11)
     with pytest.MonkeyPatch.context() as patch:
         block = data.draw(st.integers(1, 5))
         patch.setattr("cpr_trainer.tables.capture._block_rows", lambda _segment: block)
@@ -199,14 +162,18 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
         waiting: list[int] = []
         while True:
             if bool(waiting) or data.draw(st.booleans()):
-                waiting = waiting or data.draw(some)
-                waiting = [] if push(arena, *waiting) else waiting
+                waiting, before = waiting or data.draw(some), values_of(arena, list(range(rows)))
+                if push(arena, *waiting):
+                    waiting = []
+                else:
+                    assert values_of(arena, list(range(rows))) == before, "a push that has to wait changes nothing"
             part = fill(capture, buffer)
             if part is None:
                 break
             assert not found.keys() & part.keys(), "no row comes twice"
             found |= part
     assert found == expected
+    assert not arena.epochs.chosen(np.arange(rows)).any(), "no mark is left"
 
 
 def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
@@ -235,9 +202,3 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
         stop.set()
         thread.join()
     assert seen.all()
-
-
-def test_the_log_takes_some_hundredths_of_the_rows() -> None:
-    arena = Arena([Segment(0, np.empty((1_000_000, 64), np.float32), np.empty((1_000_000, 1), np.float32))], SGD)
-    arena.capture_changes(0)
-    assert len(arena._logs[0].slots) == max(30_000, arena_module._SMALLEST_LOG_BYTES // 260)

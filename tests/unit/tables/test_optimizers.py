@@ -69,13 +69,3 @@ def test_row_wise_adagrad_is_its_equation() -> None:
     changes = changes_of(optimizer, state, np.array([[1.0, 3.0], [0.0, 0.0]], np.float32), 3)
     assert state.tolist() == [[2 + (1 + 9) / 2], [0]]
     np.testing.assert_allclose(changes, [[-0.5 / (7**0.5 + 1), -1.5 / (7**0.5 + 1)], [0.0, 0.0]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])
-def test_columns_beyond_an_optimizers_own_stay(kind: Any) -> None:
-    optimizer = SparseOptimizerSpec(kind, 0.1)
-    own = state_width(optimizer.kind, DIM)
-    state = np.full((3, own + 5), 7.0, np.float32)
-    changes_of(optimizer, state, np.ones((3, DIM), np.float32), 1)
-    assert (state[:, own:] == 7.0).all()
-    assert not (state[:, :own] == 7.0).any()

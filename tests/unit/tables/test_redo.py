@@ -82,16 +82,6 @@ def test_a_push_killed_at_any_line_is_whole_or_was_never_there(kind: str, sizes:
     assert line > redone > 5, "it was killed before and after the record was whole"
 
 
-def test_shared_memory_is_what_a_second_view_finds() -> None:
-    shared = SharedMemory(1 << 12)
-    one, other = shared.view(), shared.view()
-    for memory in (one, other):
-        assert memory.array((3,), np.uint8).flags.c_contiguous
-    mine, theirs = one.array((2, 3), np.float32), other.array((2, 3), np.float32)
-    mine[1, 2] = 5
-    assert theirs.tolist() == [[0, 0, 0], [0, 0, 5]]
-
-
 def test_shared_memory_gives_out_no_more_than_it_has() -> None:
     with pytest.raises((TypeError, ValueError)):
         SharedMemory(64).array((65,), np.uint8)

@@ -120,12 +120,9 @@ def condition(kind: str, status: str, message: str = "") -> dict[str, str]:
     return {"type": kind, "status": status, "reason": "Because", "message": message}
 
 
-def test_every_phase_has_a_state() -> None:
+def test_every_phase_has_a_state_and_only_an_end_is_terminal() -> None:
     assert set(STATES) == set(get_args(Phase))
     assert set(REPLICA_STATES) == {*get_args(ShardPhase), *get_args(TrainerPhase)}
-
-
-def test_only_an_end_is_terminal() -> None:
     ends = {AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED}
     assert {phase for phase in get_args(Phase) if state(job(phase=phase)) in ends} == set(TERMINAL_PHASES)
 

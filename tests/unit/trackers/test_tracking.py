@@ -126,8 +126,3 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(KINDS, "mlflow", replace(KINDS["mlflow"], package="nowhere_to_be_found"))
     with pytest.raises(BadSpecError, match="nowhere_to_be_found"):
         read_trackers("mlflow", job)
-
-
-def test_no_trackers_are_none() -> None:
-    job: Any = None
-    assert read_trackers("", job) == ()

@@ -101,15 +101,6 @@ def test_a_mode_equals_its_reference(kind: DenseSync, reference: Callable[[], li
     assert (expected.std(dim=0) > 1e-3).all(), "copies that never differ would show nothing"
 
 
-@pytest.mark.parametrize("kind", ["ShadowEASGD", "ShadowMA", "ShadowBMUF"])
-def test_equal_copies_stay_what_they_are(kind: DenseSync) -> None:
-    w = torch.tensor(first())
-    combiner = combiner_of(kind, w)
-    for _ in range(5):
-        target = combiner.combine([w] * (TRAINERS if combiner.together else 1))
-        torch.testing.assert_close(target, w)
-
-
 def test_a_target_is_nobody_elses() -> None:
     combiner = combiner_of("ShadowEASGD", torch.zeros(2))
     one = combiner.combine([torch.ones(2)])
@@ -118,8 +109,3 @@ def test_a_target_is_nobody_elses() -> None:
     copy = torch.ones(2)
     mean([copy]).zero_()
     assert copy.tolist() == [1, 1]
-
-
-def test_lockstep_averages_nothing() -> None:
-    with pytest.raises(ValueError, match="lockstep"):
-        combiner_of("AllReduce", torch.zeros(1))

@@ -1,14 +1,25 @@
 import threading
 from dataclasses import replace
 from time import sleep
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import to_json
-from cpr_contract.reports import GroupScores, HeldOutScores, Problem, Recorded, TrainerReport, TrainerState
+from cpr_contract.reports import (
+    GroupScores,
+    HeldOutScores,
+    Problem,
+    Recorded,
+    RosterNote,
+    TrainerReport,
+    TrainerState,
+)
 from cpr_contract.roster import Counters
 from cpr_trainer.trainer.board import Board, ReportCollector
+from cpr_trainer.trainer.progress import Minute, line
 
 EVALUATION = HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25)
 
@@ -73,6 +84,12 @@ def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
     assert board.report().problem == slow
     board.look = lambda report: replace(report, problem=report.problem or outage)
     assert board.report().problem == outage, "what is looked up goes before it, too"
+    board.look = lambda report: report
+    board.stand(outage)
+    assert board.report().problem == slow, "the first one stays"
+    later = Board(_report())
+    later.stand(outage)
+    assert later.report().problem == outage
     assert board.report().state is TrainerState.TRAINING
 
 
@@ -94,6 +111,11 @@ def test_groups_that_only_a_report_tells_are_waited_for_until_they_are_recorded(
     asker.start()
     board.wait_for_groups(within_s=60)
     assert board.recorded == heard[2]
+    board.note(b'{"counters":{"roster":7}}')
+    assert board.recorded == heard[2], "a roster without a note changes nothing"
+    noted = replace(heard[2], anchor="noted")
+    board.note(to_json(RosterNote(noted)).encode())
+    assert board.recorded == noted
     asker.join()
 
 
@@ -129,3 +151,36 @@ def test_metrics_are_the_report() -> None:
     assert "cprjob_trainer_held_out_normalised_entropy_ratio" not in page, "it is not defined"
     assert "cprjob_trainer_loss_nats" not in page, "what is not known is left out"
     assert 'cprjob_trainer_state{state="Training"} 1.0' in page
+
+
+def report(**figures: Any) -> TrainerReport:
+    return TrainerReport(
+        contract=CONTRACT_VERSION, job_uid="", index=0, incarnation=1, counters=Counters(1, 1, 1),
+        state=TrainerState.TRAINING, step=1200, samples=307_200, samples_started=307_200, total_samples=1_000_000,
+        waiting_for=(), silent=(), lost=(), problem=None, **figures,
+    )  # fmt: skip
+
+
+def test_all_figures_are_in_the_line() -> None:
+    assert line(report(samples_per_s=6928.0, loss=0.45678, auc=0.75)) == (
+        "step 1,200, 307,200 of 1,000,000 samples, 6,928 samples/s, loss 0.4568, AUC 0.7500, ETA 0:01:40"
+    )
+
+
+def test_the_last_evaluation_is_in_the_line() -> None:
+    found = HeldOutScores(1000, 256_000, 500, 0.8125, 0.5, 0.9, 1.1)
+    assert line(report(auc=0.75, evaluation=found)).endswith("AUC 0.7500, held-out AUC 0.8125 at step 1,000")
+
+
+def test_figures_that_are_not_known_are_left_out() -> None:
+    assert line(report()) == "step 1,200, 307,200 of 1,000,000 samples"
+    assert line(report(loss=0.5)) == "step 1,200, 307,200 of 1,000,000 samples, loss 0.5000"
+
+
+def test_a_line_is_due_once_a_minute() -> None:
+    minute = Minute(100.0)
+    due = [now for now in range(100, 400) if minute.due(float(now))]
+    assert due == [160, 220, 280, 340]
+    assert minute.due(1000.0), "after a long step"
+    assert not minute.due(1059.0)
+    assert minute.due(1060.0)

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import EarlyStopSpec, StopMetric, samples_at
+from cpr_trainer.errors import DataError
 from cpr_trainer.trainer.early_stop import Verdict, next_evaluation
 
 AUC = EarlyStopSpec("AUC", 2)
 
 
-def scores(*aucs: float | None) -> list[HeldOutScores]:
+def scores(*aucs: float) -> list[HeldOutScores]:
     """One evaluation after each ten steps."""
     return [HeldOutScores(10 * n, 1000 * n, 50, auc, 0.5, 0.9, 1.0) for n, auc in enumerate(aucs, 1)]
 
@@ -35,12 +36,9 @@ def test_patience_counts_evaluations_since_the_best() -> None:
     assert not judged(scores(0.7, 0.8, 0.75, 0.79)).ends(None)
 
 
-def test_an_equal_evaluation_is_not_the_best() -> None:
-    assert judged(scores(0.7, 0.7)) == Verdict(20, 0.7, 10, 1)
-
-
 def test_a_small_improvement_is_none() -> None:
     spec = replace(AUC, min_improvement=0.05)
+    assert judged(scores(0.7, 0.7)) == Verdict(20, 0.7, 10, 1), "nor is an equal score"
     assert judged(scores(0.7, 0.74, 0.76), spec) == Verdict(30, 0.76, 30, 0), "by more than the best, not than the last"
     assert judged(scores(0.7, 0.74, 0.74), spec) == Verdict(30, 0.7, 10, 2)
 
@@ -54,20 +52,32 @@ def test_losses_are_to_fall(metric: StopMetric) -> None:
     assert judged(found, EarlyStopSpec(metric, 1)) == Verdict(20, 0.8, 20, 0)
 
 
-def test_what_has_no_value_is_not_the_best() -> None:
-    assert judged(scores(None, 0.6, None)) == Verdict(30, 0.6, 20, 1)
-    assert judged(scores(None, None)) == Verdict(20, None, 0, 2)
-    assert judged(scores(None, None)).ends(AUC)
+@pytest.mark.parametrize(
+    ("metric", "scored", "why"),
+    [
+        ("AUC", 50, "cannot judge by AUC: the 50 held-out samples have one label alone"),
+        ("NormalisedEntropy", 50, "cannot judge by NormalisedEntropy: the 50 held-out samples have one label alone"),
+        ("GAUC", 50, "cannot judge by GAUC: none of the groups of the 50 held-out samples has both labels"),
+        ("LogLoss", 0, "cannot judge by LogLoss: no held-out row is a sample"),
+        ("AUC", 0, "cannot judge by AUC: no held-out row is a sample"),
+    ],
+)
+def test_metric_that_labels_or_groups_leave_undefined_is_bad_data(metric: StopMetric, scored: int, why: str) -> None:
+    undefined = HeldOutScores(10, 1000, scored, None, None, None, None)
+    with pytest.raises(DataError, match=why):
+        Verdict().after(undefined, EarlyStopSpec(metric, 2))
+    known = Verdict(10, 0.7, 10, 0)
+    assert known.after(undefined, EarlyStopSpec(metric, 2)) == known, "an evaluation that counts already"
 
 
-@given(st.lists(st.none() | st.floats(0, 1), max_size=8), st.integers(0, 8), st.integers(1, 4))
-def test_evaluations_that_are_made_again_change_nothing(aucs: list[float | None], again: int, patience: int) -> None:
+@given(st.lists(st.floats(0, 1), max_size=8), st.integers(0, 8), st.integers(1, 4))
+def test_evaluations_that_are_made_again_change_nothing(aucs: list[float], again: int, patience: int) -> None:
     spec, found = replace(AUC, patience=patience), scores(*aucs)
     assert judged([*found, *found[:again]], spec) == judged(found, spec)
 
 
-@given(st.lists(st.none() | st.floats(0, 1), max_size=8))
-def test_a_verdict_goes_into_a_tensor_and_back(aucs: list[float | None]) -> None:
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_a_verdict_goes_into_a_tensor_and_back(aucs: list[float]) -> None:
     verdict = judged(scores(*aucs))
     assert Verdict.of(verdict.tensor()) == verdict
     assert Verdict.of(verdict.tensor() + torch.zeros(4, dtype=torch.float64)) == verdict

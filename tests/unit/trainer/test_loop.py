@@ -1,4 +1,4 @@
-"""What a trainer reports while it takes up a new generation."""
+"""What a trainer refuses as it starts, and reports while it takes up a new generation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import torch
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
+from cpr_contract.spec import EvaluationSpec, JobSpec
+from cpr_trainer.errors import DataError
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment
+from cpr_trainer.store import open_store
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.group.solo import Solo
 from cpr_trainer.trainer.interrupts import Attend, RosterChanged
@@ -61,16 +64,26 @@ class _TrainedOn(Solo):
         raise RosterChanged("a rollback")
 
 
+def read_setup(job: JobSpec, roster: TrainerRoster, folder: Path) -> Setup:
+    environment = Environment(job, folder / "roster", KEY, HOST, 0, Access(), Access(), folder, folder / "word", None)
+    pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
+    store = open_store(job.snapshots.store, *environment.store_access)
+    return Setup.read(environment, roster, store, (pinning, pinning))
+
+
+def test_evaluation_without_a_row_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    job = replace(small_job(tmp_path), evaluation=EvaluationSpec(100, 1000))
+    job = replace(job, data=replace(job.data, hold_out=1e-6))
+    with pytest.raises(DataError, match=r"no row to score: data.holdOut 1e-06 of \d+ rows is less than one"):
+        read_setup(job, trainer_roster(()), tmp_path)
+
+
 def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp_path: Path) -> None:
     job = small_job(tmp_path)
     job = replace(job, model=replace(job.model, entrypoint=f"{__name__}:watched_network"))
     roster = replace(trainer_roster(()), leader=1)  # the duties of a leader need shards
     rosters = [replace(roster, counters=Counters(g, 1, g)) for g in (1, 2, 3)]
-    environment = Environment(
-        job, tmp_path / "roster", KEY, HOST, 0, Access(), Access(), tmp_path, tmp_path / "word", None
-    )
-    pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
-    setup = Setup.read(environment, rosters[0], pinning, pinning)
+    setup = read_setup(job, rosters[0], tmp_path)
     board = Board(
         TrainerReport(1, job.job_uid, 0, 1, Counters(1, 1, 1), TrainerState.LOADING, 0, 0, 0, 0, (), (), (), None)
     )

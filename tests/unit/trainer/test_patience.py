@@ -10,10 +10,10 @@ import pytest
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError
+from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, StoreUnsuitableError
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.interrupts import RosterChanged
-from cpr_trainer.trainer.patience import Reading
+from cpr_trainer.trainer.patience import Reading, insist
 
 
 def board() -> Board:
@@ -40,6 +40,21 @@ def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[St
     assert (TrainerState.PAUSED, error.reason) in seen
     assert (shown.state, shown.report().problem) == (TrainerState.TRAINING, None)
     assert shown.take_waited_s() > 0
+
+
+def test_unsuitable_store_is_waited_for_unless_the_job_has_not_begun() -> None:
+    """A job that has saves is not failed by a gateway that somebody has to repair."""
+    shown, answers = board(), list[StoreError | None]([StoreUnsuitableError("The store cannot.", "Repair it."), None])
+
+    def call() -> str:
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return "read"
+
+    assert insist(call, shown, lambda: None) == "read"
+    answers = [StoreUnreachableError("Away.", "Wait."), StoreUnsuitableError("The store cannot.", "Use another.")]
+    with pytest.raises(StoreUnsuitableError):
+        insist(call, shown, lambda: None, final=StoreUnsuitableError)
 
 
 def test_what_no_wait_can_mend_is_raised() -> None:

@@ -21,9 +21,3 @@ def test_a_process_without_its_environment_says_what_is_missing(role: str, tmp_p
     problem = from_json(Problem, termination.read_text())
     assert problem.reason == "BadSpec"
     assert env.SPEC in problem.message
-
-
-def test_a_role_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([], {})
-    assert "ROLE" in capsys.readouterr().err

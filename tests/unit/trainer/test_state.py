@@ -111,12 +111,6 @@ def test_it_begins_with_what_another_network_has_by_name(tmp_path: Path) -> None
         assert torch.equal(parameter.flatten(), here[name][0]), "the network computes with what was taken"
 
 
-def test_a_network_of_the_same_names_is_taken_whole(tmp_path: Path) -> None:
-    old, state = trained(job_with(tmp_path)), DenseState(job_with(tmp_path, seed=2), 1_000)
-    state.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
-    assert torch.equal(state.replica.state(), old.replica.state())
-
-
 def test_a_network_of_another_optimizer_is_refused_and_one_that_keeps_the_same_is_not(tmp_path: Path) -> None:
     old = trained(job_with(tmp_path))
     state = DenseState(job_with(tmp_path, optimizer="Adagrad"), 1_000)

@@ -7,8 +7,6 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.worker import (
@@ -19,7 +17,6 @@ from cpr_operator.worker import (
     REGULAR_S,
     Worker,
     Workers,
-    backoff_s,
 )
 from simulation.control_plane.clock import in_virtual_time, now
 
@@ -73,12 +70,6 @@ class Jobs:
 
 def worker(passes: Passes) -> Worker:
     return Worker("j", passes.run, random.Random(1))
-
-
-@given(st.integers(1, 200), st.integers())
-def test_backoff_grows_and_is_bounded(failures: int, seed: int) -> None:
-    found = backoff_s(failures, random.Random(seed))
-    assert FIRST_BACKOFF_S / 2 <= found <= min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**failures)
 
 
 @in_virtual_time

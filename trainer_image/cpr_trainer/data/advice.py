@@ -7,9 +7,26 @@ import re
 
 from cpr_contract.model import TableSpec
 from cpr_contract.requests import ColumnFigures
+from cpr_trainer.data.columns import Input
+from cpr_trainer.data.whole_numbers import Spellings
 
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.
 _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")
+
+
+SPELLINGS_REMEDY = "Name the column in data.columns.integers, or write the files in one way."
+
+
+def spells_ids(used: Input) -> bool:
+    """Whether ids of a column that are written in two ways would be two ids; elsewhere other ways are bad rows."""
+    return not used.integers and used.table.ids != "RowNumber"
+
+
+def warn_of_spellings(column: str, spellings: Spellings) -> str | None:
+    """Return what is wrong with a column of ids that are written in two ways; None without such ids."""
+    if (found := spellings.twice()) is None:
+        return None
+    return f"Column {column} writes {found}, which are different ids."
 
 
 def advise(column: ColumnFigures, table: TableSpec) -> str | None:

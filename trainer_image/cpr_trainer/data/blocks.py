@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
-from cpr_trainer.errors import DataError
+from cpr_trainer.errors import DataError, TrainerError
 from cpr_trainer.store import Version
+
+_MOST_LETTERS = 300
+CORRECT_COLUMNS = "Correct data.columns, or write the file with the types that docs/data.md lists."
 
 
 class Files(Protocol):
@@ -86,13 +91,24 @@ class Format(Protocol):
         """Name a row (from 0) of a block for a message, as "file, line 7"."""
 
 
-def is_outage(error: Exception) -> bool:
+def is_outage(error: BaseException) -> bool:
     """Tell whether the source failed, and not its content: such an error is waited out."""
     return isinstance(error, OSError) and error.errno is not None  # pyarrow's own errors carry no number.
 
 
-def unreadable(uri: str, error: Exception, remedy: str) -> Exception:
-    """Return the error to raise: DataError, or the same where the source failed and not its content."""
-    if is_outage(error):
-        return error
-    return DataError(f"{uri} cannot be read to its end: {error}.", remedy)
+@contextmanager
+def reading(uri: str, remedy: str) -> Iterator[None]:
+    """Raise DataError, with the file, for whatever a library raises that reads its content.
+
+    Errors of the source, of memory and of this package stay what they are.
+    """
+    try:
+        yield
+    except (TrainerError, MemoryError):
+        raise
+    except Exception as error:
+        if is_outage(error):
+            raise
+        first_line = str(error).partition("\n")[0][:_MOST_LETTERS]
+        cause = "".join(filter(str.isprintable, first_line)).rstrip(".") or type(error).__name__
+        raise DataError(f"{uri} cannot be read to its end: {cause}.", remedy) from error

@@ -18,6 +18,7 @@ from cpr_trainer.data.features import NO_ROW, table_rows
 from cpr_trainer.data.lists import split
 from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
 from cpr_trainer.data.weights import weights_of
+from cpr_trainer.data.whole_numbers import as_canonical, canonical
 from cprjob_serving.hashes import Cells, hashes
 
 
@@ -53,17 +54,17 @@ def _bags_of_cells(table: Any, used: Input, separator: str | None, faults: Fault
         weights = weights[last]
     ids = _single_ids(lists, used)
     samples = np.repeat(np.arange(table.num_rows), lengths)
-    blame(faults, f"an id in column {used.column}", lists, ids == NO_ROW, wanted(used.table), samples)
+    blame(faults, f"an id in column {used.column}", lists, ids == NO_ROW, _wanted(used), samples)
     return Column(ids, lengths, weights)
 
 
 def cells_of(table: Any, used: Input, separator: str | None) -> Any:
     """Return the ids of a column that are looked up, as a pyarrow chunked array of texts or numbers."""
     column = table.column(used.column)
-    if not used.has_bags:
-        return column
-    lists, lengths, _ = split(column, separator)
-    return _last(lists, lengths, used.max_length)[0]
+    if used.has_bags:
+        lists, lengths, _ = split(column, separator)
+        column = _last(lists, lengths, used.max_length)[0]
+    return as_canonical(column) if used.integers else column
 
 
 def _last(lists: Any, lengths: Ints, most: int | None) -> tuple[Any, Ints, NDArray[np.bool_] | None]:
@@ -79,7 +80,7 @@ def _ids_of_cells(table: Any, used: Input, faults: Faults) -> Int32s:
     """Return the ids of a column of one id a sample, int32 [n]."""
     column = table.column(used.column)
     ids = _single_ids(column, used)
-    blame(faults, f"column {used.column}", column, ids == NO_ROW, wanted(used.table))
+    blame(faults, f"column {used.column}", column, ids == NO_ROW, _wanted(used))
     return ids
 
 
@@ -95,10 +96,18 @@ def _single_ids(column: Any, used: Input) -> Int32s:
 def _rows_of_chunk(chunk: Any, used: Input) -> Ints:
     """Return the rows of an array of texts or numbers, int64 [n]: a null is the empty text."""
     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-    texts = as_texts(coded.dictionary)
+    texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
     known = _rows_of_texts(pa.concat_arrays([texts, pa.array([b""])]), used)
+    if wrong is not None:
+        known[:-1][wrong] = NO_ROW
     rows: Ints = known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
     return rows
+
+
+def _wanted(used: Input) -> str:
+    """Return what an id has to be, for a message."""
+    hashed = used.table.ids not in {"RowNumber", "Vocabulary"}
+    return "a whole number" if hashed and used.integers else wanted(used.table)
 
 
 def _rows_of_texts(texts: Any, used: Input) -> Ints:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES, FeaturePooling, ModelSpec, TableSpec
-from cpr_contract.spec import DataSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.errors import DataError
 from cprjob_serving.vocabulary import Vocabulary
 
@@ -41,7 +41,7 @@ def dialect_of(data: DataSpec) -> Dialect:
 class Input:
     """A categorical column, and what its ids lead to: a feature, see `FeatureSpec`, over a table.
 
-    `vocabulary` is that of the table, once it is known.
+    `vocabulary` is that of the table, once it is known. `integers`: ids are whole numbers, however they are written.
     """
 
     column: str
@@ -49,6 +49,7 @@ class Input:
     pooling: FeaturePooling | None = None
     max_length: int | None = None
     weights: str | None = None
+    integers: bool = False
     vocabulary: Vocabulary | None = None
 
     @property
@@ -123,7 +124,7 @@ def columns_of(data: DataSpec, model: ModelSpec) -> Columns:
         columns.targets,
         columns.counts,
         columns.numbers,
-        _inputs(model, columns.categories),
+        _inputs(model, columns),
         columns.separator,
         model.dense_width,
     )
@@ -160,16 +161,20 @@ def check_names(columns: Columns, present: Sequence[str], uri: str) -> None:
             )
 
 
-def _inputs(model: ModelSpec, categories: Sequence[str]) -> tuple[Input, ...]:
+def _inputs(model: ModelSpec, columns: ColumnsSpec) -> tuple[Input, ...]:
     """Return what feeds the tables: the features, or a category for each."""
+    integers, categories = frozenset(columns.integers), columns.categories
     if not model.features:
         if len(categories) != len(model.tables):
             raise DataError(
                 f"The model has {len(model.tables)} tables, data.columns {len(categories)} categories.",
                 "Name a category for each table, in the tables' order.",
             )
-        return tuple(Input(name, table, table.pooling) for name, table in zip(categories, model.tables, strict=True))
+        return tuple(
+            Input(name, table, table.pooling, integers=name in integers)
+            for name, table in zip(categories, model.tables, strict=True)
+        )
     return tuple(
-        Input(each.column, model.tables[place], each.pooling, each.max_length, each.weights)
+        Input(each.column, model.tables[place], each.pooling, each.max_length, each.weights, each.column in integers)
         for each, place in zip(model.features, model.feature_tables, strict=True)
     )

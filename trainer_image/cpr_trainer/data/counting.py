@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from cpr_contract.model import ModelSpec, TableSpec
 from cpr_contract.spec import DataSpec
 from cpr_trainer.data.arrow_types import as_texts
-from cpr_trainer.data.blocks import Block, Format, Index
+from cpr_trainer.data.blocks import CORRECT_COLUMNS, Block, Format, Index, reading
 from cpr_trainer.data.categories import cells_of
 from cpr_trainer.data.columns import Columns
 from cpr_trainer.data.order import held_out
@@ -56,7 +56,8 @@ def build_vocabularies(  # noqa: PLR0913, PLR0917 -- what is read, and how
         parsed = form.parse(block, fetched)
         # Ragged rows are not in the table.
         table = parsed.table.slice(0, rows - sum(row < rows for row in parsed.ragged))
-        return [count_values(cells_of(table, each, columns.separator)) for each in used]
+        with reading(block.uri, CORRECT_COLUMNS):
+            return [count_values(cells_of(table, each, columns.separator)) for each in used]
 
     for found in _of_blocks(form, blocks[: len(trained)], trained, count, attend):
         for each, values in zip(used, found, strict=True):

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from cpr_contract.requests import ColumnFigures
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.lists import split
+from cpr_trainer.data.whole_numbers import Spellings
 from cprjob_serving.hashes import U64, Cells
 
 #: Of text, from the narrowest to the widest: a column is what all its cells are.
@@ -73,6 +74,7 @@ class ColumnSummary:
         self._missing = 0
         self._range: tuple[float, float] | None = None
         self._distinct: Distinct | None = Distinct()
+        self.spellings = Spellings()
 
     def add(self, column: Any) -> None:
         """Take the cells of one more block, a pyarrow chunked array."""
@@ -106,6 +108,8 @@ class ColumnSummary:
         self._missing += int(absent[coded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)].sum())
         if self._distinct is not None:
             self._distinct.add(Cells.of_arrow(texts.filter(present)).hashes())
+        if is_text or pa.types.is_integer(values.type):
+            self.spellings.add(texts.filter(present))
         if is_text:
             self._add_texts(texts.filter(present))
         else:

@@ -10,8 +10,8 @@ from typing import TextIO
 from cpr_contract.codec import to_json
 from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
-from cpr_trainer.data.advice import advise
-from cpr_trainer.data.blocks import Files, Format, Index
+from cpr_trainer.data.advice import SPELLINGS_REMEDY, advise, spells_ids, warn_of_spellings
+from cpr_trainer.data.blocks import CORRECT_COLUMNS, Files, Format, Index, reading
 from cpr_trainer.data.columns import CRITEO_NAMES, Columns, Input, columns_of
 from cpr_trainer.data.evaluated import data_of_its_own
 from cpr_trainer.data.figures import ColumnSummary
@@ -21,7 +21,8 @@ from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.rows import decode
 from cpr_trainer.data.source import find_vocabularies, format_of, index_data, with_vocabularies
 from cpr_trainer.data.tables import index_files, layout_of
-from cpr_trainer.data.unpacking import Text
+from cpr_trainer.data.unpacking import REMEDY, Text, first_line
+from cpr_trainer.data.whole_numbers import as_canonical
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris
@@ -59,7 +60,7 @@ def inspect_job(job: JobSpec, files: Files) -> Inspection:
     columns = with_vocabularies(columns, known)
     figures = _gather(job.data, form, indices, columns)
     reading, advice = _reading(job.data, layout_of(indices)), _advice(columns, figures.columns)
-    figures = replace(figures, reading=reading, advice=advice)
+    figures = replace(figures, reading=reading, advice=(*figures.advice, *advice))
     own = data_of_its_own(job)
     return Inspection(figures, None if own is None else _scored(job, own, columns, files))
 
@@ -77,9 +78,10 @@ def guess(uri: str, files: Files) -> DataSpec:
         if stream.read(4) == b"PAR1":
             return _spec("Parquet", uri)
         stream.seek(0)
-        line = Text(stream, uri).read(0, 1 << 16).partition(b"\n")[0].decode("utf-8-sig", "replace").rstrip("\r")
+        line = first_line(Text(stream, uri).read(0, 1 << 16), uri)
     tabs = "\t" in line
-    cells = line.split("\t") if tabs else next(csv.reader([line]), [])
+    with reading(uri, REMEDY):
+        cells = line.split("\t") if tabs else next(csv.reader([line]), [])
     names = not any(_is_number(cell) for cell in cells)
     if tabs and not names and len(cells) == len(CRITEO_NAMES):
         return _spec("Criteo", uri)
@@ -89,16 +91,17 @@ def guess(uri: str, files: Files) -> DataSpec:
 def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None) -> DataFigures:
     """Go through all blocks once."""
     separators = {} if used is None else _separators(used)
+    integers = {each.column for each in (used.inputs if used else ()) if each.integers and not each.has_bags}
     summaries: dict[str, ColumnSummary] = {}
     bad, faults = 0, list[str]()
     for block in (block for index in indices for block in index.blocks):
         parsed = form.parse(block, form.fetch(block))
-        for name in parsed.table.column_names:
-            summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
-            summary.add(parsed.table.column(name))
-        wrong = parsed.ragged
-        if used is not None:
-            wrong = decode(parsed, used).faults
+        with reading(block.uri, CORRECT_COLUMNS):
+            for name in parsed.table.column_names:
+                summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
+                column = parsed.table.column(name)
+                summary.add(as_canonical(column) if name in integers else column)
+            wrong = parsed.ragged if used is None else decode(parsed, used).faults
         bad += len(wrong)
         for row in sorted(wrong)[: _FAULTS_SHOWN - len(faults)]:
             faults.append(f"{form.place(block, row)}: {wrong[row]}")
@@ -113,7 +116,18 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Column
         faults=tuple(faults),
         columns=columns,
         reading=None,
+        advice=_warnings(summaries, used),
     )
+
+
+def _warnings(summaries: Mapping[str, ColumnSummary], used: Columns | None) -> tuple[str, ...]:
+    """Return what is wrong with columns of ids; without a job any column of whole numbers may be one."""
+    if used is None:
+        names = [name for name, summary in summaries.items() if summary.spellings.only_whole]
+    else:
+        names = [each.column for each in used.inputs if spells_ids(each) and each.column in summaries]
+    found = (warn_of_spellings(name, summaries[name].spellings) for name in dict.fromkeys(names))
+    return tuple(f"{each} {SPELLINGS_REMEDY}" for each in found if each is not None)
 
 
 def _separators(columns: Columns) -> dict[str, str]:

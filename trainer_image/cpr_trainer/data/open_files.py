@@ -13,11 +13,14 @@ from cpr_trainer.data.blocks import SourceFile
 _MOST = 8
 
 
-class _Closable(Protocol):
-    def close(self) -> object: ...
+class Closable(Protocol):
+    """What can be closed."""
+
+    def close(self) -> object:
+        """Close it."""
 
 
-Opened = TypeVar("Opened", bound=_Closable)
+Opened = TypeVar("Opened", bound=Closable)
 
 
 class OpenFiles(Generic[Opened]):
@@ -36,16 +39,23 @@ class OpenFiles(Generic[Opened]):
         After an error it is closed: nobody knows how far it was read.
         """
         file = self._open.pop(wanted, None) or self._open_file(wanted)
-        try:
+        with closed_on_error(file):
             yield file
-        except BaseException:
-            file.close()
-            raise
         self._open[wanted] = file
         if len(self._open) > _MOST:
             self._open.popitem(last=False)[1].close()
 
 
-def _close(files: Mapping[SourceFile, _Closable]) -> None:
+@contextmanager
+def closed_on_error(file: Closable) -> Iterator[None]:
+    """Close a file if what is done with it fails."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
+
+
+def _close(files: Mapping[SourceFile, Closable]) -> None:
     for file in files.values():
         file.close()

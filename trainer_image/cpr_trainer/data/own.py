@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from cpr_trainer.data.arrow_types import check_types
+from cpr_trainer.data.arrow_types import check_types, known_types
 from cpr_trainer.data.blocks import Block, Index, Parsed, SourceFile, is_outage
 from cpr_trainer.data.columns import Columns, check_names
-from cpr_trainer.entrypoints import load
+from cpr_trainer.entrypoints import load, users_code
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
 
 #: Rows that are asked for at once. It is part of the order of samples: other blocks are shuffled in another way.
 BLOCK_ROWS = 2**13
 _DETERMINISTIC = "Every trainer, and every one that replaces it, must get the same rows."
+_REMEDY = "Return a pyarrow table, or a mapping of columns, with exactly these rows."
 
 
 class Indexable(Protocol):
@@ -47,7 +49,7 @@ class OwnFormat:
 
     def index(self, uri: str) -> Index:
         """Find the blocks, and look at the types of the first one. Raises DataError and OSError as `fetch` does."""
-        rows = len(self._dataset)
+        rows = self._rows()
         file = SourceFile(uri, Version(rows, ""))
         firsts = range(0, rows, BLOCK_ROWS)
         blocks = tuple(Block(file, first, min(BLOCK_ROWS, rows - first), first, 0) for first in firsts)
@@ -59,21 +61,24 @@ class OwnFormat:
 
     def fetch(self, block: Block) -> Any:
         """Ask the dataset for the rows of a block, as a pyarrow table. Raises DataError or OSError, see `Indexable`."""
-        if (rows := len(self._dataset)) != block.file.version.size_bytes:
+        if (rows := self._rows()) != block.file.version.size_bytes:
             raise DataError(
                 f"{self._entrypoint} has {rows} rows, and the job began with {block.file.version.size_bytes}.",
                 f"Let it give what it gave then. {_DETERMINISTIC}",
             )
-        try:
+        failed = f"{self._entrypoint} failed at [{block.first}:{block.first + block.rows}]"
+        with users_code(failed, _REMEDY, DataError, is_outage):
             found = self._dataset[block.first : block.first + block.rows]
-            table = found if isinstance(found, pa.Table) else pa.table(dict(found))
-        except Exception as error:
-            if is_outage(error):
-                raise
-            raise self._wrong(block, f"{type(error).__name__}: {error}") from error
+            table = found if isinstance(found, pa.Table) else _table_of(found)
+            table = table.cast(known_types(table.schema, self._columns))
         if table.num_rows != block.rows:
-            raise self._wrong(block, f"{table.num_rows} rows came instead of {block.rows}")
+            raise DataError(f"{failed}: {table.num_rows} rows came instead of {block.rows}.", _REMEDY)
         return table
+
+    def _rows(self) -> int:
+        """Return how many rows there are. Raises DataError and OSError as `fetch` does."""
+        with users_code(f"len() of {self._entrypoint} failed", _DETERMINISTIC, DataError, is_outage):
+            return len(self._dataset)
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
         """Check that this block has the columns, too. Raises DataError."""
@@ -86,24 +91,31 @@ class OwnFormat:
         """Name a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
 
-    def _wrong(self, block: Block, why: str) -> DataError:
-        rows = f"{block.first}:{block.first + block.rows}"
-        return DataError(
-            f"{self._entrypoint} failed at [{rows}]: {why}.",
-            "Return a pyarrow table, or a mapping of columns, with exactly these rows.",
-        )
+
+def _table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    return pa.table({name: _plain(values) for name, values in dict(columns).items()})
+
+
+def _plain(values: Any) -> Any:
+    """Return what pyarrow makes an array of: tensors become arrays, and an empty bag has no type of its own."""
+    values = _array_of(values)
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype != np.object_:
+        return values
+    if not isinstance(values, (list, tuple, np.ndarray)):
+        return values
+    cells = (_array_of(each) for each in values)
+    return [each if not isinstance(each, np.ndarray) or (each.ndim and each.size) else each.tolist() for each in cells]
+
+
+def _array_of(value: Any) -> Any:
+    """Return a tensor of torch as an array, and everything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _make(entrypoint: str, uri: str | None) -> Indexable:
     factory: OwnData = load(entrypoint, "spec.data.entrypoint", DataError)
-    try:
+    remedy = "It is called with data.uri, and returns what has a length and gives rows by slices."
+    with users_code(f"The entrypoint {entrypoint} failed", remedy, DataError, is_outage):
         dataset = factory(uri)
         len(dataset)
-    except Exception as error:
-        if is_outage(error):
-            raise
-        raise DataError(
-            f"The entrypoint {entrypoint} failed: {type(error).__name__}: {error}.",
-            "It is called with data.uri, and returns what has a length and gives rows by slices.",
-        ) from error
     return dataset

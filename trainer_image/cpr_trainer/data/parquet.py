@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cpr_trainer.data.arrow_types import check_types
-from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, unreadable
+from cpr_trainer.data.arrow_types import check_types, known_types
+from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, is_outage, reading
 from cpr_trainer.data.columns import Columns, check_names
-from cpr_trainer.data.open_files import OpenFiles
+from cpr_trainer.data.open_files import OpenFiles, closed_on_error
+from cpr_trainer.data.unpacking import HEAD_BYTES, check_head
 from cpr_trainer.errors import DataError
 
-_REMEDY = "It must be a whole Parquet file; write it anew."
+_REMEDY = "It must be a whole Parquet file, with columns of types that pyarrow reads; write it anew."
+_ARROW_TYPES = b"ARROW:schema"
 
 
 class ParquetFormat:
@@ -26,19 +29,16 @@ class ParquetFormat:
         self._wanted = None if columns is None else list(columns.used)
         # pyarrow cannot read the values of lists as dictionaries.
         texts = [] if columns is None else [each.column for each in columns.inputs if not each.has_bags]
-        self._open = OpenFiles(lambda file: _OpenTable(files.open(file.uri, file.version), texts))
+        self._open = OpenFiles(lambda file: _OpenTable(files.open(file.uri, file.version), file.uri, texts))
 
     def index(self, uri: str) -> Index:
         """Read a file's footer. Raises DataError."""
         file = SourceFile(uri, self._files.version(uri))
-        with self._files.open(uri, file.version) as stream:
-            try:
-                table = pq.ParquetFile(stream)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise unreadable(uri, error, _REMEDY) from error
+        with self._files.open(uri, file.version) as stream, reading(uri, _REMEDY):
+            table = _open(stream, uri)
             if self._columns is not None:
                 check_names(self._columns, table.schema_arrow.names, uri)
-                check_types(self._columns, table.schema_arrow, uri)
+                check_types(self._columns, known_types(table.schema_arrow, self._columns), uri)
             blocks, first = [], 0
             for number in range(table.num_row_groups):
                 group = table.metadata.row_group(number)
@@ -49,17 +49,15 @@ class ParquetFormat:
 
     def fetch(self, block: Block) -> Any:
         """Read a row group as a pyarrow table. Raises DataError."""
-        try:
-            with self._open.reading(block.file) as table:
-                return table.read(block.start, self._wanted)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise unreadable(block.uri, error, _REMEDY) from error
+        with reading(block.uri, _REMEDY), self._open.reading(block.file) as table:
+            return table.read(block.start, self._wanted)
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
         """Check that a row group is the one that was indexed. Raises DataError."""
         if fetched.num_rows != block.rows:
             raise DataError(f"{block.uri} has changed since it was opened.", "Files must not change while they train.")
-        return Parsed(fetched, {})
+        with reading(block.uri, _REMEDY):
+            return Parsed(fetched.cast(known_types(fetched.schema, self._columns)), {})
 
     def place(self, block: Block, row: int) -> str:
         """Name a row, from 1."""
@@ -67,16 +65,52 @@ class ParquetFormat:
 
 
 class _OpenTable:
-    """A Parquet file, open; its footer is parsed once."""
+    """A Parquet file, open; its footer is parsed once. Columns of `texts` come as dictionaries if they can."""
 
-    def __init__(self, stream: BinaryIO, texts: Sequence[str]) -> None:
+    def __init__(self, stream: BinaryIO, uri: str, texts: Sequence[str]) -> None:
         self._stream = stream
-        self._file = pq.ParquetFile(stream, read_dictionary=list(texts), pre_buffer=True)
+        self._coded = True
+        with closed_on_error(stream):
+            metadata = _open(stream, uri).metadata
+            self._file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=list(texts), pre_buffer=True)
 
     def read(self, group: int, columns: list[str] | None) -> Any:
         """Return some columns of a row group, or all, as a pyarrow table."""
+        try:
+            return self._file.read_row_group(group, columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            if is_outage(error) or not self._coded:
+                raise
+        # pyarrow reads no differences of texts (DELTA_BYTE_ARRAY) as dictionaries, which a writer may have noted, too.
+        self._coded = False
+        self._file = pq.ParquetFile(self._stream, metadata=_plain_metadata(self._stream), pre_buffer=True)
         return self._file.read_row_group(group, columns=columns)
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+
+def _open(stream: BinaryIO, uri: str) -> pq.ParquetFile:
+    """Open a file. Arrow types that its writer noted are ignored if pyarrow lacks one: others' columns may be in use.
+
+    Raises DataError for a file of another format, and what pyarrow raises.
+    """
+    try:
+        return pq.ParquetFile(stream)
+    except pa.ArrowNotImplementedError:
+        return pq.ParquetFile(stream, metadata=_plain_metadata(stream))
+    except pa.ArrowInvalid:
+        stream.seek(0)
+        if not (head := stream.read(HEAD_BYTES)).startswith(b"PAR1"):
+            check_head(head, uri)
+        raise
+
+
+def _plain_metadata(stream: BinaryIO) -> Any:
+    """Return the metadata of a file without the Arrow types that its writer noted beside those of Parquet."""
+    end = stream.seek(-8, io.SEEK_END)
+    size = int.from_bytes(stream.read(4), "little")
+    stream.seek(end - size)
+    footer = stream.read(size + 8).replace(_ARROW_TYPES, bytes(reversed(_ARROW_TYPES)))
+    return pq.read_metadata(io.BytesIO(b"PAR1" + footer))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cpr_contract.model import ModelSpec
+from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataSpec
+from cpr_trainer.data.advice import SPELLINGS_REMEDY, spells_ids, warn_of_spellings
 from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.blocks import Files, Format, Index
+from cpr_trainer.data.blocks import CORRECT_COLUMNS, Files, Format, Index, reading
+from cpr_trainer.data.categories import cells_of
 from cpr_trainer.data.columns import Columns, check_bags, check_fixed_layout, columns_of, dialect_of
-from cpr_trainer.data.counting import build_vocabularies
+from cpr_trainer.data.counting import build_vocabularies, count_values
 from cpr_trainer.data.features import check_tables
 from cpr_trainer.data.own import OwnFormat
 from cpr_trainer.data.parquet import ParquetFormat
@@ -18,13 +22,23 @@ from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.tables import TableDataset, index_files
 from cpr_trainer.data.text import TextFormat
 from cpr_trainer.data.vocabularies import Vocabularies, check_rows, read_vocabularies
+from cpr_trainer.data.whole_numbers import Spellings
 from cpr_trainer.errors import DataError
 from cprjob_serving.vocabulary import Vocabulary
+
+_LOG = logging.getLogger(__name__)
+_LOOKED_AT = 8
+_SHOWN = 3
 
 #: Finds and indexes the files of a job's data. Raises DataError, and what `Files` raises.
 Find = Callable[[], Sequence[Index]]
 #: Finds the vocabularies of a job's tables, and calls what it is given between blocks of data. Raises as `Find`.
 FindVocabularies = Callable[[Callable[[], None]], Vocabularies]
+
+
+def log_problem(problem: Problem) -> None:
+    """Log what keeps nothing from training."""
+    _LOG.warning("%s %s", problem.message, problem.remedy)
 
 
 def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known of it already
@@ -34,11 +48,13 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
     pinned: Callable[[Find], Sequence[Index]] | None = None,
     group: str | None = None,
     vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
+    warn: Callable[[Problem], None] = log_problem,
 ) -> Dataset:
     """Return the samples that `data` names, with ids for each feature of `model`, and with their values of `group`.
 
-    `pinned` and `vocabularies` say what was found once, and may ask to find it now. Raises DataError for data that
-    cannot be used, and whatever `files`, `pinned` and `vocabularies` raise.
+    `pinned` and `vocabularies` say what was found once, and may ask to find it now. `warn` gets what is odd about data
+    that is found now. Raises DataError for data that cannot be used, and whatever `files`, `pinned` and `vocabularies`
+    raise.
     """
     check_bags(data, model)
     if data.format == "Synthetic":
@@ -51,7 +67,13 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
     form = format_of(data, columns, files)
 
     def find() -> Sequence[Index]:
-        return index_data(data, form, files)
+        found = index_data(data, form, files)
+        # Files that another format opened are closed with it, and the dataset opens them when it reads.
+        other = form if data.entrypoint is not None else format_of(data, columns, files)
+        if warnings := look_for_spellings(columns, other, found):
+            more = f" {len(warnings) - _SHOWN} more columns do so." if len(warnings) > _SHOWN else ""
+            warn(Problem(IDS_SPELLED_TWICE, " ".join(warnings[:_SHOWN]) + more, SPELLINGS_REMEDY))
+        return found
 
     indices = find() if pinned is None else pinned(find)
     if any(table.ids == "Vocabulary" for table in model.tables):
@@ -61,6 +83,24 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
 
         columns = with_vocabularies(columns, look(lambda: None) if vocabularies is None else vocabularies(look))
     return TableDataset(data, columns, model, form, indices)
+
+
+def look_for_spellings(columns: Columns, form: Format, indices: Sequence[Index]) -> list[str]:
+    """Return warnings about columns that write ids in two ways, by the first blocks of up to 8 files.
+
+    Raises DataError, and what `form` raises.
+    """
+    inputs = [each for each in columns.inputs if spells_ids(each)]
+    found = {each.column: Spellings() for each in inputs}
+    with_rows = [index for index in indices if index.blocks] if inputs else []
+    for index in with_rows[:: -(-len(with_rows) // _LOOKED_AT) or 1]:
+        block = index.blocks[0]
+        table = form.parse(block, form.fetch(block)).table
+        with reading(block.uri, CORRECT_COLUMNS):
+            for each in inputs:
+                found[each.column].add(count_values(cells_of(table, each, columns.separator))["value"].combine_chunks())
+    warnings = (warn_of_spellings(name, spellings) for name, spellings in found.items())
+    return [each for each in warnings if each is not None]
 
 
 def find_vocabularies(  # noqa: PLR0913, PLR0917 -- what is read, and how

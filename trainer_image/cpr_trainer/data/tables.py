@@ -15,7 +15,7 @@ from cpr_trainer.data.ahead import Ahead
 from cpr_trainer.data.arrow_types import is_category
 from cpr_trainer.data.bad_rows import BadRows
 from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.blocks import Block, Format, Index
+from cpr_trainer.data.blocks import CORRECT_COLUMNS, Block, Format, Index, reading
 from cpr_trainer.data.columns import Columns
 from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.data.rows import Rows, decode
@@ -87,7 +87,9 @@ class TableDataset:
     def _decode(self, number: int, fetched: Any) -> Rows:
         block = self._blocks[number]
         self._check_group(block, fetched)
-        rows = decode(self._form.parse(block, fetched), self._columns, self._features)
+        parsed = self._form.parse(block, fetched)
+        with reading(block.uri, CORRECT_COLUMNS):
+            rows = decode(parsed, self._columns, self._features)
         self._bad.add(number, rows.faults, lambda row: self._form.place(block, row))
         return rows
 

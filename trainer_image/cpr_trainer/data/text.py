@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.csv
 
-from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, unreadable
+from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, reading
 from cpr_trainer.data.columns import Columns, Dialect, check_names
 from cpr_trainer.data.open_files import OpenFiles
-from cpr_trainer.data.unpacking import REMEDY, Text, pieces
+from cpr_trainer.data.unpacking import REMEDY, Text, first_line, pieces
 from cpr_trainer.errors import DataError
 
 #: Every byte beyond ASCII becomes a question mark, so that lines and cells stay where they are.
@@ -35,7 +35,7 @@ class TextFormat:
     def index(self, uri: str) -> Index:
         """Go through a file once, for the ends of its lines. Raises DataError."""
         file, blocks, first = SourceFile(uri, self._files.version(uri)), [], 0
-        with Text(self._files.open(uri, file.version), uri) as text:
+        with reading(uri, REMEDY), Text(self._files.open(uri, file.version), uri) as text:
             for start, piece in pieces(text, uri):
                 head = 0
                 if not start:
@@ -49,13 +49,14 @@ class TextFormat:
 
     def fetch(self, block: Block) -> bytes:
         """Read the bytes of a block. Raises DataError."""
-        with self._open.reading(block.file) as text:
+        with reading(block.uri, REMEDY), self._open.reading(block.file) as text:
             return text.read(block.start, block.size)
 
     def parse(self, block: Block, fetched: bytes) -> Parsed:
         """Parse a block. Raises DataError."""
         ragged: dict[int, str] = {}
-        table = self._parse(fetched, block.file, ragged)
+        with reading(block.uri, REMEDY):
+            table = self._parse(fetched, block.file, ragged)
         if table.num_rows + len(ragged) != block.rows:
             raise DataError(
                 f"{block.uri} has {block.rows} lines where {table.num_rows + len(ragged)} rows are read.",
@@ -69,13 +70,12 @@ class TextFormat:
 
     def _read_head(self, piece: bytes, uri: str) -> tuple[tuple[str, ...], int]:
         """Return the names of a file's columns, by its first line, and the bytes of that which are no row."""
-        line, end, _ = piece.partition(b"\n")
-        cells = _cells(line.decode("utf-8-sig", "replace").rstrip("\r"), self._dialect)
+        cells = _cells(first_line(piece, uri), self._dialect)
         numbers = [str(number) for number in range(1, 1 + (self._dialect.columns or len(cells)))]
         names = cells if self._dialect.header else numbers
         if self._columns is not None:
             check_names(self._columns, names, uri)
-        return tuple(names), len(line) + len(end) if self._dialect.header else 0
+        return tuple(names), (piece.find(b"\n") + 1 or len(piece)) if self._dialect.header else 0
 
     def _parse(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
         """Return whole lines as a pyarrow table; note those of another number of columns."""
@@ -89,14 +89,11 @@ class TextFormat:
             return self._read(data, file.columns)
         except pa.ArrowInvalid:
             pass  # The most usual cause are ragged lines, which are looked for now.
-        try:
-            # pyarrow decodes a ragged line for `note`, and gives up where it is not UTF-8.
-            self._read(data.translate(_ASCII), file.columns, note)
-            lines = enumerate(data.split(b"\n"))
-            plain = (line.translate(_ASCII) if row in ragged else line for row, line in lines)
-            return self._read(b"\n".join(plain), file.columns, note)
-        except pa.ArrowInvalid as error:
-            raise unreadable(file.uri, error, REMEDY) from error
+        # pyarrow decodes a ragged line for `note`, and gives up where it is not UTF-8.
+        self._read(data.translate(_ASCII), file.columns, note)
+        lines = enumerate(data.split(b"\n"))
+        plain = (line.translate(_ASCII) if row in ragged else line for row, line in lines)
+        return self._read(b"\n".join(plain), file.columns, note)
 
     def _read(
         self,

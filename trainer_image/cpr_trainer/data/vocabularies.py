@@ -13,7 +13,7 @@ from cpr_contract.model import ModelSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.arrow_types import as_texts, is_category
 from cpr_trainer.data.blocks import Files, is_outage
-from cpr_trainer.errors import DataError
+from cpr_trainer.errors import DataError, TrainerError
 from cprjob_serving.vocabulary import Vocabulary
 
 #: By the name of their table.
@@ -52,7 +52,9 @@ def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:
             return Vocabulary.of(text)
     except DataError as error:
         raise DataError(error.message, f"Check {field}: a text file with a value a line, or Parquet.") from error
-    except (pa.ArrowInvalid, OSError, ValueError) as error:
+    except (TrainerError, MemoryError):
+        raise
+    except Exception as error:
         if is_outage(error):
             raise
         raise DataError(

@@ -62,10 +62,10 @@ class Header:
     `cut_step`, the next cut (0: none), and `total_samples` of the job; shards say where their last committed save
     stands, and in `cut_step` which cut they gave up last (0: none). `row_updates` counts the rows in all pushes of this
     rank to this shard: in PUSH those of the steps before it, in answers those up to `step`. `ticket` ties an answer to
-    its lookup. `count` counts rows, and in WELCOME the lives of
-    the shard's incarnation. `order` is the place of a push among those of all ranks: in ACK that of `step`, in
-    PUSH the one that another incarnation has told; 0: none. `protected_step` is the last step that the parity
-    at other shards holds of every rank; -1: they hold nothing.
+    its lookup. `count` counts rows, and in WELCOME the lives of the shard's incarnation; in ACK and PONG it is 1 while
+    the store has no room for the save that the shard writes. `order` is the place of a push among those of all ranks:
+    in ACK that of `step`, in PUSH the one that another incarnation has told; 0: none. `protected_step` is the last step
+    that the parity at other shards holds of every rank; -1: they hold nothing.
     """
 
     operation: Operation

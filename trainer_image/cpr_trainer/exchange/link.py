@@ -23,7 +23,7 @@ from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWri
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator, Session
 from cpr_trainer.exchange.lookup import CONNECTED, LinkState, PendingLookup, SaveState
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.runtime import backoff
+from cpr_trainer.runtime import backoff, begin_to_connect
 
 _LOG = logging.getLogger(__name__)
 
@@ -222,14 +222,10 @@ class Link:
         self._delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
 
     def _connect(self, now: float) -> None:
-        family = socket.AF_INET6 if ":" in self.peer.host else socket.AF_INET
-        self.connection = socket.socket(family, socket.SOCK_STREAM)
-        self.connection.settimeout(0.0)
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection, code = begin_to_connect(self.peer.host, self.peer.port_base + DATA_PORT)
         self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         self._patience_until = now + _GREETING_S
         self.state = LinkState.CONNECTING
-        code = self.connection.connect_ex((self.peer.host, self.peer.port_base + DATA_PORT))
         if code not in {0, errno.EINPROGRESS}:
             self._drop(now, os.strerror(code))
 
@@ -314,7 +310,8 @@ class Link:
         self.applied = header.step
         if self.counted < 0:
             self.counted, self.row_updates = header.step, header.row_updates
-        self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step, self.peer.incarnation)
+        saved, full = (header.saved_step, header.saved_samples, header.cut_step), bool(header.count)
+        self.saved = SaveState(*saved, self.peer.incarnation, store_full=full)
         self.pushes.acknowledge(header.step, header.order)
         self.protected = header.protected_step
         # A shard goes back to its parity, or if that is not whole any more to its save: what both hold is not needed.

@@ -37,13 +37,15 @@ CONNECTED = frozenset({LinkState.JOINED, LinkState.REPLAYING, LinkState.READY})
 class SaveState:
     """A shard's newest committed save, -1 while unknown, and the step of the cut that it gave up last, 0 for none.
 
-    `step` is the last one of this trainer's rank that the save holds. `incarnation` of the shard said so.
+    `step` is the last one of this trainer's rank that the save holds. `incarnation` of the shard said so. `store_full`:
+    the store has no room for the save that the shard writes.
     """
 
     step: int = -1
     samples: int = -1
     given_up_step: int = 0
     incarnation: int = -1
+    store_full: bool = False
 
 
 class ShardsAwayError(Exception):

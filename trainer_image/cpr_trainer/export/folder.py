@@ -70,7 +70,7 @@ def transform_of(job: JobSpec) -> Transform:
             for table, dim in zip(model.tables, model.table_dims, strict=True)
         ),
         tuple(
-            Feature(name, each.column, each.table.name, each.pooling, each.max_length, each.weights)
+            Feature(name, each.column, each.table.name, each.pooling, each.max_length, each.weights, each.integers)
             for name, each in zip(names, columns.inputs, strict=True)
         ),
         (*model.labels, *model.targets),

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import JobSpec, StoreSpec
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.export.folder import export_model
 from cpr_trainer.runtime import BadSpecError, read_job, store_access
 from cpr_trainer.store import Store, in_parallel, open_store
@@ -72,12 +73,12 @@ def open_uri(uri: str, store: StoreSpec, credentials_dir: Path | None, ca_file: 
 
     Raises BadSpecError, StoreError.
     """
+    if is_file_uri(uri) and path_of(uri).is_absolute() and path_of(uri) != Path("/"):
+        return FolderStore(path_of(uri))
     parts = urlsplit(uri)
-    if parts.scheme == "file" and parts.path.strip("/"):
-        return FolderStore(Path(unquote(parts.path)))
     if parts.scheme != "s3" or not parts.netloc:
         raise BadSpecError(f"Nothing can be exported to {uri}.", "Give s3://bucket/prefix or file:///folder.")
-    if urlsplit(store.endpoint).scheme == "file":
+    if is_file_uri(store.endpoint):
         raise BadSpecError(
             f"{uri} needs the endpoint of an S3 store, and the job's store is a folder.", "Give file:///folder."
         )

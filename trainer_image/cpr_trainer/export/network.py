@@ -19,7 +19,7 @@ from cpr_contract.requests import PROGRAMS
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged
-from cpr_trainer.model.entrypoint import DLRM, start
+from cpr_trainer.model.entrypoint import DLRM, traced
 from cprjob_serving.transform import Transform
 
 #: The name of the output of a program: logits, [n] or [n, L].
@@ -49,7 +49,7 @@ class _ByInput(nn.Module):
 
     def forward(self, dense: Tensor, *inputs: Tensor) -> Tensor:
         """Return logits, [n] or [n, L]. dense: float32 [n, N]. inputs: see `Transform.inputs`."""
-        return start(self.network, dense)(self._embeddings(dense, inputs))
+        return traced(self.network, dense, self._embeddings(dense, inputs))
 
     def _embeddings(self, dense: Tensor, inputs: Sequence[Tensor]) -> Any:
         if self._layout is None:

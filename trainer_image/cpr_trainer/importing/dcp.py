@@ -1,149 +1,105 @@
 """Folders of torch.distributed.checkpoint: which tensors are there, and one of them at a time, put together from ranks.
 
-Its metadata is a pickle, and a pickle may run any code where it is read. Only the classes that metadata consists of are
-taken from it. The tensors themselves are read by torch with `weights_only`.
+All decoding happens in a process without rights (`isolated.py`). This module opens the files, which must lie in the
+folder, and puts the values that come back into their places.
 """
 
 from __future__ import annotations
 
-import pickle
-import warnings
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import EnumType
-from functools import cached_property, partial
+from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
-from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor
+from cpr_trainer.importing.checkpoint_index import CheckpointIndex, IndexedTensor, Part
+from cpr_trainer.importing.isolated import IsolatedReader, UnreadableError
+from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor, inside
 
 _REMEDY = "Save it again by torch.distributed.checkpoint.save, and copy the whole folder."
-_PACKAGE = "torch.distributed.checkpoint."
-_CLASSES = {
-    f"{_PACKAGE}metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
-    f"{_PACKAGE}filesystem": {"_StorageInfo"},
-    "collections": {"OrderedDict"},
-    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
-    "torch": {"Size"},
-    "torch.serialization": {"_get_layout"},
-}
 
 
-def read_metadata(path: Path) -> Metadata:
-    """Read what a checkpoint holds. Raises SourceError."""
+def read_checkpoint(path: Path, reader: IsolatedReader) -> CheckpointIndex:
+    """Read the index of a checkpoint, whose metadata is at `path`. Raises SourceError."""
     try:
-        with path.open("rb") as file:
-            found = _Unpickler(file).load()
-    except Exception as error:  # whatever a damaged pickle leads to
+        return reader.index(path.read_bytes())
+    except (OSError, UnreadableError) as error:
         raise SourceError(f"{path} cannot be read: {error}.", _REMEDY) from error
-    if not isinstance(found, Metadata):
-        raise SourceError(f"{path} is not the metadata of a checkpoint.", _REMEDY)
-    return found
 
 
-def files_of(metadata: Metadata) -> tuple[str, ...]:
-    """Return the files of a checkpoint, by their paths in its folder. Raises SourceError."""
-    names = {str(info.relative_path) for info in (metadata.storage_data or {}).values()}
-    if outside := [name for name in names if name.startswith("/") or ".." in name.split("/")]:
-        raise SourceError(f"A checkpoint names files outside of its folder: {outside[0]}.", _REMEDY)
-    return tuple(sorted(names))
+def files_of(index: CheckpointIndex) -> tuple[str, ...]:
+    """Return the files of a checkpoint, by their paths in its folder."""
+    return tuple(sorted({part.file for tensor in index.tensors for part in tensor.parts}))
 
 
-def open_checkpoint(path: Path, scratch: Path) -> Iterator[StoredTensor]:
+def open_checkpoint(path: Path, scratch: Path, reader: IsolatedReader) -> Iterator[StoredTensor]:
     """Yield the tensors of a checkpoint, whose metadata is at `path`.
 
     Each is put together in a file below `scratch` when it is first read. Raises SourceError.
     """
-    metadata, folder = read_metadata(path), path.parent
-    for name, what in metadata.state_dict_metadata.items():
-        if isinstance(what, TensorStorageMetadata):
-            staged = _Staged(folder, metadata, name, what, scratch)
-            yield StoredTensor(name, tuple(what.size), what.properties.dtype, str(folder), partial(_rows, staged))
-
-
-def _rows(staged: _Staged, first: int, last: int) -> Tensor:
-    tensor = staged.tensor
-    return tensor[first:last] if tensor.dim() else tensor
+    folder = path.parent
+    for number, indexed in enumerate(read_checkpoint(path, reader).tensors):
+        dtype = getattr(torch, indexed.dtype, None)
+        staged = _Staged(folder, indexed, scratch / f"tensor-{number}", reader)
+        known = dtype if isinstance(dtype, torch.dtype) else indexed.dtype
+        yield StoredTensor(indexed.name, indexed.shape, known, str(folder), staged.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class _Staged:
-    """One tensor, all ranks' parts of it in a mapped file below `scratch`, as float32 if it is of floats."""
+    """One tensor, all ranks' parts of it in the mapped file `staging`, as float32 if it is of floats."""
 
     folder: Path
-    metadata: Metadata
-    name: str
-    what: TensorStorageMetadata
-    scratch: Path
+    indexed: IndexedTensor
+    staging: Path
+    reader: IsolatedReader
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """Return rows of the tensor; a scalar itself. Raises SourceError."""
+        return self._tensor[first:last] if self.indexed.shape else self._tensor
 
     @cached_property
-    def tensor(self) -> Tensor:
-        """The tensor. Raises SourceError."""
-        size, dtype = self.what.size, self.what.properties.dtype
-        kept = torch.float32 if dtype in FLOATS else dtype
-        if size.numel():
-            file = self.scratch / f"tensor-{len(tuple(self.scratch.iterdir()))}"
-            tensor = torch.from_file(str(file), shared=True, size=size.numel(), dtype=kept).view(size)
-        else:
-            tensor = torch.empty(size, dtype=kept)
+    def _tensor(self) -> Tensor:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that this is one process
-                load({self.name: tensor}, storage_reader=_Reader(self.folder, self.metadata), no_dist=True)
-        except (Exception, CheckpointException) as error:  # the latter is no Exception
-            causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else []
-            why = str(next(iter(causes), error)).partition("\n")[0]
-            raise SourceError(f"{self.folder}: the tensor {self.name} cannot be read: {why}.", _REMEDY) from error
+            return self._put_together()
+        except (OSError, ValueError, RuntimeError, UnreadableError) as error:
+            raise SourceError(
+                f"{self.folder}: the tensor {self.indexed.name} cannot be read: {error}.", _REMEDY
+            ) from error
+
+    def _put_together(self) -> Tensor:
+        shape, dtype = self.indexed.shape, getattr(torch, self.indexed.dtype)
+        if sum(prod(part.sizes) for part in self.indexed.parts) != prod(shape):
+            raise UnreadableError(f"its parts are not {list(shape)} together")
+        kept = torch.float32 if dtype in FLOATS else dtype
+        if not prod(shape):
+            return torch.empty(shape, dtype=kept)
+        tensor = torch.from_file(str(self.staging), shared=True, size=prod(shape), dtype=kept).view(shape)
+        for part in self.indexed.parts:
+            place = tensor[_slices(part, shape)] if shape else tensor
+            place.copy_(self._read(part, dtype))
         return tensor
 
-
-class _Reader(FileSystemReader):
-    """A reader with metadata that was read before."""
-
-    def __init__(self, path: Path, metadata: Metadata) -> None:
-        super().__init__(path)
-        self._metadata = metadata
-
-    def read_metadata(self, *_arguments: Any, **_names: Any) -> Metadata:
-        """Return the metadata."""
-        return self._metadata
-
-
-def _enum_member(owner: Any, name: str) -> Any:
-    """Return a member of an enumeration, which Python before 3.11.4 pickles as `getattr(class, name)`.
-
-    Raises UnpicklingError for the attribute of anything else.
-    """
-    if isinstance(owner, EnumType):
-        return owner[name]
-    raise pickle.UnpicklingError(f"it would load {owner!r}.{name}, which no metadata consists of")
+    def _read(self, part: Part, dtype: torch.dtype) -> Tensor:
+        path = inside(self.folder, part.file)
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as content,
+            content[part.start : part.start + part.length] as stored,
+        ):
+            if not 0 < part.length == len(stored):
+                raise UnreadableError(f"{path} has {len(content)} bytes, and a part of it ends behind them")
+            return self.reader.tensor(stored, dtype, part.sizes)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes metadata, and nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class that metadata consists of. Raises UnpicklingError for all else."""
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if name in _CLASSES.get(module, ()):
-            return super().find_class(module, name)
-        if (module, name) == ("builtins", "getattr"):
-            return _enum_member
-        raise pickle.UnpicklingError(f"it would load {module}.{name}, which no metadata consists of")
+def _slices(part: Part, shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return where a part lies in its tensor. Raises UnreadableError for one that is not wholly in it."""
+    places = tuple(slice(offset, offset + size) for offset, size in zip(part.offsets, part.sizes, strict=True))
+    if len(places) != len(shape) or any(place.stop > size for place, size in zip(places, shape, strict=True)):
+        raise UnreadableError(f"a part {list(part.sizes)} at {list(part.offsets)} is not in {list(shape)}")
+    return places

@@ -6,22 +6,24 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from importlib import import_module
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from types import ModuleType
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import safetensors
 import torch
 from torch import Tensor
 
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
-from cpr_trainer.importing.tensors import SourceError, StoredTensor
+from cpr_trainer.importing.dcp import files_of, open_checkpoint, read_checkpoint
+from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
+from cpr_trainer.importing.tensors import SourceError, StoredTensor, inside
 from cpr_trainer.store import Uris
 
-_S3, _FILE = "s3://", "file://"
+_S3 = "s3://"
 #: The file that makes a folder a checkpoint of torch.distributed.checkpoint.
 METADATA = ".metadata"
 _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
@@ -41,10 +43,10 @@ def opened(sources: Sequence[str], uris: Uris, scratch: Path | None = None) -> I
     """
     found: dict[str, StoredTensor] = {}
     with ExitStack() as stack:
+        opening = _Opening(uris, stack)
         for source in sources:
             staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cprjob-import-", dir=scratch)))
-            path = _fetched(source, uris, staging) if source.startswith(_S3) else _local(source)
-            for tensor in _tensors(path, staging, stack):
+            for tensor in opening.tensors(source, staging):
                 if tensor.name in found:
                     raise SourceError(
                         f"The tensor {tensor.name} is in {found[tensor.name].origin} and in {tensor.origin}.",
@@ -54,26 +56,65 @@ def opened(sources: Sequence[str], uris: Uris, scratch: Path | None = None) -> I
         yield found
 
 
+@dataclass(frozen=True, eq=False)
+class _Opening:
+    """Opens sources. What it opens is closed by `stack`."""
+
+    uris: Uris
+    stack: ExitStack
+
+    @cached_property
+    def _reader(self) -> IsolatedReader:
+        """One process reads all checkpoints of torch.distributed; other sources need none."""
+        return self.stack.enter_context(isolated_reader())
+
+    def tensors(self, source: str, staging: Path) -> Iterator[StoredTensor]:
+        """Yield the tensors of a source. Raises SourceError, StoreError."""
+        path = self._fetched(source, staging) if source.startswith(_S3) else _local(source)
+        if (path / METADATA).is_file():
+            tensors = staging / "tensors"
+            tensors.mkdir()
+            yield from open_checkpoint(path / METADATA, tensors, self._reader)
+            return
+        files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.suffix in _OPENERS)
+        if not files or files[0].suffix not in _OPENERS:
+            raise SourceError(f"{path} holds nothing that can be imported, or is not there.", _REMEDY)
+        for file in files:
+            yield from _OPENERS[file.suffix](file, self.stack)
+
+    # Files of a bucket. Libraries want files: those that are needed are copied here first.
+
+    def _fetched(self, source: str, staging: Path) -> Path:
+        """Copy what a URI names into a folder; return where it is now. Raises SourceError, StoreError."""
+        try:
+            if source.endswith(tuple(_OPENERS)):
+                return self._fetch(source, inside(staging, source.rpartition("/")[2]))
+            return self._fetched_folder(source.rstrip("/") + "/", staging / "files")
+        except DataError as error:
+            raise SourceError(f"{source} cannot be imported: {error.message}", _REMEDY) from error
+
+    def _fetched_folder(self, source: str, folder: Path) -> Path:
+        try:
+            metadata = self._fetch(source + METADATA, folder / METADATA)
+        except DataError:
+            for each in self.uris.find(source):
+                if each.endswith(tuple(_OPENERS)):
+                    self._fetch(each, inside(folder, unquote(each.removeprefix(source))))
+            return folder
+        for name in files_of(read_checkpoint(metadata, self._reader)):
+            self._fetch(source + quote(name), inside(folder, name))
+        return folder
+
+    def _fetch(self, uri: str, path: Path) -> Path:
+        version = self.uris.version(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self.uris.open(uri, version) as source, path.open("wb") as copy:
+            shutil.copyfileobj(source, copy, _COPIED_BYTES)
+        return path
+
+
 def _local(source: str) -> Path:
-    return Path(unquote(source.removeprefix(_FILE)) if source.startswith(_FILE) else source)
-
-
-def _tensors(path: Path, staging: Path, stack: ExitStack) -> Iterator[StoredTensor]:
-    if (path / METADATA).is_file():
-        tensors = staging / "tensors"
-        tensors.mkdir()
-        yield from _dcp().open_checkpoint(path / METADATA, tensors)
-        return
-    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.suffix in _OPENERS)
-    if not files or files[0].suffix not in _OPENERS:
-        raise SourceError(f"{path} holds nothing that can be imported, or is not there.", _REMEDY)
-    for file in files:
-        yield from _OPENERS[file.suffix](file, stack)
-
-
-def _dcp() -> ModuleType:
-    """Return what reads checkpoints of torch.distributed: it takes seconds to load."""
-    return import_module("cpr_trainer.importing.dcp")
+    return path_of(source) if is_file_uri(source) else Path(source)
 
 
 def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
@@ -118,37 +159,3 @@ _OPENERS: dict[str, Callable[[Path, ExitStack], Iterator[StoredTensor]]] = {
     _SAFETENSORS: _open_safetensors,
     _NUMPY: _open_numpy,
 }
-
-
-# Files of a bucket. Libraries want files: those that are needed are copied here first.
-
-
-def _fetched(source: str, uris: Uris, staging: Path) -> Path:
-    """Copy what a URI names into a folder; return where it is now. Raises SourceError, StoreError."""
-    try:
-        if source.endswith(tuple(_OPENERS)):
-            return _fetch(source, uris, staging / source.rpartition("/")[2])
-        return _fetched_folder(source.rstrip("/") + "/", uris, staging / "files")
-    except DataError as error:
-        raise SourceError(f"{source} cannot be imported: {error.message}", _REMEDY) from error
-
-
-def _fetched_folder(source: str, uris: Uris, folder: Path) -> Path:
-    try:
-        metadata = _fetch(source + METADATA, uris, folder / METADATA)
-    except DataError:
-        for each in uris.find(source):
-            if each.endswith(tuple(_OPENERS)):
-                _fetch(each, uris, folder / unquote(each.removeprefix(source)))
-        return folder
-    for name in _dcp().files_of(_dcp().read_metadata(metadata)):
-        _fetch(source + name, uris, folder / name)
-    return folder
-
-
-def _fetch(uri: str, uris: Uris, path: Path) -> Path:
-    version = uris.version(uri)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with uris.open(uri, version) as source, path.open("wb") as copy:
-        shutil.copyfileobj(source, copy, _COPIED_BYTES)
-    return path

@@ -29,6 +29,7 @@ from cpr_contract.manifests import (
     SavedTensor,
     ShardManifest,
     dense_prefix,
+    probe_prefix,
     step_folder,
 )
 from cpr_contract.model import ModelSpec
@@ -52,6 +53,7 @@ from cpr_trainer.tables.arena import Home
 
 #: So many bytes of a table are read at a time.
 _CHUNK_BYTES = 32 << 20
+_DIVERGED = "Import a save from before that model diverged."
 
 Result = TypeVar("Result")
 
@@ -85,6 +87,7 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
     if replica is not None:
         _take(replica, matches.dense)
     owner = _owner(job, request, matches)
+    store.probe(probe_prefix(owner.job_uid))
     attempt = 2 + secrets.randbelow(10**9)  # from 2 on it is in the names of parts
     with _whole_or_nothing(store, owner, request.name, attempt):
         key = _write(store, owner, matches, replica, attempt)
@@ -119,10 +122,15 @@ def _owner(job: JobSpec, request: ImportRequest, matches: Matches) -> JobSpec:
 
 @torch.no_grad()
 def _take(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
-    """Put parameters and buffers where they belong; the others keep their first values."""
+    """Put parameters and buffers where they belong; the others keep their first values.
+
+    Raises SourceError for values that are infinite or no numbers, also once they have the type of the layer.
+    """
     network = {**dict(replica.model.named_parameters()), **replica.buffers()}
     for name, layer in layers.items():
         network[name].copy_(layer.whole())
+        if not torch.isfinite(network[name]).all():
+            raise SourceError(f"{layer.told} has values that are infinite or no numbers.", _DIVERGED)
 
 
 @contextmanager
@@ -205,7 +213,10 @@ def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, i
 
 
 def _fill(home: Home, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
-    """Put those rows of a table into a shard that lie on it. Raises SourceError for values that are no numbers."""
+    """Put those rows of a table into a shard that lie on it.
+
+    Raises SourceError for values that are no numbers, and for sums that are negative.
+    """
     rows, placement = weight.shape[0], home.placement
     step = max(1, _CHUNK_BYTES // (4 * weight.shape[1]))
     for first, last in pairwise((*range(0, rows, step), rows)):
@@ -217,7 +228,14 @@ def _fill(home: Home, table: int, weight: StoredTensor, sums: StoredTensor | Non
         ((segment, inside),) = home.arena.parted(slots[here])
         segment.rows[inside] = _numbers(weight, first, last)[here]
         if sums is not None:
-            segment.state[inside, 0] = _numbers(sums, first, last).reshape(-1)[here]
+            values = _numbers(sums, first, last).reshape(-1)
+            if (values < 0).any():
+                raise SourceError(
+                    f"{sums.name} has negative values in its rows {first} to {last - 1}, and row-wise Adagrad keeps "
+                    "sums of squares.",
+                    f"Leave --map {sums.name} out, or name the tensor of the sums (momentum1 of TorchRec).",
+                )
+            segment.state[inside, 0] = values[here]
 
 
 def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
@@ -226,7 +244,7 @@ def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
     if not np.isfinite(values).all():
         raise SourceError(
             f"{tensor.name} has values in its rows {first} to {last - 1} that are infinite or no numbers.",
-            "Import a save from before that model diverged.",
+            _DIVERGED,
         )
     return values
 

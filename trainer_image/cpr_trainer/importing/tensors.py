@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,6 +19,16 @@ class SourceError(TrainerError):
     """What is to be imported is not there, is damaged, or does not fit the job."""
 
     reason = "BadSource"
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the file of a folder that a source names. Raises SourceError for one outside, also by a link."""
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise SourceError(
+            f"{folder} names a file outside of itself: {name}.", "Copy the files that belong to it into the folder."
+        )
+    return path
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,10 @@ protocols.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
+from math import nan
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from cpr_contract.choices import Device, Precision
 from cpr_contract.model import ModelSpec
 from cpr_trainer.bags import FeatureLayout
-from cpr_trainer.entrypoints import load
+from cpr_trainer.entrypoints import load, users_code
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged
 
@@ -75,7 +77,10 @@ class OwnMetrics(Protocol):
         """Return k sums over some samples, [k], from logits and labels, float32 [n] or [n, L]."""
 
     def metrics(self, sums: Tensor, /) -> Mapping[str, float]:
-        """Return figures by name, 8 at most, from the sums over all samples, float64 [k]; no number is no figure."""
+        """Return figures by name, 8 at most, from the sums over all samples, float64 [k].
+
+        None, a value that is no number, and a ZeroDivisionError say that a figure is not defined for these samples.
+        """
 
 
 def build_network(
@@ -95,46 +100,143 @@ def build_network(
     factory = factory or load(name, "spec.model.entrypoint", ModelError)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        try:
+        remedy = "It is called with the job's ModelSpec and a seed; correct it, or spec.model."
+        with users_code(f"The entrypoint {name} failed", remedy, ModelError):
             network = factory(spec, seed)
-        except Exception as error:
-            raise ModelError(
-                f"The entrypoint {name} failed: {type(error).__name__}: {error}.",
-                "It is called with the job's ModelSpec and a seed; correct it, or spec.model.",
-            ) from error
         if not isinstance(network, nn.Module):
             raise ModelError(
                 f"The entrypoint {name} returned {type(network).__name__}, not a torch.nn.Module.",
                 "Let it return the dense network.",
             )
-        network.to(place)
+        with _calls(network, "to"):
+            network.to(place)
         _probe(network, spec, DTYPES[precision], name, place)
     return network
 
 
-def start(network: nn.Module, dense: Tensor) -> Callable[[Any], Tensor]:
-    """Begin a forward pass with dense, float32 [n, N]; return what ends it: embeddings to logits."""
+# All calls of a network's own code, in the probe and later: what it raises is a ModelError, and so is another shape.
+
+
+def start(network: nn.Module, dense: Tensor, outputs: Sequence[int] = ()) -> Callable[[Any], Tensor]:
+    """Begin a forward pass with dense, float32 [n, N]; return what ends it: embeddings to logits, [n, *outputs].
+
+    Both raise ModelError.
+    """
+    shape = (len(dense), *outputs)
+    if not isinstance(network, Overlapping):
+        return partial(_end, network, "forward", partial(network, dense), shape)
+    with _calls(network, "before_embeddings"):
+        begun = network.before_embeddings(dense)
+    return partial(_end, network, "with_embeddings", partial(network.with_embeddings, begun), shape)
+
+
+def _end(
+    network: nn.Module, method: str, end: Callable[[Any], Tensor], shape: Sequence[int], embeddings: Any
+) -> Tensor:
+    with _calls(network, method):
+        logits = end(embeddings)
+    require_shape(network, method, logits, shape)
+    return logits
+
+
+def traced(network: nn.Module, dense: Tensor, embeddings: Any) -> Tensor:
+    """Return logits of a forward pass that torch.export traces; its errors are those of the network."""
     if isinstance(network, Overlapping):
-        return partial(network.with_embeddings, network.before_embeddings(dense))
-    return partial(network, dense)
+        return network.with_embeddings(network.before_embeddings(dense), embeddings)
+    return network(dense, embeddings)  # type: ignore[no-any-return]
 
 
 def loss_share(network: nn.Module, logits: Tensor, labels: Tensor, batch_size: int) -> Tensor:
     """Return a slice's share of the batch's mean loss, a scalar: nats, if the network has no loss of its own.
 
     logits, labels: float32 [n] or [n, L], the slice. batch_size: samples of the whole batch, all trainers
-    together; so shares, and gradients, add up over trainers.
+    together; so shares, and gradients, add up over trainers. Raises ModelError.
     """
     if isinstance(network, OwnLoss):
-        return network.sample_losses(logits, labels).sum() / batch_size
+        with _calls(network, "sample_losses"):
+            losses = network.sample_losses(logits, labels)
+        require_shape(network, "sample_losses", losses, labels.shape[:1])
+        return losses.sum() / batch_size
     losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return losses / (batch_size * labels.shape[1:].numel())
 
 
+def gradients(network: nn.Module, loss: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a loss, None of what it does not depend on. Raises ModelError."""
+    with _calls(network, "the backward pass"):
+        return torch.autograd.grad(loss, leaves, allow_unused=True)
+
+
+def metric_sums(network: OwnMetrics, logits: Tensor, labels: Tensor, count: int | None = None) -> Tensor:
+    """Return the sums of a network's own metrics over some samples, [k]; k is `count` if that is stated.
+
+    logits, labels: float32 [n] or [n, L]. Raises ModelError.
+    """
+    with _calls(network, "metric_sums"):
+        sums = network.metric_sums(logits, labels)
+    wanted = (len(sums) if isinstance(sums, Tensor) and sums.dim() else 1,) if count is None else (count,)
+    require_shape(network, "metric_sums", sums, wanted, samples=len(labels))
+    return sums
+
+
+def metrics(network: OwnMetrics, sums: Tensor) -> dict[str, float]:
+    """Return a network's own figures by name, from sums, float64 [k]; those that are not defined are NaN or missing.
+
+    Raises ModelError.
+    """
+    with _calls(network, "metrics"):
+        try:
+            found = network.metrics(sums)
+            figures = {name: nan if value is None else float(value) for name, value in found.items()}
+        except ZeroDivisionError:
+            return {}
+    names = [*figures]
+    if len(names) > _MOST_METRICS or not all(isinstance(each, str) and len(each) <= _LONGEST_NAME for each in names):
+        shown = ", ".join(str(each)[:_LONGEST_NAME] for each in names[: _MOST_METRICS + 1])
+        raise ModelError(
+            f"metrics of the network {type(network).__name__} returns {len(names)} figures: {shown}.",
+            f"Let it return {_MOST_METRICS} at most, with names that are text of {_LONGEST_NAME} characters at most.",
+        )
+    return figures
+
+
+def set_training(network: nn.Module, *, on: bool) -> None:
+    """Set the mode of a network. Raises ModelError."""
+    with _calls(network, "train"):
+        network.train(on)
+
+
+def state_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return the state_dict of a network. Raises ModelError."""
+    with _calls(network, "state_dict"):
+        return network.state_dict()
+
+
 def own_sums(network: OwnMetrics, spec: ModelSpec) -> int:
-    """Return how many sums the metrics of a network need."""
+    """Return how many sums the metrics of a network need. Raises ModelError."""
     zeros = torch.zeros(_PROBED_SAMPLES, *spec.output_shape)
-    return len(network.metric_sums(zeros, zeros))
+    return len(metric_sums(network, zeros, zeros))
+
+
+def require_shape(
+    network: object, method: str, values: object, shape: Sequence[int], samples: int | None = None
+) -> None:
+    """Raise ModelError if a method of a network has not returned floating point numbers of a shape."""
+    if not (isinstance(values, Tensor) and values.shape == torch.Size(shape) and values.is_floating_point()):
+        found = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise ModelError(
+            f"{method} of the network {type(network).__name__} returns {found} for "
+            f"{shape[0] if samples is None else samples} samples.",
+            f"Let it return floating point numbers: a tensor {list(shape)}.",
+        )
+
+
+def _calls(network: object, method: str) -> AbstractContextManager[None]:
+    return users_code(
+        f"{method} of the network {type(network).__name__} failed",
+        "Correct it; the pod's log has the whole trace.",
+        ModelError,
+    )
 
 
 @torch.enable_grad()
@@ -151,35 +253,31 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
         )
     dense = torch.zeros(_PROBED_SAMPLES, spec.dense_width, device=device)
     embeddings, leaves = _probed(spec, dtype, device)
+    set_training(network, on=False)  # A probe is no sample: running statistics stay as they are.
     try:
-        network.eval()  # A probe is no sample: running statistics stay as they are.
         with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
-            logits = start(network, dense)(embeddings)
-        _require_shape(logits, wanted, name, "forward")
-        logits, labels = logits.float(), torch.zeros(wanted, device=device)
-        if isinstance(network, OwnLoss):
-            _require_shape(network.sample_losses(logits, labels), wanted[:1], name, "sample_losses")
-        if isinstance(network, OwnMetrics):
-            _require_metrics(network, logits.detach().cpu(), torch.ones(wanted), name)
-        gradients = torch.autograd.grad(loss_share(network, logits, labels, 1), leaves, allow_unused=True)
-        network.train()
-    except ModelError:
-        raise
-    except Exception as error:
+            logits = start(network, dense, spec.output_shape)(embeddings)
+    except ModelError as error:
         computed = str(dtype).removeprefix("torch.")
         raise ModelError(
-            f"The network of {name} cannot compute {_PROBED_SAMPLES} samples: {type(error).__name__}: {error}.",
+            error.message,
             f"It takes [n, {spec.dense_width}] features, float32, and {_told_shapes(spec)} embeddings, {computed},"
             f" and returns [n{''.join(f', {size}' for size in spec.output_shape)}] logits; correct it, or spec.model.",
         ) from error
-    if all(gradient is None for gradient in gradients):
+    logits, labels = logits.float(), torch.zeros(wanted, device=device)
+    if isinstance(network, OwnMetrics):
+        sums = metric_sums(network, logits.detach().cpu(), torch.ones(wanted), own_sums(network, spec))
+        metrics(network, sums.double())
+    found = gradients(network, loss_share(network, logits, labels, 1), leaves)
+    set_training(network, on=True)
+    if all(gradient is None for gradient in found):
         raise ModelError(f"The network of {name} does not use its embeddings.", "Without them, no table can learn.")
     if any(parameter.dtype is not torch.float32 for parameter in network.parameters()):
         raise ModelError(
             f"The network of {name} has parameters that are not float32.",
             "Leave them float32; spec.trainers.precision says what is computed with.",
         )
-    if any(not isinstance(value, Tensor) for value in network.state_dict().values()):
+    if any(not isinstance(value, Tensor) for value in state_of(network).values()):
         raise ModelError(
             f"The state of the network of {name} is not of tensors alone.",
             "Keep in buffers what get_extra_state returns.",
@@ -224,26 +322,3 @@ def _told_shapes(spec: ModelSpec) -> str:
         return f"features by name, {len(spec.features)} of them, as"
     shapes = [f"[n, {', '.join(map(str, shape))}]" for shape in _embedding_shapes(spec)]
     return shapes[0] if len(spec.dims) == 1 else f"a tuple of {len(shapes)}: {', '.join(shapes)}"
-
-
-def _require_shape(values: object, shape: tuple[int, ...], name: str, method: str) -> None:
-    if not (isinstance(values, Tensor) and values.shape == shape and values.is_floating_point()):
-        found = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        raise ModelError(
-            f"{method} of the network of {name} returns {found} for {_PROBED_SAMPLES} samples.",
-            f"Let it return floating point numbers: a tensor {list(shape)}.",
-        )
-
-
-def _require_metrics(network: OwnMetrics, logits: Tensor, labels: Tensor, name: str) -> None:
-    sums = network.metric_sums(logits, labels)
-    _require_shape(sums, (len(sums),), name, "metric_sums")
-    try:
-        names = [*network.metrics(sums.double())]
-    except ZeroDivisionError:
-        return  # Of two samples not every metric is defined.
-    if len(names) > _MOST_METRICS or not all(isinstance(each, str) and len(each) <= _LONGEST_NAME for each in names):
-        raise ModelError(
-            f"metrics of the network of {name} returns {len(names)} figures: {', '.join(map(str, names))}.",
-            f"Let it return {_MOST_METRICS} at most, with names of {_LONGEST_NAME} characters at most.",
-        )

@@ -15,7 +15,7 @@ from cpr_contract.manifests import SavedTensor
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width
-from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
+from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network, state_of
 
 #: How the dense state is named in a save: float32 [k, p], see `DenseReplica.state`; each buffer of the network; and,
 #: where it matters, how many steps the optimizer has taken, float32 [].
@@ -168,7 +168,7 @@ class DenseReplica:
     def buffers(self) -> dict[str, Tensor]:
         """Return what a state of the network has besides parameters, such as running statistics; no copies."""
         parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
+        return {name: value for name, value in state_of(self.model).items() if name not in parameters}
 
     def state(self) -> Tensor:
         """Return a copy of parameters and optimizer state, float32 [k, p] on the device.

@@ -16,6 +16,7 @@ from cpr_contract.roster import Peer
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Identity, Initiator
+from cpr_trainer.runtime import connect
 
 _GREETING_S = 3.0
 
@@ -54,12 +55,10 @@ class Dialogue:
     def __init__(  # noqa: PLR0913, PLR0917 -- who talks to whom, and how
         self, peer: Peer, key: bytes, me: Identity, callee: Identity, encoding: Encoding, answer_s: float
     ) -> None:
-        address = (peer.host, peer.port_base + DATA_PORT)
-        self._connection = socket.create_connection(address, min(_GREETING_S, answer_s))
+        self._connection = connect(peer.host, peer.port_base + DATA_PORT, min(_GREETING_S, answer_s))
         self._memory = Recycled()
         self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         try:
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._greet(Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding))
         except BaseException:
             self._connection.close()

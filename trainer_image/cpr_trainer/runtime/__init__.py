@@ -16,8 +16,10 @@ from cpr_trainer.runtime.environment import (
     termination_file,
 )
 from cpr_trainer.runtime.processors import processors
+from cpr_trainer.runtime.reception import Reception, first_to_go
 from cpr_trainer.runtime.roster_file import RosterFile
-from cpr_trainer.runtime.status_server import Gate, StatusServer
+from cpr_trainer.runtime.sockets import begin_to_connect, connect, listen
+from cpr_trainer.runtime.status_server import StatusServer
 from cpr_trainer.runtime.timing import Trace, backoff
 
 __all__ = [
@@ -25,16 +27,20 @@ __all__ = [
     "BadSpecError",
     "ContractVersionError",
     "Environment",
-    "Gate",
     "KeyChangedError",
+    "Reception",
     "RosterFile",
     "StatusServer",
     "Trace",
     "backoff",
+    "begin_to_connect",
     "check_contract",
+    "connect",
     "data_access",
     "end_with",
     "exit_code",
+    "first_to_go",
+    "listen",
     "optional_path",
     "problem_of",
     "processors",

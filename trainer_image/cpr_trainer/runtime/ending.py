@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import threading
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
 
-from cpr_contract.codec import to_json
-from cpr_contract.reports import ExitCode, Problem
+from cpr_contract.codec import to_utf8, within_limits
+from cpr_contract.limits import MAX_SENTENCE, united
+from cpr_contract.reports import Deleted, ExitCode, Problem, Result
 from cpr_trainer.errors import TrainerError
 
 # SIGTERM: the request to save what is left and to end.
@@ -54,32 +57,56 @@ def exit_code(error: TrainerError) -> ExitCode:
 
 
 def problem_of(error: TrainerError) -> Problem:
-    """Return an error as the contract's document."""
-    return Problem(error.reason, error.message, error.remedy)
+    """Return an error as the contract's document, with texts that a report has room for."""
+    return Problem(error.reason, error.message[:MAX_SENTENCE], error.remedy[:MAX_SENTENCE])
 
 
 def end_with(termination_file: Path, document: Any, code: ExitCode) -> ExitCode:
     """Leave `document` (a contract dataclass) in the termination file and return `code`.
 
-    A `Problem` too long for the file is shortened in its message. A file that cannot be written is passed over: the
-    exit code speaks for itself.
+    One that is too long for the file is shortened, because the kubelet would cut it, and nobody could read the rest. A
+    file that cannot be written is passed over: the exit code speaks for itself.
     """
-    text = to_json(document)
-    if isinstance(document, Problem):
-        text = _shortened(document)
-    try:
-        termination_file.write_text(text, encoding="utf-8")
-    except OSError:
-        return code
+    with contextlib.suppress(OSError):
+        termination_file.write_bytes(_fitting(document))
     return code
 
 
-def _shortened(problem: Problem) -> str:
-    text = to_json(problem)
-    while len(text.encode()) > LIMIT_BYTES:
-        # A cut character can take up to 12 bytes of JSON (two escapes of six), never less than one.
-        over = len(text.encode()) - LIMIT_BYTES
-        keep = max(0, len(problem.message) - max(1, over // 12) - len("..."))
-        problem = dataclasses.replace(problem, message=problem.message[:keep] + "...")
-        text = to_json(problem)
-    return text
+def _fitting(document: Any) -> bytes:
+    """Return the document in the longest form that fits."""
+    document = within_limits(document)
+    forms: Iterator[Any] = iter((document,))
+    match document:
+        case Problem():
+            forms = iter((_cut(_cut(document, "message"), "remedy"),))
+        case Result():
+            forms = _results(document)
+        case Deleted():
+            every = range(len(document.unreadable), -1, -1)
+            forms = (dataclasses.replace(document, unreadable=document.unreadable[:most]) for most in every)
+    return next((text for text in map(to_utf8, forms) if len(text) <= LIMIT_BYTES), b"")
+
+
+def _results(result: Result) -> Iterator[Result]:
+    """Yield a result, and then shorter forms of it: the anchor stays, and reports have told the rest.
+
+    Of lost ranges the last ones name fewer, which hold all of them.
+    """
+    yield result
+    yield (result := dataclasses.replace(result, metrics=()))
+    yield (result := dataclasses.replace(result, evaluation=None))
+    while len(result.lost) > 1:
+        yield (result := dataclasses.replace(result, lost=united(result.lost, len(result.lost) * 9 // 10)))
+
+
+def _cut(problem: Problem, field: str) -> Problem:
+    """Return a problem whose text in this field is as long as there is room, and not longer than it is."""
+    text = getattr(problem, field)
+
+    def shortened(most: int) -> Problem:
+        return dataclasses.replace(problem, **{field: text[:most] + "..."})
+
+    if len(to_utf8(problem)) <= LIMIT_BYTES:
+        return problem
+    too_long = bisect_left(range(len(text)), x=True, key=lambda most: len(to_utf8(shortened(most))) > LIMIT_BYTES)
+    return shortened(max(0, too_long - 1))

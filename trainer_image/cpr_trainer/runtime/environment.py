@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import NamedTuple, TextIO, TypeVar
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json, unpack
-from cpr_contract.roster import KEY_CHANGED, is_signed, key_digest
+from cpr_contract.reports import RECORDED_HEADER
+from cpr_contract.roster import KEY_CHANGED, is_signed, key_digest, unseal
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
+
+_LOG = logging.getLogger(__name__)
 
 _START_BY = "The operator or `cprjob run` sets the environment: start the process through one of them."
 
@@ -104,6 +108,18 @@ class Environment:
             return right
 
         return receive
+
+    def hearer(self, hear: Callable[[str], None]) -> Callable[[str], None]:
+        """Return what takes the header with what the status holds, and gives on what the operator has sealed."""
+
+        def open_seal(value: str) -> None:
+            recorded = unseal(self.key, self.pod, value) if self.pod else None
+            if recorded is None:
+                _LOG.debug("%s is ignored: its seal is wrong", RECORDED_HEADER)
+            else:
+                hear(recorded)
+
+        return open_seal
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -30,7 +30,8 @@ class RosterFile(Generic[Roster]):
     """Reads the roster at `path` as `kind`. One thread uses it, but for `offer`.
 
     `newest` is the roster read last, None before the first. `problem` says why the file cannot be read now (missing,
-    half written, of a newer contract version), None if it can.
+    half written, of a newer contract version), None if it can. `on_read` gets the file's text each time that it has
+    changed.
     """
 
     def __init__(self, path: Path, kind: type[Roster]) -> None:
@@ -39,6 +40,7 @@ class RosterFile(Generic[Roster]):
         self._seen: tuple[int, int, int] | None = None
         self._offered: deque[bytes] = deque(maxlen=MOST_OFFERED)
         self._news = threading.Event()
+        self.on_read: Callable[[bytes], None] = lambda _: None
         self.newest: Roster | None = None
         self.problem: str | None = "no roster was read yet"
 
@@ -72,7 +74,8 @@ class RosterFile(Generic[Roster]):
             seen = (status.st_mtime_ns, status.st_ino, status.st_size)
             if seen == self._seen:
                 return None
-            roster = from_json(self._kind, self._path.read_bytes())
+            text = self._path.read_bytes()
+            roster = from_json(self._kind, text)
         except (OSError, ContractError) as error:
             # `_seen` stays: the file is read again at the next poll, until it can be.
             self.problem = str(error)
@@ -84,6 +87,7 @@ class RosterFile(Generic[Roster]):
             return None
         check_contract(roster.contract, "the roster")
         self._seen, self.problem = seen, None
+        self.on_read(text)
         if not self._is_newer(roster):
             return None
         self.newest = roster

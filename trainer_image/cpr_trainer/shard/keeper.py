@@ -13,11 +13,10 @@ from time import monotonic
 
 from cpr_contract import env
 from cpr_contract.spec import JobSpec
-from cpr_trainer.runtime import Environment
+from cpr_trainer.runtime import Environment, listen
 from cpr_trainer.runtime.keeper import MISFIT, Keeper, give_up
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.main import largest_bytes, serve
-from cpr_trainer.shard.server import listen
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.memory import OwnMemory, SharedMemory
 
@@ -26,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 def run(environment: Environment) -> int:
     """Be a shard until the end; return the exit code. Raises TrainerError for what only a person can mend."""
-    with listen((environment.address, environment.port_base + env.DATA_PORT)) as listener:
+    with listen(environment.address, environment.port_base + env.DATA_PORT) as listener:
         if environment.keeper:
             return _run_kept(environment, listener)
         memory = OwnMemory()

@@ -41,6 +41,7 @@ from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
+from cpr_trainer.store import StoreFullError
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class Life:
             self._page.forget()
             self._service.stop()
             self._saving.stop()
+            self._service.store_full = False
             self.state, self._restored = ShardState.RESTORING, None
         self.roster = roster
         self._service.counters = roster.counters
@@ -140,6 +142,7 @@ class Life:
                 case SaveFailed(problem):
                     self._metrics.saves.failed.inc()
                     self._problem = problem
+                    self._service.store_full = problem.reason == StoreFullError.reason
                 case GivenUp():
                     self._on_given_up(mail)
                 case Chosen():
@@ -309,6 +312,7 @@ class Life:
 
     def _on_commit(self, committed: Committed) -> None:
         self._saving.on_commit(committed)
+        self._service.store_full = False
         draft = committed.save.draft
         if draft.generation != self.roster.counters.generation:
             return  # of before a rollback
@@ -320,7 +324,7 @@ class Life:
 
     def _on_given_up(self, given_up: GivenUp) -> None:
         self._saving.on_given_up(given_up)
-        self._problem = given_up.problem
+        self._problem, self._service.store_full = given_up.problem, False
         draft, progress = given_up.save.draft, self._service.progress
         if given_up.groundless and progress is not None and _is_last(draft, progress):
             self._saving.save("Anchor", self._service.mark(progress))

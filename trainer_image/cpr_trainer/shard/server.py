@@ -19,29 +19,25 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
 from cpr_trainer.parity.desk import Desk
+from cpr_trainer.runtime import first_to_go
 from cpr_trainer.shard.service import Service
 
 _LOG = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0  # for a stranger to prove the key
-_STRANGERS = 64  # so many at the same time; one more waits until the oldest had its fair time
+_STRANGERS = 64  # so many at the same time; for one more a silent one goes, else the oldest that had its fair time
 _FAIR_S = 0.5
 _REST_S = 0.1  # nobody is accepted for so long where there is no room, or no descriptor left
 _RETRY_S = 0.002  # while a push waits for a save to read on
-_BACKLOG = 256
-
-
-def listen(address: tuple[str, int]) -> socket.socket:
-    """Return a socket that listens at `address`, host and port (0: a free one). Raises OSError if it is taken."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=_BACKLOG)
 
 
 class Connection:
     """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer, or another shard's."""
 
-    def __init__(self, link: socket.socket, responder: Responder, now: float) -> None:
+    def __init__(self, link: socket.socket, peer: str, responder: Responder, now: float) -> None:
         self.link = link
+        self.peer = peer  # its address
+        self.silent = True  # whether it has sent nothing yet
         self.accepted = now
         self.reader = FrameReader(LIMIT_BYTES)
         self.writer = FrameWriter()
@@ -171,13 +167,14 @@ class Server:
 
     def _accept(self, now: float) -> None:
         if len(self._strangers) >= _STRANGERS:
-            oldest = next(iter(self._strangers))
-            if now - oldest.accepted < _FAIR_S:
+            silent = {each: each.peer for each in self._strangers if each.silent}
+            going = first_to_go(silent or {each: each.peer for each in self._strangers})
+            if not silent and now - going.accepted < _FAIR_S:
                 self._rest(now)
                 return
-            self._close(oldest)
+            self._close(going)
         try:
-            link, _ = self._listener.accept()
+            link, address = self._listener.accept()
         except BlockingIOError:  # gone again
             return
         except OSError as error:
@@ -187,7 +184,7 @@ class Server:
         link.settimeout(0.0)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES), self._service.encoding)
-        connection = Connection(link, responder, now)
+        connection = Connection(link, address[0], responder, now)
         self._connections[connection] = None
         self._strangers[connection] = None
         self._selector.register(link, selectors.EVENT_READ, connection)
@@ -201,6 +198,7 @@ class Server:
             if mask & selectors.EVENT_WRITE:
                 connection.writer.flush(connection.link)
             if mask & selectors.EVENT_READ:
+                connection.silent = False
                 # One frame a turn: no trainer keeps the others waiting.
                 frame = connection.reader.read(connection.link)
                 self._service.trace.lap("receive")

@@ -75,6 +75,7 @@ class Service:
         self.protected_step = -1
         self.protected_samples: int | None = None
         self.given_up_step = 0
+        self.store_full = False  # for the save under way
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
         self.on_change: Callable[[Ints], None] = lambda _slots: None
@@ -359,6 +360,8 @@ class Service:
         self, operation: Operation, rank: int, ticket: int = 0, *, count: int = 0, size_bytes: int = 0
     ) -> Header:
         save, progress = self.newest_save, self.progress
+        if operation in {Operation.ACK, Operation.PONG}:
+            count = int(self.store_full)
         return Header(
             operation,
             roster=self.counters.roster,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from minio.helpers import check_bucket_name
 
 from cpr_contract.spec import StoreSpec
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.folder import FolderStore
 from cpr_trainer.store.object_stream import Version
 from cpr_trainer.store.protocol import (
     BucketMissingError,
+    ChangedError,
     CredentialsRefusedError,
     Entry,
     ExistsError,
@@ -32,6 +33,7 @@ from cpr_trainer.store.uris import Uris
 __all__ = [
     "BucketMissingError",
     "Buffer",
+    "ChangedError",
     "CredentialsRefusedError",
     "Entry",
     "ExistsError",
@@ -60,9 +62,8 @@ def open_store(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | No
     `ca_file` (PEM) replaces the public authorities. Raises BucketMissingError for a name that no bucket can have.
     """
     prefix = spec.prefix.strip("/")
-    endpoint = urlsplit(spec.endpoint)
-    if endpoint.scheme == "file":
-        return FolderStore(Path(unquote(endpoint.path)) / spec.bucket / prefix)
+    if is_file_uri(spec.endpoint):
+        return FolderStore(path_of(spec.endpoint) / spec.bucket / prefix)
     try:
         check_bucket_name(spec.bucket)
     except ValueError as error:

@@ -13,8 +13,8 @@ from pyarrow import fs
 
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.object_stream import CHANGED_REMEDY, SeekableStream, Version
+from cpr_trainer.store.persistence import persistent
 from cpr_trainer.store.protocol import CredentialsRefusedError, MissingError, StoreUnreachableError
-from cpr_trainer.store.s3_errors import persistent
 
 GOOGLE, AZURE, HADOOP = "gs://", "abfss://", "hdfs://"
 #: The client of Google tries again by itself for so long. Longer outages are for the caller to wait out.
@@ -82,6 +82,15 @@ class ArrowData:
             found = system.get_file_info(below)
         within = len(path) - len(folder)
         return [each.path[within:] for each in found if each.type == fs.FileType.File]
+
+    @persistent
+    def first_key(self, place: str, prefix: str) -> str | None:
+        """See `Places.first_key`."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        with self.asking(place, folder) as (system, path):
+            beside = system.get_file_info(fs.FileSelector(path.rstrip("/") or "/", allow_not_found=True))
+        within = len(path) - len(folder)
+        return min((key for each in beside if (key := each.path[within:]).startswith(prefix)), default=None)
 
     @persistent
     def version(self, place: str, key: str) -> Version:

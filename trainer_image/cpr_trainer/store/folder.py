@@ -94,6 +94,12 @@ class FolderStore:
                 with contextlib.suppress(OSError):  # not empty
                     path.parent.rmdir()
 
+    def probe(self, folder: str) -> None:
+        """Raise StoreUnsuitableError on a file system without hard links; see `Store.probe`."""
+        key = f"{folder}{uuid.uuid4().hex}/object"
+        self.put(key, b"", if_absent=True)
+        self.delete([key])
+
     def _entries(self, folder: str) -> Iterator[Entry]:
         for place, _, names in os.walk(self._root / folder, onerror=_raise_unless_gone):
             for name in names:

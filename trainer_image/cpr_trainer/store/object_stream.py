@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, BinaryIO
 
 import urllib3
 
 from cpr_trainer.errors import DataError
+from cpr_trainer.store.answers import SUITABLE, translated
 from cpr_trainer.store.connection import Connection
-from cpr_trainer.store.protocol import BucketMissingError, ExistsError, MissingError
-from cpr_trainer.store.s3_errors import persistent, translated
+from cpr_trainer.store.persistence import persistent
+from cpr_trainer.store.protocol import BucketMissingError, ChangedError, MissingError, StoreUnsuitableError
 from cpr_trainer.store.transfers import SLICE_BYTES
 
 # What tells one content of a data file from another.
@@ -48,6 +51,7 @@ CHANGED_REMEDY = "Restore the file as it was when the job began, or start a new 
 
 _BUFFER_BYTES = 1 << 20
 _RESUMES = 5  # breaks without a byte between them
+_CONTENT_RANGE = re.compile(r"bytes (?P<first>\d+)-\d+/(?P<size>\d+|\*)")
 
 
 def open_object(connection: Connection, bucket: str, key: str, version: Version) -> io.BufferedReader:
@@ -92,7 +96,7 @@ class _ObjectStream(SeekableStream):
         self._connection = connection
         self._bucket = bucket
         self._key = key
-        self._same = {"If-Match": f'"{version.tag}"'}
+        self._tag = _opaque(version.tag)
         self._response: Any = None
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -108,7 +112,7 @@ class _ObjectStream(SeekableStream):
                 return self._read_some(memoryview(buffer).cast("B"))
             except (urllib3.exceptions.HTTPError, OSError):
                 self._drop()
-        with translated(self._bucket, self._key, self._connection.field):
+        with translated(self._connection.field):
             return self._read_some(memoryview(buffer).cast("B"))
 
     def _read_some(self, buffer: memoryview) -> int:
@@ -129,16 +133,42 @@ class _ObjectStream(SeekableStream):
         uri = f"s3://{self._bucket}/{self._key}"
         try:
             return self._get()
-        except ExistsError as error:  # What an S3 store calls a precondition that fails.
+        except ChangedError as error:
             raise DataError(f"{uri} has changed.", CHANGED_REMEDY) from error
         except (MissingError, BucketMissingError) as error:
             raise DataError(f"{uri} is not there any more: {error.message}", CHANGED_REMEDY) from error
 
     @persistent
     def _get(self) -> Any:
-        with translated(self._bucket, self._key, self._connection.field):
-            return self._connection.client.get_object(
-                self._bucket, self._key, offset=self._position, length=0, request_headers=dict(self._same)
+        headers = {"If-Match": f'"{self._tag}"'}
+        if self._position:
+            headers["Range"] = f"bytes={self._position}-"
+        with translated(self._connection.field):
+            response = self._connection.send("GET", self._bucket, self._key, headers=headers)
+        try:
+            self._compare(response)
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def _compare(self, response: urllib3.BaseHTTPResponse) -> None:
+        """Compare an answer with what was asked: a server, or a proxy before it, may ignore both headers.
+
+        Raises ChangedError for another version, StoreUnsuitableError for bytes from another position.
+        """
+        stated = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        tag = _opaque(response.headers.get("ETag", ""))
+        sizes = {str(self._size), "*"}
+        if (tag and tag != self._tag) or (stated is not None and stated["size"] not in sizes):
+            raise ChangedError(self._key)
+        whole = stated is None and response.status == HTTPStatus.OK
+        first = 0 if whole else -1 if stated is None else int(stated["first"])
+        if first != self._position:
+            raise StoreUnsuitableError(
+                f"{self._connection.endpoint} was asked for s3://{self._bucket}/{self._key} from byte {self._position} "
+                f"on, and answers {'with the whole object' if whole else 'with other bytes'}.",
+                f"It, or a proxy before it, ignores the header Range. {SUITABLE}",
             )
 
     def _drop(self) -> None:
@@ -151,3 +181,8 @@ class _ObjectStream(SeekableStream):
         if not self.closed:
             self._drop()
         super().close()
+
+
+def _opaque(tag: str) -> str:
+    """Return an ETag without quotes, and without the mark by which a proxy that may compress calls it weak."""
+    return tag.replace('"', "").removeprefix("W/")

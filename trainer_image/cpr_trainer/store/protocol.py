@@ -23,6 +23,7 @@ JOBS_STORE = "snapshots.store"
 #     ├── StoreFullError           no room, or a quota is reached
 #     ├── StoreUnsuitableError     it cannot do what saves need
 #     ├── MissingError             no object has that key
+#     ├── ChangedError             the object of that key is another version than the one asked for
 #     └── ExistsError              an object has that key, and it was to be absent
 
 
@@ -80,6 +81,16 @@ class MissingError(StoreError):
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} is not in the store.", "Check whether it was deleted.")
+        self.key = key
+
+
+class ChangedError(StoreError):
+    """The object of that key is another version than the one asked for."""
+
+    reason = "ObjectChanged"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} has changed in the store.", "Check whether it was written again.")
         self.key = key
 
 
@@ -153,4 +164,11 @@ class Store(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects in the order given; absence is success."""
+        ...
+
+    def probe(self, folder: str) -> None:
+        """Raise StoreUnsuitableError if the store lacks abilities that saves need; its message names them.
+
+        Writes objects in a folder of its own below `folder`, which ends in a slash, and deletes them.
+        """
         ...

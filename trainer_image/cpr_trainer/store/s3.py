@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any
-from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import urllib3
-from minio import Minio
-from minio.deleteobjects import DeleteObject
-from minio.signer import sign_v4_s3
 
-from cpr_trainer.store.connection import Connection
-from cpr_trainer.store.protocol import Entry, Received
-from cpr_trainer.store.s3_errors import error_of, persistent, refusal, translated
-from cpr_trainer.store.transfers import Buffer, Throttle, checksum, extended, flat, size_of, slices
+from cpr_trainer.store.answers import returned, translated
+from cpr_trainer.store.connection import IF_ABSENT, Connection, Upload, checksum_header
+from cpr_trainer.store.listing import delete_objects, list_objects
+from cpr_trainer.store.persistence import persistent
+from cpr_trainer.store.probe import probe
+from cpr_trainer.store.protocol import Entry, ExistsError, MissingError, Received
+from cpr_trainer.store.transfers import SLICE_BYTES, Buffer, Throttle, checksum, extended, flat, size_of, slices
 
 
 class S3Store:
@@ -26,7 +22,6 @@ class S3Store:
 
     def __init__(self, connection: Connection, bucket: str, prefix: str) -> None:
         self._connection = connection
-        self._client = connection.client
         self._bucket = bucket
         self._prefix = prefix
 
@@ -42,152 +37,116 @@ class S3Store:
         views = flat(data)
         crc = checksum(views)
         # Some servers take an upload that breaks off for a shorter object unless they know what has to arrive.
-        headers = {"X-Amz-Checksum-Crc32c": base64.b64encode(crc.to_bytes(4, "big")).decode()}
-        if if_absent:
-            headers["If-None-Match"] = "*"
-        self._put(key, views, headers, throttle)
+        condition = IF_ABSENT if if_absent else {}
+        self._put(key, Upload(views, throttle), {**checksum_header(crc), **condition})
         return crc
 
     @persistent
     def get(self, key: str) -> bytes:
         """Read an object; see `Store.get`."""
-        with translated(self._bucket, key):
-            response = self._client.get_object(self._bucket, self._prefix + key)
-            with returned(response):
-                return bytes(response.read())
+        with self._asking(key):
+            return download(self._connection, self._bucket, self._prefix + key)
 
     @persistent
     def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         """Read an object into memory; see `Store.get_into`."""
-        with translated(self._bucket, key):
-            return download(self._client, self._bucket, self._prefix + key, flat(buffers))
+        with self._asking(key):
+            return download_into(self._connection, self._bucket, self._prefix + key, flat(buffers))
 
     @persistent
     def list(self, prefix: str) -> tuple[Entry, ...]:
         """All objects whose keys begin with `prefix`; see `Store.list`."""
-        with translated(self._bucket, prefix):
-            found = self._client.list_objects(self._bucket, self._prefix + prefix, recursive=True)
-            entries = (
-                Entry(item.object_name.removeprefix(self._prefix), item.size, item.last_modified.timestamp())
-                for item in found
-            )
+        with self._asking(prefix):
+            found = list_objects(self._connection, self._bucket, self._prefix + prefix)
+            entries = (Entry(each.key.removeprefix(self._prefix), each.size_bytes, each.modified_s) for each in found)
             return tuple(sorted(entries, key=attrgetter("key")))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, a thousand in a request; absence is success."""
-        self._delete(tuple(keys))
+        self._delete([self._prefix + key for key in keys])
+
+    def probe(self, folder: str) -> None:
+        """Raise StoreUnsuitableError if the server lacks abilities; see `Store.probe`."""
+        probe(self._connection, self._bucket, self._prefix + folder)
 
     @persistent
-    def _put(
-        self, key: str, views: Sequence[memoryview], headers: Mapping[str, str], throttle: Throttle | None
-    ) -> None:
-        with translated(self._bucket, key):
-            upload(self._connection, self._bucket, self._prefix + key, views, headers, throttle)
+    def _put(self, key: str, body: Upload, headers: Mapping[str, str]) -> None:
+        with self._asking(key):
+            upload(self._connection, self._bucket, self._prefix + key, body, headers)
 
     @persistent
     def _delete(self, keys: Sequence[str]) -> None:
-        doomed = [DeleteObject(self._prefix + key) for key in keys]
-        with translated(self._bucket, "objects to delete"):
-            for failure in self._client.remove_objects(self._bucket, doomed):
-                raise refusal(failure.code, failure.message, self._bucket, failure.name)
+        with self._asking(""):
+            delete_objects(self._connection, self._bucket, keys)
+
+    @contextlib.contextmanager
+    def _asking(self, key: str) -> Iterator[None]:
+        """Translate errors, and name objects by their keys in this store."""
+        try:
+            with translated(self._connection.field):
+                yield
+        except (MissingError, ExistsError) as error:
+            raise type(error)(key) from error
 
 
-# One upload, straight from memory to the socket.
-#
-# minio's client signs a hash of the body, which costs more than sending it. Here the signature leaves the body out, as
-# those of presigned URLs do; a checksum header, which is signed, tells the store what has to arrive.
+# One object. All of these raise StoreError, and urllib3's errors for an answer that breaks off.
 
 
-_UNSIGNED = "UNSIGNED-PAYLOAD"
+def upload(connection: Connection, bucket: str, name: str, body: Upload, headers: Mapping[str, str]) -> None:
+    """Put an object, with `headers` beside those of any upload."""
+    with returned(connection.send("PUT", bucket, name, headers=headers, body=body)) as answer:
+        answer.read()
 
 
-def upload(  # noqa: PLR0913, PLR0917 -- one request
-    connection: Connection,
-    bucket: str,
-    name: str,
-    views: Sequence[memoryview],
-    headers: Mapping[str, str],
-    throttle: Throttle | None,
-) -> None:
-    """Put an object of the bytes of `views`, with `headers` beside those of any upload.
-
-    Raises S3Error and what else minio's client and urllib3 raise.
-    """
-    url, region = _place(connection.client, bucket, name)
-    credentials = connection.credentials.retrieve()
-    now = datetime.now(UTC)
-    unsigned: dict[str, str | list[str] | tuple[str]] = {
-        "Host": url.netloc,
-        "Content-Length": str(size_of(views)),
-        "Content-Type": "application/octet-stream",
-        "X-Amz-Content-Sha256": _UNSIGNED,
-        "X-Amz-Date": now.strftime("%Y%m%dT%H%M%SZ"),
-        **headers,
-    }
-    if credentials.session_token:
-        unsigned["X-Amz-Security-Token"] = credentials.session_token
-    signed = sign_v4_s3(
-        method="PUT",
-        url=url,
-        region=region,
-        headers=unsigned,
-        credentials=credentials,
-        content_sha256=_UNSIGNED,
-        date=now,
-    )
-    response = connection.http.urlopen(
-        "PUT", url.geturl(), body=_paced(views, throttle), headers=signed, redirect=False
-    )
-    if response.status != 200:  # noqa: PLR2004 -- OK
-        raise error_of(response)
+def download(connection: Connection, bucket: str, name: str) -> bytes:
+    """Return an object's bytes."""
+    with returned(connection.send("GET", bucket, name)) as response:
+        data, length = bytes(response.read(decode_content=False)), length_of(response)
+    if length is None:
+        _demand_whole(connection, bucket, name, len(data))
+    elif len(data) < length:
+        raise _ended(len(data), length)
+    return data
 
 
-def _place(client: Minio, bucket: str, name: str) -> tuple[SplitResult, str]:
-    """Return an object's URL and its region: the client knows styles of addresses and asks for regions.
-
-    It tells both in a presigned URL.
-    """
-    url = urlsplit(client.presigned_put_object(bucket, name))
-    scope = parse_qs(url.query)["X-Amz-Credential"][0]  # key/date/region/s3/aws4_request
-    return url._replace(query=""), scope.split("/")[-3]
-
-
-def _paced(views: Sequence[memoryview], throttle: Throttle | None) -> Iterator[memoryview]:
-    for piece in slices(views):
-        if throttle:
-            throttle.wait(len(piece))
-        yield piece
-
-
-# One download, from the socket into the caller's memory.
-
-
-def download(client: Minio, bucket: str, name: str, views: Sequence[memoryview]) -> Received:
-    """Fill `views` with an object's bytes, as far as there are any.
-
-    Raises S3Error and what else minio's client and urllib3 raise.
-    """
-    response = client.get_object(bucket, name)
-    with returned(response):
-        length = response.headers.get("Content-Length", "")
-        if not length.isdecimal():
-            raise urllib3.exceptions.ProtocolError("the answer does not say how long it is")
-        return Received(int(length), _fill(views, response, min(size_of(views), int(length))))
+def download_into(connection: Connection, bucket: str, name: str, views: Sequence[memoryview]) -> Received:
+    """Fill `views` with an object's bytes, as far as there are any."""
+    room = size_of(views)
+    with returned(connection.send("GET", bucket, name)) as response:
+        length = length_of(response)
+        if length is not None:
+            filled, crc = _fill(views, response, min(room, length))
+            if filled < min(room, length):
+                raise _ended(filled, length)
+            return Received(length, crc)
+        filled, crc = _fill(views, response, room)
+        received = filled
+        while data := response.read(SLICE_BYTES, decode_content=False):
+            received += len(data)
+    if received != room:  # else it is as long as the caller expects
+        _demand_whole(connection, bucket, name, received)
+    return Received(received, crc)
 
 
-@contextlib.contextmanager
-def returned(response: Any) -> Iterator[None]:
-    """Give the answer's connection back if it was read to its end, and close it otherwise."""
-    try:
-        yield
-    finally:
-        if response.length_remaining:
-            response.close()
-        response.release_conn()
+def length_of(response: urllib3.BaseHTTPResponse) -> int | None:
+    """Return how long an answer says that it is; None if it does not: proxies that send chunks leave that out."""
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else None
 
 
-def _fill(views: Sequence[memoryview], response: Any, size_bytes: int) -> int:
-    """Read so many bytes into the views, and return their CRC-32C.
+def _demand_whole(connection: Connection, bucket: str, name: str, size_bytes: int) -> None:
+    """Raise ProtocolError unless the listing says that an object is so long: an answer without length just ends."""
+    listed = next((each.size_bytes for each in list_objects(connection, bucket, name) if each.key == name), None)
+    if listed != size_bytes:
+        raise _ended(size_bytes, listed)
+
+
+def _ended(received: int, expected: int | None) -> urllib3.exceptions.ProtocolError:
+    return urllib3.exceptions.ProtocolError(f"the answer ended after {received} of {expected} bytes")
+
+
+def _fill(views: Sequence[memoryview], response: urllib3.BaseHTTPResponse, size_bytes: int) -> tuple[int, int]:
+    """Read so many bytes into the views if there are; return how many there were, and their CRC-32C.
 
     They come through a slice that stays in the cache: urllib3 does not offer to receive them in place. Left as they
     came: to decode them would copy them twice more.
@@ -198,8 +157,8 @@ def _fill(views: Sequence[memoryview], response: Any, size_bytes: int) -> int:
         while room:
             data = response.read(len(room), decode_content=False)
             if not data:
-                raise urllib3.exceptions.ProtocolError(f"the answer ended {left} bytes early")
+                return size_bytes - left, crc
             room[: len(data)] = data
             crc = extended(crc, memoryview(data))
             room, left = room[len(data) :], left - len(data)
-    return crc
+    return size_bytes, crc

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
+from cpr_trainer.store.answers import SUITABLE, returned, translated
 from cpr_trainer.store.connection import Connection
+from cpr_trainer.store.listing import list_objects
 from cpr_trainer.store.object_stream import Version, open_object
-from cpr_trainer.store.s3_errors import persistent, translated
+from cpr_trainer.store.persistence import persistent
+from cpr_trainer.store.protocol import StoreUnsuitableError
+from cpr_trainer.store.s3 import length_of
 
 S3 = "s3://"
 
@@ -20,18 +24,31 @@ class S3Data:
     @persistent
     def keys(self, place: str, folder: str) -> list[str]:
         """See `Places.keys`."""
-        bucket = place.removeprefix(S3)
-        with translated(bucket, folder, self._connection.field):
-            found = self._connection.client.list_objects(bucket, folder, recursive=True)
-            return [str(item.object_name) for item in found]
+        with translated(self._connection.field):
+            return [each.key for each in list_objects(self._connection, place.removeprefix(S3), folder)]
+
+    @persistent
+    def first_key(self, place: str, prefix: str) -> str | None:
+        """See `Places.first_key`."""
+        with translated(self._connection.field):
+            found = list_objects(self._connection, place.removeprefix(S3), prefix, page_keys=1)
+            return next((each.key for each in found), None)
 
     @persistent
     def version(self, place: str, key: str) -> Version:
         """See `Places.version`."""
         bucket = place.removeprefix(S3)
-        with translated(bucket, key, self._connection.field):
-            status = self._connection.client.stat_object(bucket, key)
-            return Version(int(status.size or 0), str(status.etag))
+        with translated(self._connection.field), returned(self._connection.send("HEAD", bucket, key)) as response:
+            tag, size_bytes = response.headers.get("ETag", "").replace('"', ""), length_of(response)
+            if size_bytes is None:
+                found = list_objects(self._connection, bucket, key)
+                size_bytes = next((each.size_bytes for each in found if each.key == key), None)
+        if not tag or size_bytes is None:
+            raise StoreUnsuitableError(
+                f"{self._connection.endpoint} names no {'size' if tag else 'ETag'} of {place}/{key}.",
+                f"Check {self._connection.field}.endpoint. {SUITABLE}",
+            )
+        return Version(size_bytes, tag)
 
     def open(self, place: str, key: str, version: Version) -> BinaryIO:
         """See `Places.open`."""

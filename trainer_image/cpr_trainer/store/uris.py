@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import quote, unquote
 
 from cpr_contract.spec import EndpointSpec
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
+from cpr_trainer.store.lake_tables import check_no_table
 from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version, version_of
-from cpr_trainer.store.protocol import JOBS_STORE, BucketMissingError, MissingError
+from cpr_trainer.store.protocol import JOBS_STORE, BucketMissingError, CredentialsRefusedError, MissingError
 from cpr_trainer.store.s3_data import S3, S3Data
 
-_FILE, _FOLDER = "file://", "/"
+_LOG = logging.getLogger(__name__)
+
+_FOLDER = "/"
 #: Read by pyarrow.fs.
 _ARROW = ("gs://", "abfss://", "hdfs://")
 _REMOTE = (S3, *_ARROW)
@@ -36,6 +41,9 @@ class Places(Protocol):
     def keys(self, place: str, folder: str) -> list[str]:
         """Return the keys of all files below a folder, which ends in a slash or is empty."""
 
+    def first_key(self, place: str, prefix: str) -> str | None:
+        """Return the first key that begins with a prefix, None without one."""
+
     def version(self, place: str, key: str) -> Version:
         """Return the version that a file has now."""
 
@@ -46,9 +54,9 @@ class Places(Protocol):
 class Uris:
     """`file:///path`, plain paths, `s3://bucket/key` at one endpoint, whose spec stands in `field`, and other stores.
 
-    A URI that ends in / names all files below it. One with `*`, `?` or `[...]` names those whose whole path matches; a
-    `*` stands for slashes too. Files are not found so if their name, or that of a folder on the way, begins with . or
-    _: other tools leave marks of their own there.
+    A URI that ends in / names all files below it, also through linked folders. One with `*`, `?` or `[...]` names those
+    whose whole path matches; a `*` stands for slashes too. Files are not found so if their name, or that of a folder
+    on the way, begins with . or _: other tools leave marks of their own there.
     """
 
     def __init__(
@@ -66,20 +74,27 @@ class Uris:
     def find(self, uri: str) -> tuple[str, ...]:
         """Return the URIs of the files that `uri` names, sorted; one that names a single file is not looked up.
 
-        Raises DataError if there is none, StoreError for a store that fails.
+        Raises DataError if there is none, or if they are those of a table with a log (`lake_tables`), and StoreError
+        for a store that fails.
         """
         if _is_remote(uri):
             place, key = _split(uri)
             if not _is_pattern(key):
                 return (uri,)
+            places, root = self._places(uri), _root(key)
             with _there(uri):
-                keys = self._places(uri).keys(place, _root(key))
-            found = [f"{place}/{quote(each)}" for each in _select(key, keys)]
+                keys = places.keys(place, root)
+                selected = _select(key, keys)
+                check_no_table(uri, selected, keys, root, partial(_first_listed, places, place))
+            found = [f"{place}/{quote(each)}" for each in selected]
         else:
             path = _path(uri)
             if not _is_pattern(path) or Path(path).is_file():
                 return (uri,)
-            found = _select(path, _files_below(_root(path)))
+            root = _root(path)
+            linked = dict(_files_below(root))
+            found = _each_once(_select(path, linked), linked)
+            check_no_table(uri, found, linked, root, _first_path)
         if not found:
             raise DataError(f"{uri} names no file.", "Check data.uri and what lies there.")
         return tuple(sorted(found))
@@ -111,7 +126,7 @@ class Uris:
 
     @cached_property
     def _s3(self) -> Places:
-        if self._spec.endpoint.startswith(_FILE):
+        if is_file_uri(self._spec.endpoint):
             raise DataError(
                 "Data in S3 needs an S3 endpoint, and snapshots.store is a folder.",
                 "Give data.uri as file:///path, or state the endpoint of the data in data.store.",
@@ -148,9 +163,7 @@ def _split(uri: str) -> tuple[str, str]:
 
 
 def _path(uri: str) -> str:
-    if uri.startswith(_FILE):
-        return unquote(uri.removeprefix(_FILE).removeprefix("localhost"))
-    return uri
+    return str(path_of(uri)) + "/" * uri.endswith("/") if is_file_uri(uri) else uri
 
 
 def _open_file(uri: str) -> BinaryIO:
@@ -189,6 +202,67 @@ def _select(pattern: str, paths: Iterable[str]) -> list[str]:
     ]
 
 
-def _files_below(root: str) -> Iterator[str]:
-    for folder, _, names in os.walk(root):
-        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118 -- matched as text
+def _files_below(
+    folder: str, above: frozenset[tuple[int, int]] = frozenset(), *, linked: bool = False
+) -> Iterator[tuple[str, bool]]:
+    """Yield the path of each file below a folder, and whether a link leads there.
+
+    Hidden folders come as a path that ends in a slash, and are not entered. A linked folder is entered unless it is one
+    that the link lies in (`above`, by device and inode). A folder that cannot be listed, as lost+found of a volume, is
+    left out with a warning.
+    """
+    try:
+        about = os.stat(folder)  # noqa: PTH116 -- paths are matched as text
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _LOG.warning("leaves out the files below %s: %s", folder, error.strerror)
+        return
+    identity = about.st_dev, about.st_ino
+    if identity in above:
+        return
+    for entry in entries:
+        by_link = linked or entry.is_symlink()
+        if not _is_folder(entry):
+            yield folder + entry.name, by_link
+        elif entry.name.startswith(_HIDDEN):
+            yield f"{folder}{entry.name}/", by_link
+        else:
+            yield from _files_below(f"{folder}{entry.name}/", above | {identity}, linked=by_link)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _each_once(paths: list[str], linked: Mapping[str, bool]) -> list[str]:
+    """Return the paths of different files: of one that links lead to as well, that without a link, or the first."""
+    if not any(linked[path] for path in paths):
+        return paths
+    found: dict[str, str] = {}
+    for path in sorted(paths, key=lambda path: (linked[path], path)):
+        found.setdefault(os.path.realpath(path), path)
+    return list(found.values())
+
+
+def _first_path(prefix: str) -> str | None:
+    """Return the first path on this machine that begins with a prefix; a folder that cannot be listed has none."""
+    folder, _, begin = prefix.rpartition(_FOLDER)
+    try:
+        names = sorted(name for name in os.listdir(folder or _FOLDER) if name.startswith(begin))  # noqa: PTH208
+    except OSError:
+        return None
+    return f"{folder}/{names[0]}" if names else None
+
+
+def _first_listed(places: Places, place: str, prefix: str) -> str | None:
+    """Return the first key of a place that begins with a prefix, as far as the credentials may list it."""
+    try:
+        return places.first_key(place, prefix)
+    except CredentialsRefusedError:
+        return None

@@ -20,6 +20,7 @@ from cpr_contract.reports import (
     HeldOutScores,
     Problem,
     Recorded,
+    RosterNote,
     TrainerReport,
     TrainerState,
 )
@@ -73,6 +74,11 @@ class Board:
         """The best evaluation, as reported now."""
         return self._report.best
 
+    def stand(self, problem: Problem) -> None:
+        """Log a problem that lasts as long as the process, and report it unless there is such a one already."""
+        _LOG.warning("%s %s", problem.message, problem.remedy)
+        self._standing = self._standing or problem
+
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""
         with self._lock:
@@ -86,6 +92,15 @@ class Board:
             self.recorded = from_json(Recorded, recorded)
         except ContractError as error:
             _LOG.warning("%s is ignored: %s", RECORDED_HEADER, error)
+
+    def note(self, roster: bytes) -> None:
+        """Take in the same from the file of the roster, where an operator writes it that has no key for a header."""
+        try:
+            recorded = from_json(RosterNote, roster).recorded
+        except ContractError as error:
+            _LOG.warning("a note in the roster is ignored: %s", error)
+        else:
+            self.recorded = recorded or self.recorded
 
     def wait_for_groups(self, within_s: float) -> None:
         """Wait until the job's status holds the scores by group of the last evaluation, if there are any."""

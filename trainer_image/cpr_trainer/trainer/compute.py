@@ -11,9 +11,9 @@ from torch import Tensor
 
 from cpr_trainer.access import AnyAccess, Embeddings, Rows, each, the_only
 from cpr_trainer.data.batch import Batch
-from cpr_trainer.errors import DivergedError
+from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.features import Features
-from cpr_trainer.model.entrypoint import loss_share, start
+from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.crew import Crew
 
@@ -44,14 +44,16 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
 
     fetch: returns the vectors of the unique rows of `access`, on the CPU; called when nothing is left to compute
     without them. The slice goes to the replica's device, and what comes out of it back.
-    Raises DivergedError if the loss is not finite, and what `fetch` raises.
+    Raises DivergedError if the loss is not finite, ModelError if the network's code fails, and what `fetch` raises.
     """
     labels = torch.from_numpy(batch.labels)
     replica.zero_gradients()
     if not len(batch):  # Not every network takes a batch without samples.
         nothing = each(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
         return Computed(nothing, labels, labels, 0.0)
-    replica.model.train(len(batch) > 1)  # One sample has no statistics to normalise by, as BatchNorm does in training.
+    set_training(
+        replica.model, on=len(batch) > 1
+    )  # One sample has no statistics to normalise by, as BatchNorm does in training.
     device = replica.device
     dense, truth, there = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
     parts = [_Part(replica, truth[samples], samples, batch_size) for samples in crew.parts(len(batch))]
@@ -60,9 +62,9 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
     shares = crew.each(lambda part: part.finish(embeddings), parts)
     for part in parts:  # In this order: sums in another one differ in their last bits.
         replica.add_gradients(part.dense_gradients)
-    gradients = there.sum_gradients(_joined([part.gradients for part in parts]))
+    summed = there.sum_gradients(_joined([part.gradients for part in parts]))
     logits = torch.cat([part.logits for part in parts])
-    return Computed(each(Tensor.cpu, gradients), logits.cpu(), labels, sum(shares))
+    return Computed(each(Tensor.cpu, summed), logits.cpu(), labels, sum(shares))
 
 
 class _Part:
@@ -81,10 +83,13 @@ class _Part:
     def begin(self, dense: Tensor) -> None:
         """Compute what needs no embeddings. dense: float32 [n, N], of the whole slice."""
         with self._replica.autocast():
-            self._end = start(self._replica.model, dense[self._samples])
+            self._end = start(self._replica.model, dense[self._samples], self._labels.shape[1:])
 
     def finish(self, embeddings: Embeddings) -> float:
-        """Compute the rest from the embeddings of the whole slice, and return the loss share. Raises DivergedError."""
+        """Compute the rest from the embeddings of the whole slice, and return the loss share.
+
+        Raises DivergedError, ModelError.
+        """
         mine = _part_of(embeddings, self._samples)
         with self._replica.autocast():
             logits = self._end(mine).float()
@@ -93,7 +98,7 @@ class _Part:
         if not isfinite(share):
             raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
         leaves, parameters = _leaves(mine), self._replica.trained
-        found = torch.autograd.grad(loss, (*leaves, *parameters), allow_unused=True)
+        found = gradients(self._replica.model, loss, (*leaves, *parameters))
         self.gradients, self.dense_gradients = _gradients(mine, found[: len(leaves)]), found[len(leaves) :]
         self.logits = logits.detach()
         return share
@@ -126,10 +131,16 @@ def _leaves(embeddings: Embeddings) -> tuple[Tensor, ...]:
 
 
 def _gradients(embeddings: Embeddings, found: Sequence[Tensor | None]) -> Embeddings:
-    """Return the gradients of embeddings from those of their leaves; of those that the model did not use they are 0."""
+    """Return the gradients of embeddings from those of their leaves; of those that the model did not use they are 0.
+
+    Raises ModelError if it used none.
+    """
     leaves = _leaves(embeddings)
     if all(gradient is None for gradient in found):
-        raise ValueError("the model did not use its embeddings")
+        raise ModelError(
+            "The network does not use its embeddings in a batch.",
+            "Without them, no table can learn; correct its forward.",
+        )
     filled = tuple(
         torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found, strict=True)
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import EarlyStopSpec
+from cpr_trainer.errors import DataError
 
 _FIELDS = 4
 
@@ -29,11 +30,17 @@ class Verdict:
     since: int = 0
 
     def after(self, scores: HeldOutScores, spec: EarlyStopSpec) -> Self:
-        """Return the verdict after one more evaluation; one that counts already changes nothing."""
+        """Return the verdict after one more evaluation; one that counts already changes nothing.
+
+        Raises DataError if the metric has no value. Whether it has one follows from the labels and groups of the
+        samples alone, which are the same at each evaluation, so that no evaluation would ever decide.
+        """
         if scores.step <= self.step:
             return self
         value = value_of(scores, spec)
-        if value is not None and (self.best is None or _gain(value, self.best, spec) > spec.min_improvement):
+        if value is None:
+            raise _undefined(scores, spec)
+        if self.best is None or _gain(value, self.best, spec) > spec.min_improvement:
             return type(self)(scores.step, value, scores.step, 0)
         return type(self)(scores.step, self.best, self.best_step, self.since + 1)
 
@@ -71,6 +78,19 @@ def value_of(scores: HeldOutScores, spec: EarlyStopSpec) -> float | None:
             return scores.logloss
         case "NormalisedEntropy":
             return scores.normalised_entropy
+
+
+def _undefined(scores: HeldOutScores, spec: EarlyStopSpec) -> DataError:
+    if not scores.scored:
+        why = "no held-out row is a sample"
+    elif spec.metric == "GAUC":
+        why = f"none of the groups of the {scores.scored} held-out samples has both labels, 0 and 1"
+    else:
+        why = f"the {scores.scored} held-out samples have one label alone, of 0 and 1"
+    return DataError(
+        f"spec.evaluation.earlyStop cannot judge by {spec.metric}: {why}.",
+        "Hold out other or more rows (data.holdOut, evaluation.uri, evaluation.samples), or choose another metric.",
+    )
 
 
 def _gain(value: float, before: float, spec: EarlyStopSpec) -> float:

@@ -22,7 +22,7 @@ from cpr_trainer.data.evaluated import scored_rows
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.group_scores import Grouped
-from cpr_trainer.model.entrypoint import start
+from cpr_trainer.model.entrypoint import set_training, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
 from cpr_trainer.trainer.patience import Reading
@@ -82,7 +82,7 @@ class HeldOut:
         if self._scored_step == step:
             return
         scores = self._fresh(replica)
-        replica.model.eval()
+        set_training(replica.model, on=False)
         found: list[Tensor] = []
         for wanted, vectors in self._asked_ahead(step):
             fetched = self._shards.fetch(vectors)
@@ -182,5 +182,6 @@ def _logits(replica: DenseReplica, wanted: Slice, vectors: Rows) -> Tensor:
     dense = torch.from_numpy(wanted.batch.dense).to(replica.device)
     there = each(lambda values: values.to(replica.device, replica.dtype), vectors)
     with replica.autocast():
-        logits: Tensor = start(replica.model, dense)(wanted.access.to(replica.device).embeddings(there))
+        begun = start(replica.model, dense, wanted.batch.labels.shape[1:])
+        logits = begun(wanted.access.to(replica.device).embeddings(there))
     return logits.float().cpu()

@@ -358,7 +358,8 @@ class Loop:
     def _result(self, anchor: AnchorRef) -> Result:
         state, board = self._stepper.state, self._board
         evaluation = board.evaluation and replace(board.evaluation, groups=(), rest=None)
-        return Result(anchor, state.lost, **state.scores.figures(), evaluation=evaluation, best=board.best)
+        total, figures = self._setup.order.total_samples, state.scores.figures()
+        return Result(anchor, state.lost, **figures, evaluation=evaluation, best=board.best, total_samples=total)
 
     def _end(self, leading: Leading) -> AnchorRef | None:
         """All trainers stand at one step: return its anchor, None as long as it is not committed."""

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
+from cpr_contract.manifests import probe_prefix
 from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
 from cpr_contract.reports import SPILL_UNAVAILABLE, ExitCode, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
@@ -20,7 +21,16 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.exchange.segments import Spill
-from cpr_trainer.runtime import Environment, RosterFile, StatusServer, backoff, end_with, stop_on_sigterm
+from cpr_trainer.runtime import (
+    Environment,
+    RosterFile,
+    StatusServer,
+    backoff,
+    end_with,
+    problem_of,
+    stop_on_sigterm,
+)
+from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
 from cpr_trainer.tables.memory import KeptFile
 from cpr_trainer.trainer.board import Board, ReportCollector
 from cpr_trainer.trainer.group.follower import Follower
@@ -34,7 +44,7 @@ from cpr_trainer.trainer.loop import Loop, MakeGroup
 from cpr_trainer.trainer.page import Page
 from cpr_trainer.trainer.patience import insist
 from cpr_trainer.trainer.pinning import Pinning
-from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.setup import Setup, begins
 from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.trackers import read_trackers
@@ -71,6 +81,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
     board = Board(_first_report(environment, 1 if page is None else page.life), standing)
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
+    rosters.on_read = board.note
     with StatusServer(
         environment.address,
         environment.port_base + HTTP_PORT,
@@ -79,15 +90,17 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         ready=lambda: board.state in _READY,
         registry=registry,
         receive=environment.receiver(rosters.offer),
-        hear=board.hear,
+        hear=environment.hearer(board.hear),
     ):
         roster = watch.first()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.
         goes_on = page is not None and page.keeps(roster.counters.generation)
         if not goes_on:
             board.set(**_who(roster))
-        pinnings = _pinnings(environment, watch, board)
-        setup = insist(lambda: Setup.read(environment, roster, *pinnings), board, lambda: _follow(watch))
+        try:
+            setup = _set_up(environment, watch, board, roster)
+        except StoreUnsuitableError as error:
+            return _refuse(environment, error)
         total_samples = setup.order.total_samples
         workers = setup.workers
         board.set(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
@@ -103,6 +116,30 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         if spill is not None:
             spill.remove()  # no other process begins after this end
         return code
+
+
+def _set_up(environment: Environment, watch: Watch, board: Board, roster: TrainerRoster) -> Setup:
+    """Return what does not change, once the store lets it be read. Raises as `Setup.read` does.
+
+    Before a job begins, its leader probes the store: StoreUnsuitableError ends the job then, and not once it has saves.
+    """
+
+    def follow() -> None:
+        _follow(watch)
+
+    job, pinnings = environment.job, _pinnings(environment, watch, board)
+    store = open_store(job.snapshots.store, *environment.store_access)
+    final: type[StoreError] | tuple[()] = ()
+    if insist(lambda: begins(store, roster, job.job_uid), board, follow):
+        final = StoreUnsuitableError
+        insist(lambda: store.probe(probe_prefix(job.job_uid)), board, follow, final=final)
+    return insist(lambda: Setup.read(environment, roster, store, pinnings, board.stand), board, follow, final=final)
+
+
+def _refuse(environment: Environment, error: StoreUnsuitableError) -> ExitCode:
+    """End a job that has not begun: another attempt would end the same way."""
+    _LOG.error("%s: %s", error.reason, error)
+    return end_with(environment.termination_file, problem_of(error), ExitCode.BAD_SPEC)
 
 
 def _timed(report: TrainerReport, page: Page | None) -> TrainerReport:

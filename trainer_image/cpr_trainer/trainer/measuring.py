@@ -18,7 +18,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.access import Rows, each, find_access, of_bands
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.errors import DivergedError
+from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
@@ -71,14 +71,21 @@ class Trial:
         return (done.logits, self._replica.gradients.cpu().clone(), *rows)
 
     def is_divisible(self) -> bool:
-        """Whether the batch in parts has the same results as the whole, up to rounding. Raises DivergedError.
+        """Whether the batch in parts has the same results as the whole, up to rounding.
 
-        With BatchNorm, a loss over pairs of samples, or dropout it has not.
+        With BatchNorm, a loss over pairs of samples, or dropout it has not; and a network may refuse few samples.
+        Raises DivergedError, and ModelError if it refuses the whole.
         """
         parts = max(2, len(self._batch) // 4)
         with closing(Crew()) as alone, closing(Crew(parts)) as together:
-            pairs = zip(self.compute(alone), self.compute(together), strict=True)
-            return all(bool((one - other).norm() <= _ROUNDING * one.norm()) for one, other in pairs)
+            whole = self.compute(alone)
+            try:
+                divided = self.compute(together)
+            except ModelError:
+                return False
+            return all(
+                bool((one - other).norm() <= _ROUNDING * one.norm()) for one, other in zip(whole, divided, strict=True)
+            )
 
 
 def measure(trial: Trial, counts: Sequence[int], attend: Attend) -> Mapping[int, Sequence[float]]:

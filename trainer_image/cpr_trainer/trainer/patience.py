@@ -16,15 +16,17 @@ from cpr_trainer.trainer.interrupts import SLICE_S, Attend
 T = TypeVar("T")
 
 
-def insist(call: Callable[[], T], board: Board, attend: Attend) -> T:
+def insist(call: Callable[[], T], board: Board, attend: Attend, *, final: type[StoreError] | tuple[()] = ()) -> T:
     """Return what `call` returns, tried again while the store fails; the board says so meanwhile.
 
-    Raises what `attend` raises, and every error of `call` that is not the store's.
+    Raises what `attend` raises, and every error of `call` that is not the store's, or is `final`.
     """
     delays = backoff(random.Random(), first_s=0.2, cap_s=5.0)
     while True:
         try:
             result = call()
+        except final:
+            raise
         except StoreError as error:
             board.set(problem=problem_of(error))
             end = monotonic() + next(delays)

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from cpr_contract.manifests import dense_prefix
+from cpr_contract.reports import Problem
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.restore.vocabularies import with_vocabularies
 from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.evaluated import open_scored
+from cpr_trainer.data.evaluated import open_scored, scored_rows
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.source import log_problem, open_dataset
+from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
-from cpr_trainer.store import Store, open_store
+from cpr_trainer.store import Store
 from cpr_trainer.trainer.early_stop import next_evaluation
 from cpr_trainer.trainer.measuring import find_workers
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.workers import Workers
 from cprjob_serving.vocabulary import Vocabulary
+
+
+def begins(store: Store, roster: TrainerRoster, job_uid: str) -> bool:
+    """Return whether this process leads a job that has saved nothing of its network yet. Raises StoreError.
+
+    The first process to lead is not asked of the store, which may be one that cannot tell.
+    """
+    if roster.leader != roster.index or roster.counters.generation > 1:
+        return False
+    return roster.incarnation == 1 or not store.list(f"{dense_prefix(job_uid, 1)}/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +68,19 @@ class Setup:
 
     @classmethod
     def read(
-        cls, environment: Environment, roster: TrainerRoster, pinning: Pinning, evaluation_pinning: Pinning
+        cls,
+        environment: Environment,
+        roster: TrainerRoster,
+        store: Store,
+        pinnings: tuple[Pinning, Pinning],
+        warn: Callable[[Problem], None] = log_problem,
     ) -> Setup:
-        """Open the store and the data as `pinning` and `evaluation_pinning` have it.
+        """Open the data that is trained, and the data that the job is scored on, as its pinning has each.
 
-        Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what `pinning` raises.
+        For `warn` see `open_dataset`. Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what
+        `pinnings` raise.
         """
-        job = environment.job
+        job, (pinning, evaluation_pinning) = environment.job, pinnings
         # Cheap, and better known now than after the data is indexed.
         build_network(job.model, job.data.seed, job.precision, device=job.device)
         try:
@@ -71,13 +90,13 @@ class Setup:
                 f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
             ) from error
         files = files_of(job, environment.store_access, environment.data_access)
-        store = open_store(job.snapshots.store, *environment.store_access)
         dataset = open_dataset(
             job.data,
             job.model,
             files,
             lambda find: pinning.indices(store, files, find),
             vocabularies=lambda find: pinning.vocabularies(store, find),
+            warn=warn,
         )
         order = BatchOrder.of(job.data, dataset.layout)
         workers = Workers(job.workers, "stated")
@@ -87,6 +106,12 @@ class Setup:
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = pinning if spec.uri is None else evaluation_pinning
             scored = open_scored(job, files, lambda find: own.indices(store, files, find), lambda _: pinning.known)
+        if spec is not None and spec.every and not scored_rows(job, scored.layout.rows):
+            raise DataError(
+                f"spec.evaluation has no row to score: data.holdOut {job.data.hold_out:g} of {scored.layout.rows} rows "
+                "is less than one.",
+                "Raise spec.data.holdOut, or set evaluation.everySamples to 0.",
+            )
         return cls(
             job=job,
             rank=roster.index,

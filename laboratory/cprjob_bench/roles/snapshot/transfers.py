@@ -17,11 +17,13 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
+from minio import Minio
 
 from cpr_contract.spec import StoreSpec
+from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard
@@ -53,10 +55,9 @@ class RawClient(Protocol):
 @contextlib.contextmanager
 def raw_client(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Iterator[RawClient]:
     """Give the raw client of the store that `spec` names. Its keys are those of `Store`, but without slashes."""
-    endpoint = urlsplit(spec.endpoint)
     prefix = spec.prefix.strip("/")
-    if endpoint.scheme == "file":
-        yield _RawFolder(Path(unquote(endpoint.path)) / spec.bucket / prefix)
+    if is_file_uri(spec.endpoint):
+        yield _RawFolder(path_of(spec.endpoint) / spec.bucket / prefix)
     else:
         client = _RawS3(spec, prefix + "/" if prefix else "", credentials_dir, ca_file)
         with contextlib.closing(client):
@@ -86,7 +87,14 @@ class _RawS3:
     """Requests to presigned URLs, over as many connections as there are threads."""
 
     def __init__(self, spec: StoreSpec, prefix: str, credentials_dir: Path | None, ca_file: Path | None) -> None:
-        self._client = connect(spec, credentials_dir, ca_file).client
+        connection, endpoint = connect(spec, credentials_dir, ca_file), urlsplit(spec.endpoint)
+        self._client = Minio(
+            endpoint.netloc,
+            secure=endpoint.scheme == "https",
+            region=spec.region,
+            credentials=connection.credentials,
+            http_client=connection.http,
+        )
         self._bucket = spec.bucket
         self._prefix = prefix
         self._tls = ssl.create_default_context(cafile=ca_file)

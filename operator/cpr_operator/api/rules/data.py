@@ -170,6 +170,16 @@ FEATURE_PREDICTED = Rule(
     " f.column in self.data.columns.labels || f.column in self.data.columns.targets || (has(f.weights)"
     " && (f.weights in self.data.columns.labels || f.weights in self.data.columns.targets)))",
 )
+INTEGERS = Rule(
+    "spec",
+    "spec.data.columns.integers",
+    "only categories, or columns of features, have ids",
+    "name columns of spec.data.columns.categories or of spec.model.features",
+    "!has(self.data.columns) || sets.contains(has(self.model.features) ? self.model.features.map(f, f.column)"
+    " : self.data.columns.categories, self.data.columns.integers)",
+    skip_on_server="has(self.data.columns) && self.data.columns.integers.size()"
+    " * (has(self.model.features) ? self.model.features.size() : self.data.columns.categories.size()) > 100000",
+)
 SYNTHETIC_IDS = Rule(
     "spec",
     "spec.data",
@@ -205,6 +215,7 @@ OF_INPUTS = (
     FEATURE_COLUMNS,
     FEATURE_PREDICTED,
     ONE_LABEL,
+    INTEGERS,
     SYNTHETIC_IDS,
     BAGS,
     POOLED,

@@ -132,6 +132,13 @@ DEGRADE_NEEDS_SHARDS = Rule(
     "set it to Pause, or raise spec.shards.replicas to at least 2",
     f"{_PAUSES} || self.shards.replicas > 1",
 )
+ON_DEADLINE = Rule(
+    "spec.recovery",
+    "spec.recovery.onDeadline",
+    "Fail needs a deadline",
+    "state spec.recovery.deadlineSeconds, or remove onDeadline",
+    "self.onDeadline == 'Suspend' || has(self.deadlineSeconds)",
+)
 REDUNDANCY_NEEDS_REPLAY = Rule(
     "spec.recovery",
     "spec.recovery.redundancy",
@@ -178,6 +185,7 @@ OF_BUDGET = (
     REPLAY_WITH_DEGRADE,
     REPLAY_IN_LOCKSTEP,
     REPLAY_OF_CUTS,
+    ON_DEADLINE,
     REDUNDANCY_NEEDS_REPLAY,
     REDUNDANCY_SHARDS,
 )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed, took, workers_of
+from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed, took, trained, workers_of
 from cpr_operator.cluster.local.objects import EventLine
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.history import point
@@ -134,7 +134,7 @@ def facts(story: Story) -> tuple[tuple[str, str], ...]:
     lost = "" if status.lost_row_updates_exact else "at most "
     workers = workers_of(status)
     return (
-        ("trained", f"{progress.samples:,} of {progress.total_samples:,} samples"),
+        ("trained", trained(progress)),
         ("speed", UNKNOWN if speed is None else f"{speed:,.0f} samples/s"),
         ("AUC", _figure(progress.auc)),
         ("log loss", _figure(progress.logloss)),

@@ -32,7 +32,7 @@ from cpr_operator.cluster.protocol import (
     Priority,
     UnavailableError,
 )
-from cpr_operator.cluster.views import JobView, PodView, job_view
+from cpr_operator.cluster.views import JobView, PodView, PodWarning, job_view
 
 #: How long the end of a deleted pod stays visible: a kubelet reports it before the object goes.
 FAREWELL_S = 1.0
@@ -215,6 +215,10 @@ class LocalCluster:
         if key not in self.events:
             self.events[key] = event
             append_event(self._workdir, job.uid, event, self._clock())
+
+    async def newest_warning(self, pod: PodView) -> PodWarning | None:  # noqa: ARG002 -- no kubelet reports any
+        """See `Cluster`."""
+        return None
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """See `Cluster`."""

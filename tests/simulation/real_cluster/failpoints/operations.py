@@ -89,7 +89,7 @@ OPERATOR: tuple[Fault, ...] = (
     _operator("the operator is killed", once(_killed)),
     _operator("the operator is killed three times", once(_killed_often)),
     _operator("the leading operator is killed", once(_leader_killed)),
-    _operator("the leading operator is stopped, and goes on beside its heir", during(_leader_stopped), (20, 35)),
+    _operator("the leading operator is stopped, and goes on beside its successor", during(_leader_stopped), (20, 35)),
     _operator("the operator's lease is deleted", once(_lease_deleted)),
     _operator("the operator is away", _away, (5, 20)),
     _operator("the operator is restarted, one replica after the other", once(_rolled)),
@@ -194,7 +194,7 @@ def _anew(target: Target, random: Random) -> Hit:
 
 @contextmanager
 def _rotated(target: Target, random: Random) -> Iterator[None]:
-    """The Secret names a new user. The old one goes later, before the kubelets may have told all pods."""
+    """The Secret names a new user. The old one goes later, before the kubelets may have updated all pods."""
     old = target.user
     give_credentials(target)
     try:

@@ -35,23 +35,6 @@ def test_a_successor_gets_all_that_no_save_holds(
     assert progress.replay_s is not None
 
 
-def test_a_replay_that_an_earlier_life_of_the_shard_began_is_not_timed(
-    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
-) -> None:
-    exchange, shard = exchanges(), begin()
-    join(exchange, shard)
-    push(exchange, rows, *range(1, 21))
-    exchange.settle(WAIT_S)
-    shard.close()
-    successor = begin(2)
-    progress = successor.progress
-    progress.replayed = 1
-    join(exchange, successor, roster=2)
-    exchange.lookup(21, rows).result(WAIT_S)
-    assert progress.replayed == 1 + 20 * BATCH
-    assert progress.replay_s is None
-
-
 def test_what_a_save_holds_is_forgotten(exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows) -> None:
     exchange, shard = exchanges(), begin()
     join(exchange, shard)

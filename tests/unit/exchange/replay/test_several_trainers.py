@@ -10,32 +10,9 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.exchange import Exchange
 from cpr_trainer.rows import UniqueRows
 from support.exchanges import WAIT_S, wait_for
-from support.replays import Ranks, Save, join, push, save, sums
-
-
-def test_a_rank_that_comes_back_empty_handed_keeps_nobody_waiting(
-    several: Callable[..., Ranks], exchanges: Callable[..., Exchange], rows: UniqueRows
-) -> None:
-    ranks = several(2)
-    one, other = ranks.exchanges
-    for step in (1, 2, 3):
-        for rank in (0, 1):
-            ranks.push(rank, rows, step)
-    other.close()
-    second = ranks.succeed()
-    heir = exchanges(1, 2, trainers=2)
-    for each in (one, heir):
-        join(each, second, roster=2)
-    push(heir, rows, 3, rank=1)
-    found = one.lookup(4, rows).result(WAIT_S)
-    heir.settle(WAIT_S)
-    progress = second.progress
-    wait_for(lambda: progress.resumed)
-    assert progress.losses.lost == ((5, 10), (15, 20)), "steps 1 and 2 of the rank whose memory is gone"
-    assert found.shape == (len(rows), 4)
+from support.replays import Ranks, Save, push, save, sums
 
 
 def test_a_flush_in_mid_step_protects_of_each_rank_what_it_holds(

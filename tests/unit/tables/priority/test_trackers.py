@@ -188,15 +188,6 @@ def test_only_the_claim_marked_last_is_forgotten_and_once(strategy: Strategy) ->
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
-def test_an_empty_push_is_noted(strategy: Strategy) -> None:
-    shard = Shard(strategy, 5, 0)
-    shard.push([])
-    claim = shard.tracker.choose(5)
-    assert claim.slots is not None
-    assert claim.slots.tolist() == list(SMALL)
-
-
-@pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_memory_is_what_is_taken(strategy: Strategy) -> None:
     population = Population(100_000, np.arange(1000))
     arena = Arena.empty(small_job(Path("unused"), dim=1), population.rows)

@@ -20,12 +20,13 @@ from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest, Wor
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
-from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
+from cpr_trainer.checkpoint.anchor.pruning import Pruner
+from cpr_trainer.checkpoint.anchor.retention import Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_shard_manifest
 from cpr_trainer.checkpoint.format.records import find_anchor, keep, keep_vocabularies, read_anchor
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
+from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError, StoreFullError
 from cprjob_serving.vocabulary import Vocabulary
 
 # When the leader cuts: a pure schedule over steps and trained seconds.
@@ -160,12 +161,13 @@ class AnchorCommitter:
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
-        self._retention = Retention(pruner, rng, recorded)
+        # A new generation begins with fewer anchors: those before it stay until it has made as many.
+        staying = anchors[-keep:] if len(anchors) >= keep else ()
+        self._retention = Retention(pruner, rng, recorded, lambda anchor: _best_step_of(store, anchor), staying)
         self._rng = rng
         self._pinned = pinned
         self._vocabularies = vocabularies
         self._committed = committed
-        self._best_steps: dict[str, int] = {}
         self._failure: BaseException | None = None
         self._cut: Cut | None = None
         self._dense: DenseCopy | None = None
@@ -226,12 +228,14 @@ class AnchorCommitter:
                     self._cut = None  # what shards committed of it is gone; the next cut comes at its time
                 self.failing = True
                 self._note(problem=problem_of(error))
+                if isinstance(error, StoreFullError):
+                    self._retention.turn(full=True)
                 delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
                 self._ended.wait(next(delays))
                 continue
             if asked:  # otherwise it may fail as before
                 delays, self.failing = None, False
-            self._retention.turn()
+            self._retention.turn(full=any(state.store_full for state in self._saved()))
             if not self.failing and self.state.problem != self._retention.problem:
                 self._note(problem=self._retention.problem)
             self._ended.wait(_POLL_S)
@@ -305,7 +309,6 @@ class AnchorCommitter:
                 raise
             anchor = existing
         anchors = (*(a for a in self.state.anchors if a.key != anchor.key), anchor)[-self._keep :]
-        spared = self._spared(anchors, meta.best_step)
         self._note(
             anchors=anchors,
             dense_save=SaveRef(anchor.key, anchor.step, anchor.samples),
@@ -313,20 +316,8 @@ class AnchorCommitter:
             commit_s=monotonic() - cut.began,
         )
         self._cut = None
-        self._retention.keep(anchors, (manifest for manifest, _ in found), spared)
+        self._retention.keep(anchors, (manifest for manifest, _ in found), meta.best_step)
         self._committed()
-
-    def _spared(self, anchors: tuple[AnchorRef, ...], best_step: int) -> frozenset[int]:
-        """Return the steps of the best evaluations now, and as of each of these anchors: the job may go back there.
-
-        Raises StoreError.
-        """
-        if not best_step:  # then no anchor before has one
-            return frozenset()
-        for anchor in anchors:
-            if anchor.key not in self._best_steps:
-                self._best_steps[anchor.key] = _best_step_of(self._store, anchor)
-        return frozenset({best_step, *(self._best_steps[anchor.key] for anchor in anchors)})
 
 
 def _best_step_of(store: Store, anchor: AnchorRef) -> int:

@@ -1,21 +1,17 @@
-"""Deletes saves that no restore can need any more, after each anchor: mark what is needed, sweep the rest."""
+"""Deletes saves that no restore can need any more: mark what is needed, sweep the rest. `retention` calls it."""
 
 from __future__ import annotations
 
-import logging
-import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
-from cpr_contract.reports import Problem
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_beside, parse_save, part_name, shard_save
-from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.store import Entry, MissingError, Store, StoreError, in_parallel
+from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
 # What retention knows without a listing: the saves that its leader has seen committed, or has written itself.
 
@@ -78,6 +74,11 @@ class Written:
             for each in (key, *save.keys)
         )
 
+    def has_young(self, oldest_step: int, by_s: float, spared: Collection[int] = ()) -> bool:
+        """Whether a save before `oldest_step`, of none of the steps `spared`, was noted after `by_s`."""
+        saves = self._saves.values()
+        return any(save.step < oldest_step and save.step not in spared and save.noted_s > by_s for save in saves)
+
     def forget(self, keys: Iterable[str]) -> None:
         """Forget the saves whose manifests are among these keys: they are deleted."""
         for key in self._saves.keys() & set(keys):
@@ -89,7 +90,7 @@ def listing_pause_s(objects: int) -> float:
     return 0.0 if objects <= _FEW_OBJECTS else objects / 1000 * _LIST_S / _SHARE
 
 
-#: What is younger stays: somebody may be about to read it.
+#: What is younger stays, unless the store is full: a reader may be about to use it.
 GRACE_S = 60.0
 
 
@@ -109,31 +110,35 @@ class Pruner:
         self._clock = clock
         self._chains: dict[str, tuple[ManifestRef, ...]] = {}
         self._written = Written()
-        self._list_at_s = clock()
+        self._listed_s = float("-inf")
         self._objects = 0
 
     def note(self, anchor: AnchorRef, shards: Iterable[ShardManifest]) -> None:
         """Remember an anchor that was committed since the last listing, and the saves of all shards that it names."""
         self._written.note(anchor, shards, self._clock())
 
-    def prune(self, keep: tuple[AnchorRef, ...], spared: Collection[int] = ()) -> int:
-        """Delete what is superfluous, as far as that is known or it is time to list; return how many objects went.
+    def prune(self, keep: tuple[AnchorRef, ...], spared: Collection[int] = (), *, full: bool = False) -> bool:
+        """Delete what is superfluous, as far as that is known or it is time to list.
 
-        spared: steps whose saves stay, besides those from the oldest of `keep` on.
-        Raises as `superfluous` does.
+        Return whether anything stays only because it is young, so that a later sweep deletes more.
+        spared: steps whose saves stay, besides those from the oldest of `keep` on. full: the store is, so nothing is
+        too young, and a job of many objects is listed once a `GRACE_S`. Raises as `superfluous` does.
         """
         if not keep:
-            return 0
+            return False
         oldest_step, now_s = min(anchor.step for anchor in keep), self._clock()
-        if now_s >= self._list_at_s:
-            doomed = tuple(entry.key for entry in self.superfluous(oldest_step, spared=spared))
-            self._list_at_s = now_s + listing_pause_s(self._objects)
+        grace_s, pause_s = 0.0 if full else self._grace_s, listing_pause_s(self._objects)
+        if now_s >= self._listed_s + (min(pause_s, GRACE_S) if full else pause_s):
+            found, young = self._sweep(oldest_step, 0.0, spared, grace_s)
+            doomed = tuple(entry.key for entry in found)
+            self._listed_s = now_s
         else:
-            chains = self._live_chains(oldest_step, spared)
-            doomed = self._written.stale(oldest_step, chains, now_s - self._grace_s, spared)
+            chains, by_s = self._live_chains(oldest_step, spared), now_s - grace_s
+            doomed = self._written.stale(oldest_step, chains, by_s, spared)
+            young = self._written.has_young(oldest_step, by_s, spared)
         delete_objects(self._store, doomed)
         self._written.forget(doomed)
-        return len(doomed)
+        return young
 
     def superfluous(self, oldest_step: int, now_s: float = 0.0, spared: Collection[int] = ()) -> tuple[Entry, ...]:
         """Return the objects of saves before `oldest_step`, that of an anchor, on which no save stands that stays.
@@ -142,14 +147,22 @@ class Pruner:
         the steps `spared` stay. Raises StoreError; DamagedError if a save that is needed cannot be read: nobody knows
         what it stands on.
         """
+        return self._sweep(oldest_step, now_s, spared, self._grace_s)[0]
+
+    def _sweep(
+        self, oldest_step: int, now_s: float, spared: Collection[int], grace_s: float
+    ) -> tuple[tuple[Entry, ...], bool]:
+        """Return what is superfluous, and whether there are saves before `oldest_step` that stay as they are young."""
         entries = self._store.list(f"{self._job_uid}/")
         self._objects = len(entries)
-        staying = young_steps(entries, self._grace_s, now_s).union(spared)
+        young = young_steps(entries, grace_s, now_s)
+        staying = young.union(spared)
         saves = committed_in(entry.key for entry in entries)
         live = [save.manifest for save in saves if save.step >= oldest_step or save.step in staying]
         self._read([key for key in live if "/shard-" in key and key not in self._chains])
         self._chains = {key: self._chains[key] for key in live if key in self._chains}
-        return stale(entries, oldest_step, self._chains, self._grace_s, now_s, spared=spared)
+        found = stale(entries, oldest_step, self._chains, grace_s, now_s, spared=spared)
+        return found, any(step < oldest_step and step not in spared for step in young)
 
     def _live_chains(self, oldest_step: int, spared: Collection[int]) -> Iterator[tuple[ManifestRef, ...]]:
         """Yield the chains of the saves that were live at the last listing and are still."""
@@ -272,67 +285,3 @@ def delete_objects(store: Store, keys: Sequence[str]) -> None:
     """Delete objects by their keys as `delete_saves` does. Raises StoreError."""
     store.delete(key for key in keys if key.endswith("/" + MANIFEST))
     store.delete(key for key in keys if not key.endswith("/" + MANIFEST))
-
-
-# Retention: what no restore needs any more goes after each anchor, and a sweep that fails is repeated and told.
-
-
-_LOG = logging.getLogger(__name__)
-
-#: Between two sweeps that fail: each may list everything that the job has.
-_FIRST_S, _LONGEST_S = 1.0, 60.0
-
-
-#: The operator may be away for so long before the anchors that it knows of go.
-_UNRECORDED_S = 3600.0
-
-
-class Retention:
-    """Sweeps by `pruner`. `problem` is why the last sweep failed, None once one has succeeded. For one thread.
-
-    `recorded` returns the key of the newest anchor that the job's status holds. The operator can roll the job back to
-    none that came later, so a sweep that would not leave it waits, for an hour at most.
-    """
-
-    def __init__(self, pruner: Pruner, rng: random.Random, recorded: Callable[[], str]) -> None:
-        self.problem: Problem | None = None
-        self._pruner = pruner
-        self._rng = rng
-        self._recorded = recorded
-        self._keep: tuple[AnchorRef, ...] = ()
-        self._spared: Collection[int] = ()
-        self._asked_s = 0.0
-        self._next_s = 0.0
-        self._delays = self._fresh_delays()
-
-    def keep(
-        self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest], spared: Collection[int] = ()
-    ) -> None:
-        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`.
-
-        spared: steps whose saves stay as well.
-        """
-        if not self._keep:
-            self._asked_s = monotonic()
-        self._keep, self._spared = anchors, spared
-        self._pruner.note(anchors[-1], shards)
-
-    def turn(self) -> None:
-        """Sweep if that was asked for, the status holds an anchor that stays, and no attempt failed just now."""
-        if not self._keep or (self.problem is not None and monotonic() < self._next_s):
-            return
-        known = self._recorded() in {anchor.key for anchor in self._keep}
-        if not known and monotonic() - self._asked_s < _UNRECORDED_S:
-            return
-        try:
-            self._pruner.prune(self._keep, self._spared)
-        except (StoreError, DamagedError) as error:
-            if self.problem is None:
-                _LOG.warning("old saves are not deleted: %s", error)
-            self.problem = problem_of(error)
-            self._next_s = monotonic() + next(self._delays)
-        else:
-            self.problem, self._keep, self._delays = None, (), self._fresh_delays()
-
-    def _fresh_delays(self) -> Iterator[float]:
-        return backoff(self._rng, first_s=_FIRST_S, cap_s=_LONGEST_S)

@@ -21,7 +21,16 @@ from cpr_trainer.checkpoint.format.records import check_claims, rewrite_origin
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SavedShard, SaveFailed, Source
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.store import BucketMissingError, Buffer, ExistsError, Store, StoreError, Throttle, in_parallel
+from cpr_trainer.store import (
+    BucketMissingError,
+    Buffer,
+    ExistsError,
+    Store,
+    StoreError,
+    StoreFullError,
+    Throttle,
+    in_parallel,
+)
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import EndedError, OutrunError
@@ -56,6 +65,7 @@ class Writer:
         self._bytes_per_s = bytes_per_s
         self._epochs = arena.epochs
         self._segments = arena.segments
+        self._uncommitted: list[str] = []
         sizes = [rows_per_part(len(segment), segment.row_bytes) for segment in arena.segments]
         values = [size * segment.row_values for size, segment in zip(sizes, arena.segments, strict=True)]
         self._free: SimpleQueue[RowBuffer] = SimpleQueue()
@@ -68,6 +78,7 @@ class Writer:
         Raises what `source` and `insist` raise; DivergedError for values that so few bits cannot hold.
         """
         folder, limit = shard_save(draft).folder, self._bytes_per_s
+        self._uncommitted = []
         throttle = None if limit is None else Throttle(limit, lambda: source.urgent)
         parts = in_parallel(
             lambda item: self._write_part(folder + part_name(item[0], self._life), item[1], draft, insist, throttle),
@@ -92,6 +103,11 @@ class Writer:
             insist(partial(check_claims, self._store, committed))
         return SavedShard(committed, ref, self._epochs.changed_rows)
 
+    def withdraw(self) -> None:
+        """Delete the parts of the last save, unless its manifest may be in the store. Raises StoreError."""
+        doomed, self._uncommitted = self._uncommitted, []
+        self._store.delete(doomed)
+
     def _write_manifest(self, manifest: ShardManifest) -> tuple[ShardManifest, ManifestRef]:
         """Write the manifest, or return the last life's if that had committed the same save when it died.
 
@@ -99,8 +115,12 @@ class Writer:
         different rows of one step.
         """
         key = shard_save(manifest).manifest
+        parts, self._uncommitted = self._uncommitted, []  # an attempt whose answer is lost may commit them
         try:
             return manifest, write_once(self._store, key, manifest)
+        except StoreFullError:
+            self._uncommitted = parts
+            raise
         except ExistsError:
             found, ref = read_manifest(self._store, ShardManifest, ManifestRef(key, ""), manifest.layout)
             if manifest.kind == "Priority" or _without_parts(found) != _without_parts(manifest):
@@ -130,6 +150,7 @@ class Writer:
             places = slots + (draft.spans[place][0] - self._segments[place].first)
             shape = shape_of(places, rows.shape[1], draft.bits, state=state.shape[1])
             pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data, state.data]
+            self._uncommitted.append(key)
             crc32c = insist(lambda: self._store.put(key, pieces, throttle=throttle))
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
         finally:
@@ -157,7 +178,9 @@ _WITHOUT_BUCKET_S = 1.0
 class WriterThread:
     """Writes one save at a time; a newer one takes the place of one that is not committed.
 
-    `tell` hears of what becomes of each, on this thread or those of its parts; nothing more of one that was replaced.
+    `tell` gets what becomes of each, on this thread or those of its parts; nothing more of one that was replaced. If a
+    full store is why a save is replaced or given up, its parts are deleted: they are of no use, and take the next
+    save's room.
     """
 
     def __init__(self, writer: Writer, tell: Callable[[News], None], rng: random.Random) -> None:
@@ -166,7 +189,7 @@ class WriterThread:
         self._rng = rng
         self._changed = threading.Condition()
         self._save: Save | None = None
-        self._closing = False
+        self._closing = self._full = False
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
@@ -209,15 +232,23 @@ class WriterThread:
             except BaseException as error:  # noqa: BLE001 -- the main thread raises it
                 news = error
             save.capture.end()
+            if self._full and not self._closing and not isinstance(news, Committed):
+                self._make_room(save)
             with self._changed:
                 if self._save is save:
                     self._save = None
                     if news is not None:
                         self._tell(news)
 
+    def _make_room(self, save: Save) -> None:
+        try:
+            self._writer.withdraw()
+        except StoreError as error:
+            _LOG.warning("parts of the save of step %d are not deleted: %s", save.draft.step, error)
+
     def _write(self, save: Save) -> Committed | GivenUp | None:
         """Try until the save is committed, or is of no use; None if another took its place."""
-        started = monotonic()
+        started, self._full = monotonic(), False
         try:
             manifest = self._writer.write(save.draft, save.source, lambda attempt: self._insist(save, attempt))
             while not save.may_commit.wait(_POLL_S):
@@ -248,6 +279,7 @@ class WriterThread:
                     self._pause(save, _WITHOUT_BUCKET_S)
                     raise
                 _LOG.warning("save of step %d: %s", save.draft.step, error)
+                self._full = self._full or isinstance(error, StoreFullError)
                 self._tell(SaveFailed(problem_of(error)))
                 delay_s = max(next(delays), error.retry_after_s)
             self._pause(save, delay_s)

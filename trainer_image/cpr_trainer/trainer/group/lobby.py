@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Callable
 from time import monotonic
 
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.runtime import Gate
+from cpr_trainer.runtime import Reception, connect, listen
 from cpr_trainer.trainer.group.channel import Authenticate, Channel, Inbox
 from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.proof import Pairs, introduce, welcome
@@ -25,8 +25,9 @@ _PULSE_S = 1.0
 _DIAL_S = 2.0
 #: Callers that have not proved the key yet; each holds a thread and a descriptor.
 _STRANGERS = 64
-#: How long nobody is accepted after that failed: descriptors or threads are used up.
-_REST_S = 0.2
+#: After so long a caller that has sent nothing is hung up on.
+_PATIENCE_S = 5.0
+_POLL_S = 0.5
 
 
 class Lobby:
@@ -42,17 +43,12 @@ class Lobby:
         self._open: set[Channel] = set()
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._strangers = Gate(_STRANGERS, Channel.close)
         self._threads = tuple(
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._accept, "control-accept"), (self._pulse, "control-pulse"))
         )
-        self._listener = socket.create_server((address, port), backlog=256)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._listener.getsockname()[1])
+        self._reception = Reception(listen(address, port), self._receive, _STRANGERS, _PATIENCE_S)
+        self.port = self._reception.port
 
     def start(self) -> None:
         """Begin to listen and to send heartbeats."""
@@ -66,9 +62,11 @@ class Lobby:
     def close(self) -> None:
         """End everything."""
         self._ending.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # To close it does not wake the thread that accepts.
-        self._listener.close()
+        accepts, _ = self._threads
+        if accepts.is_alive():
+            self._reception.wake()
+            accepts.join()
+        self._reception.close()
         for channel in self._channels():
             channel.close()
 
@@ -76,7 +74,7 @@ class Lobby:
         """Connect to another trainer; what it says comes into `inbox`, by default everybody's. Raises OSError."""
         if not peer.host:
             raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
-        connection = socket.create_connection((peer.host, peer.port_base + CONTROL_PORT), timeout=_DIAL_S)
+        connection = connect(peer.host, peer.port_base + CONTROL_PORT, _DIAL_S)
         channel = self._open_channel(
             connection, lambda fresh, end: introduce(fresh, end, self._key, self._me, peer), inbox
         )
@@ -97,7 +95,6 @@ class Lobby:
         self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox | None = None
     ) -> Channel:
         channel = Channel(connection, authenticate, inbox or self.inbox, self._silence_s)
-        channel.on_settled = lambda: self._strangers.leave(channel)
         with self._lock:
             self._open.add(channel)
         return channel
@@ -108,22 +105,15 @@ class Lobby:
             return tuple(self._open)
 
     def _accept(self) -> None:
-        refused = ""
         while not self._ending.is_set():
-            try:
-                self._receive()
-                refused = ""
-            except OSError as error:
-                if not self._ending.wait(_REST_S) and refused != str(error):
-                    refused = str(error)
-                    _LOG.warning("cannot accept control connections now: %s", refused)
+            self._reception.turn(_POLL_S)
 
-    def _receive(self) -> None:
-        """Wait for one caller, and hear its proof aside. Raises OSError."""
-        connection, _ = self._listener.accept()
+    def _receive(self, connection: socket.socket, _address: object) -> Callable[[], None]:
+        """Check the proof of a caller in a thread of its own. Raises OSError if there can be no more threads."""
         channel = self._open_channel(connection, lambda fresh, end: welcome(fresh, end, self._key, self._me))
-        self._strangers.enter(channel)
+        channel.on_settled = lambda: self._reception.leave(connection)
         channel.start()
+        return channel.close
 
     def _pulse(self) -> None:
         while not self._ending.wait(_PULSE_S):

@@ -1,0 +1,53 @@
+"""The job that a command is about: one on a cluster, one in a file, or that of a local run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cpr_operator.cli.console import OptionError, Where
+from cpr_operator.cli.document import DocumentError, is_on_cluster, job_name, read_single
+from cpr_operator.cluster.local.objects import EventLine, read_events
+
+
+def find_job(source: str | None, workdir: Path | None, where: Where) -> dict[str, Any]:
+    """The CPRJob object of that name, in that file, or in the working folder of a local run.
+
+    Raises DocumentError, OptionError, AnswerError.
+    """
+    if (source is None) == (workdir is None):
+        raise DocumentError("give either a job, as cpr/NAME or a file, or --workdir DIR of a local run")
+    if source is not None and is_on_cluster(source):
+        with where.client() as client:
+            return dict(client.get(job_name(source)).document)
+    if where.options:
+        raise OptionError(f"only a job on a cluster takes{where.options}; name it as cpr/NAME")
+    found = read_single(Path(source) if source is not None else _run_in(workdir))
+    if not isinstance(found, dict):
+        raise DocumentError(f"{source or workdir} contains no CPRJob")
+    return found
+
+
+def find_events(
+    job: Mapping[str, Any], source: str | None, workdir: Path | None, where: Where
+) -> tuple[EventLine, ...]:
+    """What the operator said about a job that `find_job` found, oldest first; of a job in a file nothing is known.
+
+    Raises AnswerError.
+    """
+    uid = str(job["metadata"].get("uid", ""))
+    if workdir is not None:
+        return tuple(read_events(workdir, uid))
+    if not is_on_cluster(source):
+        return ()
+    with where.client() as client:
+        found = client.events(str(job["metadata"]["name"]))
+    return tuple(EventLine(each.time, uid, each.type, each.reason, each.message) for each in found)
+
+
+def _run_in(workdir: Path | None) -> Path:
+    paths = tuple(workdir.glob("jobs/*/*.json")) if workdir else ()
+    if len(paths) != 1:
+        raise DocumentError(f"there is no job in {workdir}")
+    return paths[0]

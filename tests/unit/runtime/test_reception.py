@@ -1,0 +1,142 @@
+"""Callers that have not proved anything yet: which wait, which are served, and which make room."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from cpr_trainer.runtime import Reception, first_to_go, listen, reception
+
+#: Two peers, as addresses of the loopback network.
+MANY, ONE = "127.0.0.2", "127.0.0.3"
+NEVER_S = 3600.0
+
+
+class Desk:
+    """A reception with four places in the test's thread. `served` has the callers by the port that they call from."""
+
+    def __init__(self) -> None:
+        self.served: dict[int, socket.socket] = {}
+        self.cut: list[int] = []
+        self.refuses = False
+        self.reception = Reception(listen("127.0.0.1", 0), self._serve, places=4, patience_s=NEVER_S)
+
+    def _serve(self, connection: socket.socket, address: tuple[str, int]) -> Callable[[], None]:
+        if self.refuses:
+            raise OSError("no thread")
+        self.served[address[1]] = connection
+        return lambda: self.cut.append(address[1])
+
+    def leave(self, port: int) -> None:
+        with self.served.pop(port) as connection:
+            self.reception.leave(connection)
+
+    def turn_until(self, found: Callable[[], bool]) -> None:
+        while not found():
+            self.reception.turn(0.01)
+
+    def settle(self) -> None:
+        """Turn until nothing more happens."""
+        for _ in range(20):
+            self.reception.turn(0.0)
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setattr(reception, "_FAIR_S", NEVER_S)
+    made = Desk()
+    yield made
+    made.reception.close()
+    for connection in made.served.values():
+        connection.close()
+
+
+@pytest.fixture
+def call(desk: Desk) -> Iterator[Callable[..., socket.socket]]:
+    """Call from an address, and send some bytes."""
+    with ExitStack() as calls:
+
+        def call(host: str, words: bytes = b"") -> socket.socket:
+            where = ("127.0.0.1", desk.reception.port)
+            made = calls.enter_context(socket.create_connection(where, source_address=(host, 0)))
+            made.sendall(words)
+            desk.settle()
+            return made
+
+        yield call
+
+
+def port_of(caller: socket.socket) -> int:
+    return int(caller.getsockname()[1])
+
+
+def test_the_first_to_go_is_the_oldest_of_the_peer_with_the_most() -> None:
+    assert first_to_go({"a": "x", "b": "y", "c": "y", "d": "x", "e": "y"}) == "b"
+
+
+def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
+    desk: Desk, call: Callable[..., socket.socket]
+) -> None:
+    early = call(ONE)
+    idle = [call(MANY) for _ in range(600)]
+    assert desk.served == {}
+    assert idle[0].recv(1) == b"", "the oldest of the many is hung up on"
+    early.sendall(b"now")
+    late = call(ONE, b"now")
+    desk.turn_until(lambda: {port_of(early), port_of(late)} <= desk.served.keys())
+
+
+def test_peer_with_all_its_places_keeps_no_other_peer_waiting(desk: Desk, call: Callable[..., socket.socket]) -> None:
+    slow = [call(MANY, b"s") for _ in range(10)]
+    assert list(desk.served) == [port_of(caller) for caller in slow[:2]]
+    other = call(ONE, b"now")
+    desk.turn_until(lambda: port_of(other) in desk.served)
+    desk.leave(port_of(slow[0]))
+    desk.turn_until(lambda: port_of(slow[2]) in desk.served)
+    assert desk.cut == []
+
+
+def test_caller_that_had_its_fair_time_is_cut_off_and_holds_its_place_until_it_leaves(
+    desk: Desk, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = call(MANY, b"s"), call(MANY, b"s")
+    third = call(MANY, b"s")
+    monkeypatch.setattr(reception, "_FAIR_S", 0.0)
+    desk.reception.turn(0.0)
+    assert desk.cut[0] == port_of(first)
+    desk.reception.turn(0.0)
+    assert desk.cut[1] == port_of(second), "one that does not go keeps no other from making room"
+    assert port_of(third) not in desk.served
+    desk.leave(port_of(second))
+    desk.turn_until(lambda: port_of(third) in desk.served)
+
+
+def test_late_callers_are_cut_off_and_late_idle_ones_hung_up_on(desk: Desk, call: Callable[..., socket.socket]) -> None:
+    busy, idle = call(MANY, b"s"), call(ONE)
+    assert desk.cut == []
+    desk.reception._patience_s = -1.0
+    desk.reception.turn(0.0)
+    assert desk.cut == [port_of(busy)]
+    assert idle.recv(1) == b""
+
+
+def test_caller_that_hangs_up_is_never_served(desk: Desk, call: Callable[..., socket.socket]) -> None:
+    call(ONE).close()
+    other = call(ONE, b"now")
+    desk.turn_until(lambda: port_of(other) in desk.served)
+    assert len(desk.served) == 1
+
+
+def test_callers_for_whom_there_is_no_thread_are_hung_up_on_and_later_ones_served(
+    desk: Desk, call: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.refuses = True
+    with pytest.raises(ConnectionResetError):
+        call(ONE, b"now").recv(1)
+    assert "cannot accept connections" in caplog.text
+    desk.refuses = False
+    other = call(ONE, b"now")
+    desk.turn_until(lambda: port_of(other) in desk.served)

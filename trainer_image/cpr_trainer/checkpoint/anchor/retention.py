@@ -1,0 +1,105 @@
+"""Retention: when the leader sweeps the saves that no restore needs any more, and which anchors stay."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
+
+from cpr_contract.manifests import ShardManifest
+from cpr_contract.reports import Problem
+from cpr_contract.roster import AnchorRef
+from cpr_trainer.checkpoint.anchor.pruning import GRACE_S, Pruner
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.store import StoreError
+
+_LOG = logging.getLogger(__name__)
+
+#: Between two sweeps that fail: each may list everything that the job has.
+_FIRST_S, _LONGEST_S = 1.0, 60.0
+
+#: The operator may be away for so long before the anchors that it knows of go.
+_UNRECORDED_S = 3600.0
+
+#: Between two sweeps of a store that stays full.
+_FULL_PAUSE_S = 5.0
+
+
+class Retention:
+    """Sweeps by `pruner`. `problem` is why the last sweep failed, None once one has succeeded. For one thread.
+
+    A sweep is due after each anchor, once what the last one spared for its youth has aged, and at once on a full store:
+    a store without room takes no anchor, so a sweep cannot wait for one. `anchors` are those that stay at first, oldest
+    first. `recorded` returns the key of the newest anchor that the job's status holds. The operator can roll the job
+    back to none that came later, so a sweep that would not leave it waits, for an hour at most. `best_step` returns the
+    step of the best evaluation as of an anchor, 0 without one: the job may go back there. It may raise StoreError.
+    """
+
+    def __init__(
+        self,
+        pruner: Pruner,
+        rng: random.Random,
+        recorded: Callable[[], str],
+        best_step: Callable[[AnchorRef], int],
+        anchors: tuple[AnchorRef, ...] = (),
+    ) -> None:
+        self.problem: Problem | None = None
+        self._pruner = pruner
+        self._rng = rng
+        self._recorded = recorded
+        self._best_step = best_step
+        self._best_steps: dict[str, int] = {}
+        self._anchors = anchors
+        self._due_s = self._full_due_s = self._since_s = monotonic()
+        self._swept = False
+        self._delays = self._fresh_delays()
+
+    def keep(self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest], best_step: int = 0) -> None:
+        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`.
+
+        best_step: that of the last one.
+        """
+        now_s = monotonic()
+        if self._swept or not self._anchors:
+            self._swept, self._since_s = False, now_s
+        if self.problem is None:
+            self._due_s = now_s
+        self._anchors = anchors
+        self._best_steps[anchors[-1].key] = best_step
+        self._pruner.note(anchors[-1], shards)
+
+    def turn(self, *, full: bool = False) -> None:
+        """Sweep if that is due, or the store is full, and the status holds an anchor that stays."""
+        now_s = monotonic()
+        hurry = full and now_s >= self._full_due_s
+        if not self._anchors or not (hurry or now_s >= self._due_s):
+            return
+        known = self._recorded() in {anchor.key for anchor in self._anchors}
+        if not known and (self._swept or now_s - self._since_s < _UNRECORDED_S):
+            return
+        try:
+            young = self._pruner.prune(self._anchors, self._spared(), full=hurry)
+        except (StoreError, DamagedError) as error:
+            if self.problem is None:
+                _LOG.warning("old saves are not deleted: %s", error)
+            self.problem = problem_of(error)
+            self._due_s = self._full_due_s = monotonic() + next(self._delays)
+        else:
+            self.problem, self._swept, self._delays = None, True, self._fresh_delays()
+            self._due_s = monotonic() + GRACE_S if young else float("inf")
+            if hurry:
+                self._full_due_s = monotonic() + _FULL_PAUSE_S
+
+    def _spared(self) -> frozenset[int]:
+        """Return the steps of the best evaluations as of each of the anchors that stay. Raises StoreError."""
+        steps = {anchor.key: self._best_steps.get(anchor.key) for anchor in self._anchors}
+        unknown = [anchor for anchor in self._anchors if steps[anchor.key] is None]
+        self._best_steps = {key: step for key, step in steps.items() if step is not None}
+        for anchor in unknown:
+            self._best_steps[anchor.key] = self._best_step(anchor)
+        return frozenset(self._best_steps.values()) - {0}
+
+    def _fresh_delays(self) -> Iterator[float]:
+        return backoff(self._rng, first_s=_FIRST_S, cap_s=_LONGEST_S)

@@ -1,0 +1,132 @@
+"""The index of a checkpoint of torch.distributed.checkpoint: which tensor lies in which parts of which files.
+
+Its file `.metadata` is a pickle, which is decoded into inert values. All that is in the index was written by others,
+and is checked where it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_MAX_NUMBER = (1 << 63) - 1
+_STORAGE_INFO = "torch.distributed.checkpoint.filesystem._StorageInfo"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The values from `offsets` on, of `sizes`: `length` bytes of `file`, from its byte `start` on."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedTensor:
+    """A tensor by its name in the state_dict; `dtype` is torch's name of a type, such as float32."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointIndex:
+    """The tensors of a checkpoint. Other objects of it are left out."""
+
+    tensors: tuple[IndexedTensor, ...]
+
+
+def read_index(metadata: bytes) -> CheckpointIndex:
+    """Read the index in the bytes of `.metadata`. Raises PickleError if it is of another form."""
+    root = decode(metadata)
+    state = _state(root, f"{_METADATA}.Metadata", "it")
+    infos = dict[tuple[str, tuple[int, ...]], Record]()
+    for key, info in _mapping(state.get("storage_data"), "storage_data").items():
+        index = _state(key, f"{_METADATA}.MetadataIndex", "a key of storage_data")
+        if index.get("offset") is not None:
+            infos[_text(index.get("fqn"), "fqn"), _size(index["offset"], "offset")] = info
+    tensors = _mapping(state.get("state_dict_metadata"), "state_dict_metadata")
+    return CheckpointIndex(
+        tuple(
+            _tensor(_text(name, "a name"), found, infos)
+            for name, found in tensors.items()
+            if isinstance(found, Record) and found.name == f"{_METADATA}.TensorStorageMetadata"
+        )
+    )
+
+
+def _tensor(name: str, found: Record, infos: dict[tuple[str, tuple[int, ...]], Record]) -> IndexedTensor:
+    state = _mapping(found.state, name)
+    properties = state.get("properties")
+    if not isinstance(properties, Record) or not isinstance(properties.state, tuple) or not properties.state:
+        raise PickleError(f"{name} has no properties")
+    dtype = properties.state[0]
+    if not isinstance(dtype, Global):
+        raise PickleError(f"{name} has no dtype")
+    if not isinstance(chunks := state.get("chunks"), list):
+        raise PickleError(f"{name} has no chunks")
+    parts = (_part(name, chunk, infos) for chunk in chunks)
+    return IndexedTensor(
+        name, dtype.name.removeprefix("torch."), _size(state.get("size"), name), tuple(filter(None, parts))
+    )
+
+
+def _part(name: str, chunk: Any, infos: dict[tuple[str, tuple[int, ...]], Record]) -> Part | None:
+    """Return where a chunk lies; None for one without values, which lies nowhere."""
+    state = _state(chunk, f"{_METADATA}.ChunkStorageMetadata", f"a chunk of {name}")
+    offsets, sizes = _size(state.get("offsets"), name), _size(state.get("sizes"), name)
+    if 0 in sizes:
+        return None
+    info = infos.get((name, offsets))
+    if info is None:
+        raise PickleError(f"{name} has a chunk at {list(offsets)} that lies in no file")
+    stored = _state(info, _STORAGE_INFO, f"the place of a chunk of {name}")
+    if stored.get("transform_descriptors"):
+        raise PickleError(f"{name} was written through extensions, such as a compression; write it without")
+    file = _text(stored.get("relative_path"), f"the file of {name}")
+    start, length = (_number(stored.get(field), f"{field} of {name}") for field in ("offset", "length"))
+    return Part(offsets, sizes, file, start, length)
+
+
+def _state(value: Any, name: str, called: str) -> dict[Any, Any]:
+    """Return the attributes of an object of a class."""
+    if not isinstance(value, Record) or value.name != name:
+        found = value.name if isinstance(value, Record | Global) else type(value).__name__
+        raise PickleError(f"{called} is a {found}, not a {name}")
+    return _mapping(value.state, called)
+
+
+def _mapping(value: Any, called: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise PickleError(f"{called} is a {type(value).__name__}, not a dict")
+    return value
+
+
+def _text(value: Any, called: str) -> str:
+    if not isinstance(value, str):
+        raise PickleError(f"{called} is a {type(value).__name__}, not a str")
+    return value
+
+
+def _number(value: Any, called: str) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+        raise PickleError(f"{called} is no number of 64 bits")
+    return value
+
+
+def _size(value: Any, called: str) -> tuple[int, ...]:
+    """Return the numbers of a `torch.Size`."""
+    if not isinstance(value, Record) or value.name != "torch.Size" or len(value.arguments) != 1:
+        raise PickleError(f"a size of {called} is no torch.Size")
+    sizes = value.arguments[0]
+    if not isinstance(sizes, tuple | list):
+        raise PickleError(f"a size of {called} is no tuple")
+    return tuple(_number(size, f"a size of {called}") for size in sizes)

@@ -1,0 +1,217 @@
+"""Reads files of foreign origin in a process without rights: `python -m cpr_trainer.importing.isolated`.
+
+The importing process holds the store's credentials. It opens files and passes their bytes to this process. This one has
+no credentials, and nothing of the environment but the PYTHONPATH. It gives up all rights to files, connections and
+processes before it reads. Answers are plain: an index as JSON, and the raw values of a tensor. The importing process
+checks them against what it expects.
+
+A request is its kind (1 byte), its length (8 bytes, little endian), and that many bytes. An answer is the length of a
+JSON object, the object, and behind that of a tensor its values.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import resource
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from typing import BinaryIO, cast
+
+import torch
+from torch import Tensor
+
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_trainer.importing.checkpoint_index import CheckpointIndex, read_index
+from cpr_trainer.importing.pickles import PickleError
+
+_INDEX, _TENSOR = b"I", b"T"
+_REQUEST, _ANSWER = struct.Struct("<cQ"), struct.Struct("<Q")
+#: An index of 200,000 parts has some 40 MB.
+_MAX_ANSWER_BYTES = 1 << 30
+
+
+class UnreadableError(Exception):
+    """The bytes are damaged, or of another form."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The head of an answer: of a tensor that follows, or why there is none."""
+
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    index: CheckpointIndex | None = None
+    error: str = ""
+
+
+class IsolatedReader:
+    """The importing process's end of the two pipes. Errors are `UnreadableError`."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def index(self, metadata: bytes) -> CheckpointIndex:
+        """Return what the metadata of a checkpoint lists; its names and numbers are foreign. Raises UnreadableError."""
+        try:
+            answer = from_json(_Index, self._ask(_INDEX, metadata))
+        except ContractError as error:
+            raise UnreadableError(str(error)) from error
+        if answer.index is None:
+            raise UnreadableError(answer.error)
+        return answer.index
+
+    def tensor(self, part: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """Return the tensor that `torch.save` wrote as `part`. Raises UnreadableError if it is not of that form."""
+        try:
+            head = from_json(_Values, self._ask(_TENSOR, part))
+        except ContractError as error:
+            raise UnreadableError(str(error)) from error
+        if head.error:
+            raise UnreadableError(head.error)
+        if (head.dtype, head.shape) != (_name(dtype), shape):
+            raise UnreadableError(f"a part of it is {head.dtype} {list(head.shape)}, not {_name(dtype)} {list(shape)}")
+        values = bytearray(torch.Size(shape).numel() * dtype.itemsize)
+        self._receive(memoryview(values))
+        return torch.frombuffer(values, dtype=dtype).view(shape) if values else torch.empty(shape, dtype=dtype)
+
+    def _ask(self, kind: bytes, content: bytes | memoryview) -> bytes:
+        try:
+            requests = cast("BinaryIO", self._process.stdin)
+            requests.write(_REQUEST.pack(kind, len(content)))
+            requests.write(content)
+            requests.flush()
+        except OSError as error:
+            raise self._ended() from error
+        size = bytearray(_ANSWER.size)
+        self._receive(memoryview(size))
+        (length,) = _ANSWER.unpack(size)
+        if length > _MAX_ANSWER_BYTES:
+            raise UnreadableError(f"its index has {length} bytes")
+        answer = bytearray(length)
+        self._receive(memoryview(answer))
+        return bytes(answer)
+
+    def _receive(self, into: memoryview) -> None:
+        answers = cast("BufferedReader", self._process.stdout)
+        while into:
+            received = answers.readinto(into)
+            if not received:
+                raise self._ended()
+            into = into[received:]
+
+    def _ended(self) -> UnreadableError:
+        return UnreadableError(f"the process that reads it ended (exit code {self._process.wait()})")
+
+
+@contextmanager
+def isolated_reader() -> Iterator[IsolatedReader]:
+    """Start the process without rights, and end it. Of the environment it gets the places of Python's packages."""
+    command = (sys.executable, "-s", "-P", "-m", "cpr_trainer.importing.isolated")
+    with subprocess.Popen(  # noqa: S603 -- our own program
+        command,
+        env={"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))},
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            yield IsolatedReader(process)
+        finally:
+            process.kill()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# The process without rights.
+
+
+#: landlock_create_ruleset and landlock_restrict_self have these numbers on every architecture.
+_CREATE_RULESET, _RESTRICT_SELF, _NO_NEW_PRIVILEGES = 444, 446, 38
+#: All thirteen rights of the first version of Landlock, from executing a file to making a link.
+_FILE_RIGHTS = (1 << 13) - 1
+
+
+def give_up_rights() -> None:
+    """Open, change and delete nothing from now on, connect to nothing, and start no process that could."""
+    torch.set_num_threads(1)
+    written = io.BytesIO()
+    torch.save(torch.zeros(1), written)
+    _tensor(written.getvalue())  # torch imports modules when it loads for the first time
+    _restrict_files()
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
+
+
+def _restrict_files() -> None:
+    """Take all rights to files, and that to trace other processes. Kernels before 5.13 have no Landlock."""
+    libc = ctypes.CDLL(None)
+    rights = ctypes.c_uint64(_FILE_RIGHTS)
+    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(rights), ctypes.c_size_t(ctypes.sizeof(rights)), 0)
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if ruleset >= 0:
+        libc.syscall(_RESTRICT_SELF, ruleset, 0)
+        os.close(ruleset)
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until the requests end."""
+    while head := requests.read(_REQUEST.size):
+        kind, length = _REQUEST.unpack(head)
+        content = requests.read(length)
+        values = None
+        if kind == _INDEX:
+            answer = to_json(_index(content))
+        else:
+            values, found = _tensor(content)
+            answer = to_json(found)
+        encoded = answer.encode()
+        answers.write(_ANSWER.pack(len(encoded)))
+        answers.write(encoded)
+        if values is not None:
+            answers.write(values)
+        answers.flush()
+
+
+def _index(content: bytes) -> _Index:
+    try:
+        return _Index(read_index(content))
+    except PickleError as error:
+        return _Index(error=str(error))
+
+
+def _tensor(content: bytes) -> tuple[memoryview | None, _Values]:
+    try:
+        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if type(found) is not Tensor or found.layout is not torch.strided or found.is_quantized:
+            return None, _Values(error=f"a part of it is a {type(found).__name__}, not a plain tensor")
+        values = found.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    except Exception as error:  # noqa: BLE001 -- whatever damaged bytes lead to
+        # torch's messages advise to load without `weights_only`.
+        return None, _Values(error=f"a part of it is not what torch.save writes of a tensor ({type(error).__name__})")
+    return values.data, _Values(_name(found.dtype), tuple(found.shape))
+
+
+def main() -> None:
+    """Give up all rights, then answer."""
+    give_up_rights()
+    with suppress(BrokenPipeError):
+        _serve(sys.stdin.buffer, sys.stdout.buffer)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
