@@ -178,10 +178,10 @@ def test_a_failed_save_is_a_problem_until_one_succeeds() -> None:
     save = bench.save(5)
     bench.hear(SaveFailed(Problem("StoreFull", "no room", "make room")))
     assert bench.life.report(()).problem == Problem("StoreFull", "no room", "make room")
-    assert bench.service.store_full
+    told = [bench.service.store_full]
     bench.hear(committed(save))
     assert bench.life.report(()).problem is None
-    assert not bench.service.store_full
+    assert [*told, bench.service.store_full] == [True, False]
     assert bench.life.report(()).newest_save == SaveRef("the new key", 5, 50)
 
 
