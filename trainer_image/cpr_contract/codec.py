@@ -41,16 +41,15 @@ def to_utf8(document: Any) -> bytes:
 
 def within_limits(document: T) -> T:
     """The document with its lists as long as a reader takes: what a process reports is bounded where it is written."""
-    longer = {
-        name: shorter
-        for name, bound in _bounds(typing.cast("Any", type(document)))
-        if (shorter := bound.shortened(getattr(document, name))) is not getattr(document, name)
-    }
-    return dataclasses.replace(document, **longer) if longer else document  # type: ignore[type-var]
+    kind: Any = type(document)
+    values = {name: getattr(document, name) for name, _ in _bounds(kind)}
+    shorter = {name: bound.shortened(values[name]) for name, bound in _bounds(kind)}
+    changed = {name: value for name, value in shorter.items() if value is not values[name]}
+    return dataclasses.replace(document, **changed) if changed else document  # type: ignore[type-var]
 
 
 @cache
-def _bounds(kind: type) -> tuple[tuple[str, AtMost], ...]:
+def _bounds(kind: Any) -> tuple[tuple[str, AtMost], ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple(
         (name, bound)
