@@ -86,12 +86,12 @@ def as_arrays(part: pa.Table) -> dict[str, Any]:
 
 
 def as_tensors(part: pa.Table) -> dict[str, Any]:
-    words = [torch.tensor(each) for each in part["words"].to_pylist()]
-    price, click = (
-        torch.tensor(part["price"].to_pylist()).double(),
-        [torch.tensor(each) for each in part["click"].to_pylist()],
-    )
-    return part.to_pydict() | {"words": words, "price": price, "click": click}
+    """Return bags and labels as lists of tensors, and prices as one."""
+    cells: dict[str, Any] = part.to_pydict()
+    for name in ("words", "click"):
+        cells[name] = [torch.tensor(each) for each in cells[name]]
+    cells["price"] = torch.tensor(cells["price"], dtype=torch.float64)
+    return cells
 
 
 @pytest.mark.parametrize("given", [as_arrays, as_tensors])
