@@ -85,8 +85,12 @@ def as_arrays(part: pa.Table) -> dict[str, Any]:
 
 
 def as_tensors(part: pa.Table) -> dict[str, Any]:
-    tensors = {name: [torch.tensor(each) for each in part[name].to_pylist()] for name in ("words", "click")}
-    return {**part.to_pydict(), **tensors, "price": torch.tensor(part["price"].to_pylist()).double()}
+    """Return bags and labels as lists of tensors, and prices as one."""
+    cells: dict[str, Any] = part.to_pydict()
+    for name in ("words", "click"):
+        cells[name] = [torch.tensor(each) for each in cells[name]]
+    cells["price"] = torch.tensor(cells["price"], dtype=torch.float64)
+    return cells
 
 
 @pytest.mark.parametrize("given", [as_arrays, as_tensors])
