@@ -110,8 +110,11 @@ def test_run_with_a_killed_pod_is_evaluated_exported_and_served_without_the_trai
 def test_run_whose_output_is_closed_saves_everything(tmp_path: Path, end: str) -> None:
     mine, its = pty.openpty() if end == "terminal" else os.pipe()
     command = (*CPRJOB, "run", str(write_job(tmp_path, 4 * EPOCHS)), "--workdir", str(tmp_path / "work"))
+    # Under nohup the tests inherit an ignored SIGHUP, and so would the command.
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with (tmp_path / "errors.txt").open("wb") as errors:
         process = subprocess.Popen(command, stdout=its, stderr=errors, start_new_session=True)
+    signal.signal(signal.SIGHUP, inherited)
     os.close(its)
     os.set_blocking(mine, False)
 
@@ -123,7 +126,7 @@ def test_run_whose_output_is_closed_saves_everything(tmp_path: Path, end: str) -
     until(trains)
     if end == "hangup":
         process.send_signal(signal.SIGHUP)
-        until(lambda: status(tmp_path)["phase"] == "Suspending")
+        until(lambda: status(tmp_path)["phase"] in {"Suspending", "Suspended"})
         process.send_signal(signal.SIGHUP)  # a terminal sends it, and so does its shell
     else:
         os.close(mine)

@@ -219,7 +219,8 @@ def _role(pid: int) -> str:
     if pid == os.getpid():
         return "cprjob"
     words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return next((role for package, role in pairwise(words) if package in _ROLE_AFTER), "peer")
+    found = (role for package, role in pairwise(words) if package in _ROLE_AFTER and role not in _ROLE_AFTER)
+    return next(found, "peer")
 
 
 def _usage_of(pid: int) -> Usage:

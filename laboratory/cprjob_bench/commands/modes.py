@@ -91,7 +91,7 @@ def with_mode(document: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
     variables = [{"name": name, "value": f"{env.SCRATCH_MOUNT}/{file}"} for name, file in files.items()]
     if mode.eager:
         variables.append({"name": EAGER, "value": "1"})
-    let_all(made, {"env": variables, "command": [sys.executable, "-m", "cprjob_bench"]})
+    let_all(made, {"env": variables, "command": [sys.executable, "-m", "cprjob_bench", "cpr_trainer"]})
     return made
 
 

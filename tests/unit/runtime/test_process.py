@@ -30,6 +30,7 @@ from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, prob
 from cpr_trainer.runtime import timing as module
 from cpr_trainer.runtime.timing import Trace
 from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError
+from support.runs import until
 
 STATUS = SaveRef("key", 3, 300)
 get = partial(httpx.get, timeout=60.0)
@@ -103,7 +104,7 @@ def test_other_pages_and_failing_ones_do_not_end_the_server(
     process.good = False
     with pytest.raises(httpx.HTTPError):
         get(f"{url}/status")
-    assert "no status now" in caplog.text
+    until(lambda: "no status now" in caplog.text)  # the connection ends before the error is logged
     process.good = True
     assert get(f"{url}/status").status_code == 200
 
