@@ -16,7 +16,7 @@ from cpr_trainer.process import loading_torch, supervised
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one role to its end and return the exit code.
 
-    A member's command names the program in whose place it runs, before its role: the operator refuses any other command.
+    The command of a member names the program in whose place it runs before its role: the operator refuses others.
     """
     options = _parser().parse_args(arguments[1:] if arguments[:1] == ["cpr_trainer"] else arguments)
     if options.role in {ROLE_TRAINER, ROLE_SHARD}:

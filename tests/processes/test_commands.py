@@ -109,7 +109,8 @@ def test_run_with_a_killed_pod_is_evaluated_exported_and_served_without_the_trai
 @pytest.mark.parametrize("end", ["pipe", "terminal", "hangup"])
 def test_run_whose_output_is_closed_saves_everything(tmp_path: Path, end: str) -> None:
     mine, its = pty.openpty() if end == "terminal" else os.pipe()
-    command = (*CPRJOB, "run", str(write_job(tmp_path, 4 * EPOCHS)), "--workdir", str(tmp_path / "work"))
+    # It trains until it is stopped: a closed pipe is noticed at the next line of output.
+    command = (*CPRJOB, "run", str(write_job(tmp_path, 100 * EPOCHS)), "--workdir", str(tmp_path / "work"))
     # Under nohup the tests inherit an ignored SIGHUP, and so would the command.
     inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with (tmp_path / "errors.txt").open("wb") as errors:
