@@ -3,12 +3,11 @@
 #
 # Versions: s3rver 3.7.1, Node.js 20.20 (any from 17 on), minio 7.2.18 (which signs the requests), Python 3.11.
 # Expected: ListObjectsV2 with max-keys=1 in a bucket of three objects lists one, says IsTruncated, and has a token.
-# Seen: InternalError. s3rver makes the token with the cipher DES, which OpenSSL 3 offers no more by default. So a
-#   bucket of more than 1,000 objects, the longest page, cannot be listed. ListObjects of version 1 has no token, and
-#   works.
+# Seen: InternalError. s3rver makes the token with the cipher DES, which OpenSSL 3 offers no more by default. A bucket
+#   of more than 1,000 objects, the longest page, cannot be listed. ListObjects of version 1 has no token, and works.
 set -euo pipefail
 folder=$(mktemp -d); server=
-trap '[ -z "$server" ] || kill "$server"; rm -rf "$folder"' EXIT
+trap '[ -z "$server" ] || { kill "$server"; wait "$server" || true; }; rm -rf "$folder"' EXIT
 npm install --silent --no-audit --no-fund --prefix "$folder/npm" s3rver@3.7.1
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet minio==7.2.18
