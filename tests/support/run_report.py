@@ -117,7 +117,9 @@ class RunReport:
         if report.failed:
             self._write(f"FAILED {report.nodeid} ({report.when})", red=True)
         if report.when == "call" or not report.passed:
-            self._outcomes.setdefault(file, Counter())[report.outcome] += 1
+            # pytest reports a failure that a test states beforehand as a skip.
+            outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
+            self._outcomes.setdefault(file, Counter())[outcome] += 1
         if report.when == "teardown":
             self._cpu_s[part(report.nodeid)] += getattr(report, "cpu_s", 0.0)
             self._ended += 1
