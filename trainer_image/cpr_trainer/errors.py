@@ -11,6 +11,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def printable(text: str, chars: int = 80) -> str:
+    """Return the beginning of a foreign text in one line, without characters that a terminal obeys."""
+    return "".join(filter(str.isprintable, " ".join(text.split())))[:chars]
+
+
 class TrainerError(Exception):
     """An error that a person can act on: a CamelCase `reason`, what happened, and a `remedy`."""
 

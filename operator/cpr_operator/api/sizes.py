@@ -121,7 +121,7 @@ _NARROW_ROWS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class StepOfTrainer:
-    """What a trainer gets and sends in a step, if ids are drawn evenly: skewed ones repeat more, and are sent once.
+    """The traffic of a trainer in a step if ids are drawn evenly. Skewed ids repeat, and cause less.
 
     rows: distinct rows. pushed_bytes: their gradients with their numbers, as replay keeps them. vectors_bytes: their
     vectors. bags: columns of lists whose length the spec does not bound; one id of each is counted.

@@ -200,7 +200,7 @@ def _scalar(node: ScalarNode) -> str | float | bool | None:
 
 
 def _plain(node: ScalarNode) -> str | float | bool | None:
-    """What text without quotes means, by the rules of go-yaml 2."""
+    """Return the value of text without quotes by the rules of go-yaml 2."""
     text: str = node.value
     if text in _WORDS:
         return _WORDS[text]

@@ -188,7 +188,6 @@ def _use_folder(document: Any, saves: Path) -> None:
 
 
 CLUSTER = "cpr/"
-HELP = "A job on the cluster (cpr/NAME), or a YAML file with a CPRJob."
 
 
 def is_on_cluster(source: str | None) -> bool:

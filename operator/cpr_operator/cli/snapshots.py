@@ -42,7 +42,7 @@ _SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://ho
 class Source:
     """A store, and the job in it if one is named.
 
-    Of the job's status: its phase, forks, the step of its newest anchor, and why its saves are degraded, if they are.
+    The job's status gives its phase, forks, the step of its newest anchor, and the reason if its saves are degraded.
     Without a status the phase is None.
     """
 

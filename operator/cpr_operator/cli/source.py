@@ -32,7 +32,7 @@ def find_job(source: str | None, workdir: Path | None, where: Where) -> dict[str
 def find_events(
     job: Mapping[str, Any], source: str | None, workdir: Path | None, where: Where
 ) -> tuple[EventLine, ...]:
-    """What the operator said about a job that `find_job` found, oldest first; of a job in a file nothing is known.
+    """Return the events of a job that `find_job` found, oldest first; a job in a file has none.
 
     Raises AnswerError.
     """

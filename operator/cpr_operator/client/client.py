@@ -150,7 +150,7 @@ class Client:
         return (follow_log if follow else read_log)(self._connection, member, span)
 
     def events(self, name: str) -> tuple[Event, ...]:
-        """What the operator said about the job, oldest first. Kubernetes keeps events for an hour."""
+        """Return the events of the job, oldest first. Kubernetes keeps events for an hour."""
         job = self.get(name)
         return events_of(self._connection.events(self.namespace, name), job.uid)
 

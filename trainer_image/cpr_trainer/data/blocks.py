@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
-from cpr_trainer.errors import DataError, TrainerError
+from cpr_trainer.errors import DataError, TrainerError, printable
 from cpr_trainer.store import Version
 
 _MOST_LETTERS = 300
@@ -109,6 +109,5 @@ def reading(uri: str, remedy: str) -> Iterator[None]:
     except Exception as error:
         if is_outage(error):
             raise
-        first_line = str(error).partition("\n")[0][:_MOST_LETTERS]
-        cause = "".join(filter(str.isprintable, first_line)).rstrip(".") or type(error).__name__
+        cause = printable(str(error).partition("\n")[0], _MOST_LETTERS).rstrip(".") or type(error).__name__
         raise DataError(f"{uri} cannot be read to its end: {cause}.", remedy) from error

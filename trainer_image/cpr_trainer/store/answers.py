@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import urllib3
 
+from cpr_trainer.errors import printable
 from cpr_trainer.store.protocol import (
     BucketMissingError,
     ChangedError,
@@ -51,7 +52,7 @@ _READS = frozenset({"GET", "HEAD"})
 _LONGEST_PAUSE_S = 10.0
 #: An error's document is read so far. S3's have a few hundred bytes.
 _DOCUMENT_BYTES = 64 << 10
-_EXCERPT_CHARS, _MESSAGE_CHARS = 80, 300
+_MESSAGE_CHARS = 300
 #: Headers that every request has, or that change nothing of what a server must be able to do.
 _PLAIN = frozenset({"Content-MD5"})
 
@@ -148,7 +149,7 @@ def refusal(request: Request, response: urllib3.BaseHTTPResponse) -> StoreError:
 def answer_in(error: ET.Element, status: int, headers: Mapping[str, str]) -> Answer:
     """Return what an `Error` element of S3 says."""
     code, message = error.findtext("{*}Code"), error.findtext("{*}Message") or ""
-    return Answer(status, None if code is None else _printable(code), _printable(message, _MESSAGE_CHARS), headers)
+    return Answer(status, None if code is None else printable(code), printable(message, _MESSAGE_CHARS), headers)
 
 
 def meaning(request: Request, answer: Answer) -> StoreError:
@@ -212,7 +213,7 @@ def _too_large(_: Request, answer: Answer) -> StoreError:
 
 
 def _redirected(request: Request, answer: Answer) -> StoreError:
-    place, region = (_printable(answer.headers.get(each, "")) for each in ("Location", "x-amz-bucket-region"))
+    place, region = (printable(answer.headers.get(each, "")) for each in ("Location", "x-amz-bucket-region"))
     return StoreUnreachableError(
         f"The store redirects requests for bucket {request.bucket} ({answer.said})"
         f"{f' to {place}' if place else ''}{f', region {region}' if region else ''}.",
@@ -244,8 +245,8 @@ _MEANINGS: tuple[tuple[frozenset[str], frozenset[int], Callable[[Request, Answer
 
 def _foreign(request: Request, response: urllib3.BaseHTTPResponse, data: bytes) -> StoreError:
     """Return the error for an answer that no S3 store gives, such as the page of a proxy."""
-    kind = _printable(response.headers.get("Content-Type", "no type"))
-    excerpt = _printable(data[: 4 * _EXCERPT_CHARS].decode(errors="replace"))
+    kind = printable(response.headers.get("Content-Type", "no type"))
+    excerpt = printable(data[:_MESSAGE_CHARS].decode(errors="replace"))
     return StoreUnreachableError(
         f"{request.endpoint} does not answer as an S3 store: HTTP status {response.status}, {kind}, {excerpt!r}.",
         f"Check {request.field}.endpoint, and whether a proxy or a login page is in the way.",
@@ -261,11 +262,6 @@ def _parsed(data: bytes) -> ET.Element | None:
 
 def _tag(element: ET.Element) -> str:
     return element.tag.rpartition("}")[2]
-
-
-def _printable(text: str, chars: int = _EXCERPT_CHARS) -> str:
-    """Return the beginning of a foreign text, without what a terminal would obey."""
-    return "".join(each for each in " ".join(text.split()) if each.isprintable())[:chars]
 
 
 def _pause_s(headers: Mapping[str, str]) -> float:
