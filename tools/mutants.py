@@ -64,7 +64,7 @@ INVARIANTS = {
     5: "effects:rosters effects:stamped controller:Controller._write controller:Controller._create",
     6: "members:begins_incident members:_entered apply_reports:_settle_shard",
     7: "service:Service._apply service:Service._is_next exchange:Exchange.push",
-    8: "lifecycle:succeed lifecycle:complete lifecycle:with_result apply_reports:result_of",
+    8: "lifecycle:succeed lifecycle:complete lifecycle:with_result results:result_of",
     9: "silence:judge silence:_accusers silence:_by_enough observe:_silent observe:_unharmed",
     10: "rate:Ration._has_room rate:Ration._may_hold rate:Ration._serve worker:Workers._begin",
     11: "outbox:Outbox.acknowledge outbox:Outbox.rewind ring:Ring.take ring:Ring.last_to_go",

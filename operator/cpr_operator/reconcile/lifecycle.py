@@ -22,13 +22,7 @@ from cpr_operator.api.status import (
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.description import not_spoken, version_of
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
-from cpr_operator.reconcile.apply_reports import (
-    final_anchor,
-    result_of,
-    with_shown,
-    with_termination_message,
-    with_total,
-)
+from cpr_operator.reconcile.apply_reports import with_shown, with_total
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.deadlines import (
     EXCEEDED,
@@ -56,6 +50,7 @@ from cpr_operator.reconcile.pass_ import (
     PodDelete,
 )
 from cpr_operator.reconcile.plan import planned
+from cpr_operator.reconcile.results import final_anchor, result_of, with_termination_message
 
 #: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0

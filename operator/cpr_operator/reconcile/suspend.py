@@ -17,7 +17,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.apply_reports import result_of, with_anchor, with_termination_message
+from cpr_operator.reconcile.apply_reports import with_anchor
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.lifecycle import starting, succeed
@@ -29,6 +29,7 @@ from cpr_operator.reconcile.plan import after_failure, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
 from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.resize import resize, resizing, trainers_aligned
+from cpr_operator.reconcile.results import result_of, with_termination_message
 from cpr_operator.recovery.decide import (
     FailJob,
     Loss,

@@ -21,14 +21,9 @@ from cpr_operator.api.status import (
     Trainer,
 )
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.reconcile.apply_reports import (
-    restorable,
-    result_of,
-    with_anchor,
-    with_shown,
-    with_termination_message,
-)
+from cpr_operator.reconcile.apply_reports import restorable, with_anchor, with_shown
 from cpr_operator.reconcile.pass_ import Done
+from cpr_operator.reconcile.results import result_of, with_termination_message
 from simulation.control_plane.workload import spec
 
 SPEC = parse_spec(spec())
