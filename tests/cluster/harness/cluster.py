@@ -137,8 +137,7 @@ class Cluster:
 
     @contextmanager
     def newer_operator(self) -> Iterator[None]:
-        """Upgrade the release to an operator of the next contract version, and in the end take it back."""
-        self.have("operator-next")
+        """Upgrade the release to the image of `have("operator-next")`, and in the end take it back."""
         self.release.upgrade("localhost/cprjob-operator-next")
         self.wait_operator()
         try:

@@ -29,6 +29,7 @@ def test_operator_of_the_next_contract_version_goes_on_with_the_job_and_so_does_
 ) -> None:
     run = Run.endless(space, "upgraded")
     before = versions(run)
+    cluster.have("operator-next")
     with cluster.newer_operator():
         assert cluster.operator_images() == {"localhost/cprjob-operator-next:dev"}
         run.recover_from("the first loss", delete(run, 0))
