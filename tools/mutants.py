@@ -43,7 +43,7 @@ AREAS = {
     "recovery": ("/recovery/|reconcile/recover", "simulation|killed_members|losses|restarts"),
     "ledger": ("cpr_operator/ledger|reconcile/members", "simulation|killed_members|losses"),
     "replay": (
-        "exchange/(outbox|ring|segments)|shard/(catch_up|losses|pushes)|cpr_trainer/trainer/kept|reconcile/replay",
+        "exchange/(outbox|ring|segments)|shard/(catch_up|losses|pushes)|cpr_trainer/trainer/resume|reconcile/replay",
         "simulation|killed_members|several|losses|restarts",
     ),
     "parity": ("/parity/|shard/redundancy", "simulation|killed_members"),

@@ -27,7 +27,7 @@ from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import read_job
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
-from cpr_trainer.trainer.feed import Feed
+from cpr_trainer.trainer.prefetch import Feed
 from cprjob_bench.roles.single import Tables
 
 #: The tables of this process, if it is a server, and what keeps two pushes from the same row.

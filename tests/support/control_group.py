@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.trainer.group.follower import Follower
-from cpr_trainer.trainer.group.leader import Leader
-from cpr_trainer.trainer.group.lobby import Hearing, Lobby
-from cpr_trainer.trainer.group.meeting import NO_STATE
-from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.allreduce.group_follower import Follower
+from cpr_trainer.trainer.allreduce.group_leader import Leader
+from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from support.patience import attend
 
 HOST = "127.0.0.1"

@@ -13,7 +13,7 @@ from cpr_contract.reports import BestEvaluation, GroupScores, HeldOutScores, Tra
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_operator.metrics import Metrics as OperatorMetrics
 from cpr_trainer.shard.metrics import Metrics as ShardMetrics
-from cpr_trainer.trainer.board import Board, ReportCollector
+from cpr_trainer.trainer.status import Board, ReportCollector
 
 #: What Prometheus adds to what a pod says: its own labels of a target, and those of the chart's monitors.
 OF_TARGETS = frozenset({"namespace", "pod"})

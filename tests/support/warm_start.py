@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.keeper", "cpr_trainer.shard.keeper"])
+_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.supervisor", "cpr_trainer.shard.keeper"])
 #: Read when torch is loaded: threads of its forks sleep while they wait.
 _LOADED_WITH = {
     "OMP_NUM_THREADS": "1",
@@ -67,7 +67,7 @@ def run_held(arguments: list[str]) -> int:
     While it stands it follows rosters, and ends if it is told to.
     """
     from cpr_trainer.trainer.interrupts import SLICE_S  # noqa: PLC0415 -- in the process alone
-    from cpr_trainer.trainer.stepper import Stepper  # noqa: PLC0415
+    from cpr_trainer.trainer.step import Stepper  # noqa: PLC0415
 
     train, take_step, last = Stepper.train, Stepper._step, Path(os.environ[HELD_AT])
     goals: list[Callable[[], int]] = []

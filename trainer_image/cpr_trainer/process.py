@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     match options.role:
         case "trainer":
             with _loading():
-                from cpr_trainer.trainer.keeper import run as train
+                from cpr_trainer.trainer.supervisor import run as train
 
             return train(Environment.read(environ), threads(environ))
         case "shard":

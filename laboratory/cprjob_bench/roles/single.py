@@ -28,7 +28,7 @@ from cpr_trainer.tables.optimizers import Assignment, state_widths
 from cpr_trainer.tables.segments import Seeding
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
-from cpr_trainer.trainer.feed import Feed
+from cpr_trainer.trainer.prefetch import Feed
 
 # The tables of a process without CPRJob, and their optimizers in torch: the equations of `tables.optimizers`.
 #

@@ -1,6 +1,6 @@
 """A stand-in for the trainers: the real exchange, and around it the order of a step, without a dense network.
 
-As `trainer/loop.py` and `trainer/stepper.py` have it: meet, push what is missing, then look up, agree, push, step after
+As `trainer/loop.py` and `trainer/step.py` have it: meet, push what is missing, then look up, agree, push, step after
 step, and at the end wait for the last cut.
 """
 
@@ -21,7 +21,7 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.anchor.committer import CutSchedule
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsAwayError
 from cpr_trainer.tables.memory import KeptFile
-from cpr_trainer.trainer.group.meeting import missing_steps
+from cpr_trainer.trainer.allreduce.meeting import missing_steps
 from simulation.data_plane.clock import Process, Scheduler
 from simulation.data_plane.network import close_all
 from support.shard_job import KEY
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SLICE_S = 0.05
-#: Pushes are kept in so much of the memory for them: a save is due (`trainer/leading.py`).
+#: Pushes are kept in so much of the memory for them: a save is due (`trainer/save_coordinator.py`).
 _FULL = 0.75
 
 
@@ -75,7 +75,7 @@ class RolledBackError(Exception):
 
 @dataclass
 class ResumeState:
-    """State of a trainer's process in its supervisor, from which the next process resumes: see `trainer/kept.py`."""
+    """State of a trainer's process in its supervisor, from which the next process resumes: see `trainer/resume.py`."""
 
     generation: int
     done: int
@@ -206,7 +206,7 @@ class Trainer:
         self._keep(self.exchange.standing())
 
     def _heal(self) -> None:
-        """Cut soon, because a new trainer keeps no earlier pushes (`trainer/leading.py`)."""
+        """Cut soon, because a new trainer keeps no earlier pushes (`trainer/save_coordinator.py`)."""
         if self.workload.job.replay_bytes and self.done > 0 and self._schedule.announced <= self.done:
             self._schedule.hasten()
 

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from cpr_contract.reports import SaveRef
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import StatusServer, status_server
-from cpr_trainer.trainer.group import channel
-from cpr_trainer.trainer.group.frames import Frame, Kind, header_of
-from cpr_trainer.trainer.group.lobby import Lobby
+from cpr_trainer.trainer.allreduce import transport
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind, header_of
+from cpr_trainer.trainer.allreduce.listener import Lobby
 
 HOST = "127.0.0.1"
 
@@ -39,7 +39,7 @@ def test_status_server_cuts_off_a_client_that_sends_byte_by_byte(monkeypatch: py
 
 
 def test_lobby_cuts_off_a_stranger_that_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(transport, "_HANDSHAKE_S", 0.5)
     lobby = Lobby(Identity("job", "trainer", 0, 1, 0), b"key", HOST, 0, silence_s=5)
     lobby.start()
     try:

@@ -22,7 +22,7 @@ from cpr_trainer.data.inspect import inspect_job
 from cpr_trainer.data.own import BLOCK_ROWS, OwnFormat
 from cpr_trainer.data.source import Find, open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.trainer.pinning import Pinning
+from cpr_trainer.trainer.frozen_inputs import Pinning
 from support.bag_data import COLUMNS, TABLES, as_table, bag_clicks, write_bags
 from support.memory_store import MemoryStore
 from support.table_data import FILES, everything, model_of, read

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpr_contract.choices import DenseSync
-from cpr_trainer.trainer.shadow.averaging import blend, combiner_of, mean
+from cpr_trainer.trainer.async_sync.averaging import blend, combiner_of, mean
 
 SIZE, TRAINERS, ROUNDS = 7, 3, 40
 RATE = 0.1

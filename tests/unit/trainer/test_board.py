@@ -18,8 +18,8 @@ from cpr_contract.reports import (
     TrainerState,
 )
 from cpr_contract.roster import Counters
-from cpr_trainer.trainer.board import Board, ReportCollector
 from cpr_trainer.trainer.progress import Minute, line
+from cpr_trainer.trainer.status import Board, ReportCollector
 
 EVALUATION = HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25)
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cpr_trainer.trainer.group.collective import Collective
-from cpr_trainer.trainer.group.proof import Pairs
-from cpr_trainer.trainer.group.rendezvous import Entries, Entry
+from cpr_trainer.trainer.allreduce.auth import Pairs
+from cpr_trainer.trainer.allreduce.collective import Collective
+from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
 from cpr_trainer.trainer.interrupts import GroupBroken
 from support.patience import attend
 

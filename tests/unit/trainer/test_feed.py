@@ -13,7 +13,7 @@ from cpr_trainer.data.batch import Batch
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
+from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
 
 _PLACEMENT = Placement((7, 5), shards=3)
 _TABLES = len(_PLACEMENT.rows_per_table)

@@ -17,16 +17,16 @@ from cpr_contract.model import ModelSpec
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
 from cpr_trainer.tables.memory import KeptFile, Kind
-from cpr_trainer.trainer.group.meeting import NO_STATE
-from cpr_trainer.trainer.kept import Kept, Left, Told
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
+from cpr_trainer.trainer.resume import Kept, Left, Told
 from cpr_trainer.trainer.scores import ScoredSlice
 from cpr_trainer.trainer.state import DenseState
 from support.killed_lines import killed_at
 from support.local_job import small_job
 
 SAMPLES, SHARDS, GENERATION = 1_000, 2, 3
-FILES = ("unit/trainer/test_kept.py", "trainer/kept.py", "trainer/page.py", "trainer/state.py")
+FILES = ("unit/trainer/test_kept.py", "trainer/resume.py", "trainer/page.py", "trainer/state.py")
 EVALUATION = HeldOutScores(3, 300, 50, 0.7, 0.4, None, 1.0)
 
 

@@ -13,10 +13,10 @@ import pytest
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.trainer.group import channel
-from cpr_trainer.trainer.group.channel import Channel
-from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.lobby import Lobby
+from cpr_trainer.trainer.allreduce import transport
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind
+from cpr_trainer.trainer.allreduce.listener import Lobby
+from cpr_trainer.trainer.allreduce.transport import Channel
 from support.descriptors import no_descriptors_left
 
 HOST = "127.0.0.1"
@@ -52,7 +52,7 @@ def is_admitted(caller: Channel) -> bool:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a proof may come late."""
-    monkeypatch.setattr(channel, "_HANDSHAKE_S", 60.0)
+    monkeypatch.setattr(transport, "_HANDSHAKE_S", 60.0)
 
 
 @pytest.mark.usefixtures("patient")

@@ -17,12 +17,12 @@ from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.store import open_store
-from cpr_trainer.trainer.board import Board
-from cpr_trainer.trainer.group.solo import Solo
+from cpr_trainer.trainer.allreduce.solo import Solo
+from cpr_trainer.trainer.frozen_inputs import Pinning
 from cpr_trainer.trainer.interrupts import Attend, RosterChanged
 from cpr_trainer.trainer.loop import Loop
-from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.status import Board
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 
 #: Called where a network is built, which takes its time.

@@ -11,9 +11,9 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, StoreUnsuitableError
-from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.interrupts import RosterChanged
-from cpr_trainer.trainer.patience import Reading, insist
+from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.store_retry import Reading, insist
 
 
 def board() -> Board:

@@ -23,9 +23,9 @@ from cpr_trainer.data.source import Find, FindVocabularies, open_dataset
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
-from cpr_trainer.trainer import pinning as pinning_module
+from cpr_trainer.trainer import frozen_inputs as pinning_module
+from cpr_trainer.trainer.frozen_inputs import Pinning
 from cpr_trainer.trainer.interrupts import Terminated
-from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.workers import Workers
 from support.fake_s3 import BUCKET, FakeS3
 from support.memory_store import MemoryStore

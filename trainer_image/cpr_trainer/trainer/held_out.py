@@ -24,10 +24,10 @@ from cpr_trainer.exchange import Exchange
 from cpr_trainer.group_scores import Grouped
 from cpr_trainer.model.entrypoint import set_training, start
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
-from cpr_trainer.trainer.patience import Reading
+from cpr_trainer.trainer.prefetch import Slice, Vectors, slice_of
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
+from cpr_trainer.trainer.store_retry import Reading
 
 
 class HeldOut:

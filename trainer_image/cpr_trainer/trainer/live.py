@@ -8,8 +8,8 @@ from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.trainer.group.protocol import Group
-from cpr_trainer.trainer.leading import Leading
+from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.save_coordinator import Leading
 
 _WAITING = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.MEETING, TrainerState.FINISHING})
 

@@ -21,20 +21,20 @@ from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff
 from cpr_trainer.store import StoreError
-from cpr_trainer.trainer.board import Board
-from cpr_trainer.trainer.feed import Feed
-from cpr_trainer.trainer.group.meeting import NO_STATE, missing_steps
-from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE, missing_steps
+from cpr_trainer.trainer.barriers import Stops
+from cpr_trainer.trainer.control import Watch
+from cpr_trainer.trainer.initial_state import Starter
 from cpr_trainer.trainer.interrupts import SLICE_S, GroupBroken, Interruption, RosterChanged
-from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.page import Page
-from cpr_trainer.trainer.patience import insist
+from cpr_trainer.trainer.prefetch import Feed
+from cpr_trainer.trainer.save_coordinator import Leading
 from cpr_trainer.trainer.setup import Setup
-from cpr_trainer.trainer.start import Starter
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.stepper import Stepper
-from cpr_trainer.trainer.stops import Stops
-from cpr_trainer.trainer.watch import Watch
+from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.step import Stepper
+from cpr_trainer.trainer.store_retry import insist
 
 _LOG = logging.getLogger(__name__)
 

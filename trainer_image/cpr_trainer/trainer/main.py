@@ -32,24 +32,24 @@ from cpr_trainer.runtime import (
 )
 from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
 from cpr_trainer.tables.memory import KeptFile
-from cpr_trainer.trainer.board import Board, ReportCollector
-from cpr_trainer.trainer.group.follower import Follower
-from cpr_trainer.trainer.group.leader import Leader
-from cpr_trainer.trainer.group.lobby import Hearing, Lobby
-from cpr_trainer.trainer.group.protocol import Group
-from cpr_trainer.trainer.group.solo import Solo
+from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.allreduce.group_follower import Follower
+from cpr_trainer.trainer.allreduce.group_leader import Leader
+from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.solo import Solo
+from cpr_trainer.trainer.async_sync.async_groups import ShadowFollower, ShadowLeader
+from cpr_trainer.trainer.control import Watch
+from cpr_trainer.trainer.frozen_inputs import Pinning
 from cpr_trainer.trainer.interrupts import Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import Loop, MakeGroup
 from cpr_trainer.trainer.page import Page
-from cpr_trainer.trainer.patience import insist
-from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.setup import Setup, begins
-from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
+from cpr_trainer.trainer.status import Board, ReportCollector
+from cpr_trainer.trainer.store_retry import insist
 from cpr_trainer.trainer.trackers import read_trackers
 from cpr_trainer.trainer.tracking import tracking
-from cpr_trainer.trainer.watch import Watch
 
 _LOG = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store
 from cpr_trainer.trainer.early_stop import next_evaluation
+from cpr_trainer.trainer.frozen_inputs import Pinning
 from cpr_trainer.trainer.measuring import find_workers
-from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.workers import Workers
 from cprjob_serving.vocabulary import Vocabulary

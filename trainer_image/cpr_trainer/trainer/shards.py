@@ -11,11 +11,11 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.trainer.board import Board
-from cpr_trainer.trainer.feed import Vectors
+from cpr_trainer.trainer.control import Watch
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.prefetch import Vectors
+from cpr_trainer.trainer.status import Board
 from cpr_trainer.trainer.values import as_array
-from cpr_trainer.trainer.watch import Watch
 
 T = TypeVar("T")
 

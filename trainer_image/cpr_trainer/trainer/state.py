@@ -17,10 +17,10 @@ from cpr_trainer.checkpoint.restore.by_name import DenseParts, map_dense
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.dense_optimizer import state_kind
 from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE
+from cpr_trainer.trainer.async_sync.averaging_state import Desk
 from cpr_trainer.trainer.early_stop import Verdict
-from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
-from cpr_trainer.trainer.shadow.desk import Desk
 
 _EVALUATION, _LOST, _STEPS, _VERDICT = "evaluation", "lost", "steps", "verdict"
 

@@ -12,11 +12,11 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from cpr_trainer.trainer.group.channel import Channel, Inbox, Received
-from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.meeting import NO_STATE, Hello
-from cpr_trainer.trainer.shadow.averaging import Combiner, mean
-from cpr_trainer.trainer.shadow.desk import Desk, pack_target, unpack_scores
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello
+from cpr_trainer.trainer.allreduce.transport import Channel, Inbox, Received
+from cpr_trainer.trainer.async_sync.averaging import Combiner, mean
+from cpr_trainer.trainer.async_sync.averaging_state import Desk, pack_target, unpack_scores
 
 _TURN_S = 0.01
 #: How long a round waits for a copy after the first one came.

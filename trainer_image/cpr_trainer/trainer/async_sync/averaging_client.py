@@ -13,12 +13,12 @@ from torch import Tensor
 
 from cpr_contract.codec import to_json
 from cpr_contract.roster import Peer
-from cpr_trainer.trainer.group.channel import Channel, Inbox
-from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.lobby import Hearing, Lobby
-from cpr_trainer.trainer.group.meeting import Hello
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind
+from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.meeting import Hello
+from cpr_trainer.trainer.allreduce.transport import Channel, Inbox
+from cpr_trainer.trainer.async_sync.averaging_state import Desk, pack_scores, unpack_target
 from cpr_trainer.trainer.interrupts import Finished, Superseded
-from cpr_trainer.trainer.shadow.desk import Desk, pack_scores, unpack_target
 
 _TURN_S = 0.01
 

@@ -13,18 +13,18 @@ from torch import Tensor
 from cpr_contract.choices import DenseSync
 from cpr_contract.codec import to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.group.channel import Channel
-from cpr_trainer.trainer.group.follower import Follower, leader_of
-from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.leader import Leader, part
-from cpr_trainer.trainer.group.lobby import Hearing, Lobby
-from cpr_trainer.trainer.group.meeting import NO_STATE, Form, Hello
-from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind
+from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
+from cpr_trainer.trainer.allreduce.group_follower import Follower, leader_of
+from cpr_trainer.trainer.allreduce.group_leader import Leader, part
+from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Form, Hello
+from cpr_trainer.trainer.allreduce.transport import Channel
+from cpr_trainer.trainer.async_sync.averaging import combiner_of
+from cpr_trainer.trainer.async_sync.averaging_client import Spoke
+from cpr_trainer.trainer.async_sync.averaging_server import Hub
+from cpr_trainer.trainer.async_sync.averaging_state import Desk, ScoreDelta
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend
-from cpr_trainer.trainer.shadow.averaging import combiner_of
-from cpr_trainer.trainer.shadow.desk import Desk, ScoreDelta
-from cpr_trainer.trainer.shadow.hub import Hub
-from cpr_trainer.trainer.shadow.spoke import Spoke
 from cpr_trainer.trainer.state import DenseState
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cpr_trainer.trainer.shadow.averaging import blend
+from cpr_trainer.trainer.async_sync.averaging import blend
 
 #: A trainer offers its next copy after so many steps: averaging costs less than a step then.
 GAP_STEPS = 4

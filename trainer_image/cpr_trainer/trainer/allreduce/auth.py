@@ -24,7 +24,7 @@ from cpr_trainer.exchange.handshake import (
     Initiator,
     Responder,
 )
-from cpr_trainer.trainer.group.frames import Frame, Kind, ProtocolError, receive_frame, send_frame
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind, ProtocolError, receive_frame, send_frame
 
 #: Of a nonce, and of a proof.
 PAIR_BYTES = 32

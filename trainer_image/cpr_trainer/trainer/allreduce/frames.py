@@ -37,7 +37,7 @@ class Kind(enum.IntEnum):
     REFUSED = 9  # leader: a newer incarnation of you is in my roster
     PROVE = 10  # either: a document of the handshake
     ENTRY = 14  # follower: its `Entry` of the rendezvous. leader: the `Entries` of all
-    # The rest without lockstep (`trainer.shadow`):
+    # The rest without lockstep (`trainer.async_sync`):
     COPY = 11  # follower: its dense parameters after `step`
     TARGET = 12  # leader: what to blend towards, and every rank's steps
     SCORES = 13  # follower: what it scored up to `step`. leader: so much of yours came, or the scores of all

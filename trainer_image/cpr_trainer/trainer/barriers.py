@@ -17,14 +17,14 @@ from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, is_even
 from cpr_trainer.store import Store
-from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.early_stop import Verdict
-from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import Attend
-from cpr_trainer.trainer.leading import Leading
-from cpr_trainer.trainer.patience import attend_for_a_slice, insist
+from cpr_trainer.trainer.save_coordinator import Leading
 from cpr_trainer.trainer.setup import Setup
-from cpr_trainer.trainer.stepper import Stepper
+from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.step import Stepper
+from cpr_trainer.trainer.store_retry import attend_for_a_slice, insist
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import Reception, connect, listen
-from cpr_trainer.trainer.group.channel import Authenticate, Channel, Inbox
-from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.proof import Pairs, introduce, welcome
+from cpr_trainer.trainer.allreduce.auth import Pairs, introduce, welcome
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind
+from cpr_trainer.trainer.allreduce.transport import Authenticate, Channel, Inbox
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
 from cpr_trainer.checkpoint.restore.dense import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.vocabularies import check_vocabularies
-from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.interrupts import Attend
-from cpr_trainer.trainer.patience import attend_for_a_slice, insist
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
+from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.store_retry import attend_for_a_slice, insist
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from time import sleep
 from torch import Tensor
 
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.group.meeting import NO_STATE
-from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend
 
 

@@ -9,23 +9,23 @@ from time import monotonic
 from cpr_trainer.access import Rows
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.compute import Computed, compute
+from cpr_trainer.trainer.control import Watch
 from cpr_trainer.trainer.crew import Crew
-from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
-from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.held_out import HeldOut
-from cpr_trainer.trainer.kept import Kept, Told
-from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.pace import Pace
 from cpr_trainer.trainer.page import Page
-from cpr_trainer.trainer.patience import Reading
+from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
 from cpr_trainer.trainer.progress import Minute, line
+from cpr_trainer.trainer.resume import Kept, Told
+from cpr_trainer.trainer.save_coordinator import Leading
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.watch import Watch
+from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.store_retry import Reading
 
 _LOG = logging.getLogger(__name__)
 

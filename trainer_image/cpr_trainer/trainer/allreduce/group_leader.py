@@ -9,13 +9,13 @@ from torch import Tensor
 
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.group.channel import Channel, Received
-from cpr_trainer.trainer.group.collective import TIMEOUT, Collective
-from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.lobby import Hearing, Lobby
-from cpr_trainer.trainer.group.meeting import Form, Hello, Meeting, decide_meeting
-from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
-from cpr_trainer.trainer.group.rendezvous import Entries, Entry
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective
+from cpr_trainer.trainer.allreduce.frames import Frame, Kind
+from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
+from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.meeting import Form, Hello, Meeting, decide_meeting
+from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
+from cpr_trainer.trainer.allreduce.transport import Channel, Received
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
 
 _PARTING_S = 2.0

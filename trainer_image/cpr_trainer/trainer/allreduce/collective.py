@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from cpr_trainer.trainer.group.proof import PAIR_BYTES, Pairs
-from cpr_trainer.trainer.group.rendezvous import Rendezvous, Trade
+from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, Pairs
+from cpr_trainer.trainer.allreduce.rendezvous import Rendezvous, Trade
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
 
 #: torch's own stubs leave out the classes below the default group.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
 
-from cpr_trainer.trainer.group.frames import Frame, receive_frame, send_frame
+from cpr_trainer.trainer.allreduce.frames import Frame, receive_frame, send_frame
 
 #: Proves the job's key to the other side of a fresh connection, and asks for its proof, until a point of `monotonic`.
 #: Raises OSError if it fails.

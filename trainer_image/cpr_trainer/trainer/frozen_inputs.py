@@ -21,7 +21,7 @@ from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
 from cpr_trainer.trainer.interrupts import Attend
-from cpr_trainer.trainer.patience import attend_for_a_slice
+from cpr_trainer.trainer.store_retry import attend_for_a_slice
 from cpr_trainer.trainer.workers import Workers
 
 _LOG = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import StoreError
-from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.status import Board
 
 T = TypeVar("T")
 
