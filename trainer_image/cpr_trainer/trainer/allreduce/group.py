@@ -42,7 +42,7 @@ class Group(Protocol):
     """Trainers of one (group, generation).
 
     All methods but `absent` and `silent` are for the main thread; they wait in slices and raise what `attend` raises,
-    and GroupBroken when a member is lost: `meet` again then. Without lockstep (`trainer.async_sync`) they wait for nobody.
+    and GroupBroken when a member is lost: `meet` again then. Without lockstep (`async_sync`) they wait for nobody.
     """
 
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
