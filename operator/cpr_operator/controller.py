@@ -58,7 +58,7 @@ from cpr_operator.reconcile import (
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
 from cpr_operator.reconcile.observe import ends_untold, leader_report, unexplained
-from cpr_operator.reconcile.pass_ import EventReason
+from cpr_operator.reconcile.types import EventReason
 from cpr_operator.roster_delivery import sealer, send_rosters, write_recorded, write_rosters
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 

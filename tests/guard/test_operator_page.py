@@ -8,7 +8,7 @@ import pytest
 
 from cpr_operator.api.status import ConditionType, Phase
 from cpr_operator.reconcile.conditions import STORE_PROBLEMS
-from cpr_operator.reconcile.pass_ import EventReason
+from cpr_operator.reconcile.types import EventReason
 from support.metric_names import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,7 +8,7 @@ from typing import Any
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.views import PodView
-from cpr_operator.reconcile.pass_ import Outcome, PassInput
+from cpr_operator.reconcile.types import Outcome, PassInput
 
 
 def pod_of(seen: PassInput, name: str) -> PodView:

@@ -16,16 +16,6 @@ from cpr_operator.desired.pod import PodPlan, grace_s
 from cpr_operator.desired.workload import digest_of, workload
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import outcome
-from cpr_operator.reconcile.pass_ import (
-    CreateWorkload,
-    DeleteWorkload,
-    Draft,
-    EventReason,
-    Outcome,
-    PassInput,
-    WorkloadChange,
-    WorkloadStatus,
-)
 from cpr_operator.reconcile.queue import (
     RESERVED,
     Admitted,
@@ -39,6 +29,16 @@ from cpr_operator.reconcile.queue import (
     true_condition,
     uses_quota,
     with_changed,
+)
+from cpr_operator.reconcile.types import (
+    CreateWorkload,
+    DeleteWorkload,
+    EventReason,
+    Outcome,
+    PassInput,
+    ReconcileState,
+    WorkloadChange,
+    WorkloadStatus,
 )
 
 #: Evictions after which Kueue queues a Workload again at once. After others it does so when their cause is over.
@@ -87,30 +87,30 @@ def must_wait(observed: PassInput) -> Waits | Evicted | None:
 
 def await_quota(observed: PassInput, verdict: Waits | Evicted) -> Outcome:
     """Create no pods before the job is admitted."""
-    draft = Draft(observed, observed.before)
-    draft = set_conditions(draft, ConditionUpdate(RESERVED, "False", verdict.reason, verdict.message))
-    if _has_news(observed.before, draft.status):
+    state = ReconcileState(observed, observed.before)
+    state = set_conditions(state, ConditionUpdate(RESERVED, "False", verdict.reason, verdict.message))
+    if _has_news(observed.before, state.status):
         key = f"queued-{verdict.reason}-{observed.job.generation}-{observed.before.counters.group}"
-        draft = draft.to(draft.status, Event("Normal", EventReason.QUEUED, verdict.message, key))
-    return replace(outcome(draft), wake_after_s=observed.timing.running_s)
+        state = state.to(state.status, Event("Normal", EventReason.QUEUED, verdict.message, key))
+    return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
-def with_quota(draft: Draft) -> Draft:
-    """The draft of a job that starts or resumes, with the condition that says by which quota."""
-    runtime = draft.status.runtime
+def with_quota(state: ReconcileState) -> ReconcileState:
+    """The state of a job that starts or resumes, with the condition that says by which quota."""
+    runtime = state.status.runtime
     if runtime is None or runtime.quota is None:
-        return draft
+        return state
     message = f"{runtime.quota.cluster_queue} admitted the job"
-    event = Event("Normal", EventReason.ADMITTED, message, f"admitted-{draft.status.counters.group}")
-    return set_conditions(draft.to(draft.status, event), ConditionUpdate(RESERVED, "True", "Admitted", message))
+    event = Event("Normal", EventReason.ADMITTED, message, f"admitted-{state.status.counters.group}")
+    return set_conditions(state.to(state.status, event), ConditionUpdate(RESERVED, "True", "Admitted", message))
 
 
-def without_quota(draft: Draft) -> Draft:
-    """The draft of a job that stops, with the condition that says so once its pods are gone."""
-    held = any(c.type == RESERVED and c.status == "True" for c in draft.status.conditions)
-    if not held or draft.status.phase != "Suspended":
-        return draft
-    return set_conditions(draft, ConditionUpdate(RESERVED, "False", "Suspended", "the job has no pods"))
+def without_quota(state: ReconcileState) -> ReconcileState:
+    """The state of a job that stops, with the condition that says so once its pods are gone."""
+    held = any(c.type == RESERVED and c.status == "True" for c in state.status.conditions)
+    if not held or state.status.phase != "Suspended":
+        return state
+    return set_conditions(state, ConditionUpdate(RESERVED, "False", "Suspended", "the job has no pods"))
 
 
 def workload_change(observed: PassInput, after: Status, *, idle: bool) -> WorkloadChange | None:

@@ -42,34 +42,34 @@ from cpr_operator.reconcile.observe import (
     report_of,
     takes_part,
 )
-from cpr_operator.reconcile.pass_ import Alive, Done, Draft, EventReason, Fact, Lost, Terminating
 from cpr_operator.reconcile.plan import after_replay, after_report, replay_as_told
+from cpr_operator.reconcile.types import Alive, Done, EventReason, Fact, Lost, ReconcileState, Terminating
 from cpr_operator.reconcile.workers import workers_as_told
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
-def apply_reports(draft: Draft) -> Draft:
+def apply_reports(state: ReconcileState) -> ReconcileState:
     """The status with everything that the pods and reports of this pass tell."""
-    draft = _apply_pods(draft)
+    state = _apply_pods(state)
     # Members before the leader, because what it says of the job is believed only once a shard
     # serves its generation.
-    draft = _apply_shards(draft)
-    draft = _apply_trainers(draft)
-    leader, status = leader_report(draft.observed), draft.status
-    if leader is None or not is_current(status, leader) or is_premature(draft, leader):
-        return draft
-    status = workers_as_told(replay_as_told(_apply_figures(draft, leader), leader), leader)
+    state = _apply_shards(state)
+    state = _apply_trainers(state)
+    leader, status = leader_report(state.observed), state.status
+    if leader is None or not is_current(status, leader) or is_premature(state, leader):
+        return state
+    status = workers_as_told(replay_as_told(_apply_figures(state, leader), leader), leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
-        status = _all_at_work(status, draft.facts)
-    return draft.to(_settle_dense(status, leader))
+        status = _all_at_work(status, state.facts)
+    return state.to(_settle_dense(status, leader))
 
 
-def _apply_pods(draft: Draft) -> Draft:
+def _apply_pods(state: ReconcileState) -> ReconcileState:
     def seen(member: M) -> M:
-        return _seen(member, draft.facts[member.name])
+        return _seen(member, state.facts[member.name])
 
-    return draft.to(edited(draft.status, seen))
+    return state.to(edited(state.status, seen))
 
 
 def _seen(member: M, fact: Fact) -> M:
@@ -102,9 +102,9 @@ class _Told:
     events: list[Event] = field(default_factory=list)
 
 
-def _apply_shards(draft: Draft) -> Draft:
+def _apply_shards(state: ReconcileState) -> ReconcileState:
     told = _Told()
-    status = draft.status.evolve(shards=tuple(_apply_shard(draft, shard, told) for shard in draft.status.shards))
+    status = state.status.evolve(shards=tuple(_apply_shard(state, shard, told) for shard in state.status.shards))
     if told.load_s and status.recovery is not None:
         load_s = max(status.recovery.load_seconds, told.load_s)
         status = status.evolve(recovery=status.recovery.evolve(load_seconds=load_s))
@@ -116,33 +116,33 @@ def _apply_shards(draft: Draft) -> Draft:
         status = status.evolve(policy=after_replay(status.policy, samples, took_s))
     if told.lost:
         status = with_account(status, account_of(status).settle(told.lost).recovered(told.running))
-    return draft.to(status, *told.events)
+    return state.to(status, *told.events)
 
 
-def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
+def _apply_shard(state: ReconcileState, shard: Shard, told: _Told) -> Shard:
     """The entry with what the shard reports; what concerns the whole job goes into `told`."""
-    report = report_of(draft.observed, shard)
+    report = report_of(state.observed, shard)
     if not isinstance(report, ShardReport):
         return shard
-    current, returns = is_current(draft.status, report), not is_settled(shard)
-    state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
+    current, returns = is_current(state.status, report), not is_settled(shard)
+    reported = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
     problem, saved = report.problem.reason if report.problem else "", shard.saved_samples
-    if current and (report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}):
+    if current and (report.newest_save is not None or reported in {ShardState.READY, ShardState.BELOW_FLOOR}):
         saved = report.newest_save.samples if report.newest_save else 0
-    phase = cast(ShardPhase, state.value)  # a spare's report is not this shard's: it has no index
+    phase = cast(ShardPhase, reported.value)  # a spare's report is not this shard's: it has no index
     shard = shard.evolve(state=phase, problem=problem, saved_samples=saved)
     if not current:
         return shard
     if returns:
         told.load_s = max(told.load_s, report.load_s or 0.0)
-    knows = shard.lost_at is None or report.resumed_samples is not None or _has_all(draft, report)
-    return _settle_shard(draft.status, shard, report, told) if state is ShardState.READY and knows else shard
+    knows = shard.lost_at is None or report.resumed_samples is not None or _has_all(state, report)
+    return _settle_shard(state.status, shard, report, told) if reported is ShardState.READY and knows else shard
 
 
-def _has_all(draft: Draft, report: ShardReport) -> bool:
+def _has_all(state: ReconcileState, report: ShardReport) -> bool:
     """Whether the shard has reached the last step, so that no push can be missing."""
-    total, result = draft.status.ledger.total_samples, draft.status.result
-    last = steps_in(total, draft.spec.data.batch_size) if result is None else result.step
+    total, result = state.status.ledger.total_samples, state.status.result
+    last = steps_in(total, state.spec.data.batch_size) if result is None else result.step
     return total > 0 and min(report.applied, default=0) >= last
 
 
@@ -188,13 +188,13 @@ def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
     return shard.evolve(lost_row_updates=max(told.lost, 0), lost_row_updates_exact=told.exact)
 
 
-def _apply_trainers(draft: Draft) -> Draft:
-    trainers = tuple(_apply_trainer(draft, trainer) for trainer in draft.status.trainers)
-    return draft.to(draft.status.evolve(trainers=trainers))
+def _apply_trainers(state: ReconcileState) -> ReconcileState:
+    trainers = tuple(_apply_trainer(state, trainer) for trainer in state.status.trainers)
+    return state.to(state.status.evolve(trainers=trainers))
 
 
-def _apply_trainer(draft: Draft, trainer: Trainer) -> Trainer:
-    report, status = report_of(draft.observed, trainer), draft.status
+def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
+    report, status = report_of(state.observed, trainer), state.status
     if not isinstance(report, TrainerReport):
         return trainer
     trainer = trainer.evolve(state=report.state.value, problem=report.problem.reason if report.problem else "")
@@ -231,19 +231,19 @@ def _settle_dense(status: Status, leader: TrainerReport) -> Status:
     return with_account(status, account)
 
 
-def _apply_figures(draft: Draft, report: TrainerReport) -> Status:
+def _apply_figures(state: ReconcileState, report: TrainerReport) -> Status:
     """The status with the figures of a current report of the leader."""
-    status = with_total(draft.spec, draft.status, report.total_samples)
+    status = with_total(state.spec, state.status, report.total_samples)
     if takes_part(report):
         # Before the progress is set: what was trained since the last report is learnt from both.
-        status = after_report(draft.spec, status, report, draft.now)
-        status = status.evolve(progress=_progress(status.progress, report, draft.now))
+        status = after_report(state.spec, status, report, state.now)
+        status = status.evolve(progress=_progress(status.progress, report, state.now))
     status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
         best=_best(status, report),
     )
-    if report.dense_save is not None and on_lineage(status, draft.observed.job.id.uid, report.dense_save):
+    if report.dense_save is not None and on_lineage(status, state.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
     return status.evolve(shards=_saves(status, report))

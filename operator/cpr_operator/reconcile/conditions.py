@@ -17,7 +17,7 @@ from cpr_operator.failures import Trouble
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_settled, leader_report
-from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Fact, Lost, NeverSeen, PassInput
+from cpr_operator.reconcile.types import Alive, EventReason, Fact, Lost, NeverSeen, PassInput, ReconcileState
 
 #: Problems of pods with the store or the saves in it, as the trainer image reports them.
 STORE_PROBLEMS = frozenset(
@@ -98,31 +98,31 @@ def amended(status: Mapping[str, Any], generation: int, now: float, update: Cond
     return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
 
 
-def set_conditions(draft: Draft, *updates: ConditionUpdate) -> Draft:
-    """The draft with these conditions."""
-    return draft.to(with_conditions(draft.status, draft.observed.job.generation, draft.now, *updates))
+def set_conditions(state: ReconcileState, *updates: ConditionUpdate) -> ReconcileState:
+    """The state with these conditions."""
+    return state.to(with_conditions(state.status, state.observed.job.generation, state.now, *updates))
 
 
-def update_conditions(draft: Draft) -> Draft:
+def update_conditions(state: ReconcileState) -> ReconcileState:
     """Update all conditions of a job that has pods, as far as this pass knows them."""
     return set_conditions(
-        draft,
-        suspended(draft),
-        pods_ready(draft),
-        recovering(draft.status, draft.facts),
-        *reports_available(draft),
-        *budget(draft.status),
-        *snapshots(draft),
-        *data(draft.observed),
-        *precision(draft.status),
-        *spill(draft.status),
-        *replay_memory(draft.status, leader_report(draft.observed)),
+        state,
+        suspended(state),
+        pods_ready(state),
+        recovering(state.status, state.facts),
+        *reports_available(state),
+        *budget(state.status),
+        *snapshots(state),
+        *data(state.observed),
+        *precision(state.status),
+        *spill(state.status),
+        *replay_memory(state.status, leader_report(state.observed)),
     )
 
 
-def tell_changes(draft: Draft) -> Draft:
+def tell_changes(state: ReconcileState) -> ReconcileState:
     """Add events for changes: all pods are ready, a condition became bad, a pod was rejected."""
-    before, status = draft.before, draft.status
+    before, status = state.before, state.status
     news = []
     if status.phase == "Running" and before.phase == "Starting":
         news.append(Event("Normal", EventReason.RUNNING, "all pods are ready", f"running-{status.counters.group}"))
@@ -132,14 +132,14 @@ def tell_changes(draft: Draft) -> Draft:
             continue
         if old is None or old.reason != new.reason:
             news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
-    for pod, refusal in draft.observed.refusals.items():
+    for pod, refusal in state.observed.refusals.items():
         news.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
-    return draft.to(status, *news)
+    return state.to(status, *news)
 
 
-def suspended(draft: Draft) -> ConditionUpdate:
+def suspended(state: ReconcileState) -> ConditionUpdate:
     """Suspended is False while there are pods. Its message tells of a change that waits for a suspension."""
-    wanted, there = draft.spec.shards.replicas, len(draft.status.shards)
+    wanted, there = state.spec.shards.replicas, len(state.status.shards)
     if wanted == there:
         return ConditionUpdate("Suspended", "False", "Active")
     return ConditionUpdate(
@@ -147,10 +147,10 @@ def suspended(draft: Draft) -> ConditionUpdate:
     )
 
 
-def pods_ready(draft: Draft) -> ConditionUpdate:
+def pods_ready(state: ReconcileState) -> ConditionUpdate:
     """Whether all members are ready. If not, the message names the first one with a problem, or all missing ones."""
-    members = draft.status.members
-    for name, fact in draft.facts.items():
+    members = state.status.members
+    for name, fact in state.facts.items():
         match fact:
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
                 return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
@@ -158,15 +158,15 @@ def pods_ready(draft: Draft) -> ConditionUpdate:
                 return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {refusal}; {REFUSAL_REMEDY}")
             case _:
                 pass
-    spares = {spare.pod for spare in draft.status.spares}  # training needs none of them
-    for pod_name, refusal in draft.observed.refusals.items():
+    spares = {spare.pod for spare in state.status.spares}  # training needs none of them
+    for pod_name, refusal in state.observed.refusals.items():
         if pod_name in spares:
             continue
         return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {refusal}; {REFUSAL_REMEDY}")
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
         return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods are ready")
-    missing = [name for name in waiting if not_started(draft.facts.get(name))]
+    missing = [name for name in waiting if not_started(state.facts.get(name))]
     others = [name for name in waiting if name not in missing]
     if not missing or not others:
         return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
@@ -201,10 +201,10 @@ def _continues_until(status: Status) -> str:
     return f"training continues up to sample {until}" if status.progress.samples < until else ""
 
 
-def reports_available(draft: Draft) -> Iterator[ConditionUpdate]:
+def reports_available(state: ReconcileState) -> Iterator[ConditionUpdate]:
     """Whether the leader answers. If it does not, nothing else follows from that."""
-    status = draft.status
-    if leader_report(draft.observed) is not None:
+    status = state.status
+    if leader_report(state.observed) is not None:
         yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
     elif status.trainers and status.trainers[status.leader or 0].host:
         message = "the leader does not answer on its HTTP port; check its log and the network policies"
@@ -266,14 +266,14 @@ def _exposed(status: Status) -> float:
     return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
 
 
-def snapshots(draft: Draft) -> Iterator[ConditionUpdate]:
+def snapshots(state: ReconcileState) -> Iterator[ConditionUpdate]:
     """Whether saves are written and read without problems, as far as members have reported."""
-    problem = store_problem(draft.observed)
+    problem = store_problem(state.observed)
     if problem is not None:
         who, what = problem
-        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(draft.status)}"
+        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(state.status)}"
         yield ConditionUpdate("SnapshotsDegraded", "True", what.reason, message)
-    elif leader_report(draft.observed) is not None or not draft.status.conditions:
+    elif leader_report(state.observed) is not None or not state.status.conditions:
         yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
 
 

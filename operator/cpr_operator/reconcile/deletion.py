@@ -26,7 +26,7 @@ from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.frozen import template_hash
 from cpr_operator.reconcile.origin import origin_in
-from cpr_operator.reconcile.pass_ import Draft, EventReason, Job, Outcome, PassInput, PodDelete
+from cpr_operator.reconcile.types import EventReason, Job, Outcome, PassInput, PodDelete, ReconcileState
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def delete(observed: PassInput) -> Outcome:
         case Wait(again_s=again_s):
             return Outcome(status, deletes=going, wake_after_s=again_s)
         case Try(attempt=attempt):
-            return _attempt(Draft(observed, status), attempt)
+            return _attempt(ReconcileState(observed, status), attempt)
         case Finished(deleted=deleted):
             return Outcome(status, events=(_deleted(observed, deleted),), release=True)
         case GiveUp(reason=reason):
@@ -102,25 +102,25 @@ def delete(observed: PassInput) -> Outcome:
             assert_never(verdict)
 
 
-def _attempt(draft: Draft, attempt: int) -> Outcome:
+def _attempt(state: ReconcileState, attempt: int) -> Outcome:
     """One cleanup. If its pod cannot be made now, it never can, so the job is not kept for it."""
-    job, status = draft.observed.job, draft.status
-    if refusal := _refused(draft):
+    job, status = state.observed.job, state.status
+    if refusal := _refused(state):
         return Outcome(status, events=(_left_of(job, refusal),), release=True)
     try:
-        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, draft.observed.kept_anchors)
+        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, state.observed.kept_anchors)
     except Exception as error:  # noqa: BLE001 -- whatever it is
         reason = f"the pod that would delete them cannot be made ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left_of(job, reason),), release=True)
-    return Outcome(status, creates=(pod,), wake_after_s=draft.observed.timing.changing_s)
+    return Outcome(status, creates=(pod,), wake_after_s=state.observed.timing.changing_s)
 
 
-def _refused(draft: Draft) -> str:
+def _refused(state: ReconcileState) -> str:
     """Why the template may not become a pod. The template that the job started with always may."""
-    restriction, runtime = draft.observed.restriction, draft.status.runtime
-    if restriction is None or (runtime is not None and runtime.template_hash == template_hash(draft.spec)):
+    restriction, runtime = state.observed.restriction, state.status.runtime
+    if restriction is None or (runtime is not None and runtime.template_hash == template_hash(state.spec)):
         return ""
-    return restriction.refuses_trainers(draft.spec)
+    return restriction.refuses_trainers(state.spec)
 
 
 def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:

@@ -22,9 +22,9 @@ from cpr_operator.reconcile.apply_reports import with_shown
 from cpr_operator.reconcile.history import with_history
 from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.observe import leader_report
-from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput, PodDelete
 from cpr_operator.reconcile.plan import plan_news
 from cpr_operator.reconcile.spare_pods import as_members, is_spare, superfluous
+from cpr_operator.reconcile.types import Outcome, PassInput, PodDelete, ReconcileState
 
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
@@ -138,43 +138,43 @@ def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
 
 
-def outcome(draft: Draft) -> Outcome:
+def outcome(state: ReconcileState) -> Outcome:
     """What the pass wants: the status, and all that the cluster lacks of it."""
-    observed = draft.observed
-    status = stamped(draft.before, draft.status)
-    status = with_history(draft.before, status.evolve(observed_generation=observed.job.generation))
+    observed = state.observed
+    status = stamped(state.before, state.status)
+    status = with_history(state.before, status.evolve(observed_generation=observed.job.generation))
     status = with_shown(status, observed.job.id.name)
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))
     return Outcome(
         status=status,
         creates=tuple(creates(observed, status)) if active else (),
-        deletes=tuple(deletes(observed, status)) if draft.deletes is None else draft.deletes,
+        deletes=tuple(deletes(observed, status)) if state.deletes is None else state.deletes,
         rosters=tuple(rosters(observed, status)) if active or status.phase == "Suspending" else (),
         guarded=active,
-        events=(*draft.events, *plan_news(draft.before, status)),
+        events=(*state.events, *plan_news(state.before, status)),
         # A member is about to be called silent, and training stands still until it is replaced.
-        wake_after_s=observed.timing.changing_s / 2 if stalled else _wake_after(draft.to(status)),
+        wake_after_s=observed.timing.changing_s / 2 if stalled else _wake_after(state.to(status)),
         stalled=stalled,
     )
 
 
-def _wake_after(draft: Draft) -> float | None:
+def _wake_after(state: ReconcileState) -> float | None:
     """Often while something is awaited, less often the longer it takes, seldom while all is well."""
-    timing, status = draft.observed.timing, draft.status
+    timing, status = state.observed.timing, state.status
     phase = status.phase
     if phase == "Suspended" and status.resume_at is not None:
-        return max(timing.changing_s, min(timing.running_s, status.resume_at - draft.now))
+        return max(timing.changing_s, min(timing.running_s, status.resume_at - state.now))
     if phase in {"Suspended", "Pending"}:
-        return timing.running_s if phase == "Pending" or draft.spec.suspend else timing.changing_s
-    if phase == "Running" and leader_report(draft.observed) is None:
+        return timing.running_s if phase == "Pending" or state.spec.suspend else timing.changing_s
+    if phase == "Running" and leader_report(state.observed) is None:
         return timing.changing_s
     if phase == "Running":
-        return max(timing.floor_s, min(timing.running_s, _save_interval(draft) / 2))
+        return max(timing.floor_s, min(timing.running_s, _save_interval(state) / 2))
     if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.meeting:
         return timing.changing_s
-    since = status.recovery.since if status.recovery else status.start_time or draft.now
-    patience = PATIENCE * elapsed_s(since, draft.now)
+    since = status.recovery.since if status.recovery else status.start_time or state.now
+    patience = PATIENCE * elapsed_s(since, state.now)
     return min(max(timing.changing_s, patience), timing.running_s)
 
 
@@ -195,7 +195,7 @@ def _is_missed(observed: PassInput, members: Sequence[Shard | Trainer]) -> bool:
     return not missed.isdisjoint(member.name for member in members if member.state != "Finished")
 
 
-def _save_interval(draft: Draft) -> float:
+def _save_interval(state: ReconcileState) -> float:
     """The shorter of the two intervals between saves: what is known of saves should not be older than they are."""
-    dense, plan = float(draft.spec.snapshots.dense_interval_seconds), draft.status.plan
+    dense, plan = float(state.spec.snapshots.dense_interval_seconds), state.status.plan
     return min(plan.interval_seconds, dense) if plan else dense

@@ -12,8 +12,8 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import ReplayInForce, Runtime
 from cpr_operator.api.workers import workers_again
 from cpr_operator.desired.description import next_version
-from cpr_operator.reconcile.pass_ import PassInput
 from cpr_operator.reconcile.queue import quota_of
+from cpr_operator.reconcile.types import PassInput
 
 
 def runtime(observed: PassInput, origin: str | None) -> Runtime:

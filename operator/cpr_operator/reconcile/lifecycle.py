@@ -37,10 +37,11 @@ from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
 from cpr_operator.reconcile.observe import is_current, is_settled, report_of
 from cpr_operator.reconcile.origin import AWAITED, Chosen
-from cpr_operator.reconcile.pass_ import (
+from cpr_operator.reconcile.plan import planned
+from cpr_operator.reconcile.results import final_anchor, result_of, with_termination_message
+from cpr_operator.reconcile.types import (
     Alive,
     Done,
-    Draft,
     EventReason,
     Fact,
     Hold,
@@ -48,9 +49,8 @@ from cpr_operator.reconcile.pass_ import (
     Outcome,
     PassInput,
     PodDelete,
+    ReconcileState,
 )
-from cpr_operator.reconcile.plan import planned
-from cpr_operator.reconcile.results import final_anchor, result_of, with_termination_message
 
 #: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0
@@ -79,27 +79,27 @@ _TOO_LATE = Failure(
 )
 
 
-def settle_phase(draft: Draft) -> Draft:
+def settle_phase(state: ReconcileState) -> ReconcileState:
     """Set the phase that follows from the decisions. Give up a start that takes too long."""
-    phase = phase_of(draft)
-    if phase == "Starting" and (late := overdue(draft)):
-        if never_trained(draft):
+    phase = phase_of(state)
+    if phase == "Starting" and (late := overdue(state)):
+        if never_trained(state):
             remedy = "fix the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job again"
-            return fail(draft, EXCEEDED, f"{late}; {remedy}")
+            return fail(state, EXCEEDED, f"{late}; {remedy}")
         remedy = "also raise spec.failurePolicy.startupDeadlineSeconds while it is suspended"
-        return give_back(draft, EXCEEDED, late, remedy)
-    if phase in {"Recovering", "RollingBack"} and (late := not_replaced(draft)):
-        if draft.spec.recovery.on_deadline == "Fail":
+        return give_back(state, EXCEEDED, late, remedy)
+    if phase in {"Recovering", "RollingBack"} and (late := not_replaced(state)):
+        if state.spec.recovery.on_deadline == "Fail":
             remedy = "fix the cause, and create the job again; its saves are kept (spec.restoreFrom)"
-            return fail(draft, RECOVERY_EXCEEDED, f"{late}; {remedy}")
-        return give_back(draft, RECOVERY_EXCEEDED, late, "raise or remove spec.recovery.deadlineSeconds")
-    return draft.to(draft.status.evolve(phase=phase))
+            return fail(state, RECOVERY_EXCEEDED, f"{late}; {remedy}")
+        return give_back(state, RECOVERY_EXCEEDED, late, "raise or remove spec.recovery.deadlineSeconds")
+    return state.to(state.status.evolve(phase=phase))
 
 
-def phase_of(draft: Draft) -> Phase:
+def phase_of(state: ReconcileState) -> Phase:
     """The phase of a job that has pods and has not ended."""
-    status = draft.status
-    starting = draft.before.phase in {"Pending", "Suspended", "Starting"}
+    status = state.status
+    starting = state.before.phase in {"Pending", "Suspended", "Starting"}
     if starting and not all(is_settled(m) for m in status.members):
         return "Starting"
     if status.recovery is not None:
@@ -108,7 +108,7 @@ def phase_of(draft: Draft) -> Phase:
     return "Finishing" if leader.state in {"Finishing", "Finished"} else "Running"
 
 
-def start(observed: PassInput, origin: Chosen) -> Draft:
+def start(observed: PassInput, origin: Chosen) -> ReconcileState:
     """Start a new job with its first pods. From here on, its image, contract, templates and `origin` are frozen."""
     spec, status = observed.job.spec, observed.before
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
@@ -125,22 +125,24 @@ def start(observed: PassInput, origin: Chosen) -> Draft:
     status = with_total(spec, status, spec.data.samples or 0)
     status = planned(spec, with_account(status, account_of(status)), renew=True)
     message = f"{len(status.trainers)} trainers and {len(status.shards)} shards{origin.told}"
-    return starting(Draft(observed, status, events=(Event("Normal", EventReason.STARTED, message, "started"),)))
+    return starting(
+        ReconcileState(observed, status, events=(Event("Normal", EventReason.STARTED, message, "started"),))
+    )
 
 
-def starting(draft: Draft) -> Draft:
+def starting(state: ReconcileState) -> ReconcileState:
     """Set the conditions of a job that starts or resumes."""
     return set_conditions(
-        draft.to(draft.status.evolve(phase="Starting")),
+        state.to(state.status.evolve(phase="Starting")),
         ConditionUpdate("Suspended", "False", "Active"),
         ConditionUpdate("CRDOutdated", "False", "SchemaMatches"),
         ConditionUpdate("PodsReady", "False", "Starting", "the first pods are being created"),
     )
 
 
-def succeed(draft: Draft, result: Anchor) -> Draft:
+def succeed(state: ReconcileState, result: Anchor) -> ReconcileState:
     """End the job with its final anchor, or with the best one. What members have not reported is charged in full."""
-    status = draft.status
+    status = state.status
     status = with_account(status, account_of(status).charge_owed(result.samples))
     early = result.samples < status.ledger.total_samples
     percent = 100 * result.samples // status.ledger.total_samples if early else 100
@@ -148,18 +150,18 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
     model = result if status.best is None else status.best.anchor
     status = status.evolve(
         phase="Succeeded",
-        completion_time=draft.now,
+        completion_time=state.now,
         result=model,
         progress=progress,
-        shards=tuple(_with_last_count(draft, shard, result) for shard in status.shards),
+        shards=tuple(_with_last_count(state, shard, result) for shard in status.shards),
         recovery=None,
         spares=(),
     )
     event = Event("Normal", EventReason.SUCCEEDED, f"the model is {model.key}", "succeeded")
-    return _end(draft.to(status, event), ConditionUpdate("Complete", "True", *_why_complete(status, early=early)))
+    return _end(state.to(status, event), ConditionUpdate("Complete", "True", *_why_complete(status, early=early)))
 
 
-def _with_last_count(draft: Draft, shard: Shard, result: Anchor) -> Shard:
+def _with_last_count(state: ReconcileState, shard: Shard, result: Anchor) -> Shard:
     """Return the shard with its final count of lost row updates, which is unknown if it never reported one.
 
     Trainers that went back may have pushed some of them again since its last report. The count is therefore an upper
@@ -167,7 +169,7 @@ def _with_last_count(draft: Draft, shard: Shard, result: Anchor) -> Shard:
     """
     if shard.lost_at is not None:
         return shard.evolve(lost_row_updates=None, allowance=0)
-    report = report_of(draft.observed, shard)
+    report = report_of(state.observed, shard)
     if not shard.lost_row_updates or (
         isinstance(report, ShardReport) and min(report.applied, default=0) >= result.step
     ):
@@ -185,21 +187,21 @@ def _why_complete(status: Status, *, early: bool) -> tuple[str, str]:
     return "EarlyStopped", f"the last {best.since} evaluations were no better than {best.value:.6g}; the model is {key}"
 
 
-def fail(draft: Draft, cause: str, reason: str) -> Draft:
+def fail(state: ReconcileState, cause: str, reason: str) -> ReconcileState:
     """End the job without a model. Its saves stay in the store."""
-    status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None, spares=())
+    status = state.status.evolve(phase="Failed", completion_time=state.now, recovery=None, spares=())
     event = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
-    return _end(draft.to(status, event), ConditionUpdate("Failed", "True", cause, reason))
+    return _end(state.to(status, event), ConditionUpdate("Failed", "True", cause, reason))
 
 
-def _end(draft: Draft, why: ConditionUpdate) -> Draft:
+def _end(state: ReconcileState, why: ConditionUpdate) -> ReconcileState:
     """Set the last conditions of a job, and delete its pods."""
-    phase = draft.status.phase
+    phase = state.status.phase
     ready, recovering = ConditionUpdate("PodsReady", "False", phase), ConditionUpdate("Recovering", "False", phase)
-    draft = set_conditions(draft, why, ready, recovering)
+    state = set_conditions(state, why, ready, recovering)
     if phase == "Succeeded":  # its last anchor is in the store
-        draft = set_conditions(draft, ConditionUpdate("SnapshotsDegraded", "False", "Healthy"))
-    return replace(draft, deletes=_superfluous(draft.observed, draft.status))
+        state = set_conditions(state, ConditionUpdate("SnapshotsDegraded", "False", "Healthy"))
+    return replace(state, deletes=_superfluous(state.observed, state.status))
 
 
 def clean_up(observed: PassInput) -> Outcome:
@@ -229,20 +231,20 @@ def _superfluous(observed: PassInput, ended: Status) -> tuple[PodDelete, ...]:
     )
 
 
-def complete(draft: Draft) -> Draft:
+def complete(state: ReconcileState) -> ReconcileState:
     """Let the job succeed if the leader has trained everything. Otherwise mark the members that must come back.
 
     The result does not count if the losses exceed the budget. Then the recovery that follows rolls the job back.
     """
-    result, refused = result_of(draft.status, draft.facts), False
-    if result is not None and is_awaited(draft.status):
-        return with_late_shards_lost(draft.to(with_result(draft.status, result)))
+    result, refused = result_of(state.status, state.facts), False
+    if result is not None and is_awaited(state.status):
+        return with_late_shards_lost(state.to(with_result(state.status, result)))
     if result is not None:
-        done = succeed(draft.to(with_termination_message(draft.spec, draft.status, draft.facts)), result)
+        done = succeed(state.to(with_termination_message(state.spec, state.status, state.facts)), result)
         if not is_overspent(done.status):
             return done
-        draft, refused = draft.to(draft.status.evolve(ledger=done.status.ledger)), True
-    return replace(draft, facts=without_result(draft.status, draft.facts, refused=refused))
+        state, refused = state.to(state.status.evolve(ledger=done.status.ledger)), True
+    return replace(state, facts=without_result(state.status, state.facts, refused=refused))
 
 
 def is_awaited(status: Status) -> bool:
@@ -261,30 +263,30 @@ def with_result(status: Status, result: Anchor) -> Status:
     return status.evolve(result=result, shards=shards, dense=dense)
 
 
-def with_late_shards_lost(draft: Draft) -> Draft:
+def with_late_shards_lost(state: ReconcileState) -> ReconcileState:
     """With a final anchor, count lost trainers as done, and shards that restored an older save as lost.
 
     The anchor has the state of the trainers. It also has the rows of a shard that was cut off and trained to the end
     while its replacement restored an older save. Only another replacement will restore the anchor.
     """
-    facts = draft.facts.items()
+    facts = state.facts.items()
     found = {n: Done("") if n.startswith("trainer/") and isinstance(f, Lost) else f for n, f in facts}
-    for shard in draft.status.shards:
+    for shard in state.status.shards:
         name = shard.name
         match found[name]:
-            case Alive(pod=pod) if _restored_too_late(draft, shard):
+            case Alive(pod=pod) if _restored_too_late(state, shard):
                 found[name] = Lost(pod, _TOO_LATE)
             case _:
                 pass
-    return replace(draft, facts=found)
+    return replace(state, facts=found)
 
 
-def _restored_too_late(draft: Draft, shard: Shard) -> bool:
+def _restored_too_late(state: ReconcileState, shard: Shard) -> bool:
     """Whether a replacement waits for pushes that no trainer will send. Other replacements have reported by now."""
-    report = report_of(draft.observed, shard)
+    report = report_of(state.observed, shard)
     if not isinstance(report, ShardReport) or report.state is not ShardState.READY:
         return False
-    return is_current(draft.status, report) and shard.lost_at is not None
+    return is_current(state.status, report) and shard.lost_at is not None
 
 
 def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:
@@ -312,29 +314,29 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
 def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:
     """Create no pods for a job, because the cluster would reject them."""
     event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.generation}")
-    draft = Draft(observed, observed.before, events=(event,))
-    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", reason, message))
-    return replace(outcome(draft), wake_after_s=observed.timing.running_s)
+    state = ReconcileState(observed, observed.before, events=(event,))
+    state = set_conditions(state, ConditionUpdate("PodsReady", "False", reason, message))
+    return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
 def await_anchor(observed: PassInput, message: str) -> Outcome:
     """Create no pods for a job before there is what it starts from."""
-    draft = Draft(observed, observed.before)
-    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", AWAITED, message))
-    return replace(outcome(draft), wake_after_s=observed.timing.running_s)
+    state = ReconcileState(observed, observed.before)
+    state = set_conditions(state, ConditionUpdate("PodsReady", "False", AWAITED, message))
+    return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
 def hold_back(observed: PassInput, hold: Hold) -> Outcome:
     """No new job may start."""
     why = ConditionUpdate("CRDOutdated", hold.status, hold.reason, hold.message)
-    return outcome(set_conditions(Draft(observed, observed.before), why))
+    return outcome(set_conditions(ReconcileState(observed, observed.before), why))
 
 
 def leave_alone(observed: PassInput) -> Outcome:
     """Pods of a release that this one cannot talk to train on by themselves."""
     words = not_spoken(version_of(observed.before))
-    draft = set_conditions(
-        Draft(observed, observed.before), ConditionUpdate("PodsReady", "Unknown", "ContractNotSpoken", words)
+    state = set_conditions(
+        ReconcileState(observed, observed.before), ConditionUpdate("PodsReady", "Unknown", "ContractNotSpoken", words)
     )
-    status = draft.status.evolve(observed_generation=observed.job.generation)
+    status = state.status.evolve(observed_generation=observed.job.generation)
     return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=observed.timing.running_s)

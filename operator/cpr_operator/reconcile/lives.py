@@ -12,17 +12,17 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Kind, restarted
 from cpr_operator.reconcile.members import record_restart, with_shards, with_trainer
 from cpr_operator.reconcile.observe import report_of
-from cpr_operator.reconcile.pass_ import Alive, Draft
+from cpr_operator.reconcile.types import Alive, ReconcileState
 
 
-def tell_lives(draft: Draft) -> Draft:
+def tell_lives(state: ReconcileState) -> ReconcileState:
     """Record each life of a member that has ended, once. Nothing is reserved, charged or replaced for it.
 
     How long a member was away only its pod knows. It may tell later than that it was.
     """
-    draft = _with_times(draft)
-    for shard in draft.status.shards:
-        pod, report = _alive(draft, shard), report_of(draft.observed, shard)
+    state = _with_times(state)
+    for shard in state.status.shards:
+        pod, report = _alive(state, shard), report_of(state.observed, shard)
         # Containers are counted as the kubelet tells, and processes within them as the shard does. The shard may tell
         # of a container's end before the kubelet does: that end is recorded when its exit code and reason are known.
         restarts = max(shard.restarts, pod.restarts if pod else 0)
@@ -31,22 +31,24 @@ def tell_lives(draft: Draft) -> Draft:
             within = max(within, report.lives - 1 - report.restarts)
         lives = 1 + within + restarts
         ends = [restarted(pod)] * (restarts - shard.restarts) if pod else []
-        draft = _record(draft, shard, lives, "with all rows", ends)
+        state = _record(state, shard, lives, "with all rows", ends)
         if lives > max(shard.lives, 1):
             known = shard.evolve(lives=lives, restarts=restarts)
-            draft = draft.to(with_shards(draft.status, {shard.index: known}))
-    for trainer in draft.status.trainers:
-        report = report_of(draft.observed, trainer)
+            state = state.to(with_shards(state.status, {shard.index: known}))
+    for trainer in state.status.trainers:
+        report = report_of(state.observed, trainer)
         lives = report.lives if isinstance(report, TrainerReport) else 0
-        draft = _record(draft, trainer, lives, "after the last complete step")
+        state = _record(state, trainer, lives, "after the last complete step")
         if lives > trainer.lives:
-            draft = draft.to(with_trainer(draft.status, trainer.evolve(lives=lives)))
-    return draft
+            state = state.to(with_trainer(state.status, trainer.evolve(lives=lives)))
+    return state
 
 
-def _record(draft: Draft, member: Shard | Trainer, lives: int, where: str, containers: Sequence[Failure] = ()) -> Draft:
+def _record(
+    state: ReconcileState, member: Shard | Trainer, lives: int, where: str, containers: Sequence[Failure] = ()
+) -> ReconcileState:
     """Record the lives that have ended; the last ones with their `containers`, the others by themselves."""
-    told = _told(draft, member)
+    told = _told(state, member)
     ended = range(max(member.lives, 1), lives)
     for life in ended:
         took_s = told.get(life)
@@ -56,22 +58,22 @@ def _record(draft: Draft, member: Shard | Trainer, lives: int, where: str, conta
         if lives - life <= len(containers):
             end = containers[life - lives]
             failure = replace(end, message=f"{end.message}; its container began again, and {on}", ended=False)
-        draft = record_restart(draft, member, failure, life, took_s)
-    return draft
+        state = record_restart(state, member, failure, life, took_s)
+    return state
 
 
-def _alive(draft: Draft, shard: Shard) -> PodView | None:
+def _alive(state: ReconcileState, shard: Shard) -> PodView | None:
     """The shard's pod, if nothing is wrong with it."""
-    fact = draft.facts.get(shard.name)
+    fact = state.facts.get(shard.name)
     return fact.pod if isinstance(fact, Alive) else None
 
 
-def _with_times(draft: Draft) -> Draft:
+def _with_times(state: ReconcileState) -> ReconcileState:
     """With the times of lives that were recorded before they were told."""
-    status = draft.status
+    status = state.status
     if all(record.recovery_seconds is not None or not record.life for record in status.failures):
-        return draft
-    told = {(m.role, m.index, m.incarnation): _told(draft, m) for m in status.members}
+        return state
+    told = {(m.role, m.index, m.incarnation): _told(state, m) for m in status.members}
 
     def timed(record: FailureRecord) -> FailureRecord:
         if not record.life or record.recovery_seconds is not None:
@@ -79,10 +81,10 @@ def _with_times(draft: Draft) -> Draft:
         times = told.get((record.role, record.index, record.incarnation), {})
         return record.evolve(recovery_seconds=times.get(record.life))
 
-    return draft.to(status.evolve(failures=tuple(timed(record) for record in status.failures)))
+    return state.to(status.evolve(failures=tuple(timed(record) for record in status.failures)))
 
 
-def _told(draft: Draft, member: Shard | Trainer) -> Mapping[int, float]:
+def _told(state: ReconcileState, member: Shard | Trainer) -> Mapping[int, float]:
     """How long after the end of a life its successor worked, by lives, as the member's own pod tells."""
-    report = report_of(draft.observed, member)
+    report = report_of(state.observed, member)
     return {} if report is None else {life: took_s for life, took_s in report.in_place_s if 0 <= took_s < inf}

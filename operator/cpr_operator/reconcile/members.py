@@ -22,7 +22,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.ledger import Ledger, shown
-from cpr_operator.reconcile.pass_ import Draft, EventReason, Lost, PassInput
+from cpr_operator.reconcile.types import EventReason, Lost, PassInput, ReconcileState
 from cpr_operator.recovery.account import Account
 
 M = TypeVar("M", Shard, Trainer)
@@ -59,36 +59,38 @@ def replacement(observed: PassInput, member: M) -> M:
     )
 
 
-def record(draft: Draft, member: Member, failure: Failure, action: str) -> Draft:
+def record(state: ReconcileState, member: Member, failure: Failure, action: str) -> ReconcileState:
     """Count the failure of a pod, once per role, index and incarnation, and say so."""
-    status, role = draft.status, member.role
+    status, role = state.status, member.role
     known = {(f.role, f.index, f.incarnation, f.life) for f in status.failures}
     if (role, member.index, member.incarnation, 0) in known:
-        return draft
-    draft = _entered(draft, _entry(draft, member, failure, action))
+        return state
+    state = _entered(state, _entry(state, member, failure, action))
     message = f"{member.name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
     event = Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}")
-    return draft.to(draft.status.evolve(restarts=draft.status.restarts + 1), event)
+    return state.to(state.status.evolve(restarts=state.status.restarts + 1), event)
 
 
-def record_restart(draft: Draft, member: Member, failure: Failure, life: int, took_s: float | None) -> Draft:
+def record_restart(
+    state: ReconcileState, member: Member, failure: Failure, life: int, took_s: float | None
+) -> ReconcileState:
     """Count the end of one life of a member, after which the next one went on in place: nothing was lost with it.
 
     `took_s`: how long after that it worked again, if its pod has told.
     """
-    entry = _entry(draft, member, failure, "RestartInPlace").evolve(
+    entry = _entry(state, member, failure, "RestartInPlace").evolve(
         life=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
     )
-    draft = _entered(draft, entry)
+    state = _entered(state, entry)
     message = f"{member.name}, incarnation {member.incarnation}: {failure.message}"
-    return draft.to(
-        draft.status, Event("Warning", EventReason.RESTARTED_IN_PLACE, message, f"life-{member.pod}-{life}")
+    return state.to(
+        state.status, Event("Warning", EventReason.RESTARTED_IN_PLACE, message, f"life-{member.pod}-{life}")
     )
 
 
-def _entry(draft: Draft, member: Member, failure: Failure, action: str) -> FailureRecord:
+def _entry(state: ReconcileState, member: Member, failure: Failure, action: str) -> FailureRecord:
     return FailureRecord(
-        time=draft.now,
+        time=state.now,
         role=member.role,
         index=member.index,
         incarnation=member.incarnation,
@@ -98,17 +100,17 @@ def _entry(draft: Draft, member: Member, failure: Failure, action: str) -> Failu
         reason=failure.reason[:64],
         message=failure.message[:_MESSAGE_CHARS],
         exit_code=failure.exit_code,
-        counted=begins_incident(draft.status, member, failure, draft.now),
+        counted=begins_incident(state.status, member, failure, state.now),
         action=action,
     )
 
 
-def _entered(draft: Draft, entry: FailureRecord) -> Draft:
+def _entered(state: ReconcileState, entry: FailureRecord) -> ReconcileState:
     """The failure among the others, and in the count of incidents."""
-    status, now = draft.status, draft.now
-    oldest = now - draft.spec.failure_policy.restart_limit.window_seconds
+    status, now = state.status, state.now
+    oldest = now - state.spec.failure_policy.restart_limit.window_seconds
     counted = (now,) if entry.counted else ()
-    return draft.to(
+    return state.to(
         status.evolve(
             failures=(*status.failures, entry)[-MAX_FAILURES:],
             restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
@@ -131,13 +133,13 @@ def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
     return status.evolve(shards=tuple(entries.get(s.index, s) for s in status.shards))
 
 
-def record_lost(draft: Draft, action: str) -> Draft:
+def record_lost(state: ReconcileState, action: str) -> ReconcileState:
     """Record the failures of all that are lost in this pass."""
-    for member in draft.status.members:
-        fact = draft.facts[member.name]
+    for member in state.status.members:
+        fact = state.facts[member.name]
         if isinstance(fact, Lost):
-            draft = record(draft, member, fact.failure, action)
-    return draft
+            state = record(state, member, fact.failure, action)
+    return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +271,13 @@ def begins_incident(status: Status, member: Member, failure: Failure, now: float
     return alike[first].time < now - INCIDENT_S or member.index in {record.index for record in alike[first:]}
 
 
-def new_incidents(draft: Draft) -> int:
+def new_incidents(state: ReconcileState) -> int:
     """How many incidents the members that are lost in this pass add to those counted."""
-    lost = ((m, draft.facts.get(m.name)) for m in draft.status.members)
+    lost = ((m, state.facts.get(m.name)) for m in state.status.members)
     return len(
         {
             (member.role, fact.failure.kind)
             for member, fact in lost
-            if isinstance(fact, Lost) and begins_incident(draft.status, member, fact.failure, draft.now)
+            if isinstance(fact, Lost) and begins_incident(state.status, member, fact.failure, state.now)
         }
     )

@@ -11,20 +11,20 @@ from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung, warned
-from cpr_operator.reconcile.pass_ import (
+from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
+from cpr_operator.reconcile.spare_pods import as_members, waiting
+from cpr_operator.reconcile.types import (
     Alive,
     Done,
-    Draft,
     Fact,
     Lost,
     NeverSeen,
     NoPod,
     PassInput,
+    ReconcileState,
     Report,
     Terminating,
 )
-from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
-from cpr_operator.reconcile.spare_pods import as_members, waiting
 
 #: States in which a trainer takes part in training; in any other it starts, or is not there.
 TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
@@ -45,9 +45,9 @@ def is_settled(member: Shard | Trainer) -> bool:
     return working and member.lost_at is None
 
 
-def begin(observed: PassInput) -> Draft:
-    """The draft that a pass over a job with pods begins with."""
-    return Draft(observed, observed.before, observe(observed))
+def begin(observed: PassInput) -> ReconcileState:
+    """The state that a pass over a job with pods begins with."""
+    return ReconcileState(observed, observed.before, observe(observed))
 
 
 def observe(observed: PassInput) -> Mapping[str, Fact]:
@@ -221,13 +221,13 @@ def takes_part(report: TrainerReport) -> bool:
     return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
 
 
-def is_premature(draft: Draft, leader: TrainerReport) -> bool:
+def is_premature(state: ReconcileState, leader: TrainerReport) -> bool:
     """Whether a leader says that it is at work before any shard serves its generation: that is of the one before.
 
-    The draft holds what shards told in this pass. If none of them answered, the leader is believed.
+    The state holds what shards told in this pass. If none of them answered, the leader is believed.
     """
-    told = any(isinstance(report_of(draft.observed, shard), ShardReport) for shard in draft.status.shards)
-    serving = any(shard.state == "Ready" for shard in draft.status.shards)
+    told = any(isinstance(report_of(state.observed, shard), ShardReport) for shard in state.status.shards)
+    serving = any(shard.state == "Ready" for shard in state.status.shards)
     return leader.state in AT_WORK and leader.result is None and told and not serving
 
 

@@ -10,7 +10,7 @@ from cpr_contract.codec import ContractError, unpack
 from cpr_operator.api.data_spec import LatestOf, Requirement
 from cpr_operator.api.status import TERMINAL_PHASES, Ancestor, Runtime
 from cpr_operator.cluster.views import JobView, epoch
-from cpr_operator.reconcile.pass_ import Job
+from cpr_operator.reconcile.types import Job
 
 #: The reasons of the condition PodsReady.
 AWAITED, REFUSED = "AnchorAwaited", "AnchorRefused"

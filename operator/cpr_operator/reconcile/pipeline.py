@@ -33,15 +33,15 @@ from cpr_operator.reconcile.lifecycle import (
 from cpr_operator.reconcile.lives import tell_lives
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.origin import Chosen, NotYet, origin_of
-from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.resize import align_trainers, trainers_aligned, wants_other_trainers
 from cpr_operator.reconcile.spares import keep_spares, look_at_spares, promote
 from cpr_operator.reconcile.suspend import KEY_LOST, needs_new_key, resume, suspend, waits_to_resume, with_new_key
+from cpr_operator.reconcile.types import Outcome, PassInput, ReconcileState
 
 #: What a pass does to a job that has pods, in this order.
-PHASES: tuple[Callable[[Draft], Draft], ...] = (
+PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
     # First, because every other phase decides on what members told in this pass.
     apply_reports,
     look_at_spares,
@@ -114,13 +114,13 @@ def _stop(observed: PassInput, why: str = "") -> Outcome:
     return outcome(without_quota(suspend(observed, why)))
 
 
-def _go_on(observed: PassInput) -> Draft:
-    draft = begin(observed)
+def _go_on(observed: PassInput) -> ReconcileState:
+    state = begin(observed)
     for phase in PHASES:
-        draft = phase(draft)
-        if draft.status.phase in TERMINAL_PHASES or draft.status.phase == "Suspending":
+        state = phase(state)
+        if state.status.phase in TERMINAL_PHASES or state.status.phase == "Suspending":
             break  # it is over, or gives its pods back: nothing else is due
-    return draft
+    return state
 
 
 def _without_pods(observed: PassInput) -> Outcome:
@@ -140,7 +140,7 @@ def _held_up(observed: PassInput) -> Outcome | None:
     if observed.restriction is not None and (words := observed.restriction.refuses(job.spec)):
         return refuse_pods(observed, "TemplateRefused", words)
     if before.start_time is not None:
-        return outcome(Draft(observed, before)) if waits_to_resume(observed) else None
+        return outcome(ReconcileState(observed, before)) if waits_to_resume(observed) else None
     if observed.hold is not None:
         return hold_back(observed, observed.hold)
     match origin_of(job, observed.ancestors):
@@ -154,7 +154,7 @@ def _held_up(observed: PassInput) -> Outcome | None:
             assert_never(verdict)
 
 
-def _begin(observed: PassInput) -> Draft:
+def _begin(observed: PassInput) -> ReconcileState:
     """A new job starts, from the anchor that it names, if it names one."""
     match origin_of(observed.job, observed.ancestors):
         case Chosen() as chosen:

@@ -15,7 +15,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
 from cpr_operator.policy.inputs import Bits
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.pass_ import Draft, EventReason
+from cpr_operator.reconcile.types import EventReason, ReconcileState
 
 #: An interval that changed by less than this part is the same.
 _SAME = 0.05
@@ -47,12 +47,12 @@ def planned(spec: CPRJobSpec, status: Status, *, renew: bool) -> Status:
     return status.evolve(plan=new)
 
 
-def update_plan(draft: Draft) -> Draft:
+def update_plan(state: ReconcileState) -> ReconcileState:
     """A new plan after a failure, or if its figures moved. During a recovery the plan stays."""
-    if draft.status.recovery is not None:
-        return draft
-    renew = draft.before.restarts != draft.status.restarts or draft.before.recovery is not None
-    return draft.to(planned(draft.spec, draft.status, renew=renew))
+    if state.status.recovery is not None:
+        return state
+    renew = state.before.restarts != state.status.restarts or state.before.recovery is not None
+    return state.to(planned(state.spec, state.status, renew=renew))
 
 
 def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:

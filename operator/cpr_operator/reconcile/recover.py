@@ -37,13 +37,13 @@ from cpr_operator.reconcile.members import (
     with_shards,
 )
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, origin_of
-from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Lost, NeverSeen, Terminating
 from cpr_operator.reconcile.plan import after_recovery
 from cpr_operator.reconcile.recovery_input import (
     damaged_origin,
     damaged_result,
     recovery_input,
 )
+from cpr_operator.reconcile.types import Alive, EventReason, Lost, NeverSeen, ReconcileState, Terminating
 from cpr_operator.recovery.decide import (
     Decision,
     FailJob,
@@ -63,37 +63,37 @@ KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
 SILENT_ENDS = frozenset({Kind.HUNG, Kind.NODE_LOST})
 
 
-def recover(draft: Draft) -> Draft:
+def recover(state: ReconcileState) -> ReconcileState:
     """The next step of whatever recovery is due; the job has Failed if there is none."""
-    facts = draft.facts
+    facts = state.facts
     # First the members whose pod never ran. They hold no state, so there is nothing to decide.
-    draft = _recreate_unseen(draft)
-    draft = _drop_avoidance(draft)
+    state = _recreate_unseen(state)
+    state = _drop_avoidance(state)
     # Before the decision, because a pod that terminates may still save. What is lost is known only
     # when it has ended.
-    draft = _replace_terminating(draft)
+    state = _replace_terminating(state)
     # Before the decision, too: a replacement that still waited holds nothing, so nothing is lost with it.
-    draft = _replace_waiting(draft)
-    draft = _carry_out(draft, _decision(draft))
+    state = _replace_waiting(state)
+    state = _carry_out(state, _decision(state))
     # Conditions name all members that were seen lost, also those that have a replacement by now.
-    return replace(draft, facts=facts)
+    return replace(state, facts=facts)
 
 
-def _decision(draft: Draft) -> Decision | None:
-    status, account = draft.status, account_of(draft.status)
+def _decision(state: ReconcileState) -> Decision | None:
+    status, account = state.status, account_of(state.status)
     if is_overspent(status):  # first of all: not even a job that fails has lost more than it may
         return roll_back(account, status.anchors, "the losses exceed the budget")
-    failed = _hopeless(draft)
+    failed = _hopeless(state)
     if failed is not None:
         return failed
-    if damaged_origin(draft):
+    if damaged_origin(state):
         older = _anchors_before(status, origin_of(status))
         return roll_back(account, older, "the anchor that this generation started from is damaged")
     if damaged_result(status):
         return roll_back(account, _anchors_before(status, status.result), "the final anchor is damaged")
-    if (pause := _store_pause(draft)) is not None:
+    if (pause := _store_pause(state)) is not None:
         return pause
-    given = recovery_input(draft)
+    given = recovery_input(state)
     return decide(given) if given is not None else None
 
 
@@ -101,35 +101,35 @@ def _anchors_before(status: Status, damaged: Anchor | None) -> tuple[Anchor, ...
     return tuple(anchor for anchor in status.anchors if damaged and anchor.samples < damaged.samples)
 
 
-def _carry_out(draft: Draft, decision: Decision | None) -> Draft:
+def _carry_out(state: ReconcileState, decision: Decision | None) -> ReconcileState:
     match decision:
         case None:
-            return _finish(draft)
+            return _finish(state)
         case Replace():
-            return apply_replacement(draft, decision)
+            return apply_replacement(state, decision)
         case RollBack():
-            return apply_rollback(draft, decision)
+            return apply_rollback(state, decision)
         case WaitForReport(reason=reason):
-            return _wait(draft, "ReplaceShards", reason)
+            return _wait(state, "ReplaceShards", reason)
         case WaitForStore(reason=reason):
-            return _wait(draft, "ReplaceTrainers" if _lost_trainers(draft) else "ReplaceShards", reason)
+            return _wait(state, "ReplaceTrainers" if _lost_trainers(state) else "ReplaceShards", reason)
         case FailJob():
-            return fail(record_lost(draft, "Fail"), decision.cause, decision.reason)
+            return fail(record_lost(state, "Fail"), decision.cause, decision.reason)
 
 
-def _hopeless(draft: Draft) -> FailJob | None:
+def _hopeless(state: ReconcileState) -> FailJob | None:
     """Whether the failures of this pass end the job: one that would come again, or too many."""
-    lost = [(m, fact.failure) for m in draft.status.members if isinstance(fact := draft.facts.get(m.name), Lost)]
-    is_origin = any(f.kind is Kind.DAMAGED for _, f in lost) and damaged_origin(draft)
+    lost = [(m, fact.failure) for m in state.status.members if isinstance(fact := state.facts.get(m.name), Lost)]
+    is_origin = any(f.kind is Kind.DAMAGED for _, f in lost) and damaged_origin(state)
     for _, failure in lost:
         if failure.permanent and not (failure.kind is Kind.DAMAGED and is_origin):
             return FailJob(failure.kind, failure.message)
-    if (undone := _undone_again(draft)) is not None:
+    if (undone := _undone_again(state)) is not None:
         return undone
-    limit = draft.spec.failure_policy.restart_limit
-    counted = new_incidents(draft)
-    earlier = sum(time > draft.now - limit.window_seconds for time in draft.status.restart_times)
-    in_place = [f"{f.kind}: {f.message}" for f in draft.status.failures if f.life and f.counted and f.time == draft.now]
+    limit = state.spec.failure_policy.restart_limit
+    counted = new_incidents(state)
+    earlier = sum(time > state.now - limit.window_seconds for time in state.status.restart_times)
+    in_place = [f"{f.kind}: {f.message}" for f in state.status.failures if f.life and f.counted and f.time == state.now]
     if (counted or in_place) and earlier + counted > limit.count:
         last = next((f"{f.kind}: {f.message}" for m, f in lost if counts(m, f)), *in_place[-1:])
         return FailJob(
@@ -140,15 +140,15 @@ def _hopeless(draft: Draft) -> FailJob | None:
     return None
 
 
-def _undone_again(draft: Draft) -> FailJob | None:
+def _undone_again(state: ReconcileState) -> FailJob | None:
     """Whether trainers have trained to the end a second time in vain, and nothing else has failed in between.
 
     The restart limit does not count such ends, and another attempt would end the same way.
     """
-    undone = takewhile(lambda f: (f.role, f.kind) == (env.ROLE_TRAINER, Kind.UNDONE), reversed(draft.status.failures))
+    undone = takewhile(lambda f: (f.role, f.kind) == (env.ROLE_TRAINER, Kind.UNDONE), reversed(state.status.failures))
     before = {record.index: record.incarnation for record in undone}
-    for trainer in draft.status.trainers:
-        match draft.facts.get(trainer.name):
+    for trainer in state.status.trainers:
+        match state.facts.get(trainer.name):
             case Lost(failure=Failure(kind=Kind.UNDONE, message=message)) if (
                 0 <= before.get(trainer.index, -1) < trainer.incarnation
             ):
@@ -156,24 +156,24 @@ def _undone_again(draft: Draft) -> FailJob | None:
                     Kind.UNDONE,
                     f"{trainer.name}: {message}; this is the second time, and nothing else has failed in between; see "
                     "the log and the termination message of its pod; the saves are kept, and a new job can begin with "
-                    f"them (spec.restoreFrom.job: {draft.observed.job.id.name})",
+                    f"them (spec.restoreFrom.job: {state.observed.job.id.name})",
                 )
             case _:
                 pass
     return None
 
 
-def _lost_trainers(draft: Draft) -> bool:
-    return any(isinstance(draft.facts[trainer.name], Lost) for trainer in draft.status.trainers)
+def _lost_trainers(state: ReconcileState) -> bool:
+    return any(isinstance(state.facts[trainer.name], Lost) for trainer in state.status.trainers)
 
 
-def _store_pause(draft: Draft) -> WaitForStore | None:
+def _store_pause(state: ReconcileState) -> WaitForStore | None:
     """The pause before the next attempt, if all that is lost ended because the store is away.
 
     Whoever is lost for another reason is replaced at once, and the others with it.
     """
-    lost = [(m, fact.failure) for m in draft.status.members if isinstance(fact := draft.facts[m.name], Lost)]
-    early = [m.name for m, failure in lost if _is_early(m, failure, draft.now)]
+    lost = [(m, fact.failure) for m in state.status.members if isinstance(fact := state.facts[m.name], Lost)]
+    early = [m.name for m, failure in lost if _is_early(m, failure, state.now)]
     if not early or any(failure.kind is not Kind.STORE_UNREACHABLE for _, failure in lost):
         return None
     return WaitForStore(f"the store cannot be reached: after a pause {early[0]} is tried again")
@@ -185,88 +185,88 @@ def _is_early(member: Member, failure: Failure, now: float) -> bool:
     return failure.kind is Kind.STORE_UNREACHABLE and now < due
 
 
-def _recreate_unseen(draft: Draft) -> Draft:
+def _recreate_unseen(state: ReconcileState) -> ReconcileState:
     """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
 
     def recreated(member: M) -> M:
-        fact = draft.facts[member.name]
+        fact = state.facts[member.name]
         if not isinstance(fact, NeverSeen) or fact.refusal:
             return member
         # The startup deadline counts from the first attempt.
-        return replacement(draft.observed, member).evolve(started_at=member.started_at or draft.now)
+        return replacement(state.observed, member).evolve(started_at=member.started_at or state.now)
 
-    return draft.to(edited(draft.status, recreated))
+    return state.to(edited(state.status, recreated))
 
 
-def _drop_avoidance(draft: Draft) -> Draft:
+def _drop_avoidance(state: ReconcileState) -> ReconcileState:
     """Where the scheduler knows no other node, the next try may go anywhere: the silent one may be all there is."""
 
     def unbound(member: M) -> M:
-        match draft.facts[member.name]:
+        match state.facts[member.name]:
             case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
-                return replacement(draft.observed, member).evolve(avoid="")
+                return replacement(state.observed, member).evolve(avoid="")
             case _:
                 return member
 
-    return draft.to(edited(draft.status, unbound))
+    return state.to(edited(state.status, unbound))
 
 
-def _replace_terminating(draft: Draft) -> Draft:
+def _replace_terminating(state: ReconcileState) -> ReconcileState:
     """A shard whose pod terminates is replaced at once, but may not restore while the old pod may save."""
     replacements, name = {}, ""
-    for shard in draft.status.shards:
-        fact = draft.facts[shard.name]
+    for shard in state.status.shards:
+        fact = state.facts[shard.name]
         if not isinstance(fact, Terminating):
             continue
         name = shard.name
-        draft = record(draft, shard, fact.failure, "ReplaceShards")
+        state = record(state, shard, fact.failure, "ReplaceShards")
         before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
-        replacements[shard.index] = replacement(draft.observed, shard).evolve(
-            lost_at=shard.lost_at or draft.now,
+        replacements[shard.index] = replacement(state.observed, shard).evolve(
+            lost_at=shard.lost_at or state.now,
             may_restore=False,
             predecessor=before,
             avoid=avoided(shard, fact.failure),
         )
     if not replacements:
-        return draft
+        return state
     reason = f"{name} is terminating; its replacement waits for its last save"
-    return under_recovery(draft.to(with_shards(draft.status, replacements)), "ReplaceShards", reason)
+    return under_recovery(state.to(with_shards(state.status, replacements)), "ReplaceShards", reason)
 
 
-def _replace_waiting(draft: Draft) -> Draft:
+def _replace_waiting(state: ReconcileState) -> ReconcileState:
     """A replacement that dies while it waits for its predecessor is replaced; no state is lost with it."""
-    rest, replacements = dict(draft.facts), {}
-    for shard in draft.status.shards:
-        fact = draft.facts[shard.name]
+    rest, replacements = dict(state.facts), {}
+    for shard in state.status.shards:
+        fact = state.facts[shard.name]
         if shard.predecessor is None or not isinstance(fact, Lost):
             continue
-        if _hopeless(replace(draft, facts={shard.name: fact})) or _is_early(shard, fact.failure, draft.now):
+        if _hopeless(replace(state, facts={shard.name: fact})) or _is_early(shard, fact.failure, state.now):
             continue
-        draft = record(draft, shard, fact.failure, "ReplaceShards")
-        replacements[shard.index] = replacement(draft.observed, shard).evolve(avoid=avoided(shard, fact.failure))
+        state = record(state, shard, fact.failure, "ReplaceShards")
+        replacements[shard.index] = replacement(state.observed, shard).evolve(avoid=avoided(shard, fact.failure))
         rest[shard.name] = NeverSeen("")
-    return replace(draft.to(with_shards(draft.status, replacements)), facts=rest)
+    return replace(state.to(with_shards(state.status, replacements)), facts=rest)
 
 
-def _wait(draft: Draft, kind: str, reason: str) -> Draft:
+def _wait(state: ReconcileState, kind: str, reason: str) -> ReconcileState:
     """Nothing is decided yet: the lost are shown as lost."""
 
     def shown(member: M) -> M:
-        return member.evolve(state="Lost") if isinstance(draft.facts[member.name], Lost) else member
+        return member.evolve(state="Lost") if isinstance(state.facts[member.name], Lost) else member
 
-    before = draft.status.recovery
-    return under_recovery(draft.to(edited(draft.status, shown)), before.kind if before else kind, reason)
+    before = state.status.recovery
+    return under_recovery(state.to(edited(state.status, shown)), before.kind if before else kind, reason)
 
 
-def _finish(draft: Draft) -> Draft:
+def _finish(state: ReconcileState) -> ReconcileState:
     """A recovery is over when all members work and the leader trains in the present group."""
-    status, leader, now = draft.status, leader_report(draft.observed), draft.now
+    status, leader, now = state.status, leader_report(state.observed), state.now
     if status.recovery is None:
-        return draft
+        return state
     waiting = tuple(m.name for m in status.members if not is_settled(m))
     trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
     if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
-        return draft.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
+        return state.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
     took = elapsed_s(status.recovery.since, now)
     failures = tuple(
         f.evolve(recovery_seconds=elapsed_s(f.time, now)) if f.recovery_seconds is None and not f.life else f
@@ -274,8 +274,8 @@ def _finish(draft: Draft) -> Draft:
     )
     message = f"training resumed after {took:.1f} s ({status.recovery.kind})"
     event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
-    status = after_recovery(draft.spec, status, now)
-    return draft.to(status.evolve(recovery=None, failures=failures), event)
+    status = after_recovery(state.spec, status, now)
+    return state.to(status.evolve(recovery=None, failures=failures), event)
 
 
 def avoided(member: Member, failure: Failure) -> str:
@@ -288,13 +288,13 @@ def avoided(member: Member, failure: Failure) -> str:
     return member.avoid if member.lost_at is not None else ""
 
 
-def apply_replacement(draft: Draft, decision: Replace) -> Draft:
+def apply_replacement(state: ReconcileState, decision: Replace) -> ReconcileState:
     """New incarnations of the lost members only; leave to restore for those that wait."""
     kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
-    draft = _replace_lost(draft, kind)
-    status, grants = draft.status, {grant.index: grant for grant in decision.shards}
+    state = _replace_lost(state, kind)
+    status, grants = state.status, {grant.index: grant for grant in decision.shards}
     total = status.ledger.total_samples
-    shards = {s.index: _granted(s, grants[s.index], draft.now, total) for s in status.shards if s.index in grants}
+    shards = {s.index: _granted(s, grants[s.index], state.now, total) for s in status.shards if s.index in grants}
     counters = status.counters.evolve(group=status.counters.group + bool(decision.trainers))
     status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)
     account = account_of(status).reserve(decision.reserves, decision.dense.reserve if decision.dense else ())
@@ -302,19 +302,19 @@ def apply_replacement(draft: Draft, decision: Replace) -> Draft:
         account = account.owe_dense(decision.dense.owes_from)
         dense = status.dense.evolve(floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
         status = status.evolve(dense=dense)
-    draft = under_recovery(draft.to(with_account(status, account)), kind, decision.reason, decision.lost)
-    return draft.to(draft.status, _event(draft.status, EventReason.REPLACING, decision.reason))
+    state = under_recovery(state.to(with_account(status, account)), kind, decision.reason, decision.lost)
+    return state.to(state.status, _event(state.status, EventReason.REPLACING, decision.reason))
 
 
-def apply_rollback(draft: Draft, decision: RollBack) -> Draft:
+def apply_rollback(state: ReconcileState, decision: RollBack) -> ReconcileState:
     """Everybody goes back to one anchor, in a new generation; lost members as new incarnations."""
     samples = decision.anchor.samples if decision.anchor else 0
     # Before the lost are replaced: whoever worked until now has reported all that an anchor can miss.
-    account = account_of(draft.status).roll_back(samples)
-    draft = _replace_lost(draft, "RollBack")
-    status = draft.status
+    account = account_of(state.status).roll_back(samples)
+    state = _replace_lost(state, "RollBack")
+    status = state.status
     generation = status.counters.generation + 1
-    lost_trainer = any(isinstance(draft.facts.get(t.name), Lost) for t in status.trainers)
+    lost_trainer = any(isinstance(state.facts.get(t.name), Lost) for t in status.trainers)
     status = status.evolve(
         counters=status.counters.evolve(generation=generation, group=status.counters.group + lost_trainer),
         forks=(*status.forks, Fork(generation=generation, anchor=decision.anchor))[-MAX_FORKS:],
@@ -334,39 +334,39 @@ def apply_rollback(draft: Draft, decision: RollBack) -> Draft:
         ),
     )
     status = status.evolve(anchors=restorable(status, status.anchors))
-    draft = under_recovery(draft.to(with_account(status, account)), "RollBack", decision.reason, decision.lost)
-    status = draft.status
+    state = under_recovery(state.to(with_account(status, account)), "RollBack", decision.reason, decision.lost)
+    status = state.status
     if status.budget is not None:
         status = status.evolve(budget=status.budget.evolve(rollbacks=status.budget.rollbacks + 1))
     where = f"step {decision.anchor.step}" if decision.anchor else "step 0"
-    return draft.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
+    return state.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
 
 
-def under_recovery(draft: Draft, kind: str, reason: str, lost: tuple[int, ...] = ()) -> Draft:
+def under_recovery(state: ReconcileState, kind: str, reason: str, lost: tuple[int, ...] = ()) -> ReconcileState:
     """The status with the recovery under way, in which the state of the shards `lost` was lost.
 
     It began when the first one began, is as grave as the gravest, and one failure of all shards that were lost in it.
     """
-    status = draft.status
-    before = status.recovery or Recovery(kind=kind, since=draft.now, degraded_before=status.progress.degraded_samples)
+    status = state.status
+    before = status.recovery or Recovery(kind=kind, since=state.now, degraded_before=status.progress.degraded_samples)
     if before.kind in KINDS:
         kind = KINDS[max(KINDS.index(before.kind), KINDS.index(kind))] if kind in KINDS else before.kind
     lost = tuple(sorted({*before.lost_shards, *lost}))
     recovery = before.evolve(kind=kind, reason=reason, lost_shards=lost, waiting_for=())
-    return draft.to(status.evolve(recovery=recovery))
+    return state.to(status.evolve(recovery=recovery))
 
 
-def _replace_lost(draft: Draft, action: str) -> Draft:
-    draft = record_lost(draft, action)
+def _replace_lost(state: ReconcileState, action: str) -> ReconcileState:
+    state = record_lost(state, action)
 
     def replaced(member: M) -> M:
-        fact = draft.facts[member.name]
+        fact = state.facts[member.name]
         if not isinstance(fact, Lost):
             return member
-        avoid, lost_at = avoided(member, fact.failure), member.lost_at or draft.now
-        return replacement(draft.observed, member).evolve(lost_at=lost_at, avoid=avoid)
+        avoid, lost_at = avoided(member, fact.failure), member.lost_at or state.now
+        return replacement(state.observed, member).evolve(lost_at=lost_at, avoid=avoid)
 
-    return draft.to(edited(draft.status, replaced))
+    return state.to(edited(state.status, replaced))
 
 
 def _granted(shard: Shard, grant: ShardGrant, now: float, total: int) -> Shard:

@@ -10,19 +10,19 @@ from cpr_operator.api.sizes import data_shards_of, recoverable, replay_in_force
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current, report_of
-from cpr_operator.reconcile.pass_ import Alive, Draft, Terminating
+from cpr_operator.reconcile.types import Alive, ReconcileState, Terminating
 from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 
-def with_replay(draft: Draft, given: RecoveryInput) -> RecoveryInput:
+def with_replay(state: ReconcileState, given: RecoveryInput) -> RecoveryInput:
     """The input with what trainers push again, if the job replays."""
-    status = draft.status
-    if not replay_in_force(draft.spec, status).memory_bytes:
+    status = state.status
+    if not replay_in_force(state.spec, status).memory_bytes:
         return given
-    reports = {trainer.index: _report(draft, trainer) for trainer in status.trainers}
-    living = {t.index for t in status.trainers if isinstance(draft.facts[t.name], Alive | Terminating)}
+    reports = {trainer.index: _report(state, trainer) for trainer in status.trainers}
+    living = {t.index for t in status.trainers if isinstance(state.facts[t.name], Alive | Terminating)}
     kept = [report for index, report in reports.items() if index in living and report is not None]
-    in_parity = _in_parity(draft, given)
+    in_parity = _in_parity(state, given)
     return replace(
         given,
         losses=tuple(_loss(loss, status, kept, in_parity) for loss in given.losses),
@@ -51,9 +51,9 @@ def _loss(loss: Loss, status: Status, reports: list[TrainerReport], in_parity: C
     return replace(loss, saved=saved, kept_after=max(gone))
 
 
-def _in_parity(draft: Draft, given: RecoveryInput) -> Collection[int]:
+def _in_parity(state: ReconcileState, given: RecoveryInput) -> Collection[int]:
     """Lost shards that parity gives back; not one that has asked it for its floor and did not get that."""
-    k, shards = data_shards_of(draft.spec, replay_in_force(draft.spec, draft.status)), draft.status.shards
+    k, shards = data_shards_of(state.spec, replay_in_force(state.spec, state.status)), state.status.shards
     if not k:
         return ()
     lost = {loss.index for loss in given.losses} | {shard.index for shard in shards if shard.lost_at is not None}
@@ -87,6 +87,6 @@ def _bereft(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ...]
     )
 
 
-def _report(draft: Draft, trainer: Trainer) -> TrainerReport | None:
-    report = report_of(draft.observed, trainer)
-    return report if isinstance(report, TrainerReport) and is_current(draft.status, report) else None
+def _report(state: ReconcileState, trainer: Trainer) -> TrainerReport | None:
+    report = report_of(state.observed, trainer)
+    return report if isinstance(report, TrainerReport) and is_current(state.status, report) else None

@@ -20,9 +20,9 @@ from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.apply_reports import restorable
 from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.reconcile.observe import is_current, leader_report
-from cpr_operator.reconcile.pass_ import Draft, EventReason, PassInput
 from cpr_operator.reconcile.plan import after_resharding
 from cpr_operator.reconcile.recover import apply_rollback
+from cpr_operator.reconcile.types import EventReason, PassInput, ReconcileState
 from cpr_operator.recovery.decide import roll_back
 
 
@@ -45,19 +45,19 @@ def wants_other_trainers(spec: CPRJobSpec, status: Status) -> bool:
     return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != spec.trainers.replicas
 
 
-def align_trainers(draft: Draft) -> Draft:
+def align_trainers(state: ReconcileState) -> ReconcileState:
     """Let trainers in a shadow mode advance to a common step before their number changes.
 
     First every shard must have reported its losses, which takes pushes. Its worst-case loss may exceed
     the budget, and then no anchor would be acceptable.
     """
-    reported = all(shard.lost_at is None for shard in draft.status.shards)
-    status = draft.status.evolve(meeting=reported and wants_other_trainers(draft.spec, draft.status))
-    if not status.meeting or draft.status.meeting:
-        return draft.to(status)
-    message = f"{resizing(draft.spec, status)}: all trainers first advance to a common step and save there"
-    key = f"meeting-{draft.observed.job.generation}"
-    return draft.to(status, Event("Normal", EventReason.MEETING, message, key))
+    reported = all(shard.lost_at is None for shard in state.status.shards)
+    status = state.status.evolve(meeting=reported and wants_other_trainers(state.spec, state.status))
+    if not status.meeting or state.status.meeting:
+        return state.to(status)
+    message = f"{resizing(state.spec, status)}: all trainers first advance to a common step and save there"
+    key = f"meeting-{state.observed.job.generation}"
+    return state.to(status, Event("Normal", EventReason.MEETING, message, key))
 
 
 def trainers_aligned(observed: PassInput) -> bool:
@@ -69,12 +69,12 @@ def trainers_aligned(observed: PassInput) -> bool:
     return met is not None and bool(status.anchors) and status.anchors[-1].key == met.key
 
 
-def resize(draft: Draft) -> Draft | None:
+def resize(state: ReconcileState) -> ReconcileState | None:
     """A new generation of a suspended job whose spec has other numbers of members.
 
     None if the job resumes with its old numbers.
     """
-    spec, status, synchronous = draft.spec, draft.status, _is_synchronous(draft.spec)
+    spec, status, synchronous = state.spec, state.status, _is_synchronous(state.spec)
     reason = resizing(spec, status)
     if not reason or not (synchronous or status.meeting):
         return None
@@ -85,7 +85,7 @@ def resize(draft: Draft) -> Draft | None:
         return None
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
-    status = apply_rollback(draft, decision).status
+    status = apply_rollback(state, decision).status
     status = _with_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
     status = _with_trainers(status, spec.trainers.replicas)
     message = f"{reason}; all members continue from the anchor of step {step}"
@@ -93,7 +93,7 @@ def resize(draft: Draft) -> Draft | None:
         message += "; what was trained since then is trained again, because it was not saved as one anchor"
     elif status.budget is not None:
         status = status.evolve(budget=status.budget.evolve(rollbacks=rollbacks))
-    return draft.to(status, Event("Normal", EventReason.RESUMED, message, f"resized-{status.counters.generation}"))
+    return state.to(status, Event("Normal", EventReason.RESUMED, message, f"resized-{status.counters.generation}"))
 
 
 def _is_synchronous(spec: CPRJobSpec) -> bool:

@@ -12,7 +12,7 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, BestModel, HeldOut, Status
 from cpr_operator.reconcile.apply_reports import restorable, with_total
 from cpr_operator.reconcile.members import account_of, with_account
-from cpr_operator.reconcile.pass_ import Done, Fact
+from cpr_operator.reconcile.types import Done, Fact
 
 #: How a `Result` begins: its keys are sorted.
 _ANCHOR_FIRST = '{"anchor":'

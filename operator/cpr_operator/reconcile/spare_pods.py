@@ -9,7 +9,7 @@ from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.pass_ import PassInput
+from cpr_operator.reconcile.types import PassInput
 
 
 def is_spare(pod: PodView) -> bool:

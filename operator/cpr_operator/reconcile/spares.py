@@ -17,9 +17,9 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import spare_name
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.members import with_shards
-from cpr_operator.reconcile.pass_ import Draft, EventReason, PassInput, Report
 from cpr_operator.reconcile.queue import spares_in
 from cpr_operator.reconcile.spare_pods import waiting
+from cpr_operator.reconcile.types import EventReason, PassInput, ReconcileState, Report
 
 #: A spare that was lost is made anew this long after it was made: one that cannot live costs a pod each time.
 PAUSE_S = 30.0
@@ -36,23 +36,23 @@ class Choice:
     reason: str = ""
 
 
-def look_at_spares(draft: Draft) -> Draft:
+def look_at_spares(state: ReconcileState) -> ReconcileState:
     """The status with what the pods and reports of spares tell."""
-    if not draft.status.spares:
-        return draft
-    pods = {pod.name: pod for pod in waiting(draft.observed)}
-    spares = tuple(_seen(spare, pods.get(spare.pod), draft.observed) for spare in draft.status.spares)
-    return draft.to(draft.status.evolve(spares=spares))
+    if not state.status.spares:
+        return state
+    pods = {pod.name: pod for pod in waiting(state.observed)}
+    spares = tuple(_seen(spare, pods.get(spare.pod), state.observed) for spare in state.status.spares)
+    return state.to(state.status.evolve(spares=spares))
 
 
-def promote(draft: Draft) -> Draft:
+def promote(state: ReconcileState) -> ReconcileState:
     """Give each shard whose next incarnation was decided in this pass a spare's pod instead of a new one."""
-    before = {shard.index: shard.incarnation for shard in draft.before.shards}
-    for shard in draft.status.shards:
+    before = {shard.index: shard.incarnation for shard in state.before.shards}
+    for shard in state.status.shards:
         wants = not shard.uid and before.get(shard.index, shard.incarnation) != shard.incarnation
-        if wants and (draft.spec.shards.spares or draft.status.spares):
-            draft = _promote(draft, shard)
-    return draft
+        if wants and (state.spec.shards.spares or state.status.spares):
+            state = _promote(state, shard)
+    return state
 
 
 def choose(spares: Sequence[Spare], observed: PassInput, shard: Shard) -> Choice:
@@ -69,24 +69,24 @@ def choose(spares: Sequence[Spare], observed: PassInput, shard: Shard) -> Choice
     return Choice(None, reason="; ".join(reasons) or "there is none left")
 
 
-def keep_spares(draft: Draft) -> Draft:
+def keep_spares(state: ReconcileState) -> ReconcileState:
     """Make spares up to the number that the spec asks for, once nothing more urgent is under way."""
-    status, wanted = draft.status, _allowed(draft)
+    status, wanted = state.status, _allowed(state)
     spares = status.spares[:wanted]
     if status.phase == "Running" and status.recovery is None:
-        spares = tuple(spare for spare in spares if not _is_over(spare, draft.now))
-        draft, made = _made(draft, wanted - len(spares))
+        spares = tuple(spare for spare in spares if not _is_over(spare, state.now))
+        state, made = _made(state, wanted - len(spares))
         spares += made
-    return draft.to(draft.status.evolve(spares=spares))
+    return state.to(state.status.evolve(spares=spares))
 
 
-def _allowed(draft: Draft) -> int:
+def _allowed(state: ReconcileState) -> int:
     """How many spares there may be: not more than a job in a queue has quota for, and no more while that is unknown."""
-    wanted, runtime, queue = draft.spec.shards.spares, draft.status.runtime, draft.observed.queue
+    wanted, runtime, queue = state.spec.shards.spares, state.status.runtime, state.observed.queue
     if runtime is None or runtime.quota is None:
         return wanted
     if queue is None or queue.workload is None:
-        return min(wanted, len(draft.status.spares))
+        return min(wanted, len(state.status.spares))
     return min(wanted, spares_in(queue.workload))
 
 
@@ -125,13 +125,13 @@ def _unfit(pod: PodView | None, report: Report | None, shard: Shard, observed: P
     return ""
 
 
-def _promote(draft: Draft, shard: Shard) -> Draft:
-    status, name = draft.status, f"{shard.name}, incarnation {shard.incarnation}"
-    choice = choose(status.spares, draft.observed, shard)
+def _promote(state: ReconcileState, shard: Shard) -> ReconcileState:
+    status, name = state.status, f"{shard.name}, incarnation {shard.incarnation}"
+    choice = choose(status.spares, state.observed, shard)
     pod = choice.pod
     if pod is None:
         message = f"{name}, is a new pod, because no spare can take its place: {choice.reason}"
-        return draft.to(status, Event("Normal", EventReason.NO_SPARE, message, f"no-spare-{shard.pod}"))
+        return state.to(status, Event("Normal", EventReason.NO_SPARE, message, f"no-spare-{shard.pod}"))
     promoted = shard.evolve(
         pod=pod.name,
         uid=pod.uid,
@@ -146,7 +146,7 @@ def _promote(draft: Draft, shard: Shard) -> Draft:
     status = status.evolve(spares=tuple(spare for spare in status.spares if spare.pod != pod.name))
     message = f"{name}, is the spare {pod.name}, which was there already"
     event = Event("Normal", EventReason.SPARE_PROMOTED, message, f"promoted-{pod.name}")
-    return draft.to(_with_tier(status, shard), event)
+    return state.to(_with_tier(status, shard), event)
 
 
 def _with_tier(status: Status, shard: Shard) -> Status:
@@ -160,13 +160,13 @@ def _with_tier(status: Status, shard: Shard) -> Status:
     return status.evolve(failures=failures)
 
 
-def _made(draft: Draft, count: int) -> tuple[Draft, tuple[Spare, ...]]:
+def _made(state: ReconcileState, count: int) -> tuple[ReconcileState, tuple[Spare, ...]]:
     """So many new spares, whose names nobody has."""
-    job, number, made = draft.observed.job.id, draft.status.last_spare, list[Spare]()
-    taken = {pod.name for pod in draft.observed.pods}
+    job, number, made = state.observed.job.id, state.status.last_spare, list[Spare]()
+    taken = {pod.name for pod in state.observed.pods}
     while len(made) < count:
         number += 1
         name = spare_name(job, number)
         if name not in taken:
-            made.append(Spare(number=number, pod=name, started_at=draft.now))
-    return draft.to(draft.status.evolve(last_spare=number)), tuple(made)
+            made.append(Spare(number=number, pod=name, started_at=state.now))
+    return state.to(state.status.evolve(last_spare=number)), tuple(made)

@@ -24,12 +24,12 @@ from cpr_operator.reconcile.lifecycle import starting, succeed
 from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.origin import frozen_origin
-from cpr_operator.reconcile.pass_ import Draft, EventReason, NoPod, PassInput, PodDelete
 from cpr_operator.reconcile.plan import after_failure, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
 from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.resize import resize, resizing, trainers_aligned
 from cpr_operator.reconcile.results import result_of, with_termination_message
+from cpr_operator.reconcile.types import EventReason, NoPod, PassInput, PodDelete, ReconcileState
 from cpr_operator.recovery.decide import (
     FailJob,
     Loss,
@@ -79,93 +79,93 @@ def waits_to_resume(observed: PassInput) -> bool:
     return resume_at is not None and observed.now < resume_at
 
 
-def suspend(observed: PassInput, why: str = "") -> Draft:
+def suspend(observed: PassInput, why: str = "") -> ReconcileState:
     """The next step of a suspension. `why`: it begins now, and neither by the spec's `suspend` nor by its numbers."""
-    draft = begin(observed)
-    result = result_of(draft.status, draft.facts)
+    state = begin(observed)
+    result = result_of(state.status, state.facts)
     if result is not None:
         # The job has its model already: it is over, and need not resume for that.
-        done = succeed(draft.to(with_termination_message(draft.spec, draft.status, draft.facts)), result)
+        done = succeed(state.to(with_termination_message(state.spec, state.status, state.facts)), result)
         if not is_overspent(done.status):
             return done
-    draft = _stop(draft, why)
-    return set_conditions(draft, _suspended(draft, why))
+    state = _stop(state, why)
+    return set_conditions(state, _suspended(state, why))
 
 
-def _suspended(draft: Draft, why: str) -> ConditionUpdate:
+def _suspended(state: ReconcileState, why: str) -> ConditionUpdate:
     """Whether all pods are gone, and why they go."""
-    status, spec = draft.status, draft.spec
-    state = truth(status.phase == "Suspended")
+    status, spec = state.status, state.spec
+    stopped = truth(status.phase == "Suspended")
     reason, before = next(((c.reason, c.message) for c in status.conditions if c.type == "Suspended"), ("", ""))
     if spec.suspend:
-        return ConditionUpdate("Suspended", state, status.phase, "spec.suspend is true")
+        return ConditionUpdate("Suspended", stopped, status.phase, "spec.suspend is true")
     if status.resume_at is not None:
-        return ConditionUpdate("Suspended", state, reason, before)
-    return ConditionUpdate("Suspended", state, status.phase, resizing(spec, status) or why or before)
+        return ConditionUpdate("Suspended", stopped, reason, before)
+    return ConditionUpdate("Suspended", stopped, status.phase, resizing(spec, status) or why or before)
 
 
-def _stop(draft: Draft, why: str) -> Draft:
+def _stop(state: ReconcileState, why: str) -> ReconcileState:
     """The status with what ended members left, and the pods to delete."""
-    before, observed = draft.before, draft.observed
+    before, observed = state.before, state.observed
     if before.phase == "Pending":
-        return replace(draft.to(before.evolve(phase="Suspended")), deletes=())
+        return replace(state.to(before.evolve(phase="Suspended")), deletes=())
     if before.phase == "Suspended":
-        return _with_deletes(draft.to(before.evolve(resume_at=None)))
-    since = draft.now if before.suspending_since is None else before.suspending_since
-    draft = _with_ends(draft)
-    draft = draft.to(draft.status.evolve(phase="Suspending", suspending_since=since))
+        return _with_deletes(state.to(before.evolve(resume_at=None)))
+    since = state.now if before.suspending_since is None else before.suspending_since
+    state = _with_ends(state)
+    state = state.to(state.status.evolve(phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
-        status = draft.status.evolve(meeting=before.meeting and trainers_aligned(observed))
-        why = "" if draft.spec.suspend else f"{resizing(draft.spec, before) or why}: "
+        status = state.status.evolve(meeting=before.meeting and trainers_aligned(observed))
+        why = "" if state.spec.suspend else f"{resizing(state.spec, before) or why}: "
         message = f"{why}saving, then deleting all pods"
-        draft = draft.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))
+        state = state.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))
     if any(not pod.is_stuck(observed.now) for pod in observed.pods):
-        return _with_deletes(draft)
-    lost = tuple(shard.index for shard in draft.status.shards if shard.state == "Lost")
-    draft = under_recovery(draft, "ReplaceShards", "suspended", lost)
-    status = after_failure(draft.spec, draft.status, draft.now)
+        return _with_deletes(state)
+    lost = tuple(shard.index for shard in state.status.shards if shard.state == "Lost")
+    state = under_recovery(state, "ReplaceShards", "suspended", lost)
+    status = after_failure(state.spec, state.status, state.now)
     progress = status.progress.evolve(protected_samples=None)  # parity goes with the pods
     status = status.evolve(phase="Suspended", suspending_since=None, recovery=None, spares=(), progress=progress)
     done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
-    return replace(draft.to(status, done), deletes=())
+    return replace(state.to(status, done), deletes=())
 
 
-def resume(observed: PassInput) -> Draft:
+def resume(observed: PassInput) -> ReconcileState:
     """New incarnations of all members, in the next group, with what the spec asks for now."""
-    draft = Draft(observed, observed.before, {member.name: NoPod() for member in observed.before.members})
-    draft = resize(draft) or _restore(draft)
-    counters = draft.status.counters
-    status = draft.status.evolve(
-        start_time=draft.now,
+    state = ReconcileState(observed, observed.before, {member.name: NoPod() for member in observed.before.members})
+    state = resize(state) or _restore(state)
+    counters = state.status.counters
+    status = state.status.evolve(
+        start_time=state.now,
         runtime=runtime(observed, frozen_origin(observed.before.runtime)),
         counters=counters.evolve(group=counters.group + 1),
         shards=tuple(
             replacement(observed, shard).evolve(
-                lost_at=_told_later(shard, draft.now),
+                lost_at=_told_later(shard, state.now),
                 floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
                 allowance=0,
                 avoid="",
             )
-            for shard in draft.status.shards
+            for shard in state.status.shards
         ),
-        trainers=tuple(replacement(observed, t).evolve(lost_at=None, avoid="") for t in draft.status.trainers),
+        trainers=tuple(replacement(observed, t).evolve(lost_at=None, avoid="") for t in state.status.trainers),
         meeting=False,
         recovery=None,
         resume_at=None,
     )
-    return starting(draft.to(planned(draft.spec, status, renew=True)))
+    return starting(state.to(planned(state.spec, status, renew=True)))
 
 
-def _restore(draft: Draft) -> Draft:
+def _restore(state: ReconcileState) -> ReconcileState:
     """The status with leave to restore what was flushed, or to go back to an anchor."""
-    status = draft.status
-    decision = decide(_recovery_input(draft.spec, status))
+    status = state.status
+    decision = decide(_recovery_input(state.spec, status))
     said = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
     match decision:
         case Replace():
-            return draft.to(apply_replacement(draft, decision).status, said)
+            return state.to(apply_replacement(state, decision).status, said)
         case RollBack():
-            return apply_rollback(draft.to(status, said), decision)
+            return apply_rollback(state.to(status, said), decision)
         case WaitForReport() | WaitForStore() | FailJob():
             raise AssertionError(f"no member lives that could report: {decision}")
 
@@ -195,40 +195,40 @@ def _told_later(shard: Shard, now: float) -> float | None:
     return now if shard.state == "Lost" else shard.lost_at
 
 
-def _with_deletes(draft: Draft) -> Draft:
+def _with_deletes(state: ReconcileState) -> ReconcileState:
     """Delete pods that have nothing left to save, or took too long: first trainers, then shards."""
-    status, now = draft.status, draft.now
+    status, now = state.status, state.now
     patience_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or now
     until = dict.fromkeys((t.uid for t in status.trainers), since + patience_s)
     until |= dict.fromkeys((s.uid for s in status.shards), since + 2 * patience_s)
     deletes = tuple(
         PodDelete(pod.name, pod.uid, "the job is suspended")
-        for pod in draft.observed.pods
+        for pod in state.observed.pods
         if pod.deleting_until is None and now >= until.get(pod.uid, now)
     )
-    return replace(draft, deletes=deletes)
+    return replace(state, deletes=deletes)
 
 
-def _with_ends(draft: Draft) -> Draft:
+def _with_ends(state: ReconcileState) -> ReconcileState:
     """The status with what members that have ended left behind. Their entries name no pod."""
-    pods = {pod.name: pod for pod in draft.observed.pods}
-    for trainer in draft.status.trainers:
-        draft = draft.to(_with_trainers_end(draft, trainer, pods.get(trainer.pod)))
-    told = not any(trainer.uid for trainer in draft.status.trainers)
-    shards = tuple(_with_shards_end(draft.observed, shard, pods, told=told) for shard in draft.status.shards)
-    return draft.to(draft.status.evolve(shards=shards))
+    pods = {pod.name: pod for pod in state.observed.pods}
+    for trainer in state.status.trainers:
+        state = state.to(_with_trainers_end(state, trainer, pods.get(trainer.pod)))
+    told = not any(trainer.uid for trainer in state.status.trainers)
+    shards = tuple(_with_shards_end(state.observed, shard, pods, told=told) for shard in state.status.shards)
+    return state.to(state.status.evolve(shards=shards))
 
 
-def _with_trainers_end(draft: Draft, trainer: Trainer, pod: PodView | None) -> Status:
-    status = draft.status
-    if pod is not None and _runs(draft.observed, pod):
+def _with_trainers_end(state: ReconcileState, trainer: Trainer, pod: PodView | None) -> Status:
+    status = state.status
+    if pod is not None and _runs(state.observed, pod):
         return with_trainer(status, trainer.evolve(uid=pod.uid, state="Flushing"))
     failure = _failure(pod)
-    save = flush_of(draft.observed, failure) if failure else None
+    save = flush_of(state.observed, failure) if failure else None
     if save is not None and save.samples > status.dense.saved_samples:
         status = status.evolve(dense=status.dense.evolve(saved_samples=save.samples))
     if failure is not None and failure.anchor is not None:
-        status = with_anchor(status, Anchor.of(failure.anchor), draft.spec.snapshots.keep)
+        status = with_anchor(status, Anchor.of(failure.anchor), state.spec.snapshots.keep)
     return with_trainer(status, _without_pod(trainer).evolve(state="Pending"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, PodPatch, Priority
 from cpr_operator.reconcile import Outcome
-from cpr_operator.reconcile.pass_ import PodDelete
+from cpr_operator.reconcile.types import PodDelete
 from cpr_operator.urgency import pause_s, urgency_of, urgency_of_status, wake_s
 
 DELETE = PodDelete("pod", "uid", "replaced")

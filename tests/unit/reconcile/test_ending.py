@@ -11,7 +11,7 @@ from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.lifecycle import TRANSITIONS, succeed, with_late_shards_lost
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.pass_ import Done, Draft, Fact, Lost, NoPod
+from cpr_operator.reconcile.types import Done, Fact, Lost, NoPod, ReconcileState
 from simulation.control_plane.run import input_in_mid_training
 from simulation.control_plane.workload import BATCH, TOTAL
 
@@ -21,7 +21,7 @@ KILLED = Lost(None, Failure(Kind.KILLED, "Error", "the process was killed by SIG
 async def test_trainers_that_are_lost_after_the_final_anchor_are_done_and_shards_are_not() -> None:
     world = await input_in_mid_training(1)
     facts: dict[str, Fact] = {"trainer/0": KILLED, "shard/0": KILLED, "shard/1": NoPod(), "shard/2": NoPod()}
-    found = with_late_shards_lost(Draft(world, world.job.status, facts))
+    found = with_late_shards_lost(ReconcileState(world, world.job.status, facts))
     assert found.facts == facts | {"trainer/0": Done("")}
 
 
@@ -43,7 +43,7 @@ async def test_the_model_is_the_best_one_if_there_is_a_best(
     world = await input_in_mid_training(1)
     status = world.job.status.evolve(best=best)
     last = Anchor(key="last", digest="0", generation=1, step=samples // BATCH, samples=samples)
-    ended = succeed(Draft(world, status, {}), last).status
+    ended = succeed(ReconcileState(world, status, {}), last).status
     assert ended.phase == "Succeeded"
     assert ended.result is not None
     assert ended.result.key == model

@@ -22,8 +22,8 @@ from cpr_operator.api.status import (
 )
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.apply_reports import restorable, with_anchor, with_shown
-from cpr_operator.reconcile.pass_ import Done
 from cpr_operator.reconcile.results import result_of, with_termination_message
+from cpr_operator.reconcile.types import Done
 from simulation.control_plane.workload import spec
 
 SPEC = parse_spec(spec())

@@ -11,8 +11,8 @@ from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Recovery, Status
 from cpr_operator.cluster.views import ContainerView
 from cpr_operator.reconcile import second_round
-from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
+from cpr_operator.reconcile.types import Outcome, PassInput
 from simulation.control_plane.run import input_in_mid_training
 from support.passes import with_pod, with_report, without_reports
 

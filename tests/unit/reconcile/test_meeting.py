@@ -9,8 +9,8 @@ import pytest
 from cpr_operator.desired.rosters import trainer_roster
 from cpr_operator.reconcile import PassInput, reconcile
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.pass_ import Draft, NoPod
 from cpr_operator.reconcile.resize import resize, trainers_aligned
+from cpr_operator.reconcile.types import NoPod, ReconcileState
 from simulation.control_plane.run import TICK_S, Simulation
 from simulation.control_plane.workload import Scenario, spec
 from support.passes import with_status, without_reports
@@ -82,8 +82,8 @@ async def test_only_those_who_had_met_make_room_for_others(*, met: bool) -> None
     status = world.job.status
     nobody = dict.fromkeys(observe(world), NoPod())
     suspended = with_status(world, phase="Suspended", meeting=met)
-    draft = resize(Draft(suspended, suspended.before, nobody))
-    assert (draft is not None) == met
-    if draft is not None:
-        assert len(draft.status.trainers) == WANTED
-        assert draft.status.anchors == status.anchors[-1:], "older ones are of two ranks"
+    state = resize(ReconcileState(suspended, suspended.before, nobody))
+    assert (state is not None) == met
+    if state is not None:
+        assert len(state.status.trainers) == WANTED
+        assert state.status.anchors == status.anchors[-1:], "older ones are of two ranks"

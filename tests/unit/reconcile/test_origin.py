@@ -15,7 +15,7 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile.origin import AWAITED, REFUSED, Chosen, NotYet, origin_in, origin_of, selects
-from cpr_operator.reconcile.pass_ import Job
+from cpr_operator.reconcile.types import Job
 from simulation.control_plane.workload import spec
 
 STORE = spec()["snapshots"]["store"]

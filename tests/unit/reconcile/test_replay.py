@@ -16,9 +16,9 @@ from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.conditions import snapshots
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
+from cpr_operator.reconcile.types import Lost, PassInput
 from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, ShardGrant
 from cpr_trainer.parity.coding import Ring
 from simulation.control_plane.run import input_in_mid_training
@@ -46,9 +46,9 @@ async def training(*trainers: Told, replay: str = "Auto") -> PassInput:
 
 def losing(world: PassInput, *names: str) -> RecoveryInput:
     """What is to be decided once these members are dead."""
-    draft = begin(world)
+    state = begin(world)
     dead = Lost(None, Failure(Kind.NODE_LOST, "NodeLost", "its node is gone", ended=True))
-    given = recovery_input(replace(draft, facts={**draft.facts, **dict.fromkeys(names, dead)}))
+    given = recovery_input(replace(state, facts={**state.facts, **dict.fromkeys(names, dead)}))
     assert given is not None
     return given
 
@@ -209,13 +209,13 @@ async def test_a_shard_that_was_rebuilt_is_told_once(tier: str, *, rebuilt: bool
     world = knowing(await in_parity(1, (600, 590, 600)), 590, lost_at=1.0, floor_samples=590, incarnation=2)
     told = {"incarnation": 2, "rebuilt": rebuilt, "restored_samples": 590, "resumed_samples": 590, "lost": ()}
     world = with_report(with_status(world, failures=(failure,)), "shard/1", **told, replayed_samples=64)
-    draft = apply_reports(begin(world))
-    (record,) = draft.status.failures
+    state = apply_reports(begin(world))
+    (record,) = state.status.failures
     assert (record.tier, record.lost_samples) == (tier, 0)
-    events = [each for each in draft.events if each.reason == "Rebuilt"]
+    events = [each for each in state.events if each.reason == "Rebuilt"]
     assert len(events) == rebuilt
     assert not rebuilt or "shard/1, incarnation 2" in events[0].message
-    again = apply_reports(begin(with_status(world, draft.status)))
+    again = apply_reports(begin(with_status(world, state.status)))
     assert not [each for each in again.events if each.reason == "Rebuilt"]
 
 
@@ -232,8 +232,8 @@ async def test_a_drained_shard_needs_nothing_of_a_lost_trainer(*, flushed: bool)
     """Its flush holds all that was acknowledged, and the heir computes the rest again."""
     world = await training(NOTHING, NOTHING)
     grant = ShardGrant(0, 150, (), flushed=flushed)
-    draft = apply_replacement(begin(world), Replace((grant,), (), 0, None, (), "a test"))
-    given = losing(with_status(world, draft.status), "trainer/1")
+    state = apply_replacement(begin(world), Replace((grant,), (), 0, None, (), "a test"))
+    given = losing(with_status(world, state.status), "trainer/1")
     bound = given.trainer_bound
     assert bound is not None
     assert bound > 150

@@ -14,9 +14,9 @@ from cpr_operator.api.held_out_spec import EarlyStop
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
 from cpr_operator.reconcile.observe import begin, ends_untold, observe
-from cpr_operator.reconcile.pass_ import Lost, Report
 from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
 from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
+from cpr_operator.reconcile.types import Lost, Report
 from simulation.control_plane.run import Simulation, input_in_mid_training
 from simulation.control_plane.workload import BATCH, Scenario, spec
 from support.passes import pod_of, with_pod, with_report, with_shard, with_spec, with_status, without_reports

@@ -13,9 +13,9 @@ from cpr_contract.reports import ShardReport, ShardState
 from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_operator.api.status import Shard, Spare, Status
 from cpr_operator.cluster.views import ContainerView, PodView
-from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.spares import PAUSE_S, choose
+from cpr_operator.reconcile.types import Outcome, PassInput
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
 from support.passes import then, with_pod, with_spec, with_status, without_reports

@@ -11,8 +11,8 @@ from cpr_operator.api.status import Anchor
 from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin, recorded_in
-from cpr_operator.reconcile.pass_ import PassInput, Report
 from cpr_operator.reconcile.recover import apply_rollback
+from cpr_operator.reconcile.types import PassInput, Report
 from cpr_operator.recovery.decide import RollBack
 from simulation.control_plane.run import input_in_mid_training
 from support.passes import with_status

@@ -13,7 +13,7 @@ from cpr_operator.api.workers import workers_again
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.pass_ import PassInput
+from cpr_operator.reconcile.types import PassInput
 from simulation.control_plane.run import input_in_mid_training
 from support.documents import edited
 from support.passes import with_report, with_status

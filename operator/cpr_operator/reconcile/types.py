@@ -1,4 +1,4 @@
-"""The values of a pass: what it sees, the draft that its phases work on, and what it wants."""
+"""The values of a pass: what it sees, the state that its phases work on, and what it wants."""
 
 from __future__ import annotations
 
@@ -249,8 +249,8 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What a pass has made of the job so far: each phase takes a draft and returns the next one.
+class ReconcileState:
+    """What a pass has made of the job so far: each phase takes a state and returns the next one.
 
     `status` is the status as it is now, `before` the one that the pass began with. `facts` are by
     the names of the members. `deletes` are the pods to delete; None: those that were replaced.
@@ -277,6 +277,6 @@ class Draft:
         """The time of the pass, in seconds since the epoch."""
         return self.observed.now
 
-    def to(self, status: Status, *events: Event) -> Draft:
-        """The draft with this status, and these events after those before."""
+    def to(self, status: Status, *events: Event) -> ReconcileState:
+        """The state with this status, and these events after those before."""
         return replace(self, status=status, events=self.events + events)
