@@ -12,7 +12,7 @@ from cpr_trainer.trainer.allreduce.group_follower import Follower
 from cpr_trainer.trainer.allreduce.group_leader import Leader
 from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
-from support.patience import attend
+from support.patience import poll_interrupts
 
 HOST = "127.0.0.1"
 
@@ -62,7 +62,7 @@ class Member:
         def provide() -> None:
             self.replica.unpack(b"first", 0)
 
-        return group.meet(self.replica, provide, attend)
+        return group.meet(self.replica, provide, poll_interrupts)
 
 
 def roster_of(members: list[Member], group: int, leader: int = 0) -> TrainerRoster:

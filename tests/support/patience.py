@@ -1,4 +1,4 @@
-"""What waits of trainers attend to in a test: nothing, until the test has taken too long."""
+"""What waits of trainers poll_interrupts to in a test: nothing, until the test has taken too long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import inf
 _end_s = inf
 
 
-def attend() -> None:
+def poll_interrupts() -> None:
     """Go on waiting. Raises TimeoutError when the test's patience is over, in whatever thread: so no thread stays."""
     if time.monotonic() > _end_s:
         raise TimeoutError("what was waited for did not come")

@@ -66,7 +66,7 @@ def run_held(arguments: list[str]) -> int:
 
     While it stands it follows rosters, and ends if it is told to.
     """
-    from cpr_trainer.trainer.interrupts import SLICE_S  # noqa: PLC0415 -- in the process alone
+    from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S  # noqa: PLC0415 -- in the process alone
     from cpr_trainer.trainer.step import Stepper  # noqa: PLC0415
 
     train, take_step, last = Stepper.train, Stepper._step, Path(os.environ[HELD_AT])
@@ -82,7 +82,7 @@ def run_held(arguments: list[str]) -> int:
             if leading is not None and self.state.desk is not None:  # the others come further meanwhile
                 leading.save(self.state)
                 self._board.set(step=self.state.reached, samples=self.state.samples)
-            time.sleep(SLICE_S)
+            time.sleep(POLL_INTERVAL_S)
         if self.state.done < goals[0]():  # where trainers are to meet the step is not taken
             take_step(self, vectors, prefetch, group, leading)
 

@@ -16,7 +16,7 @@ from cpr_contract.codec import to_json
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello
 from support.control_group import HOST, Member, roster_of
-from support.patience import attend
+from support.patience import poll_interrupts
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
     over = threading.Event()
 
     def go_on() -> None:
-        attend()
+        poll_interrupts()
         if over.is_set():
             raise InterruptedError
 
@@ -60,7 +60,7 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
     channel.send(Frame(Kind.HELLO, 1, payload=to_json(Hello(1, 1, 1, 1, NO_STATE)).encode()))
     try:
         while (heard := friend.lobby.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM:
-            attend()
+            poll_interrupts()
         probes: dict[int, Future[bool]] = {}
         end_s = time.monotonic() + 4
         while time.monotonic() < end_s:  # the group is being built

@@ -139,11 +139,11 @@ def test_a_pass_ends_when_the_trainer_is_told_to(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(unpacking, "BLOCK_BYTES", 700)
     data, turns = write(clicks(300), tmp_path / "data", "csv"), list[int]()
 
-    def attend() -> None:
+    def poll_interrupts() -> None:
         turns.append(1)
         if len(turns) == 3:
             raise Terminated
 
     with pytest.raises(Terminated):
-        open_dataset(data, model_of([BUILT, TABLES[1]]), FILES, vocabularies=lambda find: find(attend))
+        open_dataset(data, model_of([BUILT, TABLES[1]]), FILES, vocabularies=lambda find: find(poll_interrupts))
     assert len(turns) == 3

@@ -49,8 +49,8 @@ def test_a_short_wait_for_peers_is_no_pause() -> None:
     board = Board(_report())
     board.patience_s = 60.0
     seen = []
-    with board.waiting(lambda: seen.append(board.state)) as attend:
-        attend()
+    with board.waiting(lambda: seen.append(board.state)) as poll_interrupts:
+        poll_interrupts()
     assert seen == [TrainerState.TRAINING]
     assert board.take_waited_s() == 0
 
@@ -59,9 +59,9 @@ def test_a_wait_beyond_patience_is_a_pause_from_its_beginning_and_nothing_after_
     board = Board(_report())
     board.patience_s = 0.05
     seen = set()
-    with board.waiting(lambda: seen.add(board.state)) as attend:
+    with board.waiting(lambda: seen.add(board.state)) as poll_interrupts:
         while TrainerState.PAUSED not in seen:
-            attend()
+            poll_interrupts()
     assert board.state is TrainerState.TRAINING
     assert board.take_waited_s() > 0.05
 

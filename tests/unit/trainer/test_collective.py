@@ -13,7 +13,7 @@ from cpr_trainer.trainer.allreduce.auth import Pairs
 from cpr_trainer.trainer.allreduce.collective import Collective
 from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
 from cpr_trainer.trainer.interrupts import GroupBroken
-from support.patience import attend
+from support.patience import poll_interrupts
 
 HOST = "127.0.0.1"
 PAIRS = Pairs(b"key", "job", 1, 1, 0)
@@ -36,9 +36,9 @@ def _join(table: _Table, rank: int, members: int, pairs: Pairs) -> Exception | N
     """Build the group and prove the key in it; return what broke."""
     collective = Collective(table.trade, rank, members, HOST)
     try:
-        collective.prove(replace(pairs, rank=rank), attend)
+        collective.prove(replace(pairs, rank=rank), poll_interrupts)
         total = torch.ones(3)
-        collective.sum([total], attend)
+        collective.sum([total], poll_interrupts)
         assert total.tolist() == [members] * 3
     except GroupBroken as broken:
         return broken

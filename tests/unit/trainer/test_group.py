@@ -17,7 +17,7 @@ from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello, decide_meetin
 from cpr_trainer.trainer.interrupts import Finished, GroupBroken, Superseded
 from support.control_group import HOST, Member, roster_of
 from support.exchanges import wait_for
-from support.patience import attend
+from support.patience import poll_interrupts
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def _all(pool: ThreadPoolExecutor, calls: list[Callable[[], object]]) -> list[An
 def _listen(group: Group) -> None:
     try:
         while True:
-            group.listen(attend)
+            group.listen(poll_interrupts)
     finally:
         group.leave()
 
@@ -51,8 +51,8 @@ def _listen(group: Group) -> None:
 def _step(group: Group, step: int, value: float) -> tuple[Go, float]:
     tensor = torch.full((1000,), value)
     group.announce(step)
-    go = group.go(step + 3, attend)
-    group.sum([tensor], attend)
+    go = group.go(step + 3, poll_interrupts)
+    group.sum([tensor], poll_interrupts)
     return go, float(tensor[-1])
 
 
@@ -158,7 +158,7 @@ def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -
 
     refused = stranger.join(roster)
     with pytest.raises(InterruptedError):
-        refused.meet(stranger.replica, attend, give_up)
+        refused.meet(stranger.replica, poll_interrupts, give_up)
     assert not led.done()
     friend.meet(friend.join(roster))
     assert led.result() is False

@@ -19,7 +19,7 @@ from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.allreduce.solo import Solo
 from cpr_trainer.trainer.frozen_inputs import Pinning
-from cpr_trainer.trainer.interrupts import Attend, RosterChanged
+from cpr_trainer.trainer.interrupts import PollInterrupts, RosterChanged
 from cpr_trainer.trainer.loop import Loop
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import Board
@@ -45,10 +45,10 @@ class _Watch:
     def adopt(self) -> TrainerRoster:
         return next(self._rosters)
 
-    def attend(self) -> None:
+    def poll_roster(self) -> None:
         pass
 
-    attend_or_stop = attend
+    poll_interrupts = poll_roster
 
 
 class _TrainedOn(Solo):
@@ -58,8 +58,8 @@ class _TrainedOn(Solo):
         super().__init__()
         self._board = board
 
-    def meet(self, replica: object, provide: object, attend: Attend) -> bool:
-        del replica, provide, attend
+    def meet(self, replica: object, provide: object, poll_interrupts: PollInterrupts) -> bool:
+        del replica, provide, poll_interrupts
         self._board.set(state=TrainerState.TRAINING, step=9, samples=900, samples_started=1000, lost=((300, 700),))
         raise RosterChanged("a rollback")
 

@@ -128,7 +128,7 @@ def test_each_number_of_workers_is_measured_equally_often(job: JobSpec, monkeypa
 
 
 def test_what_was_measured_is_chosen_by_its_times(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(_trial: Trial, counts: Sequence[int], _attend: object) -> dict[int, list[float]]:
+    def measured(_trial: Trial, counts: Sequence[int], _poll_interrupts: object) -> dict[int, list[float]]:
         return {count: [0.1 / count] for count in counts}
 
     monkeypatch.setattr(measuring, "measure", measured)
@@ -169,14 +169,14 @@ def test_random_numbers_go_on_as_if_nothing_had_been_measured(job: JobSpec) -> N
 def test_a_trainer_that_is_told_to_stop_measures_no_further(job: JobSpec) -> None:
     turns = 0
 
-    def attend() -> None:
+    def poll_interrupts() -> None:
         nonlocal turns
         turns += 1
         if turns > 4:
             raise Terminated
 
     with pytest.raises(Terminated):
-        measure(trial(job), (1, 2), attend)
+        measure(trial(job), (1, 2), poll_interrupts)
     assert turns == 5
 
 

@@ -25,7 +25,7 @@ def board() -> Board:
 def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[StoreError]) -> None:
     shown, seen, fails = board(), set(), 3
 
-    def attend() -> None:
+    def poll_interrupts() -> None:
         report = shown.report()
         seen.add((report.state, report.problem and report.problem.reason))
 
@@ -36,7 +36,7 @@ def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[St
             raise error("The store does not answer.", "Wait.")
         return "rows"
 
-    assert Reading(shown, attend).read(read) == "rows"
+    assert Reading(shown, poll_interrupts).read(read) == "rows"
     assert (TrainerState.PAUSED, error.reason) in seen
     assert (shown.state, shown.report().problem) == (TrainerState.TRAINING, None)
     assert shown.take_waited_s() > 0
@@ -68,11 +68,11 @@ def test_what_no_wait_can_mend_is_raised() -> None:
 def test_a_read_that_hangs_holds_up_nothing_that_the_trainer_is_told() -> None:
     stuck = threading.Event()
 
-    def attend() -> None:
+    def poll_interrupts() -> None:
         raise RosterChanged("another group")
 
     with pytest.raises(RosterChanged):
-        Reading(board(), attend).read(lambda: stuck.wait(10))
+        Reading(board(), poll_interrupts).read(lambda: stuck.wait(10))
     stuck.set()
 
 

@@ -47,11 +47,11 @@ class World:
         self,
         data: DataSpec,
         leads: Callable[[], bool] = lambda: True,
-        attend: Callable[[], None] = lambda: None,
+        poll_interrupts: Callable[[], None] = lambda: None,
         hear: Callable[[int], None] = lambda _: None,
     ) -> tuple[Dataset, Pinning]:
         """Do as a trainer does that starts."""
-        pinning = Pinning("uid", data.uri, leads, attend, hear)
+        pinning = Pinning("uid", data.uri, leads, poll_interrupts, hear)
         return open_dataset(
             data, model_of(TABLES), self.files, lambda find: pinning.indices(self.store, self.files, find)
         ), pinning
@@ -186,13 +186,13 @@ def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(
     leads = False
     turns = 0
 
-    def attend() -> None:
+    def poll_interrupts() -> None:
         nonlocal leads, turns
         assert read_data(world.store, "uid") is None
         turns += 1
         leads = turns > 3  # by a newer roster
 
-    dataset, _ = world.open(spec("CSV", URI), lambda: leads, attend)
+    dataset, _ = world.open(spec("CSV", URI), lambda: leads, poll_interrupts)
     assert (turns > 3, dataset.layout.rows) == (True, 400)
     assert read_data(world.store, "uid") is not None
 
@@ -204,10 +204,10 @@ def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World)
         pinning = Pinning("uid", URI, lambda: leads, lambda: None)
 
         def keep(find: FindVocabularies) -> Vocabularies:
-            def counted(attend: Callable[[], None]) -> Vocabularies:
+            def counted(poll_interrupts: Callable[[], None]) -> Vocabularies:
                 nonlocal asked
                 asked += 1
-                return find(attend)
+                return find(poll_interrupts)
 
             return pinning.vocabularies(world.store, counted)
 
@@ -244,8 +244,8 @@ def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
 def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
     store = MemoryStore()
 
-    def measure(attend: Callable[[], None]) -> Workers:
-        attend()
+    def measure(poll_interrupts: Callable[[], None]) -> Workers:
+        poll_interrupts()
         return Workers(2, "faster")
 
     with pytest.raises(Terminated):

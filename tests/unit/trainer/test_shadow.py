@@ -25,7 +25,7 @@ from cpr_trainer.trainer.interrupts import Finished
 from cpr_trainer.trainer.state import DenseState
 from support.devices import on_each_device
 from support.local_job import small_job
-from support.patience import attend
+from support.patience import poll_interrupts
 
 HOST, WAIT_S, LAST_STEP = "127.0.0.1", 240.0, 10
 
@@ -64,13 +64,13 @@ class Member:
             self.group = ShadowLeader(self.lobby, self.hearing, own, self.kind, self.state)
         else:
             self.group = ShadowFollower(self.lobby, self.hearing, own, self.state, lambda: iter(lambda: 0.02, None))
-        return self.group.meet(self.state, lambda: self.state.begin({}), attend)
+        return self.group.meet(self.state, lambda: self.state.begin({}), poll_interrupts)
 
     def step(self, *scores: torch.Tensor) -> None:
         step = self.state.done + 1
         self.group.announce(step)
-        assert self.group.go(0, attend).step == step
-        self.group.sum((self.state.replica.gradients, *scores), attend)
+        assert self.group.go(0, poll_interrupts).step == step
+        self.group.sum((self.state.replica.gradients, *scores), poll_interrupts)
         self.state.done = step
 
     def halt(self) -> None:
@@ -277,7 +277,7 @@ def test_what_a_leader_scored_for_its_predecessor_is_not_lost(made: list[Member]
 
 def part(member: Member) -> None:
     while True:
-        member.group.listen(attend)
+        member.group.listen(poll_interrupts)
 
 
 def test_the_result_is_the_mean_of_what_all_end_in(made: list[Member]) -> None:

@@ -36,13 +36,13 @@ def build_vocabularies(  # noqa: PLR0913, PLR0917 -- what is read, and how
     columns: Columns,
     form: Format,
     indices: Sequence[Index],
-    attend: Callable[[], None],
+    poll_interrupts: Callable[[], None],
 ) -> dict[str, Vocabulary]:
     """Return the vocabularies of tables that have a `min_count`, by their name: values of rows that are not held out.
 
     The most frequent value is the first; of those that are as frequent it is the first by its bytes. So every pass over
-    the same data finds the same. `attend` is called before each block. Raises DataError, and what `form` and `attend`
-    raise.
+    the same data finds the same. `poll_interrupts` is called before each block. Raises DataError, and what `form` and
+    `poll_interrupts` raise.
     """
     counts = {table.name: ValueCounts(table, place) for place, table in enumerate(model.tables) if table.min_count}
     used = [each for each in columns.inputs if each.table.name in counts]
@@ -59,7 +59,7 @@ def build_vocabularies(  # noqa: PLR0913, PLR0917 -- what is read, and how
         with reading(block.uri, CORRECT_COLUMNS):
             return [count_values(cells_of(table, each, columns.separator)) for each in used]
 
-    for found in _of_blocks(form, blocks[: len(trained)], trained, count, attend):
+    for found in _of_blocks(form, blocks[: len(trained)], trained, count, poll_interrupts):
         for each, values in zip(used, found, strict=True):
             counts[each.table.name].add(values)
     return {name: each.vocabulary() for name, each in counts.items()}
@@ -141,7 +141,7 @@ def _of_blocks(
     blocks: Sequence[Block],
     rows: Sequence[int],
     count: Callable[[Block, int, Any], list[Any]],
-    attend: Callable[[], None],
+    poll_interrupts: Callable[[], None],
 ) -> Iterator[list[Any]]:
     """Read blocks one after the other, and yield what `count` makes of each and of its first rows, in their order.
 
@@ -151,7 +151,7 @@ def _of_blocks(
     with ThreadPoolExecutor(max_workers=processors, thread_name_prefix="data-count") as pool:
         begun: deque[Future[list[Any]]] = deque()
         for block, first in zip(blocks, rows, strict=True):
-            attend()
+            poll_interrupts()
             begun.append(pool.submit(count, block, first, form.fetch(block)))
             if len(begun) > processors:
                 yield begun.popleft().result()

@@ -78,8 +78,8 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known o
     indices = find() if pinned is None else pinned(find)
     if any(table.ids == "Vocabulary" for table in model.tables):
 
-        def look(attend: Callable[[], None]) -> Vocabularies:
-            return find_vocabularies(data, model, columns, files, form, indices, attend)
+        def look(poll_interrupts: Callable[[], None]) -> Vocabularies:
+            return find_vocabularies(data, model, columns, files, form, indices, poll_interrupts)
 
         columns = with_vocabularies(columns, look(lambda: None) if vocabularies is None else vocabularies(look))
     return TableDataset(data, columns, model, form, indices)
@@ -110,14 +110,14 @@ def find_vocabularies(  # noqa: PLR0913, PLR0917 -- what is read, and how
     files: Files,
     form: Format,
     indices: Sequence[Index],
-    attend: Callable[[], None],
+    poll_interrupts: Callable[[], None],
 ) -> Vocabularies:
     """Read the vocabularies that have files, and build the others, by the name of their table.
 
-    `attend` is called between blocks of data. Raises DataError, and what `files` and `attend` raise.
+    `poll_interrupts` is called between blocks of data. Raises DataError, and what `files` and `poll_interrupts` raise.
     """
     found = read_vocabularies(model, files)
-    found |= build_vocabularies(data, model, columns, form, indices, attend)
+    found |= build_vocabularies(data, model, columns, form, indices, poll_interrupts)
     check_rows(model, found)
     return found
 

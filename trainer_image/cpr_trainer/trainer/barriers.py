@@ -19,12 +19,12 @@ from cpr_trainer.checkpoint.format.records import find_anchor, is_even
 from cpr_trainer.store import Store
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.early_stop import Verdict
-from cpr_trainer.trainer.interrupts import Attend
+from cpr_trainer.trainer.interrupts import PollInterrupts
 from cpr_trainer.trainer.save_coordinator import Leading
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import Board
 from cpr_trainer.trainer.step import Stepper
-from cpr_trainer.trainer.store_retry import attend_for_a_slice, insist
+from cpr_trainer.trainer.store_retry import insist, poll_and_sleep
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ Mend = Callable[[], bool]
 
 
 class Stops:
-    """This trainer's stops. `attend` is for waits."""
+    """This trainer's stops. `poll_interrupts` is for waits."""
 
-    def __init__(self, setup: Setup, stepper: Stepper, board: Board, attend: Attend) -> None:
+    def __init__(self, setup: Setup, stepper: Stepper, board: Board, poll_interrupts: PollInterrupts) -> None:
         self._setup = setup
         self._stepper = stepper
         self._board = board
-        self._attend = attend
+        self._poll_interrupts = poll_interrupts
         self._stood = 0
         self._uneven = 0
 
@@ -76,22 +76,22 @@ class Stops:
         state = self._stepper.state
         self._board.set(state=TrainerState.TRAINING)
 
-        def attend_and_mend() -> None:
-            self._attend()
+        def poll_and_resend() -> None:
+            self._poll_interrupts()
             mend()
 
-        with self._board.waiting(self._attend) as attend:
+        with self._board.waiting(self._poll_interrupts) as poll_interrupts:
             while not mend():
-                attend_for_a_slice(attend)
+                poll_and_sleep(poll_interrupts)
         # What the others pushed is there as well once all are here: they score the model that is saved.
-        self._gather(group, state.done, self._attend)
+        self._gather(group, state.done, self._poll_interrupts)
         self._judge(group, leads=leading is not None)
         announce(state.done)
-        with self._board.waiting(attend_and_mend) as attend:
+        with self._board.waiting(poll_and_resend) as poll_interrupts:
             while leading is not None and leading.finish(state) is None:
                 announce(state.done)
-                group.listen(attend)
-            self._gather(group, state.done, attend)
+                group.listen(poll_interrupts)
+            self._gather(group, state.done, poll_interrupts)
         self._stood = state.done
         self.tell_best(leading)
 
@@ -110,7 +110,7 @@ class Stops:
         if self._board.met == anchor:
             return
         try:
-            even = insist(lambda: is_even(self._setup.store, anchor), self._board, self._attend)
+            even = insist(lambda: is_even(self._setup.store, anchor), self._board, self._poll_interrupts)
         except DamagedError:
             _LOG.warning("the anchor of step %d does not verify", anchor.step, exc_info=True)
             even = False
@@ -136,16 +136,18 @@ class Stops:
             return anchor
         job, counters = self._setup.job, self._board.report().counters
         found = insist(
-            lambda: _find_anchor(self._setup.store, job.job_uid, counters.generation, step), self._board, self._attend
+            lambda: _find_anchor(self._setup.store, job.job_uid, counters.generation, step),
+            self._board,
+            self._poll_interrupts,
         )
         if found is None:
             _LOG.warning("the anchor of the best evaluation, at step %d, cannot be read", step)
         return found
 
-    def _gather(self, group: Group, step: int, attend: Attend) -> None:
+    def _gather(self, group: Group, step: int, poll_interrupts: PollInterrupts) -> None:
         """Wait until all trainers are here."""
         group.announce(step)
-        group.go(0, attend)
+        group.go(0, poll_interrupts)
 
     def _judge(self, group: Group, *, leads: bool) -> None:
         """Score the model with all others, and come to the same verdict: that of the leader, and this evaluation."""
@@ -155,8 +157,8 @@ class Stops:
         before = before if leads else zeros_like(before)
 
         def sum_up(counters: tuple[Tensor, ...]) -> None:
-            with self._board.waiting(self._attend) as attend:
-                group.sum((before, *counters), attend)
+            with self._board.waiting(self._poll_interrupts) as poll_interrupts:
+                group.sum((before, *counters), poll_interrupts)
 
         scores = self._stepper.held_out.score_at_rest(state.done, state.replica, sum_up)
         state.verdict = Verdict.of(before).after(scores, early_stop)

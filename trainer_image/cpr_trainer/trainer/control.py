@@ -9,7 +9,7 @@ from time import monotonic
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import RosterFile
-from cpr_trainer.trainer.interrupts import SLICE_S, RosterChanged, Superseded, Terminated
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.standstill import Standstill
 
 #: The main loop turns many times a second where it waits; only a step's arithmetic and a store call take longer.
@@ -19,7 +19,7 @@ _STUCK_S = 120.0
 class Watch:
     """The newest roster, and the wish to stop, which SIGTERM brings or a roster.
 
-    A thread follows the roster's file; the main thread calls `attend` in every wait and before every step.
+    A thread follows the roster's file; the main thread calls `poll_roster` in every wait and before every step.
     `on_roster` is called on the main thread with each newer roster of the same group and generation. `hears` says
     whether the other trainers still reach this one.
     """
@@ -52,7 +52,7 @@ class Watch:
         while self._newest is None:
             self.turn()
             self._raise_failure()
-            if self.stop.wait(SLICE_S):
+            if self.stop.wait(POLL_INTERVAL_S):
                 raise Terminated("told to stop before the first roster")
         return self.adopt()
 
@@ -76,7 +76,7 @@ class Watch:
         """Whether it is the newest roster that says stop: then it says so to everybody."""
         return self._newest is not None and self._newest.stop
 
-    def attend(self) -> None:
+    def poll_roster(self) -> None:
         """Turn once, and follow a newer roster. Raises RosterChanged if it is of another group or generation."""
         self.turn()
         self._raise_failure()
@@ -88,9 +88,9 @@ class Watch:
             raise RosterChanged(f"roster {now.counters.roster}: another group or generation")
         self.on_roster(now)
 
-    def attend_or_stop(self) -> None:
-        """Do as `attend`, and raise Terminated if this process is to stop."""
-        self.attend()
+    def poll_interrupts(self) -> None:
+        """Do as `poll_roster`, and raise Terminated if this process is to stop."""
+        self.poll_roster()
         if self.stop.is_set():
             raise Terminated("told to stop")
 

@@ -20,8 +20,8 @@ from cpr_trainer.data.source import Find, FindVocabularies
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
-from cpr_trainer.trainer.interrupts import Attend
-from cpr_trainer.trainer.store_retry import attend_for_a_slice
+from cpr_trainer.trainer.interrupts import PollInterrupts
+from cpr_trainer.trainer.store_retry import poll_and_sleep
 from cpr_trainer.trainer.workers import Workers
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Pinning:
         job_uid: str,
         uri: str | None,
         leads: Callable[[], bool],
-        attend: Attend,
+        poll_interrupts: PollInterrupts,
         tell: Callable[[int], None] = lambda _: None,
         *,
         evaluates: bool = False,
@@ -60,7 +60,7 @@ class Pinning:
         self._job_uid = job_uid
         self._uri = uri or ""
         self._leads = leads
-        self._attend = attend
+        self._poll_interrupts = poll_interrupts
         self._tell = tell
         self._evaluates = evaluates
         self._counts = bool(uri) and not evaluates
@@ -70,7 +70,7 @@ class Pinning:
     def indices(self, store: Store, files: Uris, find: Find) -> Sequence[Index]:
         """Return the files of the data and their blocks; the first leader finds and pins them, all others wait for it.
 
-        Raises DataError, DamagedError, StoreError, and what `attend` raises.
+        Raises DataError, DamagedError, StoreError, and what `poll_interrupts` raises.
         """
 
         def read() -> DataManifest | None:
@@ -97,7 +97,7 @@ class Pinning:
         """
 
         def find_and_keep() -> Vocabularies | None:
-            keep_vocabularies(store, self._job_uid, find(self._attend))
+            keep_vocabularies(store, self._job_uid, find(self._poll_interrupts))
             return read_vocabularies(store, self._job_uid)
 
         kept = self._agree(lambda: read_vocabularies(store, self._job_uid), find_and_keep)
@@ -106,7 +106,7 @@ class Pinning:
         self.known = kept
         return kept
 
-    def find_workers(self, store: Store, measure: Callable[[Attend], Workers]) -> Workers:
+    def find_workers(self, store: Store, measure: Callable[[PollInterrupts], Workers]) -> Workers:
         """Return how many workers trainers have; the first leader measures and pins it, all others wait for it.
 
         So a process that is to compute a step again has the number that the step was computed with. Raises as `indices`
@@ -114,7 +114,7 @@ class Pinning:
         """
 
         def measure_and_pin() -> WorkersManifest:
-            found = measure(self._attend)
+            found = measure(self._poll_interrupts)
             _LOG.info("measured: %d workers, %s", found.count, found.reason)
             return pin(store, WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason))
 
@@ -129,7 +129,7 @@ class Pinning:
                     return found
                 continue
             for _ in range(_ASK_SLICES):
-                attend_for_a_slice(self._attend)
+                poll_and_sleep(self._poll_interrupts)
         return known
 
     def count_new_files(self) -> None:

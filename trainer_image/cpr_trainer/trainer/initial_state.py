@@ -13,11 +13,11 @@ from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
 from cpr_trainer.checkpoint.restore.dense import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.vocabularies import check_vocabularies
-from cpr_trainer.trainer.interrupts import Attend
+from cpr_trainer.trainer.interrupts import PollInterrupts
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.status import Board
-from cpr_trainer.trainer.store_retry import attend_for_a_slice, insist
+from cpr_trainer.trainer.store_retry import insist, poll_and_sleep
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,18 +30,18 @@ class Starter:
         self._board = board
         self._roster = roster
 
-    def provide(self, state: DenseState, attend: Attend) -> None:
+    def provide(self, state: DenseState, poll_interrupts: PollInterrupts) -> None:
         """Load the newest dense save that verifies and is not below the roster's floor, else wait for a new roster.
 
         Raises LayoutError or DamagedError for a `restore_from` that cannot be used, ModelError for a save of another
-        network, and what `attend` raises.
+        network, and what `poll_interrupts` raises.
         """
-        restored = insist(self._newest, self._board, attend)
+        restored = insist(self._newest, self._board, poll_interrupts)
         if restored is None:
-            self._wait_for_another_anchor(attend)
+            self._wait_for_another_anchor(poll_interrupts)
             return
         if restored.samples < self._roster().dense_floor_samples:
-            self._wait_for_floor(restored, attend)
+            self._wait_for_floor(restored, poll_interrupts)
         if restored.step:
             state.load(restored.tensors, restored.step)
             state.lost = restored.lost
@@ -97,7 +97,7 @@ class Starter:
                 _LOG.warning("the dense save %s does not verify", candidate.key, exc_info=True)
         return None
 
-    def _wait_for_another_anchor(self, attend: Attend) -> None:
+    def _wait_for_another_anchor(self, poll_interrupts: PollInterrupts) -> None:
         anchor = self._roster().anchor
         key = anchor.key if anchor else "step 0"
         self._board.set(
@@ -108,12 +108,12 @@ class Starter:
             )
         )
         while True:
-            attend_for_a_slice(attend)
+            poll_and_sleep(poll_interrupts)
 
-    def _wait_for_floor(self, restored: RestoredDense, attend: Attend) -> None:
+    def _wait_for_floor(self, restored: RestoredDense, poll_interrupts: PollInterrupts) -> None:
         offer = SaveRef(restored.ref.key, restored.step, restored.samples) if restored.ref else None
         before = self._board.state
         self._board.set(state=TrainerState.BELOW_FLOOR, dense_save=offer)
         while restored.samples < self._roster().dense_floor_samples:
-            attend_for_a_slice(attend)
+            poll_and_sleep(poll_interrupts)
         self._board.set(state=before)

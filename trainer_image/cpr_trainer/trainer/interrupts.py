@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 #: Called between the slices of every wait: keeps the process healthy, follows rosters, raises what ends the wait.
-Attend = Callable[[], None]
+PollInterrupts = Callable[[], None]
 
 #: The length of one slice of a wait: the delay with which a wait notices what ends it.
-SLICE_S = 0.05
+POLL_INTERVAL_S = 0.05
 
 
 class Interruption(Exception):  # noqa: N818 -- see the module's docstring

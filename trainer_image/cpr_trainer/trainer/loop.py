@@ -26,7 +26,7 @@ from cpr_trainer.trainer.allreduce.meeting import NO_STATE, missing_steps
 from cpr_trainer.trainer.barriers import Stops
 from cpr_trainer.trainer.control import Watch
 from cpr_trainer.trainer.initial_state import Starter
-from cpr_trainer.trainer.interrupts import SLICE_S, GroupBroken, Interruption, RosterChanged
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.page import Page
 from cpr_trainer.trainer.prefetch import Feed
 from cpr_trainer.trainer.save_coordinator import Leading
@@ -80,7 +80,7 @@ class Loop:
         self._exchange = exchange
         self._make_group = make_group
         self._stepper = Stepper(setup, watch, board, exchange, page)
-        self._stops = Stops(setup, self._stepper, board, watch.attend_or_stop)
+        self._stops = Stops(setup, self._stepper, board, watch.poll_interrupts)
         self._roster = watch.adopt()
         generation = self._roster.counters.generation
         self._goes_on = self._stepper.go_on(generation)
@@ -132,7 +132,7 @@ class Loop:
             if self._exchange.away() or min(self._exchange.applied()) < state.done:
                 break
             self._watch.turn()
-            sleep(SLICE_S)
+            sleep(POLL_INTERVAL_S)
         return anchor
 
     def _save_dense(self, leading: Leading) -> SaveRef | None:
@@ -217,13 +217,13 @@ class Loop:
             self.leading.close()
             self.leading = None
         if leads and self.leading is None:
-            anchors = insist(self._starter().known_anchors, self._board, self._watch.attend_or_stop)
+            anchors = insist(self._starter().known_anchors, self._board, self._watch.poll_interrupts)
             self.leading = Leading(self._setup, self._exchange, lambda: self._roster, self._recorded_anchor, anchors)
 
     def _meet(self, group: Group) -> None:
         """Come to the same dense state as all others, with every push up to it on its way."""
-        attend, state = self._watch.attend_or_stop, self._stepper.state
-        survived = group.meet(state, lambda: self._starter().provide(state, attend), attend)
+        poll_interrupts, state = self._watch.poll_interrupts, self._stepper.state
+        survived = group.meet(state, lambda: self._starter().provide(state, poll_interrupts), poll_interrupts)
         if not survived and state.reached < self._setup.last_step:
             try:
                 if self._setup.job.lockstep:
@@ -248,8 +248,8 @@ class Loop:
         """Nobody survived: go on after the highest step that any shard applied of any rank."""
         self._stepper.shards.await_ready()
         group.announce(max(self._exchange.applied()))
-        with self._board.waiting(self._watch.attend_or_stop) as attend:
-            reached = group.go(0, attend).step
+        with self._board.waiting(self._watch.poll_interrupts) as poll_interrupts:
+            reached = group.go(0, poll_interrupts).step
         self._stepper.state.skip_to(max(reached, self._stepper.state.done))
 
     def _go_back_to_shards(self) -> None:
@@ -308,7 +308,7 @@ class Loop:
 
     def _mend(self) -> bool:
         """Push what shards lack up to here, if they came back without it; return whether they have it all."""
-        if self._exchange.away() or not self._stepper.shards.settle_within(SLICE_S):
+        if self._exchange.away() or not self._stepper.shards.settle_within(POLL_INTERVAL_S):
             return False
         self._repair(pushed=None)
         return min(self._exchange.applied()) >= self._stepper.state.done
@@ -321,7 +321,7 @@ class Loop:
         """
         exchange, stepper = self._exchange, self._stepper
         for step in range(min(exchange.counted()) + 1, first):
-            self._watch.attend_or_stop()
+            self._watch.poll_interrupts()
             exchange.count(step, stepper.slice_of(step).access.unique)
         for step in range(max(exchange.counted()), first - 1, -1):
             exchange.uncount(step, stepper.slice_of(step).access.unique)
@@ -349,7 +349,7 @@ class Loop:
                     self._board.wait_for_groups(_RECORDED_S)
                     return self._result(anchor)
                 self._stops.meet_at(anchor)
-            group.listen(self._watch.attend_or_stop)
+            group.listen(self._watch.poll_interrupts)
             # A shard that came back without the last step cannot take the cut before it has it.
             self._mend()
         self._board.set(met=None)

@@ -173,9 +173,9 @@ def _pinnings(environment: Environment, watch: Watch, board: Board) -> tuple[Pin
 
 
 def _follow(watch: Watch) -> None:
-    """Attend while nothing depends on the roster yet: a new one ends no wait, unless it says stop."""
+    """Poll while nothing depends on the roster yet: only a stop ends the wait."""
     with suppress(RosterChanged):
-        watch.attend_or_stop()
+        watch.poll_interrupts()
 
 
 def _run(loop: Loop, environment: Environment) -> ExitCode:

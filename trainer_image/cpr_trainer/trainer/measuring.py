@@ -24,7 +24,7 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
-from cpr_trainer.trainer.interrupts import Attend
+from cpr_trainer.trainer.interrupts import PollInterrupts
 from cpr_trainer.trainer.workers import Workers, candidates, choose
 
 #: How many rounds are measured at least and at most, after one that warms up, and for how long.
@@ -35,10 +35,13 @@ _FEW, _ROUNDING = 16, 1e-3
 _LARGEST = 0.05
 
 
-def find_workers(job: JobSpec, dataset: Dataset, order: BatchOrder, placement: Placement, attend: Attend) -> Workers:
+def find_workers(
+    job: JobSpec, dataset: Dataset, order: BatchOrder, placement: Placement, poll_interrupts: PollInterrupts
+) -> Workers:
     """Return how many workers each trainer of a job should have, as this process measures it.
 
-    `attend` is called between two computations. Raises DataError, ModelError, StoreError, and what `attend` raises.
+    `poll_interrupts` is called between two computations. Raises DataError, ModelError, StoreError, and what
+    `poll_interrupts` raises.
     """
     samples, processors = order.slice_of(1, 0, job.trainers), torch.get_num_threads()
     counts = candidates(processors, len(samples))
@@ -50,7 +53,7 @@ def find_workers(job: JobSpec, dataset: Dataset, order: BatchOrder, placement: P
             if not Trial(job, few, placement, "fp32").is_divisible():
                 return Workers(1, "the network computes something else in parts, because samples depend on each other")
             trial = Trial(job, dataset.take(order.indices_of(samples)), placement, job.precision)
-            return choose(measure(trial, counts, attend))
+            return choose(measure(trial, counts, poll_interrupts))
         except DivergedError:  # Where that is no accident, the first step ends the job.
             return Workers(1, "the loss of the first batch is not finite")
 
@@ -88,24 +91,24 @@ class Trial:
             )
 
 
-def measure(trial: Trial, counts: Sequence[int], attend: Attend) -> Mapping[int, Sequence[float]]:
+def measure(trial: Trial, counts: Sequence[int], poll_interrupts: PollInterrupts) -> Mapping[int, Sequence[float]]:
     """Return how long the batch took in each round, in seconds, with each of these numbers of workers in turn.
 
-    In turn, so that a machine that is slow for a while is slow for all of them. Raises DivergedError, and what `attend`
-    raises.
+    In turn, so that a machine that is slow for a while is slow for all of them. Raises DivergedError, and what
+    `poll_interrupts` raises.
     """
     times_s: dict[int, list[float]] = {count: [] for count in counts}
     with ExitStack() as stack:
         crews = {count: stack.enter_context(closing(Crew(count))) for count in counts}
         for count in counts:  # Threads and memory come with the first time.
-            attend()
+            poll_interrupts()
             trial.compute(crews[count])
         began = monotonic()
         for rounds in range(_MOST_ROUNDS):
             if rounds >= _LEAST_ROUNDS and monotonic() - began > _ENOUGH_S:
                 break
             for count in counts if rounds % 2 else reversed(counts):
-                attend()
+                poll_interrupts()
                 start = perf_counter()
                 trial.compute(crews[count])
                 times_s[count].append(perf_counter() - start)

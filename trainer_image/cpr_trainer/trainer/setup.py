@@ -101,7 +101,9 @@ class Setup:
         order = BatchOrder.of(job.data, dataset.layout)
         workers = Workers(job.workers, "stated")
         if job.workers == MEASURED:
-            workers = pinning.find_workers(store, lambda attend: find_workers(job, dataset, order, placement, attend))
+            workers = pinning.find_workers(
+                store, lambda poll_interrupts: find_workers(job, dataset, order, placement, poll_interrupts)
+            )
         scored, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = pinning if spec.uri is None else evaluation_pinning

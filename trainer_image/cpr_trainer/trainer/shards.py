@@ -12,7 +12,7 @@ from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.control import Watch
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.prefetch import Vectors
 from cpr_trainer.trainer.status import Board
 from cpr_trainer.trainer.values import as_array
@@ -34,9 +34,9 @@ class Shards:
             return
         with self._board.paused():
             while True:
-                self._watch.attend_or_stop()
+                self._watch.poll_interrupts()
                 try:
-                    self._exchange.wait_ready(SLICE_S, step)
+                    self._exchange.wait_ready(POLL_INTERVAL_S, step)
                 except ShardsAwayError:
                     continue
                 return
@@ -45,8 +45,8 @@ class Shards:
         """Return the vectors of a slice; asked for again after a shard was away."""
         while True:
             try:
-                with self._board.waiting(self._watch.attend_or_stop) as attend:
-                    return vectors.take(lambda lookup: _result(lookup, attend))
+                with self._board.waiting(self._watch.poll_interrupts) as poll_interrupts:
+                    return vectors.take(lambda lookup: _result(lookup, poll_interrupts))
             except ShardsAwayError:
                 self.await_ready(vectors.slice.step)
                 vectors.ask_again()
@@ -59,11 +59,11 @@ class Shards:
         keep: see `Exchange.push`.
         """
         values = tuple(map(as_array, gradients)) if isinstance(gradients, tuple) else as_array(gradients)
-        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, SLICE_S, keep), step)
+        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, POLL_INTERVAL_S, keep), step)
 
     def settle(self) -> None:
         """Wait until all pushes are acknowledged."""
-        self._insist(lambda: self._exchange.settle(SLICE_S))
+        self._insist(lambda: self._exchange.settle(POLL_INTERVAL_S))
 
     def settle_within(self, patience_s: float) -> bool:
         """Wait a little for acknowledgements; return whether all came. Never pauses.
@@ -73,9 +73,9 @@ class Shards:
         """
         end = monotonic() + patience_s
         while monotonic() < end:
-            self._watch.attend()
+            self._watch.poll_roster()
             try:
-                self._exchange.settle(SLICE_S)
+                self._exchange.settle(POLL_INTERVAL_S)
             except (ShardsAwayError, TimeoutError):
                 continue
             return True
@@ -88,21 +88,21 @@ class Shards:
         """
         while True:
             try:
-                with self._board.waiting(self._watch.attend) as attend:
-                    _patiently(call, attend)
+                with self._board.waiting(self._watch.poll_roster) as poll_interrupts:
+                    _patiently(call, poll_interrupts)
             except ShardsAwayError:
                 self.await_ready(step)
             else:
                 return
 
 
-def _result(lookup: PendingLookup, attend: Attend) -> Values:
-    return _patiently(lambda: lookup.result(SLICE_S), attend)
+def _result(lookup: PendingLookup, poll_interrupts: PollInterrupts) -> Values:
+    return _patiently(lambda: lookup.result(POLL_INTERVAL_S), poll_interrupts)
 
 
-def _patiently(call: Callable[[], T], attend: Attend) -> T:
+def _patiently(call: Callable[[], T], poll_interrupts: PollInterrupts) -> T:
     while True:
         try:
             return call()
         except TimeoutError:
-            attend()
+            poll_interrupts()

@@ -25,7 +25,7 @@ from cpr_contract.reports import (
     TrainerState,
 )
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.trainer.interrupts import Attend
+from cpr_trainer.trainer.interrupts import PollInterrupts
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,17 +131,17 @@ class Board:
             self.set(state=before)
 
     @contextmanager
-    def waiting(self, attend: Attend) -> Iterator[Attend]:
-        """Give an `attend` for a wait on others that turns into a pause when it takes long."""
+    def waiting(self, poll_interrupts: PollInterrupts) -> Iterator[PollInterrupts]:
+        """Give an `poll_interrupts` for a wait on others that turns into a pause when it takes long."""
         before, start = self.state, monotonic()
 
-        def attend_and_tell() -> None:
+        def poll_and_report() -> None:
             if self.state is not TrainerState.PAUSED and monotonic() - start > self.patience_s:
                 self.set(state=TrainerState.PAUSED)
-            attend()
+            poll_interrupts()
 
         try:
-            yield attend_and_tell
+            yield poll_and_report
         finally:
             waited_s = monotonic() - start
             if waited_s > self.patience_s:

@@ -46,7 +46,7 @@ class Stepper:
         self.cut_step = 0
         self.degraded_samples = 0
         self.shards = Shards(exchange, watch, board)
-        self.reading = Reading(board, watch.attend_or_stop)
+        self.reading = Reading(board, watch.poll_interrupts)
         self.pace = Pace()
         self.held_out = HeldOut(setup, exchange, self.shards, self.reading)
         self._minute = Minute(monotonic())
@@ -116,7 +116,7 @@ class Stepper:
         prefetch = Prefetch(feed, self._exchange, self._setup.job.prefetch)
         self.pace.paused_s += self._take_paused_s()  # before the first step
         while self.state.done < goal() and (vectors := prefetch.take()) is not None:
-            self._watch.attend_or_stop()
+            self._watch.poll_interrupts()
             self.held_out.score(self.state.done, self.state.replica)
             self._step(vectors, prefetch, group, leading)
 
@@ -140,8 +140,8 @@ class Stepper:
         self._score(step, computed)
         trace.lap("score")
         announced = leading.announce(self.state.reached + 1, self.pace.trained_s) if leading else 0
-        with self._board.waiting(self._watch.attend_or_stop) as attend:
-            self.cut_step = group.go(announced, attend).cut_step
+        with self._board.waiting(self._watch.poll_interrupts) as poll_interrupts:
+            self.cut_step = group.go(announced, poll_interrupts).cut_step
         trace.lap("go")
         self._reduce(step, group)
         trace.lap("reduce")
@@ -180,8 +180,8 @@ class Stepper:
         to_merge = scores.to_merge() if show else ()
         held_out = self.held_out.counters(step)
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
-        with self._board.waiting(self._watch.attend) as attend:
-            group.sum((replica.gradients, *to_merge, *held_out), attend)
+        with self._board.waiting(self._watch.poll_roster) as poll_interrupts:
+            group.sum((replica.gradients, *to_merge, *held_out), poll_interrupts)
         if self._kept is not None:
             self._kept.begin_step()
         replica.step(step)

@@ -10,16 +10,18 @@ from typing import TypeVar
 
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import StoreError
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.status import Board
 
 T = TypeVar("T")
 
 
-def insist(call: Callable[[], T], board: Board, attend: Attend, *, final: type[StoreError] | tuple[()] = ()) -> T:
+def insist(
+    call: Callable[[], T], board: Board, poll_interrupts: PollInterrupts, *, final: type[StoreError] | tuple[()] = ()
+) -> T:
     """Return what `call` returns, tried again while the store fails; the board says so meanwhile.
 
-    Raises what `attend` raises, and every error of `call` that is not the store's, or is `final`.
+    Raises what `poll_interrupts` raises, and every error of `call` that is not the store's, or is `final`.
     """
     delays = backoff(random.Random(), first_s=0.2, cap_s=5.0)
     while True:
@@ -31,27 +33,27 @@ def insist(call: Callable[[], T], board: Board, attend: Attend, *, final: type[S
             board.set(problem=problem_of(error))
             end = monotonic() + next(delays)
             while monotonic() < end:
-                attend_for_a_slice(attend)
+                poll_and_sleep(poll_interrupts)
         else:
             board.set(problem=None)
             return result
 
 
-def attend_for_a_slice(attend: Attend) -> None:
+def poll_and_sleep(poll_interrupts: PollInterrupts) -> None:
     """Let a slice of a wait pass."""
-    attend()
-    sleep(SLICE_S)
+    poll_interrupts()
+    sleep(POLL_INTERVAL_S)
 
 
 class Reading:
     """Reads training data on other threads. While its store fails the trainer is paused, not failed.
 
-    Every method raises what `attend` raises, and DataError for what no wait can mend.
+    Every method raises what `poll_interrupts` raises, and DataError for what no wait can mend.
     """
 
-    def __init__(self, board: Board, attend: Attend) -> None:
+    def __init__(self, board: Board, poll_interrupts: PollInterrupts) -> None:
         self._board = board
-        self._attend = attend
+        self._poll_interrupts = poll_interrupts
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
 
     def read(self, call: Callable[[], T]) -> T:
@@ -64,9 +66,9 @@ class Reading:
             return self._result(begin())
         except StoreError:
             with self._board.paused():
-                return insist(lambda: self._result(begin()), self._board, self._attend)
+                return insist(lambda: self._result(begin()), self._board, self._poll_interrupts)
 
     def _result(self, future: Future[T]) -> T:
-        while not wait((future,), SLICE_S).done:
-            self._attend()
+        while not wait((future,), POLL_INTERVAL_S).done:
+            self._poll_interrupts()
         return future.result()

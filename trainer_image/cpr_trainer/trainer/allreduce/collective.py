@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 
 from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, Pairs
 from cpr_trainer.trainer.allreduce.rendezvous import Rendezvous, Trade
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 #: torch's own stubs leave out the classes below the default group.
 _torch: Any = distributed
@@ -46,41 +46,41 @@ class Collective:
         self._trainers = trainers
         self._works: tuple[Any, ...] = ()
 
-    def prove(self, pairs: Pairs, attend: Attend) -> None:
+    def prove(self, pairs: Pairs, poll_interrupts: PollInterrupts) -> None:
         """Prove the job's key to every other trainer over the very connections that will carry the sums.
 
-        Raises GroupBroken if somebody does not prove it, and what `attend` raises: nothing may be summed then.
+        Raises GroupBroken if somebody does not prove it, and what `poll_interrupts` raises: nothing may be summed then.
         """
         asked = [secrets.token_bytes(PAIR_BYTES) for _ in range(self._trainers)]
-        told = self._trade_with_each(asked, attend)
-        proofs = self._trade_with_each(pairs.proofs(told, asked), attend)
+        told = self._trade_with_each(asked, poll_interrupts)
+        proofs = self._trade_with_each(pairs.proofs(told, asked), poll_interrupts)
         if liars := pairs.liars(proofs, asked, told):
             raise GroupBroken(
                 f"in the dense group the place of trainer {liars[0]} is taken by somebody without the key"
             )
 
-    def _trade_with_each(self, words: list[bytes], attend: Attend) -> list[bytes]:
+    def _trade_with_each(self, words: list[bytes], poll_interrupts: PollInterrupts) -> list[bytes]:
         """Send each trainer its word, and return each one's. A pair's words go over the connection of that pair."""
         sent = torch.frombuffer(bytearray(b"".join(words)), dtype=torch.uint8)
         heard = torch.empty_like(sent)
         try:
             self._works = (self._group.alltoall_base(heard, sent, [], []),)
-            _wait(self._works[0], attend)
+            _wait(self._works[0], poll_interrupts)
         except RuntimeError as error:
             raise GroupBroken(f"the members' proofs failed: {error}") from error
         self._works = ()
         return [bytes(word) for word in heard.view(self._trainers, PAIR_BYTES).numpy()]
 
-    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """Sum each tensor over all trainers, in place; all get the same bits. Gloo sums on the CPU: others are copied.
 
-        Raises GroupBroken if a trainer is lost, and what `attend` raises; the tensors are then undefined.
+        Raises GroupBroken if a trainer is lost, and what `poll_interrupts` raises; the tensors are then undefined.
         """
         try:
             here = tuple(tensor.cpu() for tensor in tensors)  # one that is there already is itself
             self._works = tuple(self._group.allreduce([tensor]) for tensor in here)
             for work in self._works:
-                _wait(work, attend)
+                _wait(work, poll_interrupts)
         except RuntimeError as error:
             raise GroupBroken(f"the all-reduce failed: {error}") from error
         self._works = ()
@@ -99,9 +99,9 @@ class Collective:
         return not all(work.is_completed() for work in self._works)
 
 
-def _wait(work: Any, attend: Attend) -> None:
+def _wait(work: Any, poll_interrupts: PollInterrupts) -> None:
     complete = threading.Event()
     work.get_future().add_done_callback(lambda _: complete.set())
-    while not complete.wait(SLICE_S):
-        attend()
+    while not complete.wait(POLL_INTERVAL_S):
+        poll_interrupts()
     work.wait()  # Raises what went wrong.

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.interrupts import Attend
+from cpr_trainer.trainer.interrupts import PollInterrupts
 
 
 class Replica(Protocol):
@@ -41,11 +41,12 @@ class Go:
 class Group(Protocol):
     """Trainers of one (group, generation).
 
-    All methods but `absent` and `silent` are for the main thread; they wait in slices and raise what `attend` raises,
-    and GroupBroken when a member is lost: `meet` again then. Without lockstep (`async_sync`) they wait for nobody.
+    All methods but `absent` and `silent` are for the main thread; they wait in slices and raise what `poll_interrupts`
+    raises, and GroupBroken when a member is lost: `meet` again then. Without lockstep (`async_sync`) they wait for
+    nobody.
     """
 
-    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """Wait for all members; afterwards all hold the same state.
 
         Returns whether somebody brought one; else the leader's `provide` made it. Retries until it succeeds.
@@ -60,15 +61,15 @@ class Group(Protocol):
         """Say that this trainer will soon need the group for `step`; returns at once."""
         ...
 
-    def go(self, cut_step: int, attend: Attend) -> Go:
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """Wait until all have announced. The leader's `cut_step` is told to all, a follower's is ignored."""
         ...
 
-    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """Sum each tensor over all trainers, in place."""
         ...
 
-    def listen(self, attend: Attend) -> None:
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
         """Take in what the others say, for one slice of a wait. Raises Finished when the leader ends the job."""
         ...
 

@@ -16,7 +16,7 @@ from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
 from cpr_trainer.trainer.allreduce.meeting import Form, Hello
 from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
 from cpr_trainer.trainer.allreduce.transport import Channel
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend, Finished, GroupBroken, Superseded
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, Finished, GroupBroken, PollInterrupts, Superseded
 
 
 class Follower:
@@ -38,16 +38,16 @@ class Follower:
         self._collective: Collective | None = None
         self._waiting = False
 
-    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`; `provide` is the leader's."""
         del provide
         self._waiting = True
         while True:
             try:
-                form = self._meet(replica, attend)
+                form = self._meet(replica, poll_interrupts)
             except GroupBroken:
                 self.leave()
-                self._pause(attend)
+                self._pause(poll_interrupts)
             else:
                 self._waiting = False
                 return form.survivors
@@ -60,25 +60,25 @@ class Follower:
         """See `Group`."""
         self._tell(Frame(Kind.READY, self._lobby.rank, step))
 
-    def go(self, cut_step: int, attend: Attend) -> Go:
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`."""
         del cut_step
         self._waiting = True
         while True:
-            frame = self._take(attend)
+            frame = self._take(poll_interrupts)
             if frame and frame.kind is Kind.GO:
                 self._waiting = False
                 return Go(frame.step, frame.cut_step)
 
-    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
         if self._collective is None:
             raise GroupBroken("no group was built")
-        self._collective.sum(tensors, attend)
+        self._collective.sum(tensors, poll_interrupts)
 
-    def listen(self, attend: Attend) -> None:
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
-        self._take(attend)
+        self._take(poll_interrupts)
 
     def conclude(self) -> bool:
         """See `Group`; the leader's alone."""
@@ -104,9 +104,9 @@ class Follower:
             self._lobby.drop(self._channel)
             self._channel = None
 
-    def _meet(self, replica: Replica, attend: Attend) -> Form:
+    def _meet(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
         self.leave()
-        attend()
+        poll_interrupts()
         try:
             self._channel = self._lobby.dial(self._leader)
         except OSError as error:
@@ -115,30 +115,30 @@ class Follower:
         hello = Hello(self._lobby.rank, self._roster.incarnation, counters.group, counters.generation, replica.done)
         self._tell(Frame(Kind.HELLO, self._lobby.rank, payload=to_json(hello).encode()))
         self._hearing.listen_to(self._leader.index, self._leader.incarnation, self._channel)
-        form = self._be_led(replica, attend)
+        form = self._be_led(replica, poll_interrupts)
         if self._sums:
             self._collective = Collective(
-                lambda own: self._trade(own, attend),
+                lambda own: self._trade(own, poll_interrupts),
                 self._lobby.rank,
                 len(self._roster.trainers),
                 self._lobby.address,
             )
-            self._collective.prove(self._lobby.pairs(counters), attend)
+            self._collective.prove(self._lobby.pairs(counters), poll_interrupts)
         return form
 
-    def _trade(self, own: Entry, attend: Attend) -> Entries:
+    def _trade(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Give the leader this trainer's entry for those of all."""
         self._tell(Frame(Kind.ENTRY, self._lobby.rank, payload=to_json(own).encode()))
         end = monotonic() + TIMEOUT.total_seconds()
         while monotonic() <= end:
-            frame = self._take(attend)
+            frame = self._take(poll_interrupts)
             if frame and frame.kind is Kind.ENTRY:
                 return from_json(Entries, bytes(frame.payload))
         raise GroupBroken("the leader told no addresses")
 
-    def _be_led(self, replica: Replica, attend: Attend) -> Form:
+    def _be_led(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
         while True:
-            frame = self._take(attend)
+            frame = self._take(poll_interrupts)
             if frame is None:
                 continue
             if frame.kind is Kind.FETCH:
@@ -148,10 +148,10 @@ class Follower:
             elif frame.kind is Kind.FORM:
                 return from_json(Form, bytes(frame.payload))
 
-    def _take(self, attend: Attend) -> Frame | None:
+    def _take(self, poll_interrupts: PollInterrupts) -> Frame | None:
         """Return the leader's next frame, if any came in this slice."""
-        attend()
-        received = self._lobby.inbox.take(SLICE_S)
+        poll_interrupts()
+        received = self._lobby.inbox.take(POLL_INTERVAL_S)
         if received is None:
             return None
         if received.channel is not self._channel:
@@ -166,10 +166,10 @@ class Follower:
             raise Finished
         return received.frame
 
-    def _pause(self, attend: Attend) -> None:
+    def _pause(self, poll_interrupts: PollInterrupts) -> None:
         end = monotonic() + next(self._delays_s)
         while monotonic() < end:
-            self._take(attend)
+            self._take(poll_interrupts)
 
     def _tell(self, frame: Frame) -> None:
         if self._channel is None or not self._channel.send(frame):

@@ -16,7 +16,7 @@ from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
 from cpr_trainer.trainer.allreduce.meeting import Form, Hello, Meeting, decide_meeting
 from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
 from cpr_trainer.trainer.allreduce.transport import Channel, Received
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 _PARTING_S = 2.0
 
@@ -42,13 +42,13 @@ class Leader:
         """The connections of all who met, by rank."""
         return self._members
 
-    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`."""
         while True:
             try:
-                return self._meet(replica, provide, attend)
+                return self._meet(replica, provide, poll_interrupts)
             except GroupBroken:
-                attend()
+                poll_interrupts()
 
     def follow(self, roster: TrainerRoster) -> None:
         """See `Group`: the others call, and the leader none of them."""
@@ -57,26 +57,26 @@ class Leader:
         """See `Group`."""
         self._step = step
 
-    def go(self, cut_step: int, attend: Attend) -> Go:
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`."""
         self._waiting = True
         while self._ready.keys() != self._members.keys():
-            self._take(attend)
+            self._take(poll_interrupts)
         self._waiting = False
         go = Go(max(self._step, *self._ready.values()), cut_step)
         self._ready.clear()
         self._tell_all(Frame(Kind.GO, self._lobby.rank, go.step, go.cut_step))
         return go
 
-    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
         if self._collective is None:
             raise GroupBroken("no group was built")
-        self._collective.sum(tensors, attend)
+        self._collective.sum(tensors, poll_interrupts)
 
-    def listen(self, attend: Attend) -> None:
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
-        self._take(attend)
+        self._take(poll_interrupts)
 
     def conclude(self) -> bool:
         """See `Group`: the others trained the last step, too."""
@@ -113,26 +113,28 @@ class Leader:
         self._members = {}
         self._ready = {}
 
-    def _meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+    def _meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         self._disband()
         self._waiting = True
         while self._arrived.keys() != self._others.keys():
-            self._take(attend)
+            self._take(poll_interrupts)
         self._waiting = False
         own = Hello(self._lobby.rank, self._roster.incarnation, *self._key, replica.done)
         meeting = decide_meeting((own, *(hello for hello, _ in self._arrived.values())), self._lobby.rank)
         self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
         self._arrived = {}
-        self._share_state(meeting, replica, provide, attend)
-        self._form(meeting, replica, attend)
+        self._share_state(meeting, replica, provide, poll_interrupts)
+        self._form(meeting, replica, poll_interrupts)
         return meeting.source is not None
 
-    def _share_state(self, meeting: Meeting, replica: Replica, provide: Provide, attend: Attend) -> None:
+    def _share_state(
+        self, meeting: Meeting, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
+    ) -> None:
         if meeting.source is None:
             provide()
         elif meeting.source != self._lobby.rank:
             self._tell(meeting.source, Frame(Kind.FETCH, self._lobby.rank))
-            state = self._await_state(meeting.source, attend)
+            state = self._await_state(meeting.source, poll_interrupts)
             replica.unpack(state.payload, state.step)
         receivers = tuple(rank for rank in meeting.copy_to if rank != self._lobby.rank)
         if receivers:
@@ -140,40 +142,43 @@ class Leader:
             for rank in receivers:
                 self._tell(rank, state)
 
-    def _form(self, meeting: Meeting, replica: Replica, attend: Attend) -> None:
+    def _form(self, meeting: Meeting, replica: Replica, poll_interrupts: PollInterrupts) -> None:
         form = Form(replica.done, survivors=meeting.source is not None)
         self._tell_all(Frame(Kind.FORM, self._lobby.rank, replica.done, payload=to_json(form).encode()))
         if not self._sums:
             return
         self._collective = Collective(
-            lambda own: self._gather(own, attend), self._lobby.rank, 1 + len(self._members), self._lobby.address
+            lambda own: self._gather(own, poll_interrupts),
+            self._lobby.rank,
+            1 + len(self._members),
+            self._lobby.address,
         )
-        self._collective.prove(self._lobby.pairs(self._roster.counters), attend)
+        self._collective.prove(self._lobby.pairs(self._roster.counters), poll_interrupts)
 
-    def _gather(self, own: Entry, attend: Attend) -> Entries:
+    def _gather(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Collect the entry of every member, and tell them all."""
         found: dict[int, Entry] = {}
         end = monotonic() + TIMEOUT.total_seconds()
         while found.keys() != self._members.keys():
             if monotonic() > end:
                 raise GroupBroken(f"trainers {sorted(self._members.keys() - found.keys())} told no address")
-            received = self._take(attend)
+            received = self._take(poll_interrupts)
             if received and received.frame and received.frame.kind is Kind.ENTRY:
                 found[received.frame.rank] = from_json(Entry, bytes(received.frame.payload))
         entries = Entries((own, *found.values()))
         self._tell_all(Frame(Kind.ENTRY, self._lobby.rank, payload=to_json(entries).encode()))
         return entries
 
-    def _await_state(self, source: int, attend: Attend) -> Frame:
+    def _await_state(self, source: int, poll_interrupts: PollInterrupts) -> Frame:
         while True:
-            received = self._take(attend)
+            received = self._take(poll_interrupts)
             if received and received.frame and received.frame.kind is Kind.STATE and received.frame.rank == source:
                 return received.frame
 
-    def _take(self, attend: Attend) -> Received | None:
+    def _take(self, poll_interrupts: PollInterrupts) -> Received | None:
         """Handle one arrival; return it if it is a member's. Raises GroupBroken if a member is lost."""
-        attend()
-        received = self._lobby.inbox.take(SLICE_S)
+        poll_interrupts()
+        received = self._lobby.inbox.take(POLL_INTERVAL_S)
         if received is None:
             return None
         if received.frame and received.frame.kind is Kind.HELLO:
@@ -240,4 +245,4 @@ def part(lobby: Lobby, channels: Sequence[Channel]) -> None:
     # Who goes with words unread resets the connection, and may so take back its own last word.
     end = monotonic() + _PARTING_S
     while monotonic() < end and not all(channel.closed for channel in channels):
-        lobby.inbox.take(SLICE_S)
+        lobby.inbox.take(POLL_INTERVAL_S)

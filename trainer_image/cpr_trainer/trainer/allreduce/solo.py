@@ -10,7 +10,7 @@ from torch import Tensor
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
 
 
 class Solo:
@@ -19,9 +19,9 @@ class Solo:
     def __init__(self) -> None:
         self._step = 0
 
-    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`."""
-        attend()
+        poll_interrupts()
         if replica.done != NO_STATE:
             return True
         provide()
@@ -34,18 +34,18 @@ class Solo:
         """See `Group`."""
         self._step = step
 
-    def go(self, cut_step: int, attend: Attend) -> Go:
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`."""
-        del attend
+        del poll_interrupts
         return Go(self._step, cut_step)
 
-    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
 
-    def listen(self, attend: Attend) -> None:
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
-        attend()
-        sleep(SLICE_S)
+        poll_interrupts()
+        sleep(POLL_INTERVAL_S)
 
     def conclude(self) -> bool:
         """See `Group`."""

@@ -24,7 +24,7 @@ from cpr_trainer.trainer.async_sync.averaging import combiner_of
 from cpr_trainer.trainer.async_sync.averaging_client import Spoke
 from cpr_trainer.trainer.async_sync.averaging_server import Hub
 from cpr_trainer.trainer.async_sync.averaging_state import Desk, ScoreDelta
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.state import DenseState
 
 
@@ -46,9 +46,9 @@ class ShadowLeader:
         self._step = 0
         self._concluded: int | None = None  # the step of the meeting whose mean was taken
 
-    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`: only who has no state waits for all, because somebody else may have one."""
-        survived = replica.done != NO_STATE or self._meeting.meet(replica, provide, attend)
+        survived = replica.done != NO_STATE or self._meeting.meet(replica, provide, poll_interrupts)
         combiner = combiner_of(self._kind, self._state.replica.parameters.cpu())
         hub = Hub(self._lobby.inbox, self._meeting.admit, self._desk, combiner, self._welcome)
         hub.start(self._meeting.members.items())
@@ -63,24 +63,24 @@ class ShadowLeader:
         """See `Group`."""
         self._step = step
 
-    def go(self, cut_step: int, attend: Attend) -> Go:
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`: nobody is waited for."""
-        self._check(attend)
+        self._check(poll_interrupts)
         return Go(self._step, cut_step)
 
-    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """See `Group`: this trainer's gradients stand for all; scores that came from others are added."""
-        attend()
+        poll_interrupts()
         gradients, *scores = tensors
         gradients.mul_(self._desk.trainers)
         self._desk.stepped()
         if scores:
             self._add_arrived(*scores)
 
-    def listen(self, attend: Attend) -> None:
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
-        self._check(attend)
-        sleep(SLICE_S)
+        self._check(poll_interrupts)
+        sleep(POLL_INTERVAL_S)
 
     def conclude(self) -> bool:
         """See `Group`: the mean of what all met with is the state of then."""
@@ -115,8 +115,8 @@ class ShadowLeader:
             self._hub.leave(self._lobby.drop)
         self._meeting.leave()
 
-    def _check(self, attend: Attend) -> None:
-        attend()
+    def _check(self, poll_interrupts: PollInterrupts) -> None:
+        poll_interrupts()
         if self._hub is not None:
             self._hub.check()
 
@@ -159,11 +159,11 @@ class ShadowFollower:
         self._spoke = Spoke(lobby, hearing, leader_of(roster), self._desk, hello, state.pack, delays_s)
         self._step = 0
 
-    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`: only who has no state waits for the leader."""
         survived = True
         if replica.done == NO_STATE:
-            survived = self._meeting.meet(replica, provide, attend)
+            survived = self._meeting.meet(replica, provide, poll_interrupts)
             self._meeting.leave()
         self._spoke.start()
         return survived
@@ -177,16 +177,16 @@ class ShadowFollower:
         """See `Group`."""
         self._step = step
 
-    def go(self, cut_step: int, attend: Attend) -> Go:
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`: nobody is waited for, and the leader alone tells shards of cuts."""
         del cut_step
-        attend()
+        poll_interrupts()
         self._spoke.check()
         return Go(self._step, 0)
 
-    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """See `Group`: this trainer's gradients stand for all; its scores go to the leader."""
-        attend()
+        poll_interrupts()
         gradients, *scores = tensors
         gradients.mul_(self._desk.trainers)
         self._desk.stepped()
@@ -197,11 +197,11 @@ class ShadowFollower:
             if (merged := self._desk.take_merged()) is not None:
                 self._state.scores.load(merged)
 
-    def listen(self, attend: Attend) -> None:
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
-        attend()
+        poll_interrupts()
         self._spoke.check()
-        sleep(SLICE_S)
+        sleep(POLL_INTERVAL_S)
 
     def conclude(self) -> bool:
         """See `Group`: the leader sees to it."""
