@@ -1,4 +1,4 @@
-"""The processes that benches start, by role. Arguments, exit codes and last words are as in `cpr_trainer.process`."""
+"""Processes of benches, by role. Arguments, exit codes and termination messages are as in `cpr_trainer.process`."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class Controller:
         memory.urgency = urgency_of(job.status, outcome)
         self._count(view, memory)
         written = await self._write(view, job.status, outcome, memory)
-        memory.forget_words(listed, job.status, outcome.status)
+        memory.forget_ended(listed, job.status, outcome.status)
         await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.guarded)
         await self._act(written, observed, outcome, memory)
         if memory.refusals:
@@ -238,7 +238,7 @@ class Controller:
                 await release(self._cluster, view)
             return
         finding = ConditionUpdate("PodsReady", "False", reason, message)
-        after = amended(view.status, view.generation, self._clock(), finding)
+        after = amended(view.status, view.spec_generation, self._clock(), finding)
         if after["conditions"] == view.status.get("conditions"):
             return
         try:
@@ -246,7 +246,7 @@ class Controller:
         except RefusedError as error:  # the installed CRD does not know this status either
             logger.warning("%s: condition rejected: %s", view.name, error)
         await self._emit(
-            self._cluster, view, Event("Warning", EventReason.INVALID, message, f"invalid-{view.generation}")
+            self._cluster, view, Event("Warning", EventReason.INVALID, message, f"invalid-{view.spec_generation}")
         )
 
     async def _list(self, view: JobView, job: Job, memory: Memory) -> tuple[PodView, ...]:

@@ -25,7 +25,7 @@ KUBELET_S = 30.0
 #: Seconds until the events of a pod that does not start are looked up again.
 LOOK_UP_S = 30.0
 #: The maximum number of ended pods to remember per job.
-MAX_LAST_WORDS = 2048
+MAX_ENDED_PODS = 2048
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Memory:
     refusals: the server's messages about refused creates, by pod name.
     sightings: when this operator first saw the pods.
     warnings: when events of pods were looked up, and the newest Warning, by pod uid.
-    last_words: pods that have ended, with their termination messages, by uid.
+    ended_pods: pods that have ended, with their termination messages, by uid.
     urgency: that of the last pass.
     events: the number of pod events that a watch has seen.
     listed: that number when the pods were last listed.
@@ -55,7 +55,7 @@ class Memory:
     retry_s: float = FIRST_RETRY_S
     sightings: Sightings = field(default_factory=Sightings)
     warnings: dict[str, tuple[float, PodWarning | None]] = field(default_factory=dict)
-    last_words: dict[str, PodView] = field(default_factory=dict)
+    ended_pods: dict[str, PodView] = field(default_factory=dict)
     watched_since: float | None = None
     looked_at: float = 0.0
     written_at: float = float("-inf")
@@ -80,8 +80,8 @@ class Memory:
     def saw(self, pod: PodView) -> None:
         """Count a pod event of a watch, and keep the pod with its termination message if it has ended."""
         self.events += 1
-        if pod.ended and len(self.last_words) < MAX_LAST_WORDS:
-            self.last_words[pod.uid] = pod
+        if pod.ended and len(self.ended_pods) < MAX_ENDED_PODS:
+            self.ended_pods[pod.uid] = pod
 
     def watched_s(self, now: float, usual_s: float) -> float:
         """Seconds since which passes have run without a gap, about every `usual_s` seconds."""
@@ -101,7 +101,7 @@ class Memory:
         Pods of an earlier job of the same name are left out.
         """
         present = {pod.uid for pod in listed}
-        gone = tuple(pod for uid, pod in self.last_words.items() if uid not in present)
+        gone = tuple(pod for uid, pod in self.ended_pods.items() if uid not in present)
         return self.sightings.own((pod for pod in (*listed, *gone) if pod.owner_uid == view.uid), now)
 
     def to_look_up(self, unexplained: tuple[PodView, ...], now: float) -> PodView | None:
@@ -111,13 +111,13 @@ class Memory:
         first = min(unexplained, key=lambda pod: asked[pod.uid], default=None)
         return first if first is not None and now - asked[first.uid] >= LOOK_UP_S else None
 
-    def forget_words(self, listed: tuple[PodView, ...], *statuses: Status) -> None:
+    def forget_ended(self, listed: tuple[PodView, ...], *statuses: Status) -> None:
         """Forget ended pods, unless they are listed or an entry of one of the statuses names them."""
         kept = {pod.uid for pod in listed}
         for status in statuses:
             kept |= {member.uid for member in status.members}
             kept |= {shard.predecessor.uid for shard in status.shards if shard.predecessor}
-        self.last_words = {uid: pod for uid, pod in self.last_words.items() if uid in kept}
+        self.ended_pods = {uid: pod for uid, pod in self.ended_pods.items() if uid in kept}
 
     def were_refused(self, pods: Mapping[str, str], now: float) -> None:
         """Record which creates were refused, and when to retry them."""

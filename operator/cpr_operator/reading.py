@@ -21,15 +21,15 @@ FEW_TABLES = 64
 async def read_job(view: JobView, memory: Memory) -> Job:
     """The job as the core reads it. Raises InvalidSpecError and InvalidStatusError.
 
-    The rules of a spec are evaluated once for each generation. For a large model that takes a while, so it runs in a
-    thread: other jobs' polls and probes go on.
+    The rules of a spec are evaluated once per metadata.generation, for a large model in a thread: they would block the
+    polls and probes of other jobs.
     """
-    generation = (view.uid, view.generation)
-    if memory.checked == generation:
+    spec_generation = (view.uid, view.spec_generation)
+    if memory.checked == spec_generation:
         return job_of(view, checked=True)
     large = _tables_and_features(view.spec) > FEW_TABLES
     job = await asyncio.to_thread(job_of, view) if large else job_of(view)
-    memory.checked = generation
+    memory.checked = spec_generation
     return job
 
 
@@ -46,7 +46,7 @@ def job_of(view: JobView, *, checked: bool = False) -> Job:
     status, spec = parse_status(view.status), parse_spec(view.spec, checked=checked)
     if status.runtime is None:  # Later the model cannot change, and at the limits this takes longer than reading it.
         check_new(spec)
-    return Job(identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
+    return Job(identity, view.spec_generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
 
 
 async def ancestors_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:

@@ -43,7 +43,7 @@ async def test_status_is_replaced_and_nothing_else(bench: Bench) -> None:
     assert read == second
     assert read.status["phase"] == "Running"
     assert "restarts" not in read.status
-    assert (read.spec, read.generation, read.uid) == (job.spec, job.generation, job.uid)
+    assert (read.spec, read.spec_generation, read.uid) == (job.spec, job.spec_generation, job.uid)
 
 
 async def test_status_under_an_old_version_conflicts(bench: Bench) -> None:
@@ -53,7 +53,7 @@ async def test_status_under_an_old_version_conflicts(bench: Bench) -> None:
         await bench.cluster.write_status(job, {"phase": "Running"})
     read = await bench.cluster.get_job(NAMESPACE, "conflict")
     assert read.spec["suspend"] is True
-    assert read.generation == job.generation + 1
+    assert read.spec_generation == job.spec_generation + 1
     assert "phase" not in read.status
 
 

@@ -66,7 +66,7 @@ def run_without_loss(row: Row, job: JobSpec, folder: Path, last: int = STEPS) ->
             assert report.lost == ()
             assert report.row_updates is not None
             assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
-        result = from_json(Result, running.trainers[running.leader].last_word)
+        result = from_json(Result, running.trainers[running.leader].termination_message)
     assert result.lost == ()
     assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((),) * job.shards
     return result

@@ -133,7 +133,7 @@ def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp
     with with_replaced(job, tmp_path, 1) as running:
         first = running.wait_for(lambda: running.trainer().evaluation, "the model is scored")
         running.result()
-        found = from_json(Result, running.trainers[0].last_word).evaluation
+        found = from_json(Result, running.trainers[0].termination_message).evaluation
     assert found is not None
     evaluations, _ = evaluated_alone(job)
     alone = next(each for each in evaluations if each.step == found.step)

@@ -86,12 +86,12 @@ class Member:
         return Peer(self.index, self.incarnation, self.host, self.port_base)
 
     @property
-    def last_word(self) -> str:
+    def termination_message(self) -> str:
         return (self.folder / "termination").read_text()
 
     @property
     def problem(self) -> Problem:
-        return from_json(Problem, self.last_word)
+        return from_json(Problem, self.termination_message)
 
     @property
     def log(self) -> str:
@@ -234,7 +234,7 @@ class LocalJob:
         self.publish()
         assert self.wait_exit(first) == ExitCode.FLUSHED
         self.stopped = frozenset()
-        self.dense_floor_samples = from_json(SaveRef, first.last_word).samples
+        self.dense_floor_samples = from_json(SaveRef, first.termination_message).samples
         self.replace_trainers(0, leader=0)
 
     def roll_back(self, anchor: AnchorRef | None) -> None:
@@ -278,7 +278,7 @@ class LocalJob:
         """Wait until all trainers are done; return the final anchor."""
         codes = [self.wait_exit(member) for member in self.trainers]
         assert codes == [0] * len(codes), codes
-        return from_json(Result, self.trainers[self.leader].last_word).anchor
+        return from_json(Result, self.trainers[self.leader].termination_message).anchor
 
     def _member(self, role: str, index: int, incarnation: int) -> Member:
         folder = self.folder / f"{role}-{index}-{incarnation}"

@@ -28,8 +28,8 @@ def stop(running: LocalJob) -> AnchorRef:
         running.stopped |= {role}
         running.publish()
         assert [running.wait_exit(member) for member in members] == [ExitCode.FLUSHED] * len(members)
-    anchor = from_json(AnchorRef, running.trainers[running.leader].last_word)
-    saves = [from_json(SaveRef, shard.last_word) for shard in running.shards]
+    anchor = from_json(AnchorRef, running.trainers[running.leader].termination_message)
+    saves = [from_json(SaveRef, shard.termination_message) for shard in running.shards]
     assert [save.samples for save in saves] == [anchor.samples] * len(saves)
     manifest = read_anchor(open_store(running.job.snapshots.store, None, None), anchor)
     assert [ref.key for ref in manifest.shards] == [save.key for save in saves], "nothing was written after it"

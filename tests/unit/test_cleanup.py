@@ -31,10 +31,10 @@ def store(spec: StoreSpec) -> Store:
 def clean_up(bench: JobBench, spec: StoreSpec, folder: Path, *spare: str) -> tuple[int, str]:
     """Run the process' code; return its exit code and its last word."""
     job = replace(bench.job, snapshots=replace(bench.job.snapshots, store=spec))
-    last_word = folder / "termination"
+    termination_file = folder / "termination"
     arguments = ["cleanup", *(word for key in spare for word in ("--spare", key))]
-    code = main(arguments, {env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)})
-    return code, last_word.read_text("utf-8")
+    code = main(arguments, {env.SPEC: to_json(job), env.TERMINATION_FILE: str(termination_file)})
+    return code, termination_file.read_text("utf-8")
 
 
 def test_all_of_the_job_goes_and_another_jobs_saves_stay(store: Store, spec: StoreSpec, tmp_path: Path) -> None:

@@ -90,23 +90,23 @@ class Program:
     @asynccontextmanager
     async def started(self, folder: Path) -> AsyncIterator[Run]:
         """See `Contender`."""
-        log, last_word, trace = folder / "log.txt", folder / "termination", folder / _TRACE
-        variables = {**self._environment, env.TERMINATION_FILE: str(last_word), STEP_TRACE: str(trace)}
+        log, termination_file, trace = folder / "log.txt", folder / "termination", folder / _TRACE
+        variables = {**self._environment, env.TERMINATION_FILE: str(termination_file), STEP_TRACE: str(trace)}
         process = await PodProcess.start(self._command, variables, log)
         try:
-            yield _ProgramRun(self.name, process, trace, log, last_word)
+            yield _ProgramRun(self.name, process, trace, log, termination_file)
         finally:
             process.signal(signal.SIGKILL)
             await process.wait()
 
 
 class _ProgramRun:
-    def __init__(self, name: str, process: PodProcess, trace: Path, log: Path, last_word: Path) -> None:
+    def __init__(self, name: str, process: PodProcess, trace: Path, log: Path, termination_file: Path) -> None:
         self._name = name
         self._process = process
         self._trace = trace
         self._log = log
-        self._last_word = last_word
+        self._termination_file = termination_file
 
     def traces(self) -> Mapping[str, list[TracedStep]]:
         return {self._name: read_trace(self._trace)}
@@ -122,7 +122,7 @@ class _ProgramRun:
 
     async def check(self) -> None:
         if (code := self._process.code) is not None:
-            raise TrialError(why(self._last_word, self._log, code))
+            raise TrialError(why(self._termination_file, self._log, code))
 
 
 class CprJob:

@@ -280,10 +280,10 @@ class _Shards:
 
 
 def _write_samples(rows: int, path: Path, environment: Mapping[str, str]) -> None:
-    last_word, log = path.with_name("termination"), path.with_name("samples.txt")
+    termination_file, log = path.with_name("termination"), path.with_name("samples.txt")
     command = (sys.executable, "-m", "cprjob_bench", "sweep", "--rows", str(rows), "--tables", str(TABLES))
     with log.open("wb") as output:
-        variables = {**environment, env.TERMINATION_FILE: str(last_word)}
+        variables = {**environment, env.TERMINATION_FILE: str(termination_file)}
         code = subprocess.call((*command, "--to", str(path)), env=variables, stderr=output)  # noqa: S603 -- our own program
     if code:
-        raise TrialError(why(last_word, log, code))
+        raise TrialError(why(termination_file, log, code))

@@ -269,10 +269,10 @@ def _measure_workers(job: JobSpec, folder: Path, environment: Mapping[str, str])
 
 def _write(job: JobSpec, file: Path, environment: Mapping[str, str], *role: str) -> None:
     """Let a role of the laboratory write a file for a job. Raises TrialError."""
-    last_word, log = file.with_name("termination"), file.with_suffix(".log")
-    variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)}
+    termination_file, log = file.with_name("termination"), file.with_suffix(".log")
+    variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(termination_file)}
     command = (sys.executable, "-m", "cprjob_bench", *role, "--to", str(file))
     with log.open("wb") as output:
         code = subprocess.call(command, env=variables, stderr=output)  # noqa: S603 -- our own program
     if code:
-        raise TrialError(why(last_word, log, code))
+        raise TrialError(why(termination_file, log, code))

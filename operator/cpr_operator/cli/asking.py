@@ -77,9 +77,9 @@ def ask_trainer_image(
     """
     check_trainer_image()
     with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
-        asked, last_word, log = (Path(folder, name) for name in ("request", "termination", "log"))
+        asked, termination_file, log = (Path(folder, name) for name in ("request", "termination", "log"))
         asked.write_text(to_json(request), "utf-8")
-        variables = {**environment, env.TERMINATION_FILE: str(last_word)}
+        variables = {**environment, env.TERMINATION_FILE: str(termination_file)}
         if job is not None:
             variables[env.SPEC] = pack(to_json(job))
         command = (sys.executable, "-m", package, role)
@@ -94,22 +94,22 @@ def ask_trainer_image(
                 process.kill()
                 raise
         if process.returncode:
-            raise TrialError(why(last_word, log, process.returncode))
+            raise TrialError(why(termination_file, log, process.returncode))
 
 
-def why(last_word: Path, log: Path, code: int) -> str:
+def why(termination_file: Path, log: Path, code: int) -> str:
     """The process's termination message; without a helpful one, the last lines of its log."""
     try:
-        told = last_word.read_text("utf-8")
+        told = termination_file.read_text("utf-8")
     except OSError:
         told = ""
     return why_ended(told, log.read_text("utf-8", "replace").splitlines(), code)
 
 
-def why_ended(last_word: str, log: Sequence[str], code: int) -> str:
+def why_ended(termination_message: str, log: Sequence[str], code: int) -> str:
     """The same, of their contents."""
     try:
-        problem = from_json(Problem, last_word)
+        problem = from_json(Problem, termination_message)
     except ContractError:
         problem = None
     if problem is not None and problem.reason != "Internal":
@@ -170,8 +170,8 @@ class TrainerPod:
         try:
             yield from self._tool.run(command, stdin)
         except CommandError as error:
-            *log, last_word = error.errors.splitlines() or ("",)
-            raise TrialError(why_ended(last_word, (*log, last_word), error.code)) from None
+            *log, termination_message = error.errors.splitlines() or ("",)
+            raise TrialError(why_ended(termination_message, (*log, termination_message), error.code)) from None
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class JobView:
     namespace: str
     name: str
     uid: str
-    generation: int
+    spec_generation: int
     resource_version: str
     created: float
     deleting: bool
@@ -147,7 +147,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
         namespace=meta["namespace"],
         name=meta["name"],
         uid=meta["uid"],
-        generation=meta.get("generation", 0),
+        spec_generation=meta.get("generation", 0),
         resource_version=meta["resourceVersion"],
         created=epoch(meta.get("creationTimestamp")) or 0.0,
         deleting="deletionTimestamp" in meta,

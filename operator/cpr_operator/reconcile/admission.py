@@ -90,7 +90,7 @@ def await_quota(observed: PassInput, verdict: Waits | Evicted) -> Outcome:
     state = ReconcileState(observed, observed.before)
     state = set_conditions(state, ConditionUpdate(RESERVED, "False", verdict.reason, verdict.message))
     if _has_news(observed.before, state.status):
-        key = f"queued-{verdict.reason}-{observed.job.generation}-{observed.before.counters.group}"
+        key = f"queued-{verdict.reason}-{observed.job.spec_generation}-{observed.before.counters.group}"
         state = state.to(state.status, Event("Normal", EventReason.QUEUED, verdict.message, key))
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
 

@@ -68,7 +68,7 @@ class ConditionUpdate:
     message: str = ""
 
 
-def with_conditions(status: Status, generation: int, now: float, *updates: ConditionUpdate) -> Status:
+def with_conditions(status: Status, spec_generation: int, now: float, *updates: ConditionUpdate) -> Status:
     """The status with these conditions; the time of transition moves only when a condition's status does."""
     conditions = {condition.type: condition for condition in status.conditions}
     for update in updates:
@@ -80,12 +80,12 @@ def with_conditions(status: Status, generation: int, now: float, *updates: Condi
             reason=update.reason,
             message=update.message[:_MESSAGE_CHARS],
             last_transition_time=now if moved or old is None else old.last_transition_time,
-            observed_generation=generation,
+            observed_generation=spec_generation,
         )
     return status.evolve(conditions=tuple(conditions.values()))
 
 
-def amended(status: Mapping[str, Any], generation: int, now: float, update: ConditionUpdate) -> dict[str, Any]:
+def amended(status: Mapping[str, Any], spec_generation: int, now: float, update: ConditionUpdate) -> dict[str, Any]:
     """Add a condition to a JSON status that cannot be parsed. Everything else stays unchanged."""
     raw = status.get("conditions")
     others = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
@@ -94,13 +94,13 @@ def amended(status: Mapping[str, Any], generation: int, now: float, update: Cond
         known = (Condition.model_validate(before),) if before else ()
     except ValidationError:
         known = ()
-    (condition,) = with_conditions(Status(conditions=known), generation, now, update).conditions
+    (condition,) = with_conditions(Status(conditions=known), spec_generation, now, update).conditions
     return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
 
 
 def set_conditions(state: ReconcileState, *updates: ConditionUpdate) -> ReconcileState:
     """The state with these conditions."""
-    return state.to(with_conditions(state.status, state.observed.job.generation, state.now, *updates))
+    return state.to(with_conditions(state.status, state.observed.job.spec_generation, state.now, *updates))
 
 
 def update_conditions(state: ReconcileState) -> ReconcileState:

@@ -142,7 +142,7 @@ def outcome(state: ReconcileState) -> Outcome:
     """What the pass wants: the status, and all that the cluster lacks of it."""
     observed = state.observed
     status = stamped(state.before, state.status)
-    status = with_history(state.before, status.evolve(observed_generation=observed.job.generation))
+    status = with_history(state.before, status.evolve(observed_generation=observed.job.spec_generation))
     status = with_shown(status, observed.job.id.name)
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))

@@ -313,7 +313,7 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
 
 def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:
     """Create no pods for a job, because the cluster would reject them."""
-    event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.generation}")
+    event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.spec_generation}")
     state = ReconcileState(observed, observed.before, events=(event,))
     state = set_conditions(state, ConditionUpdate("PodsReady", "False", reason, message))
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
@@ -338,5 +338,5 @@ def leave_alone(observed: PassInput) -> Outcome:
     state = set_conditions(
         ReconcileState(observed, observed.before), ConditionUpdate("PodsReady", "Unknown", "ContractNotSpoken", words)
     )
-    status = state.status.evolve(observed_generation=observed.job.generation)
+    status = state.status.evolve(observed_generation=observed.job.spec_generation)
     return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=observed.timing.running_s)

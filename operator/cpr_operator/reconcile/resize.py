@@ -56,7 +56,7 @@ def align_trainers(state: ReconcileState) -> ReconcileState:
     if not status.meeting or state.status.meeting:
         return state.to(status)
     message = f"{resizing(state.spec, status)}: all trainers first advance to a common step and save there"
-    key = f"meeting-{state.observed.job.generation}"
+    key = f"meeting-{state.observed.job.spec_generation}"
     return state.to(status, Event("Normal", EventReason.MEETING, message, key))
 
 

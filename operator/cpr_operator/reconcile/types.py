@@ -62,7 +62,7 @@ class Job:
     """A CPRJob, read and validated. `has_finalizer`: ours is on it."""
 
     id: JobId
-    generation: int
+    spec_generation: int
     deleting: bool
     spec: CPRJobSpec
     status: Status

@@ -70,7 +70,7 @@ class SimulatedCluster(SimulatedNodes):
         job = self.jobs["default", name]
         spec = {**job.spec, **fields}
         self.jobs["default", name] = replace(
-            job, spec=spec, generation=job.generation + 1, resource_version=self._next()
+            job, spec=spec, spec_generation=job.spec_generation + 1, resource_version=self._next()
         )
 
     def user_deletes(self, name: str) -> None:

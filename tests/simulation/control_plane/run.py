@@ -110,7 +110,7 @@ class Simulation:
             shared += [shard.roster for shard in plane.shards.values()]
             shared += [trainer.roster for trainer in plane.trainers.values()]
         for memory in memories:
-            shared += [memory.job, *memory.last_words.values()]
+            shared += [memory.job, *memory.ended_pods.values()]
         return copy.deepcopy(self, {id(each): each for each in shared})
 
     async def passes(self, count: int) -> None:

@@ -177,7 +177,7 @@ def test_where_no_bar_can_be_drawn_each_finished_run_is_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_word", "says"),
+    ("termination_message", "says"),
     [
         (None, "exit code -9\nlast\nwords"),
         ("not JSON", "exit code -9\nlast\nwords"),
@@ -185,10 +185,10 @@ def test_where_no_bar_can_be_drawn_each_finished_run_is_a_line() -> None:
         (to_json(Problem("BadData", "Line 3 is short.", "Correct it.")), "Line 3 is short. Correct it."),
     ],
 )
-def test_why_the_trials_ended(tmp_path: Path, last_word: str | None, says: str) -> None:
+def test_why_the_trials_ended(tmp_path: Path, termination_message: str | None, says: str) -> None:
     termination, log = tmp_path / "termination", tmp_path / "log"
-    if last_word is not None:
-        termination.write_text(last_word, "utf-8")
+    if termination_message is not None:
+        termination.write_text(termination_message, "utf-8")
     log.write_text("last\nwords\n", "utf-8")
     assert why(termination, log, -9).endswith(says)
 

@@ -98,7 +98,7 @@ def test_a_job_without_spec_and_status_is_a_view_too() -> None:
         "creationTimestamp": "1970-01-01T00:00:09Z",
     }
     view = job_view({"metadata": meta})
-    assert (view.generation, view.created, view.deleting, view.spec, view.status) == (0, 9.0, False, {}, {})
+    assert (view.spec_generation, view.created, view.deleting, view.spec, view.status) == (0, 9.0, False, {}, {})
     assert job_view({"metadata": {**meta, "deletionTimestamp": "1970-01-01T00:00:10Z"}}).deleting
 
 

@@ -111,7 +111,7 @@ async def test_a_running_pod_has_an_address_and_ports_of_its_own(cluster: LocalC
     assert abs(pods[0].port_base - pods[1].port_base) >= 3
 
 
-async def test_exit_codes_and_last_words_are_kept_until_the_pod_is_deleted(cluster: LocalCluster) -> None:
+async def test_exit_code_and_termination_message_are_kept_until_the_pod_is_deleted(cluster: LocalCluster) -> None:
     job = cluster.create_job(document("exits"))
     program = "import os, sys; open(os.environ['CPR_TERMINATION_FILE'], 'w').write('why'); sys.exit(21)"
     await cluster.create_pod(manifest(job, program))

@@ -83,7 +83,7 @@ class ShardProcess:
     def check(self) -> None:
         """Raise ShardEndedError if it ended."""
         if self.process.poll() is not None:
-            raise ShardEndedError(self._last_words())
+            raise ShardEndedError(self._termination_message())
 
     def figure(self, name: str) -> float:
         """Return one of its metrics, without the common prefix of their names."""
@@ -119,7 +119,7 @@ class ShardProcess:
         with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:
             return bytes(answer.read())
 
-    def _last_words(self) -> str:
+    def _termination_message(self) -> str:
         with contextlib.suppress(OSError, ValueError):
             return from_json(Problem, (self.folder / "termination").read_text("utf-8")).message
         return f"exit code {self.process.returncode}"

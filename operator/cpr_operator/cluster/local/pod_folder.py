@@ -98,7 +98,7 @@ class PodFolder:
 
     @property
     def termination(self) -> Path:
-        """Where the process leaves its last words."""
+        """The file of the termination message."""
         return self.root / "termination"
 
     def write_volumes(self, pod: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ class PodFolder:
                 write_atomically(self._volume(volume["name"]) / item["path"], content.encode())
 
     def read_termination(self) -> str:
-        """The process' last words; empty if it left none."""
+        """The termination message; empty without one."""
         try:
             return self.termination.read_bytes()[:MAX_TERMINATION_BYTES].decode(errors="replace")
         except FileNotFoundError:
