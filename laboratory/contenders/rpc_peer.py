@@ -19,11 +19,10 @@ from torch.futures import Future, wait_all
 
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
-from cpr_trainer.access import the_only
+from cpr_trainer.embedding.access import single_tensor
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement
 from cpr_trainer.process import threads
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import read_job
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
@@ -89,7 +88,7 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
 
             computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size, crew)
             trace.lap("compute")
-            pushes = servers.push(rows, the_only(computed.row_gradients), wanted.step)
+            pushes = servers.push(rows, single_tensor(computed.row_gradients), wanted.step)
             if job.trainers > 1:
                 distributed.all_reduce(replica.gradients)
             trace.lap("reduce")

@@ -28,10 +28,10 @@ from torchrec.optim import RowWiseAdagrad
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.batch import Batch
+from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.model.entrypoint import DTYPES, build_network, loss_share, start
 from cpr_trainer.process import threads
 from cpr_trainer.runtime import read_job
-from cpr_trainer.tables.segments import initial_rows
 
 _DENSE: dict[str, Callable[..., torch.optim.Optimizer]] = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
 _SPARSE = {"SGD": torch.optim.SGD, "RowWiseAdagrad": RowWiseAdagrad}

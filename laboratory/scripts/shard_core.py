@@ -32,14 +32,13 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
-from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.access import Access, find_access
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import PendingLookup
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
 from cprjob_bench.commands.measuring import usage
 from cprjob_bench.commands.train import document
 from cprjob_bench.options import TrainPreset

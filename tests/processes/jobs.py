@@ -19,13 +19,13 @@ import torch
 from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSpec, JobSpec
-from cpr_trainer.access import Rows, of_bands
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.access import Rows, as_rows
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.evaluate import score_held_out
 from cpr_trainer.lone import LoneTrainer
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.early_stop import Verdict
 from support import bag_data, feature_data, table_data
 from support.local_job import small_job, small_steps
@@ -191,7 +191,7 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], Verdict]:
                 return
 
             def fetch(rows: UniqueRows) -> Rows:
-                return of_bands(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
+                return as_rows(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
 
             scores = score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch)
             figures = (scores.auc(), scores.log_loss(), scores.normalised_entropy(), scores.calibration())

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.bags import Bags
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.bags import Bags
+from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.notebook import Fitted
-from cpr_trainer.tables.segments import initial_rows
 from processes.conftest import Reference
 from processes.jobs import JOBS, SAMPLES
 from support.local_job import LocalJob

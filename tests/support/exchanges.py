@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.rows import UniqueRows
 from support.shard_job import trainer_roster
 from support.shard_thread import ShardThread
 

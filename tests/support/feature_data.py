@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cpr_contract.model import FeatureSpec, ModelSpec, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
-from cpr_trainer.bags import Bags, Column, FeatureLayout
+from cpr_trainer.embedding.bags import Bags, Column, FeatureLayout
 from support.table_data import model_of, write
 
 #: `page` is shared: by the page itself, by the pages seen before, in turn, and by a weighted sum of liked ones.

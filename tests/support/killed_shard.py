@@ -13,9 +13,9 @@ from typing import Any
 from cpr_contract import env
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write import writer
+from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.process import main
 from cpr_trainer.store.folder import FolderStore
-from cpr_trainer.tables.arena import Arena
 
 PART_ROWS = 7
 

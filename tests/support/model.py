@@ -20,14 +20,14 @@ from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.export.folder import export_model
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
-from cpr_trainer.placement import Placement
 from cpr_trainer.store import open_store
-from cpr_trainer.tables.segments import initial_rows
 from support.oracle import OracleResult, train
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
 from cpr_trainer.parity.dialogue import Dialogue
-from cpr_trainer.placement import Placement
 from cpr_trainer.shard.redundancy import Redundancy
 from support.exchanges import WAIT_S, follow, wait_for
 from support.parity_ring import same

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
 from cpr_trainer.parity.flush import Flush, Point
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.store import GoneError, ParityStore, rows_of
-from cpr_trainer.placement import Placement
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.segments import Seeding
 from support.row_dims import with_dims
 from support.row_optimizers import mixed
 from support.shard_job import small_job

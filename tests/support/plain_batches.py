@@ -4,12 +4,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
-from cpr_trainer.bags import Bags
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.rows import Rows
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.access import Access, find_access
+from cpr_trainer.embedding.bags import Bags
+from cpr_trainer.embedding.placement import Placement
 
 
 def single_ids(batch: Batch | Rows) -> NDArray[Any]:

@@ -12,8 +12,8 @@ from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.progress import Progress

@@ -11,7 +11,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.placement import Placement
 from support.plain_batches import single_ids
 
 

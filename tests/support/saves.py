@@ -20,11 +20,11 @@ from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard, Source
 from cpr_trainer.checkpoint.write.writer import Insist, Writer
-from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.optimizers import Assignment
+from cpr_trainer.embedding.placement import Placement, layout_hash
+from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store
-from cpr_trainer.tables.arena import Arena, Home
-from cpr_trainer.tables.optimizers import Assignment
-from cpr_trainer.tables.segments import Segment
 from support.shard_job import shard_roster, small_job
 
 Result = TypeVar("Result")

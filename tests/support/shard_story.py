@@ -12,13 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from cpr_trainer.access import find_access
 from cpr_trainer.arrays import Floats
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange import Exchange, ShardsAwayError
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.segments import Seeding
 from support import warm_start
 from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
 from support.warm_start import Main

@@ -14,8 +14,10 @@ from cpr_contract.limits import MAX_TRAINERS
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import Counters, Peer
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import listen
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
@@ -23,8 +25,6 @@ from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena, Home
-from cpr_trainer.tables.segments import Seeding
 from support.shard_job import HOST, KEY, shard_roster
 
 

@@ -18,7 +18,6 @@ import pytest
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec
-from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.data import tables as data_tables
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Batch, Dataset
@@ -28,6 +27,7 @@ from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.rows import Rows, decode
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.bags import FeatureLayout
 from cpr_trainer.store import Uris
 from support.plain_batches import single_ids
 

@@ -15,8 +15,8 @@ from cpr_trainer.calibration import InjectedLosses, SavedRows, StepLoss
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.lone import LoneTrainer
-from cpr_trainer.placement import Placement
 from support.local_job import small_job
 from support.model import assert_close, single_process_model, train_alone
 from support.row_optimizers import Kind

@@ -27,16 +27,16 @@ from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.data.synthetic import SyntheticDataset
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.optimizers import Assignment
+from cpr_trainer.embedding.placement import Placement, layout_hash
+from cpr_trainer.embedding.segments import Segment, initial_rows
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import evaluate, run
 from cpr_trainer.export import main as export
 from cpr_trainer.model.dlrm import Dlrm
-from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store, open_store
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.optimizers import Assignment
-from cpr_trainer.tables.segments import Segment, initial_rows
 from cpr_trainer.trainer.state import DenseState
 from cprjob_serving.model import DeltaError, apply_delta
 from support.oracle import exact_auc

@@ -22,10 +22,10 @@ from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.lone import LoneTrainer
-from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError, data_access, read_job, read_request, store_access
-from cpr_trainer.tables.arena import Arena
 
 # The rows as they were last saved: what a lost shard comes back with.
 

@@ -13,7 +13,6 @@ from cpr_contract.codec import to_json
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense import read_tensors
@@ -25,16 +24,16 @@ from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.pinned import to_indices
 from cpr_trainer.data.source import Find
+from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.group_scores import ByGroup, Grouped
 from cpr_trainer.model.entrypoint import set_training, start
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import BadSpecError, data_access, read_job, read_request, store_access
 from cpr_trainer.store import Store, open_store
-from cpr_trainer.tables.arena import Home
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
@@ -77,7 +76,7 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     def fetch(rows: UniqueRows) -> Rows:
         wanted = (rows.of_band(rows.numbers, band) for band in range(rows.bands))
         found = (vectors[np.searchsorted(known, mine)] for (known, vectors), mine in zip(saved, wanted, strict=True))
-        return of_bands(tuple(map(torch.from_numpy, found)))
+        return as_rows(tuple(map(torch.from_numpy, found)))
 
     found: list[tuple[Batch, Tensor]] = []
     scores = score_held_out(replica.model, job, dataset, placement, fetch, lambda *each: found.append(each))

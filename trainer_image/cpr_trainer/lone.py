@@ -12,16 +12,16 @@ from typing import Protocol
 import torch
 
 from cpr_contract.spec import MEASURED, JobSpec, samples_at
-from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.embedding.access import Rows, as_rows, find_access
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.segments import Seeding
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
@@ -77,7 +77,7 @@ class LoneTrainer:
         slots = access.unique.places
 
         def fetch() -> Rows:
-            return of_bands(tuple(map(torch.from_numpy, self.arena.read(slots))))
+            return as_rows(tuple(map(torch.from_numpy, self.arena.read(slots))))
 
         computed = compute(self.replica, batch, access, fetch, len(samples), self._crew)
         self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))

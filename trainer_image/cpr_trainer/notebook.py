@@ -17,21 +17,20 @@ from torch import nn
 
 from cpr_contract.model import ModelSpec
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.source import FindVocabularies, open_dataset
 from cpr_trainer.data.vocabularies import Vocabularies
+from cpr_trainer.embedding.access import Rows, as_rows, find_access
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import logits_of, score_held_out
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.entrypoint import Factory, build_network
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.arena import Arena
 
 # A bar that grows as samples are trained.
 
@@ -133,7 +132,7 @@ class Fitted:
         Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
         """
         access = find_access(self.placement, batch.ids)
-        vectors = of_bands(tuple(map(torch.from_numpy, self.arena.read(access.unique.places))))
+        vectors = as_rows(tuple(map(torch.from_numpy, self.arena.read(access.unique.places))))
         outputs = logits_of(self.network, batch, access, vectors)
         if not self.model.targets:
             outputs = torch.sigmoid(outputs)
@@ -192,7 +191,7 @@ def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer, vocabu
         return None
 
     def fetch(rows: UniqueRows) -> Rows:
-        return of_bands(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
+        return as_rows(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
 
     return Score.of(score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch))
 

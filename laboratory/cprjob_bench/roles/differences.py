@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.parity.coding import Parts
 from cpr_trainer.parity.messages import Shapes, document_of, pack
-from cpr_trainer.tables.arena import Arena
 
 _ALIGNMENT = 8
 #: A rank and a step: the push that a difference belongs to.

@@ -19,6 +19,7 @@ from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.roster import Peer, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.arena import Home
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Hello, Identity, Session
 from cpr_trainer.exchange.link import Link
@@ -29,7 +30,6 @@ from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.parity.messages import most_bytes
 from cpr_trainer.shard.server import Connection, Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Home
 from cprjob_bench.roles.differences import Before, Push, Sums, pack_differences, row_shapes, unpack_differences
 
 # The trainer's part of ECRec's two-phase commit: once all shards have staged a push, it tells all to commit it.

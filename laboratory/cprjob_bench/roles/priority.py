@@ -12,17 +12,17 @@ import numpy as np
 from cpr_contract.codec import to_json
 from cpr_contract.requests import TrialReport
 from cpr_contract.spec import JobSpec, samples_at
-from cpr_trainer.access import find_access
 from cpr_trainer.arrays import Ints
 from cpr_trainer.calibration import SavedRows, open_data, outcome_of, place
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.priority import Population, Tracker, make_tracker, population_of
+from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.lone import LoneTrainer
-from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError, read_job, read_request
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.priority import Population, Tracker, make_tracker, population_of
-from cpr_trainer.tables.segments import Segment
 from cprjob_bench.documents import Failure, Saved, Saving, SavingExperiment, SavingReport
 
 # When a trial saves and how much: every strategy writes as many rows as saves of everything would.

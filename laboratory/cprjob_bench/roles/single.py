@@ -15,17 +15,17 @@ from torch import Tensor
 from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
-from cpr_trainer.access import the_only
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.embedding.access import single_tensor
+from cpr_trainer.embedding.optimizers import Assignment, state_widths
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement
 from cpr_trainer.rates import rate_at
 from cpr_trainer.runtime import Trace, optional_path, read_job
-from cpr_trainer.tables.optimizers import Assignment, state_widths
-from cpr_trainer.tables.segments import Seeding
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.prefetch import Feed
@@ -120,7 +120,7 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
             trace.lap("compute")
             replica.step(wanted.step)
             trace.lap("optimizer")
-            tables.update(places, the_only(computed.row_gradients).float(), wanted.step)
+            tables.update(places, single_tensor(computed.row_gradients).float(), wanted.step)
             trace.lap("update")
             trace.end(wanted.step)
     return replica, tables

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime import read_job
 from cpr_trainer.store import Uris
 from cpr_trainer.trainer.measuring import find_workers

@@ -13,12 +13,12 @@ from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.parity.coding import Image
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.shard.losses import MOST_SLIVERS, order_of
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Home
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.workload import Workload
 from support.parity_ring import same

@@ -11,13 +11,13 @@ from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.reports import SaveRef, ShardReport
 from cpr_contract.roster import Peer, ShardRoster
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.memory import SharedMemory
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Access, Environment, exit_code
 from cpr_trainer.runtime.keeper import Keeper
 from cpr_trainer.shard import main
 from cpr_trainer.shard.kept import Page
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.memory import SharedMemory
 from simulation.data_plane.clock import Process
 from simulation.data_plane.network import Listener, Port, close_all
 from simulation.data_plane.signals import status_of

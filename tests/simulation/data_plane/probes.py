@@ -11,6 +11,9 @@ import pytest
 
 from cpr_trainer.checkpoint.format.parts import rows_per_part
 from cpr_trainer.checkpoint.write.writer import WriterThread
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.capture import Capture
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.ring import Ring
 from cpr_trainer.parity.rebuild import StripeOf, rebuild
 from cpr_trainer.parity.store import ParityStore
@@ -18,9 +21,6 @@ from cpr_trainer.shard.life import Life
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.capture import Capture
-from cpr_trainer.tables.segments import Seeding
 from simulation.data_plane.clock import Killed, Process
 from simulation.data_plane.threads import Event
 from simulation.data_plane.workload import coarse

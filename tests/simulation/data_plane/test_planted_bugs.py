@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cpr_trainer.checkpoint.write.writer import Writer
+from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.store import ParityStore
@@ -18,7 +19,6 @@ from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.pushes import Fate
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena
 from simulation.data_plane.run import run_to_completion
 from simulation.data_plane.workload import Workload, with_faults
 

@@ -19,8 +19,8 @@ from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.anchor.committer import CutSchedule
+from cpr_trainer.embedding.memory import KeptFile
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsAwayError
-from cpr_trainer.tables.memory import KeptFile
 from cpr_trainer.trainer.allreduce.meeting import missing_steps
 from simulation.data_plane.clock import Process, Scheduler
 from simulation.data_plane.network import close_all

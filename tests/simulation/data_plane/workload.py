@@ -19,9 +19,8 @@ import numpy as np
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.segments import Seeding
+from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.segments import Seeding
 from support.shard_job import small_job
 
 DIM = 6

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.model import SparseOptimizerSpec, state_width
-from cpr_trainer.tables.optimizers import changes_of
+from cpr_trainer.embedding.optimizers import changes_of
 
 REPOSITORY = Path(__file__).parents[3]
 PEERS_PYTHON = REPOSITORY / "laboratory" / "contenders" / ".venv" / "bin" / "python"

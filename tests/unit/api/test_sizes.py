@@ -12,10 +12,10 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
 from cpr_operator.desired.rosters import Document
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.parity.coding import Parts
 from cpr_trainer.parity.store import ParityStore
-from cpr_trainer.placement import Placement
-from cpr_trainer.tables.arena import Arena
 from support.documents import FEATURES, Edits, edited
 from support.shard_job import shard_roster
 

@@ -19,16 +19,16 @@ from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
 from cpr_trainer.checkpoint.write.writer import WriterThread
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.buffer import RowBuffer
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.priority import make_tracker, population_of
+from cpr_trainer.embedding.priority.strategies import MfuTracker
+from cpr_trainer.embedding.priority.tracker import Claim
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Home
-from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.priority import make_tracker, population_of
-from cpr_trainer.tables.priority.strategies import MfuTracker
-from cpr_trainer.tables.priority.tracker import Claim
 from support.saves import origin
 from support.shard_fakes import FakeWriter, committed
 from support.shard_job import shard_roster, small_job

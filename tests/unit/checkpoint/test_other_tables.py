@@ -17,7 +17,7 @@ from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.tables.arena import Home
+from cpr_trainer.embedding.arena import Home
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, same
 

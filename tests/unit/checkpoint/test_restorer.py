@@ -23,10 +23,10 @@ from cpr_trainer.checkpoint.format.documents import OvertakenError, SnapshotErro
 from cpr_trainer.checkpoint.format.records import check_claims
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
 from cpr_trainer.checkpoint.write.save import SavedShard
-from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.placement import Placement, layout_hash
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.store import Entry, StoreUnreachableError
-from cpr_trainer.tables.arena import Arena, Home
-from cpr_trainer.tables.segments import Seeding
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save, origin
 from support.shard_job import shard_roster, small_job

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from cpr_contract.spec import DataSpec
-from cpr_trainer.bags import Bags
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.inspect import inspect_job
 from cpr_trainer.data.own import BLOCK_ROWS, OwnFormat
 from cpr_trainer.data.source import Find, open_dataset
+from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError
 from cpr_trainer.trainer.frozen_inputs import Pinning
 from support.bag_data import COLUMNS, TABLES, as_table, bag_clicks, write_bags

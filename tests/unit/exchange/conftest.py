@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
 from support.exchanges import WAIT_S, Pair, follow
 from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread

@@ -14,9 +14,9 @@ import pytest
 from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsAwayError, link
 from cpr_trainer.exchange.frames import Header, Operation
-from cpr_trainer.rows import UniqueRows
 from support.exchanges import WAIT_S, Pair, follow, push, wait_for
 from support.shard_job import HOST, KEY, trainer_roster
 from support.shard_thread import ShardThread

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cpr_contract.trace import TracedStep
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import Trace
 from support.exchanges import WAIT_S, Pair, push, wait_for
 

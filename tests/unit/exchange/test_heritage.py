@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.memory import KeptFile, Kind
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.segments import Spill
-from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.memory import KeptFile, Kind
 from support.exchanges import WAIT_S, follow
 from support.killed_lines import killed_at
 from support.shard_job import KEY, small_job

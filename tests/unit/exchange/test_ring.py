@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpr_trainer.embedding.memory import KeptFile
 from cpr_trainer.exchange.ring import Block, Ring, padded
 from cpr_trainer.exchange.segments import Memory, Spill
-from cpr_trainer.tables.memory import KeptFile
 
 
 def take(ring: Ring, size_bytes: int, step: int = 1) -> Block | None:

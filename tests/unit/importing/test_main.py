@@ -19,13 +19,13 @@ from cpr_trainer.checkpoint.restore.by_name import ByName
 from cpr_trainer.checkpoint.restore.dense import load_dense
 from cpr_trainer.checkpoint.restore.lineage import dense_start, shard_start
 from cpr_trainer.checkpoint.restore.loading import load_shard
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.importing import main
 from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import StoreFullError, StoreUnsuitableError
-from cpr_trainer.tables.arena import Home
 from support.memory_store import MemoryStore
 from support.shard_job import small_job
 

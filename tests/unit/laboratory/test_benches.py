@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cpr_contract.trace import TracedStep
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime.timing import Trace
 from cprjob_bench.commands import recovery, train
 from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause

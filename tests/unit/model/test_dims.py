@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from cpr_contract.choices import Precision
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.access import find_access
 from cpr_trainer.data.batch import Batch
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.access import Access, the_only
 from cpr_trainer.data.batch import Batch
+from cpr_trainer.embedding.access import Access, single_tensor
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model import entrypoint
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network, loss_share, start
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from support.plain_batches import access_of
@@ -191,7 +191,7 @@ def test_slices_too_small_for_statistics_leave_them_as_they_are(
     replica = DenseReplica(own(Normed), 1)
     (few, access, vectors), whole = slice_of(samples), slice_of(16)
     found = compute(replica, few, access, lambda: vectors, 16, Crew())
-    assert the_only(found.row_gradients).shape == (3 * samples, 4)
+    assert single_tensor(found.row_gradients).shape == (3 * samples, 4)
     assert bool(replica.gradients.any()) == bool(samples)
     assert replica.model.get_buffer("norm.num_batches_tracked") == 0
     compute(replica, whole[0], whole[1], lambda: whole[2], 16, Crew())

@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.parity.coding import Parts, Ring
-from cpr_trainer.placement import Placement
 from support.parity_ring import banded_job
 
 RINGS = [Ring(shards, k) for shards in range(2, 19) for k in range(1, min(shards, 9))]

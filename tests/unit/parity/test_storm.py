@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cpr_trainer.tables.arena import Arena
+from cpr_trainer.embedding.arena import Arena
 from support.parity_ring import ParityRing, Process, banded_job, copy_of, same_rows
 
 #: Rare states that the storms have met.

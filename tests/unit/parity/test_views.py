@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cpr_trainer.embedding.segments import Epochs
 from cpr_trainer.parity.coding import Image, View
-from cpr_trainer.tables.segments import Epochs
 from support.parity_ring import same
 
 ROWS, FIRST = 40, 7

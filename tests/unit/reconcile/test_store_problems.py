@@ -9,8 +9,8 @@ from cpr_operator.api.status import Status
 from cpr_operator.reconcile.conditions import STORE_PROBLEMS
 from cpr_operator.reconcile.observe import LATE
 from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.embedding.capture import OutrunError
 from cpr_trainer.store import StoreError
-from cpr_trainer.tables.capture import OutrunError
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, after, spec, trained

@@ -16,11 +16,11 @@ from cpr_contract.choices import ExportFormat
 from cpr_contract.model import FeatureSpec, TableSpec
 from cpr_contract.requests import PROGRAMS
 from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec
-from cpr_trainer.bags import FeatureLayout
+from cpr_trainer.embedding.bags import FeatureLayout
+from cpr_trainer.embedding.features import Features, Jagged
 from cpr_trainer.errors import ModelError
 from cpr_trainer.export.folder import transform_of
 from cpr_trainer.export.network import write_network
-from cpr_trainer.features import Features, Jagged
 from support.serving import serving_job
 
 pytestmark = pytest.mark.timeout(300)

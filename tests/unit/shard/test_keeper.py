@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.memory import SharedMemory, SizeOf
 from cpr_trainer.shard.keeper import page_of
 from cpr_trainer.shard.kept import Page
-from cpr_trainer.tables.memory import SharedMemory, SizeOf
 from support.shard_job import small_job
 
 

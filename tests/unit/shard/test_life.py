@@ -19,13 +19,13 @@ from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies,
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SaveFailed
 from cpr_trainer.checkpoint.write.writer import WriterThread
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.memory import OwnMemory
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Home
-from cpr_trainer.tables.memory import OwnMemory
 from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 

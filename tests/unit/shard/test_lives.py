@@ -18,14 +18,14 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.restore.restorer import Restored, Restorer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.writer import WriterThread
+from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.memory import SharedMemory, SizeOf
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.placement import Placement
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena, Home
-from cpr_trainer.tables.memory import SharedMemory, SizeOf
 from support.killed_lines import killed_at
 from support.shard_fakes import ROWS, FakeClient, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job

@@ -15,14 +15,14 @@ from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.checkpoint.write.save import Mark
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.buffer import RowBuffer
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.buffer import RowBuffer
 from support.row_dims import with_dims
 from support.shard_fakes import DIM, ROWS, FakeClient
 from support.shard_job import small_job

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from cpr_contract.reports import ShardState
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.memory import OwnMemory, SharedMemory, SizeOf, Toucher
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.shard.board import Board
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.main import rows_end
 from cpr_trainer.shard.spare import Spare
 from cpr_trainer.store import Entry, StoreUnreachableError
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.memory import OwnMemory, SharedMemory, SizeOf, Toucher
 from support.memory_store import MemoryStore
 from support.shard_job import small_job
 
@@ -49,7 +49,7 @@ def test_what_is_touched_is_in_memory_and_as_it_was() -> None:
 
 
 def test_where_the_kernel_cannot_do_it_pages_are_touched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpr_trainer.tables.memory._POPULATE_WRITE", 9999)
+    monkeypatch.setattr("cpr_trainer.embedding.memory._POPULATE_WRITE", 9999)
     memory = SharedMemory(8 * PAGE)
     memory.mapping[PAGE] = 7
     Toucher(memory, 8 * PAGE).touch(8 * PAGE)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from cpr_contract.choices import Device, Precision
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.access import Access, the_only
 from cpr_trainer.data.batch import Batch
+from cpr_trainer.embedding.access import Access, single_tensor
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.entrypoint import build_network, loss_share
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import Computed, compute
 from cpr_trainer.trainer.crew import Crew
 from support.devices import on_each_device
@@ -60,7 +60,7 @@ def test_a_step_is_what_autograd_makes_of_it(device: Device) -> None:
     logits = network(torch.from_numpy(samples.dense), leaf[access.inverse.long()].view(SAMPLES, 3, 8))
     loss_share(network, logits, torch.from_numpy(samples.labels), SAMPLES).backward()
     found, replica = computed("fp32", device=device)
-    assert {each.device.type for each in (the_only(found.row_gradients), found.logits, found.labels)} == {"cpu"}
+    assert {each.device.type for each in (single_tensor(found.row_gradients), found.logits, found.labels)} == {"cpu"}
     assert replica.gradients.device.type == device
     torch.testing.assert_close(found.logits, logits.detach())
     torch.testing.assert_close(found.row_gradients, leaf.grad)
@@ -86,7 +86,7 @@ def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done(devic
 @on_each_device
 def test_bfloat16_changes_a_step_by_its_rounding_alone(device: Device) -> None:
     (exact, full), (rounded, half) = computed("fp32", device=device), computed("bf16", device=device)
-    exact_rows, rounded_rows = the_only(exact.row_gradients), the_only(rounded.row_gradients)
+    exact_rows, rounded_rows = single_tensor(exact.row_gradients), single_tensor(rounded.row_gradients)
     assert exact_rows.dtype is torch.float32
     assert rounded_rows.dtype is torch.bfloat16
     assert half.gradients.dtype is half.parameters.dtype is rounded.logits.dtype is torch.float32
@@ -109,7 +109,7 @@ def test_an_empty_slice_is_computed_as_well(device: Device) -> None:
     none = Batch(samples.dense[:0], ids, samples.labels[:0])
     access = access_of(Placement.of(SPEC, 2), ids)
     found = compute(DenseReplica(SPEC, 1, device), none, access, lambda: torch.empty(0, 8), SAMPLES, Crew())
-    assert the_only(found.row_gradients).shape == (0, 8)
+    assert single_tensor(found.row_gradients).shape == (0, 8)
     assert found.loss_share == 0.0
 
 
@@ -128,7 +128,7 @@ def test_workers_compute_the_same_bits_in_whatever_order_they_come(workers: int)
     first, before = computed("fp32", workers)
     for order in ([*range(workers)], [*reversed(range(workers))], [*range(1, workers), 0]):
         second, after = computed("fp32", InOrder(order))
-        assert torch.equal(the_only(first.row_gradients), the_only(second.row_gradients))
+        assert torch.equal(single_tensor(first.row_gradients), single_tensor(second.row_gradients))
         assert torch.equal(before.gradients, after.gradients)
 
 

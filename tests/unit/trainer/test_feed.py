@@ -7,12 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_trainer.access import the_only
 from cpr_trainer.arrays import Floats
 from cpr_trainer.data.batch import Batch
+from cpr_trainer.embedding.access import single_tensor
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
 
 _PLACEMENT = Placement((7, 5), shards=3)
@@ -66,7 +65,7 @@ def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[in
     vectors.ask_late()
 
     expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
-    assert torch.equal(the_only(vectors.take(_at_once)), expected)
+    assert torch.equal(single_tensor(vectors.take(_at_once)), expected)
     assert table.asked == len(wanted.access.unique), "each row is fetched once"
 
 
@@ -81,7 +80,7 @@ def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: li
     vectors.ask_again()
 
     expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
-    assert torch.equal(the_only(vectors.take(_at_once)), expected)
+    assert torch.equal(single_tensor(vectors.take(_at_once)), expected)
 
 
 class _Feed:
@@ -108,7 +107,7 @@ def test_vectors_miss_as_many_steps_as_they_are_asked_for_ahead_and_with_one_non
         assert vectors is not None
         prefetch.ask()
         seen = past[step - 1] if depth == 1 else past[max(step - 1 - depth, 0)]
-        assert torch.equal(the_only(vectors.take(_at_once)), torch.from_numpy(seen[wanted.access.unique.numbers]))
+        assert torch.equal(single_tensor(vectors.take(_at_once)), torch.from_numpy(seen[wanted.access.unique.numbers]))
         table.push(wanted.access.unique)
         past.append(table.rows.copy())
         prefetch.pushed()

@@ -16,7 +16,7 @@ from torch import nn
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
-from cpr_trainer.tables.memory import KeptFile, Kind
+from cpr_trainer.embedding.memory import KeptFile, Kind
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
 from cpr_trainer.trainer.resume import Kept, Left, Told

@@ -14,7 +14,7 @@ from cpr_contract.model import ModelSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.store import Uris
 from cpr_trainer.trainer import measuring
 from cpr_trainer.trainer.interrupts import Terminated

@@ -15,9 +15,9 @@ from cpr_contract.requests import Damage, Point, PointKind, Verification
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import SaveName, committed_in, is_origin, parse_save, place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
-from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.embedding.optimizers import state_widths
+from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
-from cpr_trainer.tables.optimizers import state_widths
 
 # What lies in a store: every committed save with its manifest, and how much it takes.
 

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.bags import Bags
 from cpr_trainer.data.layout import Ints, Layout
+from cpr_trainer.embedding.bags import Bags
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from cpr_contract.model import DEFAULT_ROW
 from cpr_trainer.arrays import Ints
-from cpr_trainer.bags import Bags, Column, FeatureLayout, Int32s
 from cpr_trainer.data.arrow_types import as_texts
 from cpr_trainer.data.columns import Columns, Input
 from cpr_trainer.data.faults import Faults, blame
@@ -19,6 +18,7 @@ from cpr_trainer.data.lists import split
 from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
 from cpr_trainer.data.weights import weights_of
 from cpr_trainer.data.whole_numbers import as_canonical, canonical
+from cpr_trainer.embedding.bags import Bags, Column, FeatureLayout, Int32s
 from cprjob_serving.hashes import Cells, hashes
 
 

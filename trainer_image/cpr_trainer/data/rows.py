@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.bags import Bags, FeatureLayout
 from cpr_trainer.data.blocks import Parsed
 from cpr_trainer.data.categories import ids_of
 from cpr_trainer.data.columns import Columns
@@ -16,6 +15,7 @@ from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import count_features
 from cpr_trainer.data.groups import groups_of
 from cpr_trainer.data.numbers import numbers_of
+from cpr_trainer.embedding.bags import Bags, FeatureLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,6 @@ import numpy as np
 
 from cpr_contract.model import ModelSpec
 from cpr_contract.spec import DataSpec
-from cpr_trainer.bags import Bags, FeatureLayout
 from cpr_trainer.data.ahead import Ahead
 from cpr_trainer.data.arrow_types import is_category
 from cpr_trainer.data.bad_rows import BadRows
@@ -19,6 +18,7 @@ from cpr_trainer.data.blocks import CORRECT_COLUMNS, Block, Format, Index, readi
 from cpr_trainer.data.columns import Columns
 from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.data.rows import Rows, decode
+from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.errors import DataError
 
 _INDEXED_AT_ONCE = 8

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
@@ -26,10 +29,6 @@ from cpr_trainer.exchange.loop import LinkLoop
 from cpr_trainer.exchange.outbox import STANDING, Form, Push, last_run
 from cpr_trainer.exchange.ring import Block, Ring, room_bytes
 from cpr_trainer.exchange.segments import Spill
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.memory import KeptFile
-from cpr_trainer.tables.segments import Seeding
 
 #: Steps of one trainer whose pushes may be unacknowledged.
 WINDOW = 2

@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange.encoding import Values
-from cpr_trainer.rows import UniqueRows
 
 # How far the connection to a shard is, and what the shard has said of its saves.
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.ring import Block
-from cpr_trainer.rows import UniqueRows
 
 #: So many pushes may be on their way at once: the shard keeps them in memory while it waits for other ranks. The least
 #: is what may be unacknowledged at any time; beyond it they take so many bytes together at most.

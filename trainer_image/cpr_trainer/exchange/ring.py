@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpr_trainer.embedding.memory import KeptFile
 from cpr_trainer.exchange.segments import ALIGNMENT, NUMBER, SIZE, STEP, Memory, Pool, Segment, Spill
-from cpr_trainer.tables.memory import KeptFile
 
 _Array = TypeVar("_Array", bound=NDArray[Any])
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.tables.memory import Area, KeptFile, Kind
+from cpr_trainer.embedding.memory import Area, KeptFile, Kind
 
 ALIGNMENT = 64
 _PAGE_BYTES = mmap.PAGESIZE

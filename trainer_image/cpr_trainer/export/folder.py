@@ -35,10 +35,10 @@ from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.columns import columns_of
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store
-from cpr_trainer.tables.arena import Home
 from cprjob_serving.model import ABOUT, DELTA, TRANSFORM
 from cprjob_serving.transform import Feature, Numeric, Table, Transform
 

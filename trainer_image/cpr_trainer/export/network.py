@@ -16,9 +16,9 @@ from torch.export import Dim, ExportedProgram
 from cpr_contract.choices import ExportFormat
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import PROGRAMS
-from cpr_trainer.bags import FeatureLayout
+from cpr_trainer.embedding.bags import FeatureLayout
+from cpr_trainer.embedding.features import Features, Jagged
 from cpr_trainer.errors import ModelError
-from cpr_trainer.features import Features, Jagged
 from cpr_trainer.model.entrypoint import DLRM, traced
 from cprjob_serving.transform import Transform
 

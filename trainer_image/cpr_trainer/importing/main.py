@@ -41,15 +41,15 @@ from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
 from cpr_trainer.checkpoint.format.documents import is_there
 from cpr_trainer.checkpoint.format.names import part_name
 from cpr_trainer.checkpoint.write.writer import Writer
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.importing.files import opened
 from cpr_trainer.importing.names import Found, Matches, match
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.dense_optimizer import memory_width, state_kind
 from cpr_trainer.model.replica import NETWORK, DenseReplica
-from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import optional_path, read_job, read_request, store_access
 from cpr_trainer.store import ExistsError, Store, StoreError, Uris, open_store
-from cpr_trainer.tables.arena import Home
 
 #: So many bytes of a table are read at a time.
 _CHUNK_BYTES = 32 << 20

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec
-from cpr_trainer.features import Features
+from cpr_trainer.embedding.features import Features
 
 # The dot products of all pairs of vectors of a sample: DLRM's interaction of features.
 
@@ -65,7 +65,7 @@ def _columns(values: Tensor, places: Tensor) -> Tensor:
     return values.gather(1, places.expand(len(values), -1))
 
 
-#: What a network takes of the tables, see `cpr_trainer.access`.
+#: What a network takes of the tables, see `cpr_trainer.embedding.access`.
 Embedded = Tensor | tuple[Tensor, ...] | Features
 
 

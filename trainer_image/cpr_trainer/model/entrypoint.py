@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from cpr_contract.choices import Device, Precision
 from cpr_contract.model import ModelSpec
-from cpr_trainer.bags import FeatureLayout
+from cpr_trainer.embedding.bags import FeatureLayout
 from cpr_trainer.entrypoints import load, users_code
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.placement import Placement
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.segments import Epochs
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.segments import Epochs
 
 # Which shard holds the parity of which rows: pure arithmetic, no map.
 #

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.parity.coding import Image, Parts, View
 from cpr_trainer.parity.flush import Flush, Point
 from cpr_trainer.parity.stream import Stream
-from cpr_trainer.tables.arena import Arena
 
 
 class Journal:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from cpr_contract.codec import from_json
+from cpr_trainer.embedding.arena import Home
 from cpr_trainer.exchange.frames import FrameError, Operation
 from cpr_trainer.exchange.handshake import HandshakeError
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
@@ -22,7 +23,6 @@ from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount, Moment, Point, Rebuilt
 from cpr_trainer.parity.messages import Read, Rows, Shapes, Stand, Standing, document_of, pack, unpack_image
 from cpr_trainer.parity.store import GoneError, rows_of
-from cpr_trainer.tables.arena import Home
 
 # The shards that a lost one is computed from, over one connection to each.
 

@@ -13,12 +13,12 @@ from time import monotonic
 
 from cpr_contract import env
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.memory import OwnMemory, SharedMemory
 from cpr_trainer.runtime import Environment, listen
 from cpr_trainer.runtime.keeper import MISFIT, Keeper, give_up
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.main import largest_bytes, serve
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.memory import OwnMemory, SharedMemory
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.restorer import Restored
 from cpr_trainer.checkpoint.write.decisions import Cuts
-from cpr_trainer.placement import layout_hash
+from cpr_trainer.embedding.memory import Memory
+from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.runtime.keeper import FREE, Lives
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
-from cpr_trainer.tables.memory import Memory
 
 #: Rises with any change of what lies where in the memory: a container that begins again may be of another image.
 _FORM = 1

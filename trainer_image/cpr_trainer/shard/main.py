@@ -21,9 +21,12 @@ from cpr_trainer.checkpoint.restore.restorer import Restorer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
+from cpr_trainer.embedding.arena import Home, empty_segments
+from cpr_trainer.embedding.memory import Memory, SizeOf, Toucher
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.priority import make_tracker, population_of
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import (
     BadSpecError,
     Environment,
@@ -42,9 +45,6 @@ from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.spare import Spare
 from cpr_trainer.store import Store, open_store
-from cpr_trainer.tables.arena import Home, empty_segments
-from cpr_trainer.tables.memory import Memory, SizeOf, Toucher
-from cpr_trainer.tables.priority import make_tracker, population_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.env import ROLE_SHARD
 from cpr_contract.roster import Peer, ShardRoster
 from cpr_contract.spec import JobSpec, samples_at
+from cpr_trainer.embedding.arena import Home
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.parity.desk import Desk
@@ -26,7 +27,6 @@ from cpr_trainer.parity.rebuild import Neighbours, rebuild
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Home
 
 _LOG = logging.getLogger(__name__)
 

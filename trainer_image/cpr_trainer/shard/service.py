@@ -16,15 +16,15 @@ from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.save import Mark
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.losses import after_push, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
-from cpr_trainer.tables.arena import Arena
 
 _ANSWERS = {
     Standing.SERVED: Operation.PONG,

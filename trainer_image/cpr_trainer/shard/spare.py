@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.memory import Toucher
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import Store
-from cpr_trainer.tables.memory import Toucher
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from cpr_trainer.access import AnyAccess, Embeddings, Rows, each, the_only
 from cpr_trainer.data.batch import Batch
+from cpr_trainer.embedding.access import AnyAccess, Embeddings, Rows, map_rows, single_tensor
+from cpr_trainer.embedding.features import Features
 from cpr_trainer.errors import DivergedError, ModelError
-from cpr_trainer.features import Features
 from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.crew import Crew
@@ -49,7 +49,7 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
     labels = torch.from_numpy(batch.labels)
     replica.zero_gradients()
     if not len(batch):  # Not every network takes a batch without samples.
-        nothing = each(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
+        nothing = map_rows(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
         return Computed(nothing, labels, labels, 0.0)
     set_training(
         replica.model, on=len(batch) > 1
@@ -58,13 +58,13 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
     dense, truth, there = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
     parts = [_Part(replica, truth[samples], samples, batch_size) for samples in crew.parts(len(batch))]
     crew.each(lambda part: part.begin(dense), parts)
-    embeddings = there.embeddings(each(lambda values: values.to(device, replica.dtype), fetch()))
+    embeddings = there.embeddings(map_rows(lambda values: values.to(device, replica.dtype), fetch()))
     shares = crew.each(lambda part: part.finish(embeddings), parts)
     for part in parts:  # In this order: sums in another one differ in their last bits.
         replica.add_gradients(part.dense_gradients)
     summed = there.sum_gradients(_joined([part.gradients for part in parts]))
     logits = torch.cat([part.logits for part in parts])
-    return Computed(each(Tensor.cpu, summed), logits.cpu(), labels, sum(shares))
+    return Computed(map_rows(Tensor.cpu, summed), logits.cpu(), labels, sum(shares))
 
 
 class _Part:
@@ -108,7 +108,7 @@ def _part_of(embeddings: Embeddings, samples: slice) -> Embeddings:
     """Return the embeddings of some samples, as leaves that gradients are collected in."""
     if isinstance(embeddings, Features):
         return embeddings.part(samples).map(Tensor.requires_grad_)
-    return each(lambda values: values[samples].requires_grad_(), embeddings)
+    return map_rows(lambda values: values[samples].requires_grad_(), embeddings)
 
 
 def _joined(parts: Sequence[Embeddings]) -> Embeddings:
@@ -120,7 +120,7 @@ def _joined(parts: Sequence[Embeddings]) -> Embeddings:
         return Features.join([part for part in parts if isinstance(part, Features)])
     if isinstance(first, tuple):
         return tuple(torch.cat(of_table) for of_table in zip(*parts, strict=True))
-    return torch.cat([*map(the_only, parts)])
+    return torch.cat([*map(single_tensor, parts)])
 
 
 def _leaves(embeddings: Embeddings) -> tuple[Tensor, ...]:

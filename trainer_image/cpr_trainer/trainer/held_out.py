@@ -16,9 +16,9 @@ from torch import Tensor
 
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import Rows, each
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.evaluated import scored_rows
+from cpr_trainer.embedding.access import Rows, map_rows
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.group_scores import Grouped
@@ -180,7 +180,7 @@ def parts_of(job: JobSpec, rows: int, rank: int) -> Iterator[range]:
 def _logits(replica: DenseReplica, wanted: Slice, vectors: Rows) -> Tensor:
     """Return the logits of a slice, [n] or [n, L], float32 on the CPU. vectors: of its unique rows, on the CPU."""
     dense = torch.from_numpy(wanted.batch.dense).to(replica.device)
-    there = each(lambda values: values.to(replica.device, replica.dtype), vectors)
+    there = map_rows(lambda values: values.to(replica.device, replica.dtype), vectors)
     with replica.autocast():
         begun = start(replica.model, dense, wanted.batch.labels.shape[1:])
         logits = begun(wanted.access.to(replica.device).embeddings(there))

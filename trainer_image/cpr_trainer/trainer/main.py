@@ -18,6 +18,7 @@ from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
 from cpr_contract.reports import SPILL_UNAVAILABLE, ExitCode, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
 from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.memory import KeptFile
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.exchange.segments import Spill
@@ -31,7 +32,6 @@ from cpr_trainer.runtime import (
     stop_on_sigterm,
 )
 from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
-from cpr_trainer.tables.memory import KeptFile
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.allreduce.group_follower import Follower
 from cpr_trainer.trainer.allreduce.group_leader import Leader

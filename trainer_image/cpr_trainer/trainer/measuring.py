@@ -15,13 +15,12 @@ from torch import Tensor
 from cpr_contract.choices import Precision
 from cpr_contract.model import ModelSpec
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import Rows, each, find_access, of_bands
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.embedding.access import Rows, as_rows, find_access, map_rows
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.interrupts import PollInterrupts
@@ -119,5 +118,5 @@ def _vectors(model: ModelSpec, unique: UniqueRows, seed: int) -> Rows:
     """Return random vectors for unique rows, alike whenever they are made."""
     generator = torch.Generator().manual_seed(seed % 2**63)
     sizes = [(len(unique.of_band(unique.places, band)), dim) for band, dim in enumerate(model.dims)]
-    unit = of_bands(tuple(torch.rand(size, generator=generator) for size in sizes))
-    return each(lambda values: (2 * values - 1) * _LARGEST, unit)
+    unit = as_rows(tuple(torch.rand(size, generator=generator) for size in sizes))
+    return map_rows(lambda values: (2 * values - 1) * _LARGEST, unit)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.placement import layout_hash
+from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.runtime.keeper import FREE, Lives
-from cpr_trainer.tables.memory import KeptFile
 
 _KEEPER, _VALID, _GENERATION, _STARTED = range(FREE, FREE + 4)
 #: Besides the copies, which count from 1: nothing was kept yet, or what was kept is being replaced as a whole.

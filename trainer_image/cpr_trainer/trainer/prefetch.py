@@ -14,13 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.loader import Loader, failed
+from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
 from cpr_trainer.exchange.encoding import Values
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.values import as_tensor
 
 #: Waits for a lookup's vectors in slices; raises ShardsAwayError.
@@ -172,7 +171,7 @@ class Vectors:
         split = self.slice.split
         if split is not None:
             bands = [vectors.index_select(0, place) for vectors, place in zip(bands, split.places, strict=True)]
-        return of_bands(tuple(bands))
+        return as_rows(tuple(bands))
 
     def _ask(self, rows: UniqueRows, first: int) -> None:
         """Ask for rows whose vectors belong at `first` and after."""

@@ -19,8 +19,8 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import Ranges
 from cpr_contract.reports import HeldOutScores
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.memory import KeptFile, Kind, MappedMemory, Memory, SizeOf
 from cpr_trainer.exchange.outbox import STANDING
-from cpr_trainer.tables.memory import KeptFile, Kind, MappedMemory, Memory, SizeOf
 from cpr_trainer.trainer.early_stop import NO_VERDICT, Verdict
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
 from cpr_trainer.trainer.scores import Scored

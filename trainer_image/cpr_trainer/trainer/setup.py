@@ -17,9 +17,9 @@ from cpr_trainer.data.evaluated import open_scored, scored_rows
 from cpr_trainer.data.files import files_of
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import log_problem, open_dataset
+from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
-from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store
 from cpr_trainer.trainer.early_stop import next_evaluation

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TypeVar
 
-from cpr_trainer.access import Rows
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.access import Rows
+from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.encoding import Values
-from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.control import Watch
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.prefetch import Vectors

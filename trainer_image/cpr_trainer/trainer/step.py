@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from cpr_trainer.access import Rows
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.access import Rows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.compute import Computed, compute

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from cpr_contract import env
+from cpr_trainer.embedding.memory import KeptFile
 from cpr_trainer.runtime import Environment
 from cpr_trainer.runtime.keeper import Keeper, die_with
-from cpr_trainer.tables.memory import KeptFile
 from cpr_trainer.trainer.main import run as train
 from cpr_trainer.trainer.page import Page
 

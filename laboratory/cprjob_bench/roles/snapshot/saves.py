@@ -15,17 +15,16 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.choices import Bits, Strategy
 from cpr_contract.manifests import ShardManifest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.write.save import SavedShard, Source
 from cpr_trainer.checkpoint.write.writer import Writer
-from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.rows import UniqueRows
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.capture import Capture
+from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
+from cpr_trainer.embedding.priority import Tracker, make_tracker, population_of
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store
-from cpr_trainer.tables.arena import Home
-from cpr_trainer.tables.capture import Capture
-from cpr_trainer.tables.priority import Tracker, make_tracker, population_of
 from cprjob_bench.documents import Cut
 
 # Rows as training asks for them: few of them often, most of them seldom.

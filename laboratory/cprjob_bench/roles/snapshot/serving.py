@@ -23,11 +23,10 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.reports import Problem
 from cpr_contract.roster import Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
 from cprjob_bench.documents import Latency, Round, Window
 from cprjob_bench.roles.snapshot.saves import gradients_for, step_rows
 

@@ -27,11 +27,11 @@ from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard
+from cpr_trainer.embedding.arena import Home
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import in_parallel
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.transfers import flat, slices
-from cpr_trainer.tables.arena import Home
 from cprjob_bench.documents import Contest
 from cprjob_bench.roles.snapshot.saves import BenchShard
 

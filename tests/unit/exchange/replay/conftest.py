@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.segments import Spill
-from cpr_trainer.placement import Placement
-from cpr_trainer.rows import UniqueRows
 from support.replays import Ranks, Start, restore
 from support.shard_job import KEY, small_job
 

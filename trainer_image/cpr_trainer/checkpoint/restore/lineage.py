@@ -24,7 +24,7 @@ from cpr_trainer.checkpoint.format.records import (
     seed_of,
 )
 from cpr_trainer.checkpoint.restore.by_name import ByName, TableMapping, map_tables, saved_model, sources_of
-from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.store import Store
 
 

@@ -13,9 +13,9 @@ from cpr_trainer.checkpoint.format.parts import Link, Shape
 from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.other_tables import load_other_tables, take_first_values
+from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store, in_parallel
-from cpr_trainer.tables.arena import Arena, Home
-from cpr_trainer.tables.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_o
 from cpr_trainer.checkpoint.format.parts import Shape
 from cpr_trainer.checkpoint.format.quantise import decode_rows, record_bytes
 from cpr_trainer.checkpoint.restore.by_name import Source, TableMapping
-from cpr_trainer.placement import Placement
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.store import Store, in_parallel
-from cpr_trainer.tables.arena import Home
-from cpr_trainer.tables.segments import Seeding
 
 # First values of rows that an anchor does not hold, as the job had them that wrote it: nobody ever pushed to those.
 

@@ -23,11 +23,11 @@ from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.format.records import claim, write_origin
 from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
+from cpr_trainer.embedding.arena import Home
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import Store, StoreError
 from cpr_trainer.store.protocol import ExistsError
-from cpr_trainer.tables.arena import Home
 
 _LOG = logging.getLogger(__name__)
 

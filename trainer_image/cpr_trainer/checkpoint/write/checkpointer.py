@@ -24,12 +24,12 @@ from cpr_trainer.checkpoint.format.quantise import EXACT
 from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save, SaveMetrics
 from cpr_trainer.checkpoint.write.writer import WriterThread
+from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.buffer import RowBuffer
+from cpr_trainer.embedding.capture import Capture
+from cpr_trainer.embedding.placement import layout_hash
+from cpr_trainer.embedding.priority import Claim, Tracker
 from cpr_trainer.exchange import WINDOW
-from cpr_trainer.placement import layout_hash
-from cpr_trainer.tables.arena import Home
-from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.capture import Capture
-from cpr_trainer.tables.priority import Claim, Tracker
 
 #: So many pushes of a trainer may be unacknowledged, and one in hand when it dies.
 _REPEATABLE = WINDOW + 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from cpr_trainer.checkpoint.write.save import Position
-from cpr_trainer.tables.priority import Claim, Tracker
+from cpr_trainer.embedding.priority import Claim, Tracker
 
 # When a shard saves all its rows: at a cut step, once every rank has reached it.
 #

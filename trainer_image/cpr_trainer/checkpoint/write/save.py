@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates, ShardManifest
 from cpr_contract.reports import Problem
 from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.embedding.buffer import RowBuffer
+from cpr_trainer.embedding.capture import Capture
+from cpr_trainer.embedding.priority import Claim
 from cpr_trainer.store import BucketMissingError
-from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.capture import Capture
-from cpr_trainer.tables.priority import Claim
 
 
 class Position(Protocol):

@@ -19,6 +19,9 @@ from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
 from cpr_trainer.checkpoint.format.quantise import encode_rows
 from cpr_trainer.checkpoint.format.records import check_claims, rewrite_origin
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SavedShard, SaveFailed, Source
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.buffer import RowBuffer
+from cpr_trainer.embedding.capture import EndedError, OutrunError
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import (
@@ -31,9 +34,6 @@ from cpr_trainer.store import (
     Throttle,
     in_parallel,
 )
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.capture import EndedError, OutrunError
 
 #: Parts under way at once: their memory is most of what a save takes.
 _PARTS_AT_ONCE = 3

@@ -1,0 +1,87 @@
+"""A push that is killed at any line: the next life has it whole, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.model import SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.memory import SharedMemory, SizeOf
+from support.killed_lines import killed_at
+from support.shard_job import small_job
+
+FILES = ("tables/arena.py", "tables/buffer.py", "tables/segments.py", "tables/optimizers.py")
+OPTIMIZERS: dict[str, tuple[SparseOptimizerSpec, ...]] = {
+    "SGD": (SparseOptimizerSpec("SGD", 0.1),) * 2,
+    "Adam": (SparseOptimizerSpec("Adam", 0.1),) * 2,
+    "two kinds": (SparseOptimizerSpec("Adagrad", 0.1), SparseOptimizerSpec("RowWiseAdagrad", 0.1)),
+}
+
+
+def a_job(*optimizers: SparseOptimizerSpec, dims: tuple[int, int] = (4, 4)) -> JobSpec:
+    job = small_job(Path("unused"))
+    tables = tuple(
+        TableSpec(f"t{i}", rows, dim=dim, optimizer=optimizer)
+        for i, (rows, optimizer, dim) in enumerate(zip((50, 30), optimizers, dims, strict=True))
+    )
+    return replace(job, model=replace(job.model, tables=tables))
+
+
+def everything(arena: Arena) -> tuple[tuple[Floats, Floats], ...]:
+    return tuple((segment.rows.copy(), segment.state.copy()) for segment in arena.segments)
+
+
+def assert_equal(found: tuple[tuple[Floats, Floats], ...], expected: tuple[tuple[Floats, Floats], ...]) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine[0], theirs[0])
+        np.testing.assert_array_equal(mine[1], theirs[1])
+
+
+def push(arena: Arena, slots: Ints, step: int) -> None:
+    gradients = [np.full_like(rows, step / 3) for rows in arena.read(slots)]
+    assert arena.apply(slots, slots, gradients, step, b"the note of %d" % step)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("sizes", [(80,), (50, 30)])
+def test_a_push_killed_at_any_line_is_whole_or_was_never_there(kind: str, sizes: tuple[int, ...]) -> None:
+    job = a_job(*OPTIMIZERS[kind], dims=(4, 4) if len(sizes) == 1 else (4, 8))
+    size = SizeOf()
+    Arena.empty(job, *sizes, memory=size)
+    first, second = np.array([3, 7, 49, 60]), np.array([1, 7, 20, 60, 79])
+    whole = Arena.empty(job, *sizes)
+    push(whole, first, 1)
+    before = everything(whole)
+    push(whole, second, 2)
+    after = everything(whole)
+    redone = 0
+    for line in count(1):
+        shared = SharedMemory(size.bytes)
+        killed = Arena.empty(job, *sizes, memory=shared.view())
+        push(killed, first, 1)
+        died = killed_at(line, lambda arena=killed: push(arena, second, 2), *FILES)
+        heir = Arena.empty(job, *sizes, memory=shared.view())
+        if heir.redo.number == 1:
+            assert_equal(everything(heir), before)
+        else:
+            redone += 1
+            heir.epochs.now = killed.epochs.now
+            heir.put_again()
+            assert heir.redo.note == b"the note of 2"
+            assert_equal(everything(heir), after)
+            assert (heir.epochs.of[second] == 1).all()
+        if not died:
+            break
+    assert line > redone > 5, "it was killed before and after the record was whole"
+
+
+def test_shared_memory_gives_out_no_more_than_it_has() -> None:
+    with pytest.raises((TypeError, ValueError)):
+        SharedMemory(64).array((65,), np.uint8)

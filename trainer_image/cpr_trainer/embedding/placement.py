@@ -1,0 +1,321 @@
+"""Where each embedding row lives. Pure arithmetic; no map is kept, and every process computes the same.
+
+The rows of all tables are numbered through, table after table: a row's *number*. Tables of one dim are a *band*: mostly
+there is one. In each band an affine permutation turns the number into a *rank*, and shard i of S holds the i-th of S
+equal ranges of each band's ranks, one band after the other. A row's *slot* is where it stands in its shard, its *place*
+in [0, N) the slot with all shards before it. In one band, places are ranks, and know nothing of S. Saves name rows by
+the places that they have on one shard alone (`Placement.spans`): so any number of shards reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_contract.model import ModelSpec
+from cpr_trainer.arrays import Ints
+
+_ALGORITHM = "affine-1"
+_INT64_MAX = 2**63 - 1
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowChunk:
+    """Consecutive slots of a shard and the rows in them. tables, rows: int64 [n]; slot i is first_slot + i.
+
+    All rows are of one band.
+    """
+
+    first_slot: int
+    tables: Ints
+    rows: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Band:
+    """The tables of one dim. tables: int64 [t], which they are. offsets: int64 [t], the rows of the band before each.
+
+    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end.
+    """
+
+    tables: Ints
+    offsets: Ints
+    rows: int
+    multiplier: int
+    shift: int
+    starts: Ints
+
+    @classmethod
+    def of(cls, tables: Sequence[int], rows_per_table: Sequence[int], shards: int) -> Self:
+        """Return the band of these tables."""
+        ends = np.cumsum([rows_per_table[table] for table in tables], dtype=np.int64)
+        rows = int(ends[-1])
+        return cls(
+            np.array(tables, np.int64),
+            np.concatenate(([0], ends[:-1])).astype(np.int64),
+            rows,
+            _multiplier(rows),
+            rows // 3,
+            np.array([shard * rows // shards for shard in range(shards + 1)], np.int64),
+        )
+
+    def chunks(self, shard: int, chunk: int) -> Iterator[tuple[Ints, Ints]]:
+        """Yield the tables and the rows in them of a shard's ranks, in their order."""
+        inverse = self._inverse
+        for first in range(int(self.starts[shard]), int(self.starts[shard + 1]), chunk):
+            count = min(chunk, int(self.starts[shard + 1]) - first)
+            # Along a chunk the number grows by the inverse: products stay small, however many rows there are.
+            start = (first - self.shift) * inverse % self.rows
+            numbers = (start + np.arange(count, dtype=np.int64) * inverse) % self.rows
+            found = np.searchsorted(self.offsets, numbers, side="right") - 1
+            yield self.tables[found], numbers - self.offsets[found]
+
+    def rows_at(self, ranks: Ints) -> tuple[Ints, Ints]:
+        """Return the table and the row in it of each rank, int64 of the same shape each."""
+        numbers = _product(ranks - self.shift + (ranks < self.shift) * self.rows, self._inverse, self.rows)
+        found = np.searchsorted(self.offsets, numbers, side="right") - 1
+        return self.tables[found], numbers - self.offsets[found]
+
+    @property
+    def _inverse(self) -> int:
+        """The product of a number with the multiplier and this is the number again, modulo `rows`."""
+        return pow(self.multiplier, -1, self.rows)
+
+
+class Placement:
+    """The place of every row of tables with `rows_per_table` rows, split over `shards` shards.
+
+    bands: of each table its band, counted from 0; None if there is one. `cells` are the first places of each band on
+    each shard, shard after shard, and N at the end: int64 [S B + 1]; `starts` those of each shard, int64 [S + 1].
+    Raises ValueError if a shard would be without rows, or for more than 2**43 rows.
+    """
+
+    def __init__(self, rows_per_table: Sequence[int], shards: int, bands: Sequence[int] | None = None) -> None:
+        self.rows_per_table = tuple(rows_per_table)
+        self.shards = shards
+        self.total = sum(self.rows_per_table)
+        if not 1 <= shards <= self.total:
+            raise ValueError(f"{self.total} rows cannot be split over {shards} shards")
+        if self.total > 1 << 43:
+            raise ValueError(f"{self.total} rows are more than {1 << 43}")
+        self.offsets: Ints = np.concatenate(([0], np.cumsum(self.rows_per_table)[:-1])).astype(np.int64)
+        self.band_of: Ints = np.array(bands or [0] * len(self.rows_per_table), np.int64)
+        members = [np.flatnonzero(self.band_of == band).tolist() for band in range(int(self.band_of.max()) + 1)]
+        self._bands = tuple(_Band.of(tables, self.rows_per_table, shards) for tables in members)
+        sizes = np.stack([np.diff(band.starts) for band in self._bands], axis=1)
+        self.cells: Ints = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        self.starts: Ints = self.cells[:: self.bands]
+        if not np.diff(self.starts).all():
+            raise ValueError(f"{self.total} rows of {self.bands} dims cannot be split over {shards} shards")
+        # What turns a number into its rank, by table and by band; and that into a place, by cell.
+        first_ranks = np.empty_like(self.offsets)
+        for band in self._bands:
+            first_ranks[band.tables] = band.offsets
+        self._into_band: Ints = first_ranks - self.offsets
+        self._factors: Ints = np.array([(band.multiplier, band.shift, band.rows) for band in self._bands], np.int64)
+        self._into_cell: Ints = self.cells[:-1] - np.stack([band.starts[:-1] for band in self._bands], axis=1).ravel()
+
+    @classmethod
+    def of(cls, model: ModelSpec, shards: int) -> Placement:
+        """Return the placement of a model's tables over `shards` shards; raises ValueError as the class does."""
+        return cls([table.rows for table in model.tables], shards, model.bands)
+
+    @property
+    def bands(self) -> int:
+        """How many bands there are."""
+        return len(self._bands)
+
+    def size(self, shard: int) -> int:
+        """Return the number of rows on a shard; sizes differ by one at most in each band."""
+        return int(self.starts[shard + 1] - self.starts[shard])
+
+    def sizes(self, shard: int) -> tuple[int, ...]:
+        """Return the number of rows of each band on a shard; 0 may be among them."""
+        first = shard * self.bands
+        return tuple(np.diff(self.cells[first : first + self.bands + 1]).tolist())
+
+    def spans(self, shard: int) -> tuple[tuple[int, int], ...]:
+        """Return, for each band, the first and the last place + 1 that a shard's rows have on one shard alone."""
+        before = np.cumsum([0, *(band.rows for band in self._bands)]).tolist()
+        ranges = (band.starts[shard : shard + 2].tolist() for band in self._bands)
+        return tuple((base + first, base + last) for base, (first, last) in zip(before, ranges, strict=False))
+
+    def holders(self, shard: int, shards: int) -> range:
+        """Return which of `shards` shards, if there were so many, would hold some of this shard's rows.
+
+        Where there are several bands, one at the edge may hold none.
+        """
+        found: list[int] = []
+        for band in self._bands:
+            first, last = int(band.starts[shard]), int(band.starts[shard + 1]) - 1
+            if first <= last:
+                found += (((first + 1) * shards - 1) // band.rows, ((last + 1) * shards - 1) // band.rows)
+        return range(min(found), max(found) + 1)
+
+    def numbers(self, ids: Ints) -> Ints:
+        """Return the row numbers of ids int64 [n, T], the row of each of the T tables; int64 [n, T]."""
+        return ids + self.offsets
+
+    def tables_of(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the table and the row in it of each row number, int64 of the same shape each."""
+        tables = np.searchsorted(self.offsets, numbers, side="right").astype(np.int64) - 1
+        return tables, numbers - self.offsets[tables]
+
+    def places(self, numbers: Ints) -> Ints:
+        """Return the places of row numbers in [0, N), int64 of the same shape."""
+        if self.bands > 1:
+            return self._places_in_bands(numbers)
+        (band,) = self._bands
+        places = numbers * band.multiplier + band.shift
+        # numpy divides by a constant with a product but has no such remainder: twice as fast as `%`.
+        places -= places // self.total * self.total
+        return places
+
+    def rows_at(self, places: Ints) -> tuple[Ints, Ints]:
+        """Return the table and the row in it at each place, int64 of the same shape each. There is one shard."""
+        tables, rows = np.empty_like(places), np.empty_like(places)
+        for (first, last), band in zip(self.spans(0), self._bands, strict=True):
+            mine = (first <= places) & (places < last)
+            tables[mine], rows[mine] = band.rows_at(places[mine] - first)
+        return tables, rows
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the shard and the slot of each row number, int64 of the same shape each."""
+        places = self.places(numbers)
+        shards = self._shards_at(places)
+        return shards, places - self.starts[shards]
+
+    def slots_on(self, shard: int, numbers: Ints) -> Ints:
+        """Return the slots of row numbers that all lie on `shard`; raises ValueError if one does not."""
+        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < self.total):
+            raise ValueError(f"a row number is outside [0, {self.total})")
+        slots: Ints = self.places(numbers) - self.starts[shard]
+        if slots.size and not (int(slots.min()) >= 0 and int(slots.max()) < self.size(shard)):
+            raise ValueError(f"a row does not lie on shard {shard}")
+        return slots
+
+    def rows_of(self, shard: int, chunk: int = _CHUNK) -> Iterator[RowChunk]:
+        """Yield the rows of a shard in slot order, at most `chunk` (<= 2**19) at a time."""
+        first = 0
+        for band in self._bands:
+            for tables, rows in band.chunks(shard, chunk):
+                yield RowChunk(first, tables, rows)
+                first += len(rows)
+
+    def _places_in_bands(self, numbers: Ints) -> Ints:
+        tables = np.searchsorted(self.offsets, numbers, side="right") - 1
+        bands = self.band_of[tables]
+        multipliers, shifts, rows = self._factors.T[:, bands]
+        ranks = ((numbers + self._into_band[tables]) * multipliers + shifts) % rows
+        # The start of shard i is floor(i N / S), so a rank r lies at or after it iff (r + 1) S - 1 >= i N.
+        shards = ((ranks + 1) * self.shards - 1) // rows
+        places: Ints = ranks + self._into_cell[shards * self.bands + bands]
+        return places
+
+    def _shards_at(self, places: Ints) -> Ints:
+        if self.bands == 1:
+            return ((places + 1) * self.shards - 1) // self.total
+        return np.searchsorted(self.starts, places, side="right") - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UniqueRows:
+    """Distinct rows in the order of their places, and so grouped by shard, and on each by band: by cells.
+
+    places, numbers: int64 [u], see `Placement`. Band b of shard i has those from bounds[i bands + b] to the next bound.
+    """
+
+    places: Ints
+    numbers: Ints
+    bounds: tuple[int, ...]
+    bands: int = 1
+
+    @classmethod
+    def of(cls, placement: Placement, places: Ints, numbers: Ints) -> Self:
+        """Return rows by their places, int64 [u] ascending, and numbers, int64 [u]."""
+        return cls(places, numbers, tuple(np.searchsorted(places, placement.cells).tolist()), placement.bands)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def on_shard(self, shard: int) -> slice:
+        """Return where the rows of a shard lie."""
+        return slice(self.bounds[shard * self.bands], self.bounds[(shard + 1) * self.bands])
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return (len(self.bounds) - 1) // self.bands
+
+    def cells(self, band: int) -> tuple[slice, ...]:
+        """Return where the rows of a band lie, shard after shard."""
+        firsts, ends = self.bounds[band :: self.bands], self.bounds[band + 1 :: self.bands]
+        return tuple(map(slice, firsts[: self.shards], ends))
+
+    def of_band(self, values: NDArray[Any], band: int) -> NDArray[Any]:
+        """Return those of values [u, ...], one for each row, that belong to the rows of a band."""
+        return values if self.bands == 1 else np.concatenate([values[cell] for cell in self.cells(band)])
+
+    def extents(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """Return how many values there are before each cell, and in all, where rows of band b have dims[b]."""
+        sizes = np.diff(self.bounds) * np.tile(np.asarray(dims, np.int64), self.shards)
+        return (0, *np.cumsum(sizes).tolist())
+
+    def shared_with(self, other: UniqueRows) -> NDArray[np.bool_]:
+        """Return which of these rows are in `other` as well, bool [u]."""
+        if not len(other):
+            return np.zeros(len(self), np.bool_)
+        nearest = np.searchsorted(other.places, self.places)
+        shared: NDArray[np.bool_] = other.places[np.minimum(nearest, len(other) - 1)] == self.places
+        return shared
+
+    def select(self, mask: NDArray[np.bool_]) -> UniqueRows:
+        """Return the rows where `mask` (bool [u]) is set."""
+        kept = np.concatenate(([0], np.cumsum(mask)))
+        return UniqueRows(self.places[mask], self.numbers[mask], tuple(kept[list(self.bounds)].tolist()), self.bands)
+
+
+def layout_hash(model: ModelSpec) -> str:
+    """Return a hash (hex) of all that says which row lies at which place: a save of another layout is unreadable.
+
+    How many shards there are is not part of it: a save says which places it holds.
+    """
+    kinds = tuple(optimizer.kind for optimizer in model.table_optimizers)
+    layout = {
+        "algorithm": _ALGORITHM,
+        "tables": [[table.name, table.rows] for table in model.tables],
+        "dim": model.dims[0] if len(model.dims) == 1 else model.table_dims,
+        "optimizer": kinds[0] if len(set(kinds)) == 1 else kinds,
+    }
+    return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()
+
+
+def _product(values: Ints, factor: int, modulus: int) -> Ints:
+    """Return values * factor modulo a modulus <= 2**43, int64 [k]; values, int64 [k], and factor are below it.
+
+    It is put together from 15 bits of the values at a time, whose products int64 holds.
+    """
+    product = np.zeros_like(values)
+    for shift in (30, 15, 0):
+        product = ((product << 15) + ((values >> shift) & 0x7FFF) * factor) % modulus
+    return product
+
+
+def _multiplier(total: int) -> int:
+    """A number coprime to `total` near total / golden ratio, smaller where products would leave int64.
+
+    Multiples of the golden ratio modulo 1 are spread evenly, however many are taken (the three-distance theorem):
+    so are the neighbouring rows of a table's hot head.
+    """
+    candidate = max(1, min(total * 618_033_989 // 1_000_000_000, _INT64_MAX // total - 1))
+    while gcd(candidate, total) != 1:
+        candidate -= 1
+    return candidate

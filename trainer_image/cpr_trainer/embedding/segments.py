@@ -1,0 +1,173 @@
+"""The rows of one band in an arena: their slots, their first values, and when each last changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_contract.model import ModelSpec
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.embedding.memory import Memory, OwnMemory
+from cprjob_serving.hashes import GOLDEN, mix64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Slots from `first` on. rows: float32 [n, D]. state: float32 [n, W], what their optimizers keep; W may be 0."""
+
+    first: int
+    rows: Floats
+    state: Floats
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def end(self) -> int:
+        """The slot after the last."""
+        return self.first + len(self.rows)
+
+    @property
+    def dim(self) -> int:
+        """Values of a row."""
+        return int(self.rows.shape[1])
+
+    @property
+    def row_values(self) -> int:
+        """Values of a row with its state."""
+        return int(self.rows.shape[1] + self.state.shape[1])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row with its state."""
+        return self.row_values * self.rows.itemsize
+
+    def within(self, slots: Ints) -> Ints:
+        """Return where in `rows` the rows in these slots of the arena lie."""
+        return slots - self.first if self.first else slots
+
+
+# The first values of embedding rows: an integer hash of (seed, table, row, column), the same on every processor.
+#
+# So a row that nobody pushed to is never read from a save. Changing a constant changes the meaning of every job.
+
+
+_BITS = 24  # what a float32 holds exactly
+
+
+class Seeding:
+    """First values of tables' rows, uniform in [-s, s) with s = sqrt(1 / rows of the table), as DLRM has them.
+
+    Table t has `rows`[t] rows of `dims`[t] values. A first value follows from the seed, the table's place t, the row,
+    the column, and how many rows there are.
+    """
+
+    def __init__(self, rows: Sequence[int], dims: Sequence[int], seed: int) -> None:
+        self.rows, self.dims, self.seed = tuple(rows), tuple(dims), seed
+        tables = np.arange(1, len(rows) + 1, dtype=np.uint64)
+        self._keys = mix64(mix64(np.uint64(seed % 2**64) + tables * GOLDEN))
+        # Two columns come from one hashed word.
+        self._columns = np.arange(1, (max(dims) + 1) // 2 + 1, dtype=np.uint64) * GOLDEN
+        unit = 0.5 ** (_BITS - 1)
+        self._scales = np.array([sqrt(1 / each) * unit for each in rows], np.float32)
+
+    @classmethod
+    def of(cls, model: ModelSpec, seed: int) -> Self:
+        """Return that of a model's tables."""
+        return cls([table.rows for table in model.tables], model.table_dims, seed)
+
+    def values(self, tables: Ints, rows: Ints) -> NDArray[np.float32]:
+        """Return the first values of rows, float32 [k, D]. tables, rows: int64 [k], of tables of one dim."""
+        dim = self.dims[int(tables[0]) if len(tables) else 0]
+        keys = mix64(self._keys[tables] + rows.astype(np.uint64) * GOLDEN)
+        words = mix64(keys[:, np.newaxis] + self._columns[: (dim + 1) // 2])
+        # Whole numbers in [-2**23, 2**23) are exact in float32, so the product is the only rounding.
+        whole = words.astype("<u8", copy=False).view("<i4")[:, :dim] >> (32 - _BITS)
+        return whole.astype(np.float32) * self._scales[tables][:, np.newaxis]
+
+
+def initial_rows(model: ModelSpec, seed: int, table: int, rows: Ints) -> NDArray[np.float32]:
+    """Return the first values of some rows (int64 [k]) of one table, float32 [k, D]."""
+    return Seeding.of(model, seed).values(np.full(len(rows), table), rows)
+
+
+# When each row of an arena last changed: from it follows what a save has to hold. One byte a row.
+
+
+#: Seven bits count epochs; the eighth is set while a priority save has yet to read a row that it chose.
+_CHOSEN = np.uint8(0x80)
+_LAST = 0x7F
+
+
+class Epochs:
+    """`of`: uint8 [n], the epoch in which each row last changed; 0 for one that has its first value still.
+
+    `now` is the epoch that changes fall into. The rows changed since an earlier save are those of a later epoch. A save
+    that fails forgets nothing, because nobody will ask for the rows changed since it.
+    """
+
+    def __init__(self, size: int, memory: Memory | None = None) -> None:
+        self.of: NDArray[np.uint8] = (memory or OwnMemory()).array((size,), np.uint8)
+        self.now = 1
+
+    def note(self, slots: Ints | slice) -> None:
+        """Rows change now."""
+        self.of[slots] = self.now
+
+    def end(self) -> int:
+        """End the present epoch, in no time at all, and return it. Raises OverflowError after the last: `fold`."""
+        if self.now == _LAST:
+            raise OverflowError(f"{_LAST} epochs are over")
+        self.now += 1
+        return self.now - 1
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the present epoch is the last."""
+        return self.now == _LAST
+
+    def fold(self) -> None:
+        """Count from the start: all that is known of a row hereafter is whether it ever changed."""
+        np.minimum(self.of, 1, out=self.of)
+        self.now = 2
+
+    def clear(self) -> None:
+        """No row has changed: all have their first values, or are about to be loaded."""
+        self.of[:] = 0
+        self.now = 1
+
+    @property
+    def changed_rows(self) -> int:
+        """How many rows ever changed."""
+        return int(np.count_nonzero(self.of))
+
+    def ever_changed(self, slots: Ints | slice) -> NDArray[np.bool_]:
+        """Whether each of these rows ever changed."""
+        changed: NDArray[np.bool_] = (self.of[slots] & _LAST) != 0
+        return changed
+
+    def changed(self, since: int, until: int, first: int, last: int) -> Ints:
+        """Return the slots in [first, last) whose rows changed after epoch `since` and not after `until`."""
+        epochs = self.of[first:last]
+        return np.flatnonzero((epochs > since) & (epochs <= until)) + first
+
+    def choose(self, slots: Ints) -> None:
+        """Note that a priority save has to read these rows."""
+        self.of[slots] |= _CHOSEN
+
+    def chosen(self, slots: Ints) -> NDArray[np.bool_]:
+        """Whether each of these rows waits to be read, and has not changed since."""
+        return self.of[slots] >= _CHOSEN
+
+    def release(self, slots: Ints) -> None:
+        """These rows are read, or need not be any more."""
+        self.of[slots] &= ~_CHOSEN
+
+    def release_all(self) -> None:
+        """No priority save has any row to read."""
+        self.of &= ~_CHOSEN

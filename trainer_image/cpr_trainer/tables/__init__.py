@@ -1,1 +1,0 @@
-"""The sparse half: embedding rows, their first values and their optimizer."""
