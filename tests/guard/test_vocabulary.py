@@ -1,0 +1,140 @@
+"""One vocabulary: identifiers, names of files and prose use the field's terms, and prose shows few of its habits.
+
+docs/renames.md maps old names to new ones. Names on the wire and in the store stay, so the contract is exempt, as is
+what was written before a release: decisions, and its section of the changelog.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LOADED = importlib.util.spec_from_file_location("prose", ROOT / "tools" / "prose.py")
+assert _LOADED is not None
+assert _LOADED.loader is not None
+prose = sys.modules["prose"] = importlib.util.module_from_spec(_LOADED)
+_LOADED.loader.exec_module(prose)
+
+#: Parts of identifiers and of file names that the tree does without, each with the field's term.
+IDENTIFIERS = {
+    "attending": "poll_interrupts",
+    "attends": "poll_interrupts",
+    "chief": "operator stub",
+    "liar": "unauthenticated",
+    "meetings": "agreement",
+    "ride": "run",
+    "stories": "scenarios",
+    "stray": "unexpected",
+    "strays": "unexpected",
+    "verdicts": "decisions, results",
+}
+#: Where a part has its plain sense, or names something that stays: the beginning of a path, by part.
+PLAIN: dict[str, tuple[str, ...]] = {}
+#: Words and phrases that prose does without, each with a plainer one.
+PHRASES = {
+    "ancestor": "source job",
+    "crew": "compute workers",
+    "hearing": "liveness",
+    "last words": "termination message",
+    "liar": "unauthenticated peer",
+    "none of them the worse": "unchanged",
+    "turn of the": "iteration of the",
+}
+#: Names on the wire and in the store, and the two lists.
+EXEMPT = ("trainer_image/cpr_contract/", "tests/contract/", "tests/guard/test_vocabulary.py", "tools/mutants.json")
+#: Sentences with a habit of `tools/prose.py` in docstrings, comments and pages of the tree.
+MOST_HABITS = 3300
+
+FILES = [path for path in prose.tracked() if not str(path).startswith(EXEMPT)]
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def parts(name: str) -> set[str]:
+    """The words of a name in snake case or camel case."""
+    return {part.lower() for part in PART.findall(name)}
+
+
+def identifiers(source: str) -> set[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def misnamed() -> Iterator[str]:
+    """Each name with a part of the list: its file, itself, and the field's term."""
+    for path in FILES:
+        names = {*path.parts[:-1], path.stem}
+        if path.suffix == ".py":
+            names |= identifiers((ROOT / path).read_text("utf-8"))
+        for name in sorted(names):
+            for part in sorted(parts(name) & IDENTIFIERS.keys()):
+                if not str(path).startswith(PLAIN.get(part, ()) or "\0"):
+                    yield f"{path}: {name}: {IDENTIFIERS[part]}"
+
+
+def passages() -> Iterator[tuple[Path, int, str]]:
+    """Each sentence of the tree and of the changelog's section of the next release."""
+    for path in FILES:
+        for passage in prose.passages(ROOT / path):
+            yield from ((path, line, sentence) for line, sentence in passage.sentences())
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    for passage in prose.page_passages("\n## ".join(changelog.split("\n## ")[:2])):
+        yield from ((Path("CHANGELOG.md"), line, sentence) for line, sentence in passage.sentences())
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[tuple[Path, int, str]]:
+    return list(passages())
+
+
+def test_names_use_the_fields_terms() -> None:
+    assert list(misnamed()) == []
+
+
+def test_prose_uses_the_fields_terms(sentences: list[tuple[Path, int, str]]) -> None:
+    listed = re.compile(rf"\b(?:{'|'.join(map(re.escape, PHRASES))})\b", re.IGNORECASE)
+    found = [(path, line, each[0]) for path, line, sentence in sentences if (each := listed.search(sentence))]
+    assert [f"{path}:{line}: {phrase}: {PHRASES[phrase.lower()]}" for path, line, phrase in found] == []
+
+
+def test_prose_has_few_habits(sentences: list[tuple[Path, int, str]]) -> None:
+    counts = Counter(prose.package(path) for path, _, sentence in sentences if prose.habit(sentence))
+    assert counts.total() <= MOST_HABITS, f"python tools/prose.py lists them: {counts.most_common(5)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('"""What a process reads."""', [(1, "start")]),
+        (
+            '"""Reads the roster.\n\nThe pod tells the operator. Nobody else does it.\n"""',
+            [(3, "speech"), (3, "person")],
+        ),
+        ("x = 1  # asks for a report anew\n", [(1, "speech")]),
+        ("# The first line is long enough.\n# So is the second one.\n", [(2, "start")]),
+        ('"""You know the name. Which one is it? How to tell apart."""', []),
+    ],
+)
+def test_habits_are_counted(source: str, found: list[tuple[int, str]]) -> None:
+    counted = [
+        (line, prose.habit(sentence))
+        for passage in prose.python_passages(source)
+        for line, sentence in passage.sentences()
+    ]
+    assert [each for each in counted if each[1]] == found
+
+
+def test_pages_are_read_without_code_and_by_cell() -> None:
+    page = (
+        "# Title of page\n\nA first `So what` line.\n\n```sh\nSo is this.\n```\n\n| a | That of it |\n- Who reads it\n"
+    )
+    counted = [(line, prose.habit(each)) for passage in prose.page_passages(page) for line, each in passage.sentences()]
+    assert counted == [(1, ""), (3, ""), (9, "start"), (10, "start")]
