@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 #: How the dense network of an export is written beside the tables.
@@ -21,3 +22,21 @@ Rebase = Literal["Consecutive", "OneShot", "Intermittent"]
 Strategy = Literal["Full", "MFU", "SSU", "SCAR", "Growth"]
 #: As how many bits a value is saved; 32 is exact.
 Bits = Literal[32, 8, 4, 3, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPolicy:
+    """Whether trainers push again what a replaced shard has lost. It stays as long as the job lives."""
+
+    # The operator's schema of the resource has the docstrings and the bounds of these fields.
+    memory_bytes: int = field(default=0, metadata={"ge": 0, "le": 2**53 - 1})
+    """The maximum memory for kept pushes per trainer, which the operator adds to the container's; 0: no replay."""
+    spill_bytes: int = field(default=0, metadata={"ge": 0, "le": 2**53 - 1})
+    """The room on each trainer's disk for pushes that the memory has none for."""
+    reason: str = field(default="", metadata={"max_length": 1024})
+    """Why."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether trainers keep pushes at all."""
+        return self.memory_bytes > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cpr_contract.choices import DenseSync, Device, Precision, Rebase, Strategy
+from cpr_contract.choices import DenseSync, Device, Precision, Rebase, ReplayPolicy, Strategy
 from cpr_contract.model import ModelSpec
 
 
@@ -200,6 +200,11 @@ class JobSpec:
     def overdue_s(self) -> float:
         """How long a member may owe its peers a heartbeat before they call it overdue, which is before silent."""
         return min(OVERDUE_S, self.silence_s)
+
+    @property
+    def replay(self) -> ReplayPolicy:
+        """The buffers for pushes that `replay_bytes` and `spill_bytes` describe."""
+        return ReplayPolicy(self.replay_bytes, self.spill_bytes)
 
     @property
     def lockstep(self) -> bool:

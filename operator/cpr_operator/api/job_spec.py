@@ -6,6 +6,7 @@ from typing import Any
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
+from cpr_contract.choices import ReplayPolicy
 from cpr_contract.codec import LONGEST, pack, to_json
 from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
@@ -13,7 +14,7 @@ from cpr_operator.api.data_spec import Columns, Data, RestoreFrom
 from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import DenseOptimizer, Feature, ModelSpec, Table, TableOptimizer
-from cpr_operator.api.sizes import ReplayChoice, data_shards_of, replay_of
+from cpr_operator.api.sizes import data_shards_of, replay_policy
 from cpr_operator.api.snapshots import Snapshots
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import WorkersInForce
@@ -27,7 +28,7 @@ def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
     version: int = CONTRACT_VERSION,
     *,
     found: str | None = None,
-    replay: ReplayChoice | None = None,
+    replay: ReplayPolicy | None = None,
     workers: WorkersInForce | None = None,
 ) -> contract.JobSpec:
     """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start.
@@ -35,7 +36,7 @@ def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
     `found` is the key of the anchor that was chosen of another job. `replay`, `workers`: what was chosen before, if
     anything was.
     """
-    kept = replay_of(spec) if replay is None else replay
+    kept = replay_policy(spec) if replay is None else replay
     return contract.JobSpec(
         contract=version,
         job_uid=uid,

@@ -6,11 +6,12 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from cpr_contract.choices import ReplayPolicy
 from cpr_contract.model import state_width
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import ReplayInForce, Status
+from cpr_operator.api.status import Status
 from cpr_operator.api.templates import DEFAULT_MIB
 
 # Whether a job replays, and has parity: what the spec asks for, where it works.
@@ -21,51 +22,41 @@ _MIB = 2**20
 _SHARE, _LEAST, _MOST = 8, 16 * _MIB, 1024 * _MIB
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayChoice:
-    """Each trainer keeps pushes in so much memory, and on so much disk; 0 memory: none, and `reason` says why."""
+def replay_policy(spec: CPRJobSpec, before: ReplayPolicy | None = None) -> ReplayPolicy:
+    """Return the replay policy of a job that starts or resumes.
 
-    memory_bytes: int
-    reason: str
-    spill_bytes: int = 0
-
-
-def replay_of(spec: CPRJobSpec) -> ReplayChoice:
-    """Whether trainers push again what a lost shard had learnt since its last save."""
+    A job that resumes has replay only if it had replay `before`; the size of its buffers may change.
+    """
+    if before is not None and not before.enabled:
+        return ReplayPolicy(reason=before.reason)
     replay = spec.recovery.replay
     if replay.mode == "Off":
-        return ReplayChoice(0, "spec.recovery.replay.mode is Off")
+        return ReplayPolicy(reason="spec.recovery.replay.mode is Off")
     if spec.recovery.on_shard_loss == "Degrade":
-        return ReplayChoice(0, "with onShardLoss Degrade training goes on without a shard, which gets no pushes then")
+        return ReplayPolicy(
+            reason="with onShardLoss Degrade training goes on without a shard, which gets no pushes then"
+        )
     if spec.trainers.dense_sync != "AllReduce":
-        return ReplayChoice(0, "in a shadow mode trainers do not wait for what others push again")
+        return ReplayPolicy(reason="in a shadow mode trainers do not wait for what others push again")
     if spec.snapshots.strategy != "Full":
-        return ReplayChoice(0, f"rows that {spec.snapshots.strategy} saves between cuts would get pushes twice")
-    size, spill = _memory_bytes(spec), read_bytes(replay.spill) or 0
-    room = f"{write_bytes(size)} of pushes" + (f", and {write_bytes(spill)} more on disk," if spill else "")
-    return ReplayChoice(size, f"trainers keep up to {room} for shards that are replaced", spill)
+        return ReplayPolicy(reason=f"rows that {spec.snapshots.strategy} saves between cuts would get pushes twice")
+    memory, spill = _memory_bytes(spec), read_bytes(replay.spill) or 0
+    kept = f"{write_bytes(memory)} of pushes" + (f", and {write_bytes(spill)} more on disk," if spill else "")
+    return ReplayPolicy(memory, spill, f"trainers keep up to {kept} for shards that are replaced")
 
 
-def replay_in_force(spec: CPRJobSpec, status: Status) -> ReplayChoice:
-    """What a job does: as it was chosen when it started, or before that as it would be.
+def replay_in_force(spec: CPRJobSpec, status: Status) -> ReplayPolicy:
+    """Return the replay policy that was chosen at the start of a job, or before the start the one of its spec.
 
-    So a job that trains does the same after the operator's upgrade as before, whatever the new release's default is.
+    A new release with other defaults leaves a running job as it is.
     """
-    if status.runtime is None:
-        return replay_of(spec)
-    frozen = status.runtime.replay
-    return ReplayChoice(frozen.memory_bytes, frozen.reason, frozen.spill_bytes)
+    return replay_policy(spec) if status.runtime is None else status.runtime.replay
 
 
-def replay_again(spec: CPRJobSpec, before: ReplayInForce | None) -> ReplayChoice:
-    """What a job does that starts, or resumes: then it replays if it did before, but may take other memory for it."""
-    return replay_of(spec) if before is None or before.memory_bytes else ReplayChoice(0, before.reason)
-
-
-def data_shards_of(spec: CPRJobSpec, replay: ReplayChoice) -> int:
+def data_shards_of(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
     """How many shards have a common parity; 0: there is none. Without replay nobody has what no flush holds."""
     redundancy = spec.recovery.redundancy
-    return redundancy.data_shards if redundancy is not None and replay.memory_bytes else 0
+    return redundancy.data_shards if redundancy is not None and replay.enabled else 0
 
 
 def _memory_bytes(spec: CPRJobSpec) -> int:
@@ -154,12 +145,12 @@ def step_of(spec: CPRJobSpec) -> StepOfTrainer:
     return StepOfTrainer(rows, pushed, vectors, tuple(bags))
 
 
-def steps_kept(spec: CPRJobSpec, replay: ReplayChoice) -> int:
+def steps_kept(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
     """After how many steps a trainer's memory for replay makes the leader save, at the latest (docs/replay.md)."""
     return int(_FULL * (replay.memory_bytes + replay.spill_bytes) / max(step_of(spec).pushed_bytes, 1))
 
 
-def redundancy_bytes(spec: CPRJobSpec, replay: ReplayChoice) -> int:
+def redundancy_bytes(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
     """What redundancy takes on a shard: the parity that it keeps, a byte a row, logs and flushes. 0 without."""
     k = data_shards_of(spec, replay)
     if not k:

@@ -57,7 +57,7 @@ Workers = Annotated[
 ]
 
 
-class Replay(SpecModel):
+class ReplaySpec(SpecModel):
     """Trainers keep their pushes until a save holds them, and push them again to a replaced shard."""
 
     mode: Literal["Auto", "Required", "Off"] = "Auto"
@@ -98,7 +98,7 @@ class RecoveryPolicy(SpecModel):
     """Pause: training waits until a lost shard is back. Degrade: training goes on without the shard. Its rows read as
     their initial values, and its missed updates count against the accuracy budget. Each time, training may use up to
     half of the remaining budget before it waits. Training always waits for a drained shard, which loses nothing."""
-    replay: Replay = Replay()
+    replay: ReplaySpec = ReplaySpec()
     """Whether trainers push again the updates that a lost shard had received since its last save."""
     redundancy: Redundancy | None = None
     """Parity among shards. A lost shard is computed from its neighbours as it was up to a second before, and trainers

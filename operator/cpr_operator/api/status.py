@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cpr_contract.choices import ReplayPolicy
 from cpr_contract.codec import GROWTH, LONGEST
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
@@ -74,7 +75,6 @@ __all__ = [
     "Progress",
     "Quota",
     "Recovery",
-    "ReplayInForce",
     "Role",
     "Runtime",
     "Shard",
@@ -138,17 +138,6 @@ class Condition(Model):
     """The metadata.generation that the condition was computed from."""
 
 
-class ReplayInForce(Model):
-    """Whether trainers push again what a replaced shard has lost. It stays as long as the job lives."""
-
-    memory_bytes: Count = 0
-    """The maximum memory for kept pushes per trainer, which the operator adds to the container's; 0: no replay."""
-    spill_bytes: Count = 0
-    """The room on each trainer's disk for pushes that the memory has none for."""
-    reason: Sentence = "the job was started by a release whose trainers keep no pushes"
-    """Why."""
-
-
 class WorkersInForce(Model):
     """How many workers each trainer has. It stays as long as the job lives."""
 
@@ -173,7 +162,7 @@ class Runtime(Model):
     """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
     quota: Quota | None = None
     """The quota of a queue of Kueue that the pods run under; absent if the job stands in no queue."""
-    replay: ReplayInForce = ReplayInForce()
+    replay: ReplayPolicy = ReplayPolicy(reason="the job was started by a release whose trainers keep no pushes")
     """Whether trainers push again what a replaced shard has lost, and why, or why not."""
     restart_rules: bool = False
     """Whether the container of a shard that is killed begins again in its pod, with all rows: the cluster had rules for

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cpr_contract.choices import ReplayPolicy
 from cpr_operator import policy
 from cpr_operator.api.sizes import (
-    ReplayChoice,
     redundancy_bytes,
     replay_in_force,
     rows_bytes,
@@ -106,7 +106,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     replay = replay_in_force(spec, status)
     more, workers = redundancy_bytes(spec, replay), workers_in_force(spec, status)
     if as_json:
-        step = asdict(step_of(spec)) | {"steps_until_full": steps_kept(spec, replay) if replay.memory_bytes else None}
+        step = asdict(step_of(spec)) | {"steps_until_full": steps_kept(spec, replay) if replay.enabled else None}
         document = _document(inputs) | {
             "replay": asdict(replay),
             "workers": workers.to_dict(),
@@ -124,14 +124,14 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     out.print(chosen.reason, markup=False, highlight=False, soft_wrap=True)
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = alternatives.break_even(inputs)
-    replays = f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}."
+    replays = f"Replay is {'on' if replay.enabled else 'off'}: {replay.reason}."
     for line in (replays, _workers(workers), *_memory(spec, replay, more)):
         out.print(line, markup=False, highlight=False)
     show_warnings(spec, out)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
 
 
-def _memory(spec: CPRJobSpec, replay: ReplayChoice, more: int) -> Iterator[str]:
+def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
     """How much memory the pods of each role need, by the sizes in the spec."""
     rows, step = rows_bytes(spec), step_of(spec)
     redundancy = f", and redundancy takes {_mib(more)} more" if more else ""
@@ -141,7 +141,7 @@ def _memory(spec: CPRJobSpec, replay: ReplayChoice, more: int) -> Iterator[str]:
     )
     some = ", ".join(step.bags[:3]) + (", ..." if step.bags[3:] else "")
     bags = f", with one id in each bag of {some}" if step.bags else ""
-    kept = f"; {steps_kept(spec, replay):,} steps fill its memory for replay" if replay.memory_bytes else ""
+    kept = f"; {steps_kept(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
     yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{kept}."
 
 

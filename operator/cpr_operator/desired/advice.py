@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cpr_operator.api.quantities import limit_of, main_container, write_bytes
-from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes, shard_bytes, step_of, steps_kept
+from cpr_operator.api.sizes import redundancy_bytes, replay_policy, rows_bytes, shard_bytes, step_of, steps_kept
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.store_spec import Store
 from cpr_operator.api.templates import MERGE_KEYS
@@ -52,7 +52,7 @@ _BUCKET_RULES: tuple[tuple[str, str], ...] = (
 
 def warnings(spec: CPRJobSpec) -> tuple[Invalid, ...]:
     """What a valid spec says in vain, and what the default configuration of operator and S3 refuses."""
-    plan = PodPlan(JobId("", "job", "uid"), spec, spec.image, "{}", 0, replay=replay_of(spec), restart_rules=True)
+    plan = PodPlan(JobId("", "job", "uid"), spec, spec.image, "{}", 0, replay=replay_policy(spec), restart_rules=True)
     roles: tuple[tuple[Role, str, Mapping[str, Any]], ...] = (
         ("trainer", "spec.trainers.template", spec.trainers.template),
         ("shard", "spec.shards.template", spec.shards.template),
@@ -75,7 +75,7 @@ def warnings(spec: CPRJobSpec) -> tuple[Invalid, ...]:
 
 def _too_small(spec: CPRJobSpec) -> Iterator[Invalid]:
     """Memory that cannot hold what the sizes in the spec say; containers without a limit are not judged."""
-    replay = replay_of(spec)
+    replay = replay_policy(spec)
     field = "spec.shards.template.spec.containers[main].resources"
     limit = limit_of(main_container(spec.shards.template).get("resources"), "memory")
     needed = shard_bytes(spec) + redundancy_bytes(spec, replay)
@@ -84,7 +84,7 @@ def _too_small(spec: CPRJobSpec) -> Iterator[Invalid]:
         message = f"{_gib(limit)} {verb} hold a shard: it needs {_gib(needed)}, {_gib(rows_bytes(spec))} of it for rows"
         yield Invalid(field, message, "raise it, remove it, or state more spec.shards.replicas")
     step, kept = step_of(spec), steps_kept(spec, replay)
-    if replay.memory_bytes and kept < FEW_STEPS:
+    if replay.enabled and kept < FEW_STEPS:
         size = _gib(replay.memory_bytes + replay.spill_bytes)
         pushed = f"a trainer pushes up to {_gib(step.pushed_bytes)} in each"
         message = f"with {size} the leader saves after every {max(kept, 1)} steps: {pushed}"

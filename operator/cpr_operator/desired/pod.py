@@ -7,13 +7,14 @@ required and wins over the user's template; sizes and placement are defaults tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cpr_contract import env
+from cpr_contract.choices import ReplayPolicy
 from cpr_operator.api.placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
-from cpr_operator.api.sizes import ReplayChoice, redundancy_bytes, shard_bytes
+from cpr_operator.api.sizes import redundancy_bytes, shard_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
 from cpr_operator.desired.description import (
@@ -40,7 +41,6 @@ DEFAULT_RESOURCES = {"cpu": "1", "memory": f"{DEFAULT_MIB // 1024}Gi"}
 RESTARTED = (134, 137, 139)
 
 _MIB_BITS = 20
-_NO_REPLAY = ReplayChoice(0, "")
 
 Manifest = dict[str, Any]
 
@@ -93,7 +93,7 @@ class PodPlan:
     grace_s: int
     key_digest: str = ""
     placements: tuple[Placement, ...] = ()
-    replay: ReplayChoice = _NO_REPLAY
+    replay: ReplayPolicy = field(default_factory=ReplayPolicy)
     restart_rules: bool = False
 
 

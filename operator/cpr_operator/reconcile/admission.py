@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cpr_operator.api.model import format_time
-from cpr_operator.api.sizes import replay_again
+from cpr_operator.api.sizes import replay_policy
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.desired.pod import PodPlan, grace_s
@@ -151,7 +151,7 @@ def _is_outdated(observed: PassInput, queue: Queue, found: Manifest) -> bool:
 
 def _wanted(observed: PassInput, queue: Queue) -> Manifest:
     spec, before = observed.job.spec, observed.before.runtime
-    replay = replay_again(spec, None if before is None else before.replay)
+    replay = replay_policy(spec, None if before is None else before.replay)
     plan = PodPlan(observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None), replay=replay)
     return workload(plan, queue.place)
 

@@ -7,9 +7,9 @@ import json
 
 from cpr_contract.codec import pack, to_json
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import replay_again
+from cpr_operator.api.sizes import replay_policy
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import ReplayInForce, Runtime
+from cpr_operator.api.status import Runtime
 from cpr_operator.api.workers import workers_again
 from cpr_operator.desired.description import next_version
 from cpr_operator.reconcile.queue import quota_of
@@ -20,7 +20,7 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
     """The settings of all pods until the job is suspended and resumed. `origin`: the anchor that it begins with."""
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
-    replay = replay_again(spec, None if before is None else before.replay)
+    replay = replay_policy(spec, None if before is None else before.replay)
     workers = workers_again(spec, before)
     described = to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay, workers=workers)
     return Runtime(
@@ -29,7 +29,7 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
         job_spec=pack(to_json(described)),
-        replay=ReplayInForce(memory_bytes=replay.memory_bytes, spill_bytes=replay.spill_bytes, reason=replay.reason),
+        replay=replay,
         quota=quota_of(observed.queue),
         restart_rules=observed.restart_rules,
         workers=workers,

@@ -330,7 +330,7 @@ def _restarted(observed: PassInput, leader: TrainerReport) -> Collection[str]:
 
 def _may_replay(observed: PassInput) -> bool:
     """Whether a shard is lost, or waits for leave to restore, in a job whose trainers push again what it lacks."""
-    if not replay_in_force(observed.job.spec, observed.before).memory_bytes:
+    if not replay_in_force(observed.job.spec, observed.before).enabled:
         return False
     facts = observe(observed)
     return any(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from statistics import fmean
 
+from cpr_contract.choices import ReplayPolicy
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator import policy
 from cpr_operator.api.sizes import data_shards_of, replay_in_force, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Counted, Plan, Policy, ReplayInForce, Status
+from cpr_operator.api.status import Counted, Plan, Policy, Status
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
@@ -80,7 +81,7 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
         basis=spec.accuracy_budget.basis,
         fixed_bits=_fixed_bits(spec),
         restored=_restored(status),
-        replays=replay.memory_bytes > 0,
+        replays=replay.enabled,
         replay_ratio=learnt.replay_ratio,
         data_shards=data_shards_of(spec, replay),
     )
@@ -157,11 +158,11 @@ def replay_as_told(status: Status, leader: TrainerReport) -> Status:
 
     Its image is of a release without replay, and the plan of such a job has to be one for losses.
     """
-    if status.runtime is None or not status.runtime.replay.memory_bytes:
+    if status.runtime is None or not status.runtime.replay.enabled:
         return status
     if leader.state is not TrainerState.TRAINING or leader.forgotten:
         return status
-    off = ReplayInForce(reason="trainers tell of no pushes that they keep: the image is of an earlier release")
+    off = ReplayPolicy(reason="trainers tell of no pushes that they keep: the image is of an earlier release")
     return status.evolve(runtime=status.runtime.evolve(replay=off))
 
 

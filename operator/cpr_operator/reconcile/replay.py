@@ -17,7 +17,7 @@ from cpr_operator.recovery.decide import Loss, RecoveryInput
 def with_replay(state: ReconcileState, given: RecoveryInput) -> RecoveryInput:
     """The input with what trainers push again, if the job replays."""
     status = state.status
-    if not replay_in_force(state.spec, status).memory_bytes:
+    if not replay_in_force(state.spec, status).enabled:
         return given
     reports = {trainer.index: _report(state, trainer) for trainer in status.trainers}
     living = {t.index for t in status.trainers if isinstance(state.facts[t.name], Alive | Terminating)}

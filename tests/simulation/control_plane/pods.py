@@ -265,7 +265,7 @@ class DataPlane(Saving):
         last = after == self.total
         due = (
             last
-            or (self.healing and bool(self.spec.replay_bytes))
+            or (self.healing and self.spec.replay.enabled)
             or self.trained_s - self.cut_s >= group[0].roster.interval_s
         )
         if due and complete and not self.store.down:
@@ -322,7 +322,7 @@ class DataPlane(Saving):
         if shard.restored is None or shard.resumed is not None:
             return
         kept_after = position
-        if self.spec.replay_bytes:
+        if self.spec.replay.enabled:
             kept_after = min(max(trainer.keeps_after(shard.roster.index) for trainer in group), position)
         shard.resumed = max(shard.restored, kept_after)
         if shard.restored < kept_after:

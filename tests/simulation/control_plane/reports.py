@@ -58,7 +58,7 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
     newest = offered if offered is not None else (dense[-1].samples if dense else None)
     peers = sorted(roster.shards, key=lambda peer: peer.index)
     reported = [_reported(trainer, peer.index, peer.incarnation) for peer in peers]
-    keeps = bool(plane.spec.replay_bytes)
+    keeps = plane.spec.replay.enabled
     return TrainerReport(
         contract=CONTRACT_VERSION,
         job_uid=plane.spec.job_uid,

@@ -139,7 +139,7 @@ class OperatorStub:
             cluster.probes["a shard was drained"] += 1
             return pod.flushed.samples
         saved = self._saved[index]
-        if not job.replay_bytes:
+        if not job.replay.enabled:
             return saved
         lost = {each.index for each in cluster.newest if each.code is not None or each.report is None}
         lost |= {each.index for each in cluster.newest if each.report and each.report.state is not ShardState.READY}

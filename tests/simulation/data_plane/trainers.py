@@ -207,7 +207,7 @@ class Trainer:
 
     def _heal(self) -> None:
         """Cut soon, because a new trainer keeps no earlier pushes (`trainer/save_coordinator.py`)."""
-        if self.workload.job.replay_bytes and self.done > 0 and self._schedule.announced <= self.done:
+        if self.workload.job.replay.enabled and self.done > 0 and self._schedule.announced <= self.done:
             self._schedule.hasten()
 
     def _repair(self, pushed: int | None) -> None:

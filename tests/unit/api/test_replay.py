@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from kubernetes.utils.quantity import parse_quantity
 
+from cpr_contract.choices import ReplayPolicy
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.quantities import read_bytes, with_more, write_bytes
-from cpr_operator.api.sizes import replay_again, replay_in_force, replay_of
+from cpr_operator.api.sizes import replay_in_force, replay_policy
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import ReplayInForce, Runtime, Status
+from cpr_operator.api.status import Runtime, Status
 from cpr_operator.api.validate import parse_spec, validate
 from support.documents import minimal
 from support.runs import small_job
@@ -35,7 +36,7 @@ def sized(resources: object) -> CPRJobSpec:
     return parse_spec({**minimal()["spec"], "trainers": {"template": {"spec": {"containers": containers}}}})
 
 
-def started(replay: ReplayInForce | None) -> Status:
+def started(replay: ReplayPolicy | None) -> Status:
     """The status of a job that was started by a release that keeps this, or None of it."""
     frozen = Runtime(image="trainer:1", contract_version=1, template_hash="", job_spec="{}")
     return Status(runtime=frozen if replay is None else frozen.evolve(replay=replay))
@@ -59,7 +60,7 @@ def test_trainers_keep_and_spill_as_much_as_the_spec_says(
     asked = parse_spec(minimal()["spec"] | {"recovery": {"replay": replay}})
     job = to_job_spec(asked, "uid", "name")
     assert (job.replay_bytes, job.spill_bytes) == (memory, spill)
-    assert reason in replay_of(asked).reason
+    assert reason in replay_policy(asked).reason
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_trainers_keep_and_spill_as_much_as_the_spec_says(
     ],
 )
 def test_by_default_trainers_keep_an_eighth_of_their_containers_memory(resources: object, size: int) -> None:
-    assert replay_of(sized(resources)).memory_bytes == size
+    assert replay_policy(sized(resources)).memory_bytes == size
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_by_default_trainers_keep_an_eighth_of_their_containers_memory(resources
     ],
 )
 def test_where_it_does_not_work_it_is_off_and_says_why(changes: dict[str, Any], reason: str) -> None:
-    choice = replay_of(spec({"mode": "Auto"}, **changes))
+    choice = replay_policy(spec({"mode": "Auto"}, **changes))
     assert choice.memory_bytes == 0
     assert reason in choice.reason
 
@@ -106,16 +107,16 @@ def test_a_job_that_started_does_what_was_chosen_then() -> None:
     assert replay_in_force(asked, Status()).memory_bytes == 256 * MIB
     assert replay_in_force(asked, started(None)).memory_bytes == 0, "the release that started it knew no replay"
     assert "started by a release" in replay_in_force(asked, started(None)).reason
-    chosen = ReplayInForce(memory_bytes=64 * MIB, spill_bytes=GIB, reason="chosen")
+    chosen = ReplayPolicy(memory_bytes=64 * MIB, spill_bytes=GIB, reason="chosen")
     found = replay_in_force(spec({"mode": "Off"}), started(chosen))
     assert (found.memory_bytes, found.spill_bytes) == (64 * MIB, GIB)
 
 
 def test_a_job_that_resumes_replays_if_it_did_before() -> None:
     asked = spec({"mode": "Auto", "memory": "128Mi"})
-    assert replay_again(asked, ReplayInForce(memory_bytes=1)).memory_bytes == 128 * MIB
-    assert replay_again(asked, ReplayInForce(reason="as before")).reason == "as before"
-    assert to_job_spec(asked, "uid", "name", replay=replay_again(asked, ReplayInForce())).replay_bytes == 0
+    assert replay_policy(asked, ReplayPolicy(memory_bytes=1)).memory_bytes == 128 * MIB
+    assert replay_policy(asked, ReplayPolicy(reason="as before")).reason == "as before"
+    assert to_job_spec(asked, "uid", "name", replay=replay_policy(asked, ReplayPolicy())).replay_bytes == 0
 
 
 @pytest.mark.parametrize(

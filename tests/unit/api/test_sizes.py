@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes, step_of
+from cpr_operator.api.sizes import redundancy_bytes, replay_policy, rows_bytes, step_of
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
@@ -59,7 +59,7 @@ def test_the_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) ->
     largest = [max(each) for each in zip(*(placement.sizes(index) for index in range(shards)), strict=True)]
     row_bytes = [segment.row_bytes for segment in arenas[0].segments]
     assert rows_bytes(spec) == sum(rows * size for rows, size in zip(largest, row_bytes, strict=True))
-    assert redundancy_bytes(spec, replay_of(spec)) == parity + sum(largest) + (72 << 20)
+    assert redundancy_bytes(spec, replay_policy(spec)) == parity + sum(largest) + (72 << 20)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_shard_whose_template_names_nothing_gets_the_memory_for_it() -> None:
 
     def plan(spec: Any) -> PodPlan:
         parsed = parse_spec(spec)
-        return PodPlan(JobId("here", "job", "uid"), parsed, "image", "{}", 30, replay=replay_of(parsed))
+        return PodPlan(JobId("here", "job", "uid"), parsed, "image", "{}", 30, replay=replay_policy(parsed))
 
     def memory(spec: Any) -> str:
         (main,) = pod_manifest(plan(spec), roster)["spec"]["containers"]

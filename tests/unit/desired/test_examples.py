@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cpr_operator.api.sizes import replay_of
+from cpr_operator.api.sizes import replay_policy
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
@@ -43,7 +43,7 @@ def milli(quantity: str) -> int:
 def main(document: dict[str, Any], roster: Any) -> dict[str, Any]:
     """The resources of a member's main container."""
     spec = parse_spec(document["spec"])
-    plan = PodPlan(JOB, spec, image="trainer:1", job_spec="{}", grace_s=30, replay=replay_of(spec))
+    plan = PodPlan(JOB, spec, image="trainer:1", job_spec="{}", grace_s=30, replay=replay_policy(spec))
     containers = pod_manifest(plan, roster)["spec"]["containers"]
     return next(dict(c["resources"]) for c in containers if c["name"] == "main")
 

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from cpr_contract import CONTRACT_VERSION
+from cpr_contract.choices import ReplayPolicy
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
-from cpr_operator.api.sizes import ReplayChoice
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
@@ -131,12 +131,12 @@ def plan(**changes: Any) -> PodPlan:
 def replaying(**changes: Any) -> PodPlan:
     """A plan of a job whose trainers keep 256 MiB of pushes."""
     made = plan(**changes)
-    return replace(made, replay=ReplayChoice(256 << 20, "asked for"))
+    return replace(made, replay=ReplayPolicy(256 << 20, reason="asked for"))
 
 
 def spilling(**changes: Any) -> PodPlan:
     """The same, and 4 GiB on disk."""
-    return replace(plan(**changes), replay=ReplayChoice(256 << 20, "asked for", 4 << 30))
+    return replace(plan(**changes), replay=ReplayPolicy(256 << 20, 4 << 30, "asked for"))
 
 
 def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:

@@ -162,7 +162,7 @@ def test_a_shard_that_lost_everything_gets_it_from_the_next_process(
         house.push(*range(last - 2, last + 1))
         house.settle()
         house.die()
-    if not job.replay_bytes:
+    if not job.replay.enabled:
         assert house.exchange.forgotten() == ()
         return
     heir = serve(0, 2)

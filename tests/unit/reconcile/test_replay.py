@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.choices import ReplayPolicy
 from cpr_contract.reports import Problem, TrainerState
 from cpr_operator.api.sizes import recoverable
 from cpr_operator.api.spec import Redundancy
-from cpr_operator.api.status import FailureRecord, ReplayInForce
+from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.apply_reports import apply_reports
@@ -35,7 +36,7 @@ async def training(*trainers: Told, replay: str = "Auto") -> PassInput:
     world = await input_in_mid_training(len(trainers))
     runtime = world.job.status.runtime
     assert runtime is not None
-    in_force = ReplayInForce(memory_bytes=1 << 30 if replay == "Auto" else 0)
+    in_force = ReplayPolicy(memory_bytes=1 << 30 if replay == "Auto" else 0)
     world = with_status(world, runtime=runtime.evolve(replay=in_force))
     numbers = tuple(shard.incarnation for shard in world.job.status.shards)
     for rank, (forgotten, saves) in enumerate(trainers):
@@ -271,5 +272,5 @@ async def test_a_leader_that_trains_and_keeps_no_pushes_is_of_an_image_without_r
     world = with_report(await training((forgotten, (0, 0, 0))), "trainer/0", state=state)
     runtime = apply_reports(begin(world)).status.runtime
     assert runtime is not None
-    assert (runtime.replay.memory_bytes > 0) is replays
+    assert (runtime.replay.enabled) is replays
     assert replays or "earlier release" in runtime.replay.reason

@@ -76,7 +76,7 @@ class Exchange:
         self._seeding = Seeding.of(job.model, job.data.seed)
         self._window = window
         self._clock = clock
-        self._replays = bool(job.replay_bytes)
+        self._replays = job.replay.enabled
         self._ring = Ring(job.replay_bytes, file, spill=spill) if self._replays else None
         if file is not None and not self._replays:
             self._ring = Ring(_NO_LIMIT, file, _SMALL_SEGMENT)

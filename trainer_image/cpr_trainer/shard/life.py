@@ -299,7 +299,7 @@ class Life:
         self.state = ShardState.READY
         cuts = Cuts(loose=not self._job.lockstep)
         progress = Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts)
-        if self._job.replay_bytes:
+        if self._job.replay.enabled:
             progress.catch_up = CatchUp.begun(self.roster.trainers)
         if restored.rebuilt is not None:
             self._service.saved_steps = restored.rebuilt.saved_steps

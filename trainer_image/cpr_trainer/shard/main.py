@@ -115,7 +115,7 @@ class _Shard:
         service = Service(job, home.placement, first.index, arena, self.metrics)
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics, self._page)
-        heeds_claims = job.replay_bytes > 0
+        heeds_claims = job.replay.enabled
         parts = Writer(store, arena, job.snapshots.max_bytes_per_s, self._page.life, heeds_claims=heeds_claims)
         writer = WriterThread(parts, life.post, random.Random())
         chooser = _chooser(job, home, life.post)

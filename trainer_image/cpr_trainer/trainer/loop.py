@@ -110,7 +110,7 @@ class Loop:
         met. Raises StoreError if nothing can be saved.
         """
         patience_s = _SETTLE_S
-        if self._setup.job.replay_bytes:
+        if self._setup.job.replay.enabled:
             patience_s = _REPLAY_STOP_S if self._watch.all_stop else _REPLAY_S
         settled = False
         with suppress(RosterChanged):  # another group or generation needs nothing of this process any more

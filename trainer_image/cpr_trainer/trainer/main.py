@@ -218,7 +218,7 @@ def _slowness(job: JobSpec) -> Problem | None:
 def _spill(environment: Environment, file: KeptFile | None) -> tuple[Spill | None, Problem | None]:
     """Return the room for pushes on disk, if the job has some; or why there is none: then less is kept."""
     size_bytes = environment.job.spill_bytes
-    if not size_bytes or not environment.job.replay_bytes:
+    if not size_bytes or not environment.job.replay.enabled:
         return None, None
     try:
         return Spill(environment.scratch_dir / "pushes", size_bytes, file), None

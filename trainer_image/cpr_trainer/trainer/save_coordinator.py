@@ -78,7 +78,7 @@ class Leading:
 
         A cut that is announced and not reached holds all of that, too.
         """
-        if self._setup.job.replay_bytes and state.reached > 0 and self._schedule.announced <= state.reached:
+        if self._setup.job.replay.enabled and state.reached > 0 and self._schedule.announced <= state.reached:
             self._schedule.hasten()
 
     def save(self, state: DenseState) -> None:

@@ -155,7 +155,7 @@ class Restorer:
 
     def _attempt(self, roster: ShardRoster) -> Outcome:
         started = monotonic()
-        if self.job.replay_bytes:
+        if self.job.replay.enabled:
             # Before the saves are listed: trainers forget what a predecessor commits before this, and nothing after.
             claim(self.store, roster, self.job.job_uid)
         for candidate in candidates(self.store, self.job, roster, self.home.placement):
