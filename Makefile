@@ -14,7 +14,7 @@ VERSION = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproje
 SITE   ?= build/docs
 DIST   ?= dist
 HELM   ?= helm
-PEERS  := laboratory/contenders/.venv
+PEERS  := benchmarks/baselines/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
 # Three rings of tests; docs/testing.md lists the folders of each.
@@ -35,16 +35,16 @@ $(UV): requirements/uv.txt
 	.cache/uv/bin/pip install --quiet --require-hashes -r requirements/uv.txt
 	@touch $@
 
-$(STAMP): $(UV) pyproject.toml laboratory/pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
+$(STAMP): $(UV) pyproject.toml benchmarks/pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r requirements/dev.txt -r requirements/docs.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable laboratory
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable benchmarks
 	@touch $@
 
-peers: env  ## make laboratory/contenders/.venv with what CPRJob's speed is compared with
+peers: env  ## make benchmarks/baselines/.venv with what CPRJob's speed is compared with
 	$(UV) venv --quiet --clear --python $(PYTHON) $(PEERS)
-	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps -r laboratory/contenders/requirements.txt
+	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps -r benchmarks/baselines/requirements.txt
 	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 
 demo: env  ## train a small model here and kill a shard half way
@@ -82,7 +82,7 @@ SOAK_seeds-2 = $(call seeds,5000,7500,10000)
 seeds        = cd tests; ../$(BIN)/python -m simulation.data_plane $(1) $(2) & ../$(BIN)/python -m simulation.data_plane $(2) $(3) && wait $$!
 SOAK_storms  = $(PYTEST) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
 SOAK_storm   = $(MAKE) storm
-SOAK_scale   = $(BIN)/python laboratory/scripts/passes.py && $(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
+SOAK_scale   = $(BIN)/python benchmarks/scripts/passes.py && $(BIN)/python benchmarks/scripts/operator_scale.py --jobs 1000 --foreign 10000
 
 soak: env  ## ring 3: PART=name, one of `make parts`; each takes at most an hour
 	$(if $(filter $(PART),$(PARTS)),,$(error PART is "$(PART)"; give one of: $(PARTS)))
@@ -118,7 +118,7 @@ images:  ## build cprjob-operator:VERSION and cprjob-trainer:VERSION with docker
 
 dist: $(UV)  ## the wheels of cprjob and cprjob-bench and the packaged chart, of this version, in dist/
 	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST)
-	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST) laboratory
+	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST) benchmarks
 	$(HELM) package charts/cprjob --destination $(DIST)
 
 version:  ## print it

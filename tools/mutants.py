@@ -271,7 +271,7 @@ class Copy:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)  # noqa: S603
         made, theirs = folder / ".venv", Path(sys.prefix)
         packages = next(made.glob("lib/python*/site-packages"))
-        places = [folder / "operator", folder / "trainer_image", folder / "laboratory"]
+        places = [folder / "operator", folder / "trainer_image", folder / "benchmarks"]
         places.append(theirs / packages.relative_to(made))
         Path(packages, "copy.pth").write_text("".join(f"{place}\n" for place in places))
         for script in theirs.glob("bin/*"):

@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 #: A pod has so long to answer for its report, and one that others call silent so long: most likely it never answers.
 REPORT_DEADLINE_S, SILENT_DEADLINE_S = 2.0, 0.5
-#: Decisions over so many pods take a few milliseconds (laboratory/scripts/passes.py): no more than handing them over.
+#: Decisions over so many pods take a few milliseconds (benchmarks/scripts/passes.py): no more than handing them over.
 FEW_PODS = 64
 #: The same of so many ranges of lost samples, and of a report of so many bytes.
 FEW_RANGES, SHORT_REPORT = 1024, 16 << 10

@@ -16,7 +16,7 @@ from support.apiserver import binary
 
 ROOT = Path(__file__).parents[2]
 #: The folders of the distributions, and what their pyproject.toml says.
-FOLDERS = (ROOT, ROOT / "laboratory")
+FOLDERS = (ROOT, ROOT / "benchmarks")
 PROJECTS = {folder: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
 VERSION = PROJECTS[ROOT]["project"]["version"]
 REGISTRY = ROOT / "tests" / "cluster" / "registry.py"
@@ -61,7 +61,7 @@ def test_each_wheel_has_every_module_of_its_own_and_no_other(dist: Path, folder:
 
 
 def test_the_bench_asks_for_the_product_of_its_own_version() -> None:
-    assert PROJECTS[ROOT / "laboratory"]["project"]["dependencies"] == [f"cprjob[cli]=={VERSION}"]
+    assert PROJECTS[ROOT / "benchmarks"]["project"]["dependencies"] == [f"cprjob[cli]=={VERSION}"]
 
 
 def test_a_registry_takes_the_chart(dist: Path, tmp_path: Path) -> None:

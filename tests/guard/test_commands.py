@@ -17,7 +17,7 @@ from cpr_operator.cli.report import next_step_here, next_step_there
 from support.pages import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted(path for folder in ("operator", "laboratory") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in ("operator", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 COMMAND: Any = get_command(app)
 #: In code of a page, or behind "`" or a colon in a message.
 MENTION = re.compile(r"(?:^ {4}|[`$(:] ?|\| )(?:kubectl )?cprjob((?: [^`|\n]+)+)", re.MULTILINE)

@@ -51,7 +51,7 @@ def check(words: list[str]) -> None:
             targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
             assert set(rest) <= set(targets), words
         case "pip":
-            found = re.fullmatch(r"install \.\[([\w,]+)\](?: torchx==[\d.]+| \./laboratory)?", " ".join(rest))
+            found = re.fullmatch(r"install \.\[([\w,]+)\](?: torchx==[\d.]+| \./benchmarks)?", " ".join(rest))
             assert found, words
             assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
         case "torchx":

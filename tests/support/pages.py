@@ -16,7 +16,7 @@ DOCUMENTS = [
     *ROOT.glob("*.md"),
     *sorted(ROOT.glob("docs/**/*.md")),
     *ROOT.glob("charts/*/*.md"),
-    *ROOT.glob("laboratory/*.md"),
+    *ROOT.glob("benchmarks/*.md"),
 ]
 #: How the heading of a section ends whose commands need an administrator's rights.
 _ADMINISTRATOR = "(once per cluster)"

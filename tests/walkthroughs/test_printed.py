@@ -38,12 +38,12 @@ def assert_replaced(said: str) -> None:
 def test_get_started_installs_all_that_a_run_with_a_killed_shard_needs(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("operator", "trainer_image", "laboratory", "examples"):
+    for name in ("operator", "trainer_image", "benchmarks", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name)
     with Terminal(tmp_path, environment(tmp_path) | WIDE) as terminal:
         said = terminal.run(printed("docs/get-started.md").text)
         alone = terminal.run("cprjob simulate || true\n")
-        simulated = terminal.run("pip install ./laboratory\ncprjob simulate --runs 10 --json\n")
+        simulated = terminal.run("pip install ./benchmarks\ncprjob simulate --runs 10 --json\n")
     assert "examples/quickstart.yaml: valid" in said
     assert "quickstart: Succeeded" in said
     assert "trained   300,000 of 300,000 samples" in said

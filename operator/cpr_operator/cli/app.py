@@ -24,7 +24,7 @@ from cpr_operator.cli.console import (
     out,
     usage_errors,
 )
-from cpr_operator.cli.groups import data, laboratory, snapshots
+from cpr_operator.cli.groups import bench_commands, data, snapshots
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
 from cpr_operator.cli.models import models
@@ -42,7 +42,7 @@ app.add_typer(jobs)
 app.add_typer(models)
 app.add_typer(data)
 app.add_typer(snapshots)
-for commands in laboratory():
+for commands in bench_commands():
     app.add_typer(commands)
 
 

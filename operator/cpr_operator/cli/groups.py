@@ -148,7 +148,7 @@ GROUP = "cprjob.commands"
 _ANY_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-def laboratory() -> Iterator[typer.Typer]:
+def bench_commands() -> Iterator[typer.Typer]:
     """Yield the apps that are installed; if none is, one whose commands say so."""
     installed = entry_points(group=GROUP)
     yield from (each.load() for each in installed)
@@ -167,5 +167,5 @@ def _say_so(context: typer.Context) -> None:
     with usage_errors():
         raise NeedError(
             f"cprjob {context.info_name} is not installed: pip install cprjob-bench, "
-            "or pip install ./laboratory in a checkout"
+            "or pip install ./benchmarks in a checkout"
         )

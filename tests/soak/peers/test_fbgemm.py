@@ -14,7 +14,7 @@ from cpr_contract.model import SparseOptimizerSpec, state_width
 from cpr_trainer.embedding.optimizers import changes_of
 
 REPOSITORY = Path(__file__).parents[3]
-PEERS_PYTHON = REPOSITORY / "laboratory" / "contenders" / ".venv" / "bin" / "python"
+PEERS_PYTHON = REPOSITORY / "benchmarks" / "baselines" / ".venv" / "bin" / "python"
 pytestmark = [
     pytest.mark.dist,
     pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="FBGEMM is not installed: run `make peers`"),

@@ -1,7 +1,7 @@
 """What snapshots cost and how long a lost shard stays away, on the tests' cluster.
 
-    .venv/bin/python laboratory/scripts/on_cluster.py recovery [--mib 64 512 2048] [--repeats N]
-    .venv/bin/python laboratory/scripts/on_cluster.py overhead [--mib 512] [--mtbf 3600]
+    .venv/bin/python benchmarks/scripts/on_cluster.py recovery [--mib 64 512 2048] [--repeats N]
+    .venv/bin/python benchmarks/scripts/on_cluster.py overhead [--mib 512] [--mtbf 3600]
 
 Needs what `make cluster-up` needs.
 """

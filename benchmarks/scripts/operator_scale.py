@@ -1,4 +1,4 @@
-"""How the operator behaves with many jobs: .venv/bin/python laboratory/scripts/operator_scale.py --jobs 1000.
+"""How the operator behaves with many jobs: .venv/bin/python benchmarks/scripts/operator_scale.py --jobs 1000.
 
     start_s                 from the start of the operator's process to the last of the running
                             jobs looked at (its leader was asked for its report)

@@ -1,6 +1,6 @@
 """False alarms: all members of a node are stopped together, again and again, on a machine that has too much to do.
 
-    .venv/bin/python laboratory/scripts/alarms.py [--stops 100] [--busy 4] [--seed 1]
+    .venv/bin/python benchmarks/scripts/alarms.py [--stops 100] [--busy 4] [--seed 1]
 
 Each stop is longer than a heartbeat may be overdue and shorter than `silenceSeconds`, as a node that is slow and not
 lost. The operator must replace nobody. Prints JSON. Needs what `make cluster-up` needs.

@@ -268,7 +268,7 @@ def _measure_workers(job: JobSpec, folder: Path, environment: Mapping[str, str])
 
 
 def _write(job: JobSpec, file: Path, environment: Mapping[str, str], *role: str) -> None:
-    """Let a role of the laboratory write a file for a job. Raises TrialError."""
+    """Let a role of the benchmarks write a file for a job. Raises TrialError."""
     termination_file, log = file.with_name("termination"), file.with_suffix(".log")
     variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(termination_file)}
     command = (sys.executable, "-m", "cprjob_bench", *role, "--to", str(file))

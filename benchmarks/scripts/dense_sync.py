@@ -1,4 +1,4 @@
-"""The modes of denseSync side by side: laboratory/scripts/dense_sync.py CRITEO_FILE [--seeds N] [--slowed].
+"""The modes of denseSync side by side: benchmarks/scripts/dense_sync.py CRITEO_FILE [--seeds N] [--slowed].
 
 Trains a small model on rows in the Criteo layout with two trainers in each mode, and prints AUC, the mean over the
 seeds of its distance to AllReduce, and how fast trainer 0 took its steps. With `--slowed` trainer 1 stands still half

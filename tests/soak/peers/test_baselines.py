@@ -24,9 +24,9 @@ from support.local_job import small_job
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 REPOSITORY = Path(__file__).parents[3]
-CONTENDERS = REPOSITORY / "laboratory" / "contenders"
-PACKAGES = os.pathsep.join(str(REPOSITORY / folder) for folder in ("trainer_image", "laboratory"))
-PEERS_PYTHON = CONTENDERS / ".venv" / "bin" / "python"
+BASELINES = REPOSITORY / "benchmarks" / "baselines"
+PACKAGES = os.pathsep.join(str(REPOSITORY / folder) for folder in ("trainer_image", "benchmarks"))
+PEERS_PYTHON = BASELINES / ".venv" / "bin" / "python"
 needs_torchrec = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="TorchRec is not installed: run `make peers`")
 
 
@@ -45,7 +45,7 @@ def test_a_peer_ends_where_one_process_does(tmp_path: Path, command: tuple[str |
     python, script, *rest = command
     variables = {SPEC: to_json(job), STEP_TRACE: str(tmp_path / "steps"), "OMP_WAIT_POLICY": "PASSIVE"}
     subprocess.run(
-        [python, CONTENDERS / script, *rest, tmp_path / "end.pt"],
+        [python, BASELINES / script, *rest, tmp_path / "end.pt"],
         env={**os.environ, **variables, "PYTHONPATH": PACKAGES},
         check=True,
     )

@@ -1,4 +1,4 @@
-"""Compares two clients that read data from S3: .venv/bin/python laboratory/scripts/s3_reading.py.
+"""Compares two clients that read data from S3: .venv/bin/python benchmarks/scripts/s3_reading.py.
 
 The trainer's client (one request a stretch, pinned by If-Match) and pyarrow.fs read the same objects of a
 bucket: a text from end to end in blocks of 8 MiB, and a Parquet file by row groups. Only ratios mean something.

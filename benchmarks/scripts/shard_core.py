@@ -1,4 +1,4 @@
-"""What one core of a shard serves, beside what memory and the loopback allow: laboratory/scripts/shard_core.py.
+"""What one core of a shard serves, beside what memory and the loopback allow: benchmarks/scripts/shard_core.py.
 
 A real shard process with one processor answers lookups and takes pushes of real batches as fast as one trainer on
 another processor can send them. Its own processor time per row says how many cores any number of trainers need.

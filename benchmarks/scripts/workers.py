@@ -1,4 +1,4 @@
-"""What workers of a trainer bring (`trainers.workers`): .venv/bin/python laboratory/scripts/workers.py.
+"""What workers of a trainer bring (`trainers.workers`): .venv/bin/python benchmarks/scripts/workers.py.
 
 Computes steps of a preset's network on the same random batches in three ways, in turn: one worker on all cores; as many
 workers as there are cores, which compute parts of each batch side by side and wait for each other (CPRJob's way); and

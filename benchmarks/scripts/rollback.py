@@ -1,4 +1,4 @@
-"""What one lost shard costs, by way of recovery: .venv/bin/python laboratory/scripts/rollback.py [--repeats N].
+"""What one lost shard costs, by way of recovery: .venv/bin/python benchmarks/scripts/rollback.py [--repeats N].
 
 Runs the quickstart job without a failure, with partial and with full recovery, in turn, and prints each way's median
 excess over the run without a failure. Only the ratio of the two means something on a shared machine.

@@ -1,4 +1,4 @@
-"""What other laws would cost: .venv/bin/python laboratory/scripts/laws.py [--runs N] [--dynamic].
+"""What other laws would cost: .venv/bin/python benchmarks/scripts/laws.py [--runs N] [--dynamic].
 
 Each rival chooses the interval in the place of the policy's law, over the same simulated failures and with the same
 promise: a loss that does not fit rolls back. `--dynamic` adds the interval that dynamic programming finds over a grid

@@ -1,4 +1,4 @@
-"""What a pass of the operator takes: .venv/bin/python laboratory/scripts/passes.py [--repeats N] [--json].
+"""What a pass of the operator takes: .venv/bin/python benchmarks/scripts/passes.py [--repeats N] [--json].
 
 Measures the decision of one pass over a job that has lost a shard, all other members of which report: CPU time of one
 core, without the API server and the polls. Prints the median of the repeats for each size, shards x trainers.

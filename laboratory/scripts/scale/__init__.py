@@ -1,1 +1,0 @@
-"""What `laboratory/scripts/operator_scale.py` measures the operator against: a control plane, kubelets, reports."""
