@@ -32,11 +32,11 @@ from datetime import UTC, datetime
 
 from kubernetes.aio.config import ConfigException
 
+from cpr_operator.candidate import Candidate, StuckError
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.configuration import Configuration, ConfigurationError, set_up_logs
 from cpr_operator.election import ClusterLeases, Elector, new_identity
 from cpr_operator.http_server import serve
-from cpr_operator.leader import Candidate, StuckError
 from cpr_operator.metrics import Metrics
 
 logger = logging.getLogger("cpr_operator")

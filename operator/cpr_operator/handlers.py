@@ -1,4 +1,4 @@
-"""kopf's handlers. Its events only wake workers, whose passes read the state from the API server.
+"""kopf's handlers. Its events only wake jobs in the queue, whose passes read the state from the API server.
 
 Only raw event handlers are used, so kopf writes neither annotations nor finalizers, and keeps no state of its own.
 """
@@ -15,27 +15,27 @@ from cpr_contract import env
 from cpr_operator.api.spec import GROUP, PLURAL, VERSION
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.views import PodView, pod_view
-from cpr_operator.cluster.watched import Watched
+from cpr_operator.cluster.watch_cache import WatchCache
 from cpr_operator.desired import workload
 from cpr_operator.metrics import Metrics
+from cpr_operator.queue import DEBOUNCE_S, ReconcileQueue
 from cpr_operator.reconcile.queue import awaits_release
-from cpr_operator.worker import DEBOUNCE_S, Workers
 
 #: Phases of jobs whose first pass after the operator's start must not wait.
 URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})
 
 
 def make_registry(
-    workers: Workers,
+    queue: ReconcileQueue,
     metrics: Metrics,
-    watched: Watched,
-    saw: Callable[[str, str, PodView], None],
-    trains: Callable[[str, str], None],
+    watched: WatchCache,
+    on_pod_event: Callable[[str, str, PodView], None],
+    on_running: Callable[[str, str], None],
 ) -> kopf.OperatorRegistry:
     """The operator's handlers. An event that says nothing new, such as that of an own write, needs no pass.
 
-    `saw` is called with each pod that has changed, because an ended pod may be gone by the next pass.
-    `trains` is called with each listed job that trains.
+    `on_pod_event` is called with each pod that has changed, because an ended pod may be gone by the next pass.
+    `on_running` is called with each listed job that trains.
     """
     registry = kopf.OperatorRegistry()
 
@@ -46,15 +46,15 @@ def make_registry(
         if type == "DELETED":
             watched.forget(namespace, name)
             metrics.forget(namespace, name)
-            workers.wake(namespace, name)
+            queue.wake(namespace, name)
             return
-        news, status = watched.saw_job(body), read_status(body.get("status", {}))
+        news, status = watched.on_job_event(body), read_status(body.get("status", {}))
         if type is None:
             if status is not None and status.phase == "Running":
-                trains(namespace, name)
-            workers.schedule(namespace, name, urgent=status is not None and status.phase in URGENT)
+                on_running(namespace, name)
+            queue.schedule(namespace, name, urgent=status is not None and status.phase in URGENT)
         elif news:
-            workers.wake(namespace, name)
+            queue.wake(namespace, name)
         if status is not None:
             metrics.observe_status(namespace, name, status)
 
@@ -63,24 +63,24 @@ def make_registry(
         body = event["object"]
         namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
         pod = pod_view(body)
-        news = watched.saw_pod(namespace, name, pod, gone=type == "DELETED")
+        news = watched.on_pod_event(namespace, name, pod, gone=type == "DELETED")
         # A first pass that is yet to come finds what was listed before it.
-        if news and (type is not None or workers.started(namespace, name)):
-            saw(namespace, name, pod)
+        if news and (type is not None or queue.started(namespace, name)):
+            on_pod_event(namespace, name, pod)
             # A loss stops training, so it is handled at once; other events can share a pass.
-            workers.wake(namespace, name, 0.0 if type == "DELETED" or pod.ended else DEBOUNCE_S)
+            queue.wake(namespace, name, 0.0 if type == "DELETED" or pod.ended else DEBOUNCE_S)
 
     @kopf.on.cleanup(registry=registry)
     async def stop(**_: Any) -> None:
-        await workers.close()
+        await queue.close()
 
     return registry
 
 
-def watch_workloads(registry: kopf.OperatorRegistry, workers: Workers, releases: Workers) -> None:
+def watch_workloads(registry: kopf.OperatorRegistry, queue: ReconcileQueue, releases: ReconcileQueue) -> None:
     """Add a handler that wakes a job when Kueue says something of its Workload.
 
-    `releases` are the workers of Workloads that wait for the job's pods to end (`queueing.QuotaRelease`).
+    `releases` queues Workloads that wait for the job's pods to end (`controller.quota.QuotaRelease`).
     """
     own = {env.LABEL_JOB: kopf.PRESENT}
 
@@ -89,8 +89,8 @@ def watch_workloads(registry: kopf.OperatorRegistry, workers: Workers, releases:
         body = event["object"]
         meta = body["metadata"]
         namespace, name = _key(meta, meta["labels"][env.LABEL_JOB])
-        if workers.started(namespace, name):
-            workers.wake(namespace, name, DEBOUNCE_S)
+        if queue.started(namespace, name):
+            queue.wake(namespace, name, DEBOUNCE_S)
         if type != "DELETED" and awaits_release(body):
             releases.wake(namespace, str(meta["name"]))
 

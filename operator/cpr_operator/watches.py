@@ -18,7 +18,7 @@ import orjson
 
 from cpr_contract import env
 from cpr_operator.api.spec import API_VERSION, PLURAL
-from cpr_operator.cluster.watched import Kind
+from cpr_operator.cluster.watch_cache import Kind
 from cpr_operator.desired import workload
 
 logger = logging.getLogger(__name__)

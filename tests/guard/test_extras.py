@@ -65,7 +65,7 @@ def run_alone(extra: str, folder: Path, *command: str) -> str:
     [
         (
             "operator",
-            ("-c", "import cpr_operator.leader, cprjob; print(cprjob.Client)"),
+            ("-c", "import cpr_operator.candidate, cprjob; print(cprjob.Client)"),
             "Client",
         ),
         ("cli", ("-c", SCRIPT, "cprjob", "plan", EXAMPLE), "a save every"),

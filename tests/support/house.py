@@ -7,7 +7,7 @@ from typing import Any
 
 from cpr_operator.api.status import Status
 from cpr_operator.controller import Controller
-from cpr_operator.reconcile import Hold, Timing
+from cpr_operator.reconcile import AdmissionGate, Timing
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 
@@ -18,23 +18,23 @@ class House:
     def __init__(
         self,
         job: dict[str, Any] | None = None,
-        hold: Hold | None = None,
+        admission_gate: AdmissionGate | None = None,
         total: int = 2000,
         cluster: SimulatedCluster | None = None,
     ) -> None:
         self.cluster = cluster or SimulatedCluster(total)
         self.cluster.add_job("job", job or spec())
         timing = Timing(running_s=15, changing_s=1, progress_s=15)
-        self.hold, self.gone = hold, list[str]()
+        self.gate, self.gone = admission_gate, list[str]()
 
-        async def held() -> Hold | None:
-            return self.hold
+        async def gate() -> AdmissionGate | None:
+            return self.gate
 
         self.controller = Controller(
             self.cluster,
             lambda: self.cluster.now,
-            hold=held,
-            gone=lambda _, name: self.gone.append(name),
+            admission_gate=gate,
+            on_deleted=lambda _, name: self.gone.append(name),
             timing=timing,
             rng=random.Random(1),
         )

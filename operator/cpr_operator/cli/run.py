@@ -34,8 +34,8 @@ from cpr_operator.cli.watch import Watch
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller import Controller
+from cpr_operator.queue import ReconcileQueue
 from cpr_operator.reconcile import Timing
-from cpr_operator.worker import Workers
 
 # The operator's own controller over processes of this machine, for as long as a command lasts.
 
@@ -71,20 +71,20 @@ async def open_cluster(workdir: Path, environment: Mapping[str, str]) -> AsyncIt
 async def operating(cluster: LocalCluster, job: JobView, timing: Timing = TIMING) -> AsyncIterator[None]:
     """Run the operator's passes for the job while the context lasts."""
     controller = Controller(cluster, time.time, timing=timing)
-    workers = Workers(controller.run_pass, random.Random())
+    queue = ReconcileQueue(controller.run_pass, random.Random())
     ended = False
 
     def wake() -> None:
-        if not ended:  # pods still end after the workers are closed
-            workers.wake(job.namespace, job.name, DEBOUNCE_S)
+        if not ended:  # pods still end after the queue is closed
+            queue.wake(job.namespace, job.name, DEBOUNCE_S)
 
     cluster.subscribe(wake)
-    workers.wake(job.namespace, job.name)
+    queue.wake(job.namespace, job.name)
     try:
         yield
     finally:
         ended = True
-        await workers.close()
+        await queue.close()
 
 
 RUNS = Path("cprjob-runs")

@@ -28,7 +28,7 @@ from cpr_operator.cluster.protocol import (
     TerminatingError,
     UnavailableError,
 )
-from cpr_operator.cluster.rate import Ration
+from cpr_operator.cluster.rate_limiter import RateLimiter
 
 # Converts an API server's refusal (HTTP code and Status object) to an error of the protocol.
 
@@ -116,8 +116,8 @@ class ApiServer:
         self, configuration: kubernetes_client.Configuration, may_write: Callable[[], None] = lambda: None
     ) -> None:
         self._client = kubernetes_client.ApiClient(configuration)
-        self._reads = Ration(READS_PER_S, AT_ONCE, time.monotonic)
-        self._writes = Ration(WRITES_PER_S, AT_ONCE, time.monotonic)
+        self._reads = RateLimiter(READS_PER_S, AT_ONCE, time.monotonic)
+        self._writes = RateLimiter(WRITES_PER_S, AT_ONCE, time.monotonic)
         self._may_write = may_write
         self._priority = Priority.BEGIN
 

@@ -24,7 +24,7 @@ from cpr_operator.cluster.protocol import (
     UnavailableError,
 )
 from cpr_operator.cluster.views import JobView, PodView, PodWarning, epoch, job_view, pod_view
-from cpr_operator.cluster.watched import Watched
+from cpr_operator.cluster.watch_cache import WatchCache
 
 FIELD_MANAGER = "cprjob-operator"
 CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{env.GROUP}"
@@ -59,7 +59,7 @@ class KubernetesCluster:
         self,
         server: ApiServer,
         clock: Callable[[], float],
-        watched: Watched | None = None,
+        watched: WatchCache | None = None,
         reports: ReportFetcher | None = None,
     ) -> None:
         self._server = server

@@ -25,7 +25,7 @@ from cpr_contract.address import page_url
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import ROSTER_PAGE, ROSTER_SIGNATURE
 from cpr_operator.cluster.protocol import Priority
-from cpr_operator.cluster.rate import Ration
+from cpr_operator.cluster.rate_limiter import RateLimiter
 from cpr_operator.cluster.views import PodView
 
 # Decides how long to pause polls of pods that did not answer in time.
@@ -222,10 +222,10 @@ def _url(pod: PodView, page: str) -> str:
 
 
 class _Lane:
-    """So many at once, so many of one job, and of a namespace what a `Ration` lets it hold."""
+    """So many at once, so many of one job, and of a namespace what a `RateLimiter` lets it hold."""
 
     def __init__(self, at_once: int, of_job: int, clock: Callable[[], float]) -> None:
-        self._all = Ration(math.inf, at_once, clock)
+        self._all = RateLimiter(math.inf, at_once, clock)
         self._of_job = of_job
         self._jobs: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 

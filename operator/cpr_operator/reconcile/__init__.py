@@ -4,11 +4,11 @@ from cpr_operator.reconcile.lifecycle import refuse_pods
 from cpr_operator.reconcile.observe import first_round, missed_by_peers, second_round, suspects
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.spare_pods import spare_is_needed
-from cpr_operator.reconcile.types import EventReason, Hold, Job, Outcome, PassInput, Report, Timing
+from cpr_operator.reconcile.types import AdmissionGate, EventReason, Job, Outcome, PassInput, Report, Timing
 
 __all__ = [
+    "AdmissionGate",
     "EventReason",
-    "Hold",
     "Job",
     "Outcome",
     "PassInput",

@@ -151,7 +151,7 @@ def outcome(state: ReconcileState) -> Outcome:
         creates=tuple(creates(observed, status)) if active else (),
         deletes=tuple(deletes(observed, status)) if state.deletes is None else state.deletes,
         rosters=tuple(rosters(observed, status)) if active or status.phase == "Suspending" else (),
-        guarded=active,
+        needs_prerequisites=active,
         events=(*state.events, *plan_news(state.before, status)),
         # A member is about to be called silent, and training stands still until it is replaced.
         wake_after_s=observed.timing.changing_s / 2 if stalled else _wake_after(state.to(status)),

@@ -40,11 +40,11 @@ from cpr_operator.reconcile.origin import AWAITED, Chosen
 from cpr_operator.reconcile.plan import planned
 from cpr_operator.reconcile.results import final_anchor, result_of, with_termination_message
 from cpr_operator.reconcile.types import (
+    AdmissionGate,
     Alive,
     Done,
     EventReason,
     Fact,
-    Hold,
     Lost,
     Outcome,
     PassInput,
@@ -326,9 +326,9 @@ def await_anchor(observed: PassInput, message: str) -> Outcome:
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
-def hold_back(observed: PassInput, hold: Hold) -> Outcome:
+def stop_at_gate(observed: PassInput, admission_gate: AdmissionGate) -> Outcome:
     """No new job may start."""
-    why = ConditionUpdate("CRDOutdated", hold.status, hold.reason, hold.message)
+    why = ConditionUpdate("CRDOutdated", admission_gate.status, admission_gate.reason, admission_gate.message)
     return outcome(set_conditions(ReconcileState(observed, observed.before), why))
 
 
@@ -339,4 +339,4 @@ def leave_alone(observed: PassInput) -> Outcome:
         ReconcileState(observed, observed.before), ConditionUpdate("PodsReady", "Unknown", "ContractNotSpoken", words)
     )
     status = state.status.evolve(observed_generation=observed.job.spec_generation)
-    return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=observed.timing.running_s)
+    return Outcome(status, needs_prerequisites=status.phase != "Suspending", wake_after_s=observed.timing.running_s)

@@ -159,7 +159,7 @@ def _gone(observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Ma
     return gone if working - ending <= overdue else ()
 
 
-def ends_untold(observed: PassInput) -> frozenset[str]:
+def unreported_ends(observed: PassInput) -> frozenset[str]:
     """The uids of trainers that are silent, and whose last step every shard that answers has applied.
 
     They have most likely ended. Their kubelets tell of it a moment later, unless the node is lost: after an outage of
@@ -256,7 +256,7 @@ def first_round(observed: PassInput) -> tuple[PodView, ...]:
         return ()
     members = observed.before.members
     wanted = [m for m in members if not is_settled(m) or _leads(observed, m) or _saves_late(status, m)]
-    return (*_pods(observed, members if observed.unheard else wanted), *_answering(waiting(observed)))
+    return (*_pods(observed, members if observed.leader_unresponsive else wanted), *_answering(waiting(observed)))
 
 
 def second_round(observed: PassInput) -> tuple[PodView, ...]:

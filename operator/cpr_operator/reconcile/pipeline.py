@@ -24,11 +24,11 @@ from cpr_operator.reconcile.lifecycle import (
     await_anchor,
     clean_up,
     complete,
-    hold_back,
     leave_alone,
     refuse_pods,
     settle_phase,
     start,
+    stop_at_gate,
 )
 from cpr_operator.reconcile.lives import tell_lives
 from cpr_operator.reconcile.observe import begin
@@ -141,8 +141,8 @@ def _held_up(observed: PassInput) -> Outcome | None:
         return refuse_pods(observed, "TemplateRefused", words)
     if before.start_time is not None:
         return outcome(ReconcileState(observed, before)) if waits_to_resume(observed) else None
-    if observed.hold is not None:
-        return hold_back(observed, observed.hold)
+    if observed.admission_gate is not None:
+        return stop_at_gate(observed, observed.admission_gate)
     match origin_of(job, observed.ancestors):
         case Chosen():
             return None

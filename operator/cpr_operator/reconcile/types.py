@@ -83,7 +83,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class AdmissionGate:
     """Why no new job may start: status, reason and message of the condition CRDOutdated."""
 
     status: Literal["True", "Unknown"]
@@ -98,10 +98,10 @@ class PassInput:
     `pods` are the job's own, including those that are gone but whose end was seen. `reports` are by
     pod uid, and are fetched after the pods were listed. `lost_node` is a node whose members'
     heartbeats are overdue and on which no pod's kernel answers, empty if there is none. `refusals`
-    are by pod name: the server's words about a create that certainly did not happen. `hold` says
+    are by pod name: the server's words about a create that certainly did not happen. `admission_gate` says
     why new jobs are not started. Of a job that is being deleted `kept_anchors` are the keys of
     anchors that others restore from, and `terminating` says that nothing can be created in its
-    namespace. `unheard` says that the leader did not answer in the pass before. `watched_s` is how
+    namespace. `leader_unresponsive` says that the leader did not answer in the pass before. `watched_s` is how
     long this operator has been there without a gap, as far as the job could tell. `key_digest` is
     what a new handshake key would be called, and `key_lost` says that the Secret of the present one
     is gone. `restriction` is what pod templates may say; None: anything. `ancestors` are the jobs
@@ -118,10 +118,10 @@ class PassInput:
     now: float
     lost_node: str = ""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    hold: Hold | None = None
+    admission_gate: AdmissionGate | None = None
     kept_anchors: tuple[str, ...] = ()
     terminating: bool = False
-    unheard: bool = False
+    leader_unresponsive: bool = False
     watched_s: float = 0.0
     key_digest: str = ""
     key_lost: bool = False
@@ -230,16 +230,16 @@ WorkloadChange = CreateWorkload | DeleteWorkload | WorkloadStatus
 class Outcome:
     """What a pass wants, in the order in which it is done: status first, events last.
 
-    `guarded`: the objects around the pods are to be there; they are not before and after. `release`: what holds a job
-    that is being deleted goes, last of all. `stalled`: training stands still, and the job is about to recover.
-    `workload`: what becomes of the job's place in its queue.
+    `needs_prerequisites`: the objects that pods need must exist; before and after they do not. `release`: remove the
+    finalizer of a job that is being deleted, last of all. `stalled`: training stands still, and the job is about to
+    recover. `workload`: the change of the job's Workload.
     """
 
     status: Status
     creates: tuple[Manifest, ...] = ()
     deletes: tuple[PodDelete, ...] = ()
     rosters: tuple[PodPatch, ...] = ()
-    guarded: bool = False
+    needs_prerequisites: bool = False
     events: tuple[Event, ...] = ()
     wake_after_s: float | None = None
     delete_job: bool = False

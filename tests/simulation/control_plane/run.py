@@ -13,10 +13,11 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
-from cpr_operator.controller import Controller, read_report
+from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import read_report
+from cpr_operator.controller.quota import QuotaRelease
+from cpr_operator.controller.reader import job_of
 from cpr_operator.desired.workload import QUEUE_LABEL
-from cpr_operator.queueing import QuotaRelease
-from cpr_operator.reading import job_of
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.queue import holds_quota, spares_in, uses_quota
@@ -185,7 +186,7 @@ class Simulation:
         return self.cluster.now + self.skew_s
 
     def _pod_changed(self, job: str, pod: Any) -> None:
-        self.controller.saw("default", job, pod)
+        self.controller.on_pod_event("default", job, pod)
         self.due = min(self.due, self.cluster.now + TICK_S)
 
     def _check(self) -> None:

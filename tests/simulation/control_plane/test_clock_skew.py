@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.memory import Memory
+from cpr_operator.controller.cache import JobCache
 from simulation.control_plane.failpoints import drain, lose_node, skew_clock
 from simulation.control_plane.kueue import no_workload
 from simulation.control_plane.run import RunResult, Simulation
@@ -51,10 +51,10 @@ async def test_startup_deadline_counts_from_when_the_operator_saw_the_pod(skew_s
 
 
 async def test_planted_comparison_of_both_clocks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def own_pods(_memory: Memory, view: JobView, listed: tuple[PodView, ...], _now: float) -> tuple[PodView, ...]:
+    def own_pods(_memory: JobCache, view: JobView, listed: tuple[PodView, ...], _now: float) -> tuple[PodView, ...]:
         return tuple(pod for pod in listed if pod.owner_uid == view.uid)
 
-    monkeypatch.setattr(Memory, "own_pods", own_pods)
+    monkeypatch.setattr(JobCache, "own_pods", own_pods)
     with pytest.raises(AssertionError, match="two incarnations of shard 1 serve"):
         await Simulation(scenario("a shard is drained after the API server's clock jumped back")).run()
 

@@ -18,7 +18,7 @@ SMALL = f"{EXAMPLE} --set data.samples=20000"
 DRYRUN = f"torchx run -s cprjob --dryrun cprjob.dlrm --job {EXAMPLE} --shards 4"
 #: Commands by extra, and words that they print.
 RUNS = {
-    "operator": ("python -c 'import cpr_operator.leader, cprjob; print(cprjob.Client)'", "Client"),
+    "operator": ("python -c 'import cpr_operator.candidate, cprjob; print(cprjob.Client)'", "Client"),
     "trainer": ("python -m cpr_trainer trainer || true", "The operator or `cprjob run` sets the environment"),
     "cli": (f"cprjob validate {EXAMPLE}\ncprjob plan {EXAMPLE}", f"{EXAMPLE}: valid"),
     "report": (f"cprjob report {EXAMPLE} --html page.html", "wrote page.html"),

@@ -12,8 +12,8 @@ from cpr_operator.api.model import EXACT
 from cpr_operator.api.status import Anchor, Counters, Fork, Runtime, Shard, Status, Trainer
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from cpr_operator.cluster.views import JobView
+from cpr_operator.controller.reader import job_of
 from cpr_operator.desired.rosters import Rosters
-from cpr_operator.reading import job_of
 from support.documents import edited
 from support.limits import largest
 

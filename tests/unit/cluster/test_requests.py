@@ -16,7 +16,7 @@ from cpr_operator.cluster.api_server import AT_ONCE, WRITES_PER_S, ApiServer
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.protocol import BusyError, ConflictError, Priority
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
-from cpr_operator.cluster.watched import KEPT_S, Watched
+from cpr_operator.cluster.watch_cache import KEPT_S, WatchCache
 from cpr_operator.election import ClusterLeases
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -48,18 +48,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def watched(clock: Clock) -> Watched:
-    return Watched(clock)
+def watched(clock: Clock) -> WatchCache:
+    return WatchCache(clock)
 
 
 @pytest.fixture
-async def cluster(asked: list[web.Request], watched: Watched) -> AsyncIterator[KubernetesCluster]:
+async def cluster(asked: list[web.Request], watched: WatchCache) -> AsyncIterator[KubernetesCluster]:
     async def answer(request: web.Request) -> web.Response:
         asked.append(request)
         if "changes-meanwhile" in request.path:
-            watched.saw_pod("changes-meanwhile", "job", POD, gone=True)
-            watched.saw_pod("changes-meanwhile", "job", OTHER, gone=False)
-            watched.saw_job(version(str(len(asked)), namespace="changes-meanwhile"))
+            watched.on_pod_event("changes-meanwhile", "job", POD, gone=True)
+            watched.on_pod_event("changes-meanwhile", "job", OTHER, gone=False)
+            watched.on_job_event(version(str(len(asked)), namespace="changes-meanwhile"))
         if "outdated" in request.path:
             return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
         return web.json_response(OBJECT)
@@ -99,7 +99,7 @@ async def test_a_list_is_of_the_present_unless_a_cached_one_will_do(
 
 
 async def test_a_list_serves_again_until_the_watch_lists_anew_or_minutes_have_passed(
-    cluster: KubernetesCluster, asked: list[web.Request], watched: Watched, clock: Clock
+    cluster: KubernetesCluster, asked: list[web.Request], watched: WatchCache, clock: Clock
 ) -> None:
     async def requests(namespace: str = "n") -> int:
         before = len(asked)
@@ -108,7 +108,7 @@ async def test_a_list_serves_again_until_the_watch_lists_anew_or_minutes_have_pa
 
     await cluster.list_pods(JOB)
     assert await requests() == 0
-    watched.saw_pod("n", "job", POD, gone=False)
+    watched.on_pod_event("n", "job", POD, gone=False)
     assert await requests() == 0
     watched.listed("pods", "another")
     assert await requests() == 0
@@ -121,7 +121,7 @@ async def test_a_list_serves_again_until_the_watch_lists_anew_or_minutes_have_pa
 
 
 async def test_a_job_serves_again_in_the_version_that_a_watch_showed_or_the_server_answered(
-    cluster: KubernetesCluster, asked: list[web.Request], watched: Watched, clock: Clock
+    cluster: KubernetesCluster, asked: list[web.Request], watched: WatchCache, clock: Clock
 ) -> None:
     async def requests(namespace: str = "n") -> int:
         before = len(asked)
@@ -129,12 +129,12 @@ async def test_a_job_serves_again_in_the_version_that_a_watch_showed_or_the_serv
         return len(asked) - before
 
     assert [await requests(), await requests()] == [1, 0]
-    assert not watched.saw_job(version("8"))
-    assert watched.saw_job(version("9"))
+    assert not watched.on_job_event(version("8"))
+    assert watched.on_job_event(version("9"))
     assert (await cluster.get_job("n", "job", cached=True)).resource_version == "9"
     await cluster.write_status(JOB, {})
     assert (await cluster.get_job("n", "job", cached=True)).resource_version == "8"
-    assert not watched.saw_job(version("8"))
+    assert not watched.on_job_event(version("8"))
     await cluster.get_job("n", "job")
     assert len(asked) == 3
     clock.now += KEPT_S
@@ -146,19 +146,19 @@ async def test_a_job_serves_again_in_the_version_that_a_watch_showed_or_the_serv
 
 
 async def test_an_answer_is_not_kept_over_what_a_watch_showed_meanwhile(
-    cluster: KubernetesCluster, watched: Watched
+    cluster: KubernetesCluster, watched: WatchCache
 ) -> None:
     answer = await cluster.get_job("changes-meanwhile", "job")
     kept = await cluster.get_job("changes-meanwhile", "job", cached=True)
     assert (answer.resource_version, kept.resource_version) == ("8", "1")
-    watched.saw_pod("changes-meanwhile", "job", POD, gone=False)
+    watched.on_pod_event("changes-meanwhile", "job", POD, gone=False)
     job = replace(JOB, namespace="changes-meanwhile")
     assert await cluster.list_pods(job) == ()
     assert await cluster.list_pods(job, cached=True) == (OTHER,)
 
 
-async def test_a_job_is_read_again_after_a_conflict(cluster: KubernetesCluster, watched: Watched) -> None:
-    watched.saw_job(version("7", namespace="outdated"))
+async def test_a_job_is_read_again_after_a_conflict(cluster: KubernetesCluster, watched: WatchCache) -> None:
+    watched.on_job_event(version("7", namespace="outdated"))
     job = await cluster.get_job("outdated", "job", cached=True)
     with pytest.raises(ConflictError):
         await cluster.write_status(job, {})
@@ -183,7 +183,7 @@ async def test_newest_warning_of_a_pod_is_the_one_that_happened_last() -> None:
         return web.json_response({"metadata": {}, "items": listed})
 
     async with serving(answer) as configuration:
-        cluster = KubernetesCluster(ApiServer(configuration), lambda: 0.0, Watched(lambda: 0.0))
+        cluster = KubernetesCluster(ApiServer(configuration), lambda: 0.0, WatchCache(lambda: 0.0))
         pod = replace(POD, namespace="n")
         assert await cluster.newest_warning(pod) == PodWarning("Repeated", "what Repeated says")
         assert asked[0].path == "/api/v1/namespaces/n/events"

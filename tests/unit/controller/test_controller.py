@@ -13,8 +13,8 @@ from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import Controller
-from cpr_operator.guarding import InstalledCrd
-from cpr_operator.reconcile import Hold
+from cpr_operator.controller.prerequisites import InstalledCrd
+from cpr_operator.reconcile import AdmissionGate
 from simulation.control_plane.workload import spec
 from support.house import House
 
@@ -110,14 +110,14 @@ async def test_a_wrong_spec_gets_a_condition_and_no_pods_until_it_is_mended(
 
 
 async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes_on() -> None:
-    house = House(hold=Hold("True", "SchemaDiffers", "the CRD is old: upgrade it"))
+    house = House(admission_gate=AdmissionGate("True", "SchemaDiffers", "the CRD is old: upgrade it"))
     await house.go(3)
     assert house.condition("CRDOutdated") == ("True", "SchemaDiffers", "the CRD is old: upgrade it")
     assert house.cluster.pods == {}
-    house.hold = None
+    house.gate = None
     await house.go(8)
     assert (house.status.phase, house.condition("CRDOutdated")[0]) == ("Running", "False")
-    house.hold = Hold("True", "SchemaDiffers", "the CRD is old again")
+    house.gate = AdmissionGate("True", "SchemaDiffers", "the CRD is old again")
     await house.go(60)
     assert house.status.phase == "Succeeded"
 
@@ -136,7 +136,7 @@ async def test_a_crd_that_could_not_be_read_holds_a_job_only_until_it_is_read() 
         return answer
 
     installed = InstalledCrd(read, lambda: now)
-    house.controller = Controller(house.cluster, lambda: house.cluster.now, hold=installed.hold)
+    house.controller = Controller(house.cluster, lambda: house.cluster.now, admission_gate=installed.admission_gate)
     await house.go(3)
     state, reason, message = house.condition("CRDOutdated")
     assert (state, reason) == ("Unknown", "Unknown")

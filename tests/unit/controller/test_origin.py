@@ -8,8 +8,8 @@ from typing import Any
 
 from cpr_contract.codec import unpack
 from cpr_operator.api.status import Ancestor, Status
-from cpr_operator.finalizer import kept_for_others
-from cpr_operator.reading import job_of
+from cpr_operator.controller.finalizer import kept_for_others
+from cpr_operator.controller.reader import job_of
 from cpr_operator.reconcile.origin import origin_in
 from simulation.control_plane.workload import spec
 from support.house import House

@@ -11,9 +11,10 @@ import pytest
 
 from cpr_operator.cluster.protocol import BusyError, ConflictError, PodPatch, Priority, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.controller import AGAIN_S, BUSY_S, Controller
+from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import AGAIN_S, BUSY_S
+from cpr_operator.controller.roster_delivery import AT_ONCE
 from cpr_operator.reconcile import Timing
-from cpr_operator.roster_delivery import AT_ONCE
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 from support.house import House
@@ -87,7 +88,7 @@ class Trains(House):
         return await self.cluster.list_pods(self.cluster.jobs["default", "job"])
 
     def saw(self, name: str) -> None:
-        self.controller.saw("default", "job", self.cluster.pods[name].view())
+        self.controller.on_pod_event("default", "job", self.cluster.pods[name].view())
 
 
 @pytest.fixture
@@ -202,13 +203,13 @@ async def test_another_operator_goes_on_as_the_one_before(house: Trains) -> None
     house.cluster.cached.clear()
     house.cluster.calls.clear()
     house.restart()
-    house.controller.trains("default", "job")
+    house.controller.on_running("default", "job")
     await house.go()
     assert (house.cluster.cached, house.cluster.calls, house.status) == ([True], [], written)
     await house.go(dt=20)
     assert "write_status" in house.cluster.calls
     house.restart()
-    house.controller.trains("default", "job")
+    house.controller.on_running("default", "job")
     house.cluster.kill("shard", 1)
     await house.go(2)
     assert house.status.phase == "Recovering", "the first look finds a lost pod"
@@ -219,7 +220,7 @@ async def test_second_looks_at_many_jobs_do_not_come_together_as_the_first_ones_
         house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0), rng=random.Random(1)
     )
     for name in ("job", *(f"other-{index}" for index in range(999))):
-        house.controller.trains("default", name)
+        house.controller.on_running("default", name)
     first, second = await house.go(), await house.go()
     assert first is not None
     assert 5.0 < first < 39.0

@@ -9,8 +9,8 @@ import pytest
 from cpr_operator.api.status import Runtime, Status
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from cpr_operator.cluster.views import JobView
+from cpr_operator.controller.reader import job_of
 from cpr_operator.desired.advice import warnings
-from cpr_operator.reading import job_of
 from support.documents import edited
 
 SELECTOR = {"matchExpressions": [{"key": "replica-type", "operator": "In", "values": ["worker"]}]}

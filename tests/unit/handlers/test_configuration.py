@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.cluster.watched import Watched
+from cpr_operator.cluster.watch_cache import WatchCache
 from cpr_operator.configuration import Configuration, ConfigurationError
 from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.template import Restriction
 from cpr_operator.handlers import make_registry, read_status
 from cpr_operator.metrics import Metrics
+from cpr_operator.queue import ReconcileQueue
 from cpr_operator.watches import make_settings
-from cpr_operator.worker import Workers
 
 PEER = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
 READ: list[tuple[dict[str, str], dict[str, Any]]] = [
@@ -64,7 +64,11 @@ async def test_only_raw_events_are_handled() -> None:
     async def run_pass(namespace: str, name: str) -> None: ...
 
     registry = make_registry(
-        Workers(run_pass, random.Random()), Metrics(), Watched(time.monotonic), lambda *_: None, lambda *_: None
+        ReconcileQueue(run_pass, random.Random()),
+        Metrics(),
+        WatchCache(time.monotonic),
+        lambda *_: None,
+        lambda *_: None,
     )
     assert len(registry._watching.get_all_handlers()) == 2
     for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):

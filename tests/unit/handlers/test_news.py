@@ -8,11 +8,11 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.cluster.views import PodView
-from cpr_operator.cluster.watched import Watched
+from cpr_operator.cluster.watch_cache import WatchCache
 from cpr_operator.desired.workload import QUOTA_FINALIZER
 from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
-from cpr_operator.worker import DEBOUNCE_S, Workers
+from cpr_operator.queue import DEBOUNCE_S, ReconcileQueue
 from simulation.control_plane.clock import in_virtual_time, now
 
 
@@ -20,14 +20,14 @@ class Watches:
     """The handlers, what woke passes over the job, and which pods the controller was told of."""
 
     def __init__(self) -> None:
-        self.watched = Watched(now)
+        self.watched = WatchCache(now)
         self.passes = 0
         self.saw: list[str] = []
-        self.workers = Workers(self._pass, random.Random(1))
-        registry = make_registry(self.workers, Metrics(), self.watched, self._saw, lambda *_: None)
+        self.queue = ReconcileQueue(self._pass, random.Random(1))
+        registry = make_registry(self.queue, Metrics(), self.watched, self._saw, lambda *_: None)
         self.releases: list[str] = []
-        self.releasing = Workers(self._release, random.Random(1))
-        watch_workloads(registry, self.workers, self.releasing)
+        self.releasing = ReconcileQueue(self._release, random.Random(1))
+        watch_workloads(registry, self.queue, self.releasing)
         self._handlers: dict[str, Any] = {str(each.id): each.fn for each in registry._watching.get_all_handlers()}
 
     async def _pass(self, namespace: str, name: str) -> float:

@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cpr_operator import http_server
 from cpr_operator.api.status import Budget, Condition, FailureRecord, Overhead, Plan, Progress, Shard, Status
+from cpr_operator.candidate import visit_known
 from cpr_operator.http_server import serve
-from cpr_operator.leader import visit_known
 from cpr_operator.metrics import Metrics
-from cpr_operator.worker import Workers
+from cpr_operator.queue import ReconcileQueue
 
 
 def failure(index: int, recovery_s: float | None = None) -> FailureRecord:
@@ -160,9 +160,9 @@ async def test_jobs_that_vanished_unseen_are_visited_when_jobs_are_listed_anew()
         metrics.forget(namespace, name)  # as a pass does that does not find its job
         gone.set()
 
-    workers = Workers(run_pass, random.Random(1))
-    visit_known(metrics, workers)
+    queue = ReconcileQueue(run_pass, random.Random(1))
+    visit_known(metrics, queue)
     await gone.wait()
     assert metrics.jobs() == ()
     assert 'cprjob="old"' not in metrics.text().decode()
-    await workers.close()
+    await queue.close()

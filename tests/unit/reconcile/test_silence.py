@@ -13,7 +13,7 @@ from cpr_contract.spec import steps_in
 from cpr_operator.api.held_out_spec import EarlyStop
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
-from cpr_operator.reconcile.observe import begin, ends_untold, observe
+from cpr_operator.reconcile.observe import begin, observe, unreported_ends
 from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
 from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
 from cpr_operator.reconcile.types import Lost, Report
@@ -255,7 +255,7 @@ async def test_only_the_leader_is_asked_while_all_is_well_and_otherwise_everybod
     world = await input_in_mid_training(2)
     leader = "job-12345-trainer-0-1"
     assert [pod.name for pod in first_round(world)] == [leader]
-    assert set(first_round(replace(world, unheard=True))) == set(world.pods)
+    assert set(first_round(replace(world, leader_unresponsive=True))) == set(world.pods)
     assert second_round(world) == ()
     others = {pod.name for pod in world.pods} - {leader}
     for seen in (replace(world, reports={}), missing(world, "shard/1", "trainer/0")):
@@ -285,15 +285,15 @@ async def at_the_last_step(trainers: int) -> PassInput:
 async def test_a_trainer_that_fell_silent_after_its_last_step_has_an_end_to_be_told() -> None:
     world = missing(await at_the_last_step(2), "trainer/0", "shard/0", "shard/1", "shard/2")
     uid = pod_of(world, "trainer/0").uid
-    assert ends_untold(world) == {uid}
+    assert unreported_ends(world) == {uid}
     assert is_hung(world, "trainer/0")
     assert not is_hung(replace(world, ending=frozenset({uid})), "trainer/0")
 
 
 async def test_nobody_waits_for_the_kubelet_of_a_lost_node_or_of_one_with_steps_to_go() -> None:
     world = missing(await at_the_last_step(2), "trainer/0", "shard/0")
-    assert ends_untold(replace(world, lost_node=pod_of(world, "trainer/0").node)) == frozenset()
-    assert ends_untold(missing(await input_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
+    assert unreported_ends(replace(world, lost_node=pod_of(world, "trainer/0").node)) == frozenset()
+    assert unreported_ends(missing(await input_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
 
 
 async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_trainers_completed() -> None:
@@ -305,16 +305,16 @@ async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_tra
         if isinstance(report, ShardReport)
     }
     world = replace(world, reports=reports)
-    assert ends_untold(world) == frozenset()
+    assert unreported_ends(world) == frozenset()
     stop = EarlyStop(metric="AUC", patience=1)
     world = with_spec(world, "evaluation", early_stop=stop)
-    assert ends_untold(world) == both
+    assert unreported_ends(world) == both
     one = {uid: replace(report, silent=("trainer/0",)) for uid, report in reports.items()}
-    assert ends_untold(replace(world, reports=one)) == frozenset()
+    assert unreported_ends(replace(world, reports=one)) == frozenset()
     apart = {uid: replace(report, applied=(7, 6)) for uid, report in reports.items()}
-    assert ends_untold(replace(world, reports=apart)) != both
+    assert unreported_ends(replace(world, reports=apart)) != both
     none = {uid: replace(report, applied=()) for uid, report in reports.items()}
-    assert ends_untold(replace(world, reports=none)) == frozenset()
+    assert unreported_ends(replace(world, reports=none)) == frozenset()
 
 
 @pytest.mark.parametrize("listens", [False, True])

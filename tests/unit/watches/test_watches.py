@@ -13,11 +13,11 @@ import kopf
 import pytest
 
 from cpr_operator import watches
-from cpr_operator.cluster.watched import Kind, Watched
+from cpr_operator.cluster.watch_cache import Kind, WatchCache
 from cpr_operator.handlers import make_registry
 from cpr_operator.metrics import Metrics
+from cpr_operator.queue import ReconcileQueue
 from cpr_operator.watches import Watches
-from cpr_operator.worker import Workers
 from support.fake_api_server import JOBS, PODS, FakeApiServer
 
 #: Waits pass so many times as fast.
@@ -30,7 +30,7 @@ ATTEMPTS = 10
 class Seen:
     """What came out of the watches."""
 
-    watched: Watched = field(default_factory=lambda: Watched(time.monotonic))
+    watched: WatchCache = field(default_factory=lambda: WatchCache(time.monotonic))
     passes: list[str] = field(default_factory=list)
     trains: list[str] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
@@ -72,9 +72,9 @@ async def watching(server: FakeApiServer) -> AsyncIterator[tuple[Watches, Seen, 
         seen.passes.append(name)
 
     def handlers() -> kopf.OperatorRegistry:
-        workers = Workers(run_pass, random.Random(1))
+        queue = ReconcileQueue(run_pass, random.Random(1))
         return make_registry(
-            workers,
+            queue,
             Metrics(),
             seen.watched,
             lambda *_: None,

@@ -22,7 +22,7 @@ from cpr_operator.cluster.protocol import BusyError, Cluster, ClusterError, Mani
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile import Hold, Job, Outcome
+from cpr_operator.reconcile import AdmissionGate, Job, Outcome
 from cpr_operator.reconcile.conditions import REFUSAL_REMEDY
 
 #: Seconds between two checks of the objects, and after a refusal.
@@ -30,7 +30,7 @@ GUARD_S, RETRY_S = 300.0, 10.0
 
 
 @dataclass(slots=True)
-class Guarded:
+class PodPrerequisites:
     """What is remembered of one job's objects: the key of its next Secret, that of the last, and what was applied last.
 
     `blocked` says why no pod may be created, `refused` which other object the server refused. Both are
@@ -63,7 +63,7 @@ class Guarded:
         return {"guards": message} if message else {}
 
 
-class Guarding:
+class PrerequisiteWriter:
     """Keeps these objects for all jobs. `peers` may reach the pods' HTTP port; `new_key` makes a handshake key.
 
     After a start of the operator it checks the objects of training jobs one job at a time, spread over
@@ -81,14 +81,14 @@ class Guarding:
         self._new_key = new_key
         self._rng = rng
 
-    def begin(self) -> Guarded:
+    def begin(self) -> PodPrerequisites:
         """The initial state of a new job."""
-        return Guarded(self._new_key(), due=self._clock() + self._rng.uniform(0, GUARD_S))
+        return PodPrerequisites(self._new_key(), due=self._clock() + self._rng.uniform(0, GUARD_S))
 
-    async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, guarded: Guarded) -> bool:
+    async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, guarded: PodPrerequisites) -> bool:
         """Whether the pods' Secret is gone. Without a clear answer from the server, it is assumed to exist."""
         runtime = outcome.status.runtime
-        if not outcome.guarded or runtime is None or runtime.key_digest == guarded.digest:
+        if not outcome.needs_prerequisites or runtime is None or runtime.key_digest == guarded.digest:
             return False
         if not outcome.creates and self._clock() < guarded.due:
             return False
@@ -110,13 +110,13 @@ class Guarding:
         return ""
 
     async def keep(
-        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded
+        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: PodPrerequisites
     ) -> None:
         """Apply the objects, or delete them if they are not wanted.
 
         Afterwards `guarded.blocked` says why no pod may be created; empty if pods may be.
         """
-        if outcome.guarded:
+        if outcome.needs_prerequisites:
             with suppress(BusyError):
                 await self._put_up(cluster, job, outcome, pods, guarded)
         elif guarded.up or (guarded.up is None and outcome.status.start_time is not None):
@@ -128,7 +128,7 @@ class Guarding:
                 guarded.up, guarded.refused = None, str(error)
 
     async def _put_up(
-        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded
+        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: PodPrerequisites
     ) -> None:
         runtime = outcome.status.runtime
         by_uid = all(pod.job_uid for pod in pods if pod.owner_uid == job.uid and not pod.ended)
@@ -175,28 +175,28 @@ class InstalledCrd:
         self._read = read
         self._clock = clock
         self._asked: float | None = None
-        self._hold: Hold | None = None
+        self._admission_gate: AdmissionGate | None = None
         self._asking = asyncio.Lock()
 
-    async def hold(self) -> Hold | None:
+    async def admission_gate(self) -> AdmissionGate | None:
         """Why no new job may start now; None if it may."""
         async with self._asking:  # whoever comes meanwhile waits for the same answer
             now = self._clock()
             if self._asked is None or now >= self._asked + FRESH_S:
                 found = await self._ask()
-                if found is not None and found != self._hold:
+                if found is not None and found != self._admission_gate:
                     logger.warning("no new job starts: %s", found.message)
-                self._asked, self._hold = now, found
-            return self._hold
+                self._asked, self._admission_gate = now, found
+            return self._admission_gate
 
-    async def _ask(self) -> Hold | None:
+    async def _ask(self) -> AdmissionGate | None:
         try:
             annotations = await self._read()
         except ClusterError as error:
             remedy = "the operator retries; its ServiceAccount must be allowed to get the CRD"
-            return Hold("Unknown", "Unknown", f"the CRD cannot be read: {error}; {remedy}")
+            return AdmissionGate("Unknown", "Unknown", f"the CRD cannot be read: {error}; {remedy}")
         installed = annotations.get(HASH_ANNOTATION, "none")
         if installed == schema_hash():
             return None
         text = f"the installed CRD belongs to another release (schema {installed}, not {schema_hash()})"
-        return Hold("True", "SchemaDiffers", f"{text}: upgrade the chart's CRD")
+        return AdmissionGate("True", "SchemaDiffers", f"{text}: upgrade the chart's CRD")

@@ -9,22 +9,22 @@ import threading
 import pytest
 from kubernetes.aio import client as kubernetes_client
 
-from cpr_operator import leader
+from cpr_operator import candidate
+from cpr_operator.candidate import ElectedOperator
 from cpr_operator.configuration import Configuration
-from cpr_operator.leader import Leader
 from cpr_operator.metrics import Metrics
-from cpr_operator.worker import Workers
+from cpr_operator.queue import ReconcileQueue
 
 JOBS = 200
 
 
 def passes() -> int:
-    """How many workers there are."""
-    return sum(task.get_name().startswith("worker ") for task in asyncio.all_tasks())
+    """How many queue there are."""
+    return sum(task.get_name().startswith("reconcile ") for task in asyncio.all_tasks())
 
 
 async def test_passes_that_hang_end_before_the_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Workers] = []
+    made: list[ReconcileQueue] = []
     hang, left = threading.Event(), list[int]()
 
     class SlowWatches:
@@ -51,7 +51,7 @@ async def test_passes_that_hang_end_before_the_watches(monkeypatch: pytest.Monke
                 await asyncio.sleep(0)
             left.append(passes())
 
-    class NotedWorkers(Workers):
+    class NotedQueue(ReconcileQueue):
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)  # type: ignore[arg-type]
             made.append(self)
@@ -61,10 +61,10 @@ async def test_passes_that_hang_end_before_the_watches(monkeypatch: pytest.Monke
         async def load() -> kubernetes_client.Configuration:
             return kubernetes_client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
 
-        monkeypatch.setattr(leader, "load_configuration", load)
-        monkeypatch.setattr(leader, "Watches", SlowWatches)
-        monkeypatch.setattr(leader, "Workers", NotedWorkers)
-        led = Leader(Configuration(), Metrics(), lambda: None)
+        monkeypatch.setattr(candidate, "load_configuration", load)
+        monkeypatch.setattr(candidate, "Watches", SlowWatches)
+        monkeypatch.setattr(candidate, "ReconcileQueue", NotedQueue)
+        led = ElectedOperator(Configuration(), Metrics(), lambda: None)
         work = led.start()
         assert await asyncio.to_thread(hang.wait)
         led.stop()

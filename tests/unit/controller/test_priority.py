@@ -6,9 +6,9 @@ import pytest
 
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, PodPatch, Priority
+from cpr_operator.controller.priority import pause_s, request_priority, status_priority, wake_s
 from cpr_operator.reconcile import Outcome
 from cpr_operator.reconcile.types import PodDelete
-from cpr_operator.urgency import pause_s, urgency_of, urgency_of_status, wake_s
 
 DELETE = PodDelete("pod", "uid", "replaced")
 ROSTER = PodPatch("pod", "uid", {})
@@ -23,7 +23,7 @@ def status(phase: str, *, begun: bool = True, **fields: Any) -> Status:
     ("before", "after", "effects", "urgency"),
     [
         ("Running", "Running", {}, Priority.REGULAR),
-        ("Running", "Running", {"guarded": True}, Priority.REGULAR),
+        ("Running", "Running", {"needs_prerequisites": True}, Priority.REGULAR),
         ("Running", "Running", {"stalled": True}, Priority.RECOVERY),
         ("Running", "Running", {"rosters": (ROSTER,)}, Priority.RECOVERY),
         ("Running", "Running", {"events": (EVENT,)}, Priority.RECOVERY),
@@ -37,22 +37,22 @@ def status(phase: str, *, begun: bool = True, **fields: Any) -> Status:
     ],
 )
 def test_what_stands_still_is_urgent(before: str, after: str, effects: dict[str, Any], urgency: Priority) -> None:
-    assert urgency_of(status(before), Outcome(status(after), **effects)) is urgency
-    assert urgency_of_status(status(before), urgency) is urgency
+    assert request_priority(status(before), Outcome(status(after), **effects)) is urgency
+    assert status_priority(status(before), urgency) is urgency
 
 
 def test_an_edit_is_answered_at_once() -> None:
     after = status("Running", observedGeneration=2)
-    assert urgency_of(status("Running", observedGeneration=1), Outcome(after)) is Priority.START
+    assert request_priority(status("Running", observedGeneration=1), Outcome(after)) is Priority.START
     assert pause_s(status("Running", observedGeneration=1), after, Priority.START, 15.0, 1000) == 0.0
 
 
 def test_jobs_that_have_begun_go_before_new_ones() -> None:
     new = status("Pending", begun=False)
-    assert urgency_of(new, Outcome(new)) is Priority.BEGIN
-    urgency = urgency_of(new, Outcome(status("Starting"), creates=({},)))
+    assert request_priority(new, Outcome(new)) is Priority.BEGIN
+    urgency = request_priority(new, Outcome(status("Starting"), creates=({},)))
     assert urgency is Priority.START
-    assert urgency_of_status(new, urgency) is Priority.BEGIN
+    assert status_priority(new, urgency) is Priority.BEGIN
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from cpr_contract.spec import OVERDUE_S
 from cpr_operator.cluster.pod_reports import CONNECT_S, CONNECT_TRIES
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
-from cpr_operator.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S, Controller
+from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.clock import now, run
 from simulation.control_plane.cluster import SimulatedCluster

@@ -9,8 +9,8 @@ from typing import Any
 from cpr_operator.api.validate import check_new, parse_spec, parse_status
 from cpr_operator.cluster.protocol import Cluster, NotFoundError
 from cpr_operator.cluster.views import JobView
+from cpr_operator.controller.cache import JobCache
 from cpr_operator.desired.names import JobId
-from cpr_operator.memory import Memory
 from cpr_operator.reconcile import Job
 from cpr_operator.reconcile.deletion import FINALIZER
 
@@ -18,7 +18,7 @@ from cpr_operator.reconcile.deletion import FINALIZER
 FEW_TABLES = 64
 
 
-async def read_job(view: JobView, memory: Memory) -> Job:
+async def read_job(view: JobView, memory: JobCache) -> Job:
     """The job as the core reads it. Raises InvalidSpecError and InvalidStatusError.
 
     The rules of a spec are evaluated once per metadata.generation, for a large model in a thread: they would block the

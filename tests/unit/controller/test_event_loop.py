@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from cpr_operator import controller, reading
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.controller import Controller
+from cpr_operator.controller import Controller, controller, reader
 from cpr_operator.reconcile import Outcome, PassInput, reconcile
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
@@ -63,8 +62,8 @@ async def test_the_event_loop_goes_on_while_the_rules_of_a_large_model_are_evalu
             meanwhile.wait()
         return parse_spec(given, checked=checked)
 
-    monkeypatch.setattr(reading, "parse_spec", slow)
-    tables = [{"name": f"t{number}", "rows": 10} for number in range(reading.FEW_TABLES + 1)]
+    monkeypatch.setattr(reader, "parse_spec", slow)
+    tables = [{"name": f"t{number}", "rows": 10} for number in range(reader.FEW_TABLES + 1)]
     await meanwhile.run(spec(model=spec()["model"] | {"tables": tables}))
 
 
@@ -75,7 +74,7 @@ async def test_rules_are_evaluated_once_for_each_generation(monkeypatch: pytest.
         evaluated.append(not checked)
         return parse_spec(given, checked=checked)
 
-    monkeypatch.setattr(reading, "parse_spec", counted)
+    monkeypatch.setattr(reader, "parse_spec", counted)
     cluster = SimulatedCluster(2000)
     cluster.add_job("job", spec())
     passes = Controller(cluster, lambda: cluster.now)

@@ -32,7 +32,7 @@ def backoff_s(failures: int, rng: random.Random) -> float:
     return rng.uniform(FIRST_BACKOFF_S / 2, bound)
 
 
-class Worker:
+class QueuedJob:
     """Runs `run_pass` until it returns None, which means that nothing is left to do for this job.
 
     Otherwise a pass returns the number of seconds after which the next one must run at the latest.
@@ -70,7 +70,7 @@ class Worker:
             wanted_s = await self._run_pass()
         except ClusterError as error:
             logger.warning("%s: pass failed: %s: %s", self._name, type(error).__name__, error)
-        except Exception:  # an error in one job must not end the other jobs' workers
+        except Exception:  # an error in one job must not end the passes over other jobs
             logger.exception("%s: pass failed", self._name)
         else:
             self._failures = 0
@@ -88,32 +88,32 @@ class Worker:
                 return
 
 
-class Workers:
+class ReconcileQueue:
     """One worker for each job that has something to do, by namespace and name."""
 
     def __init__(self, run_pass: Callable[[str, str], Awaitable[float | None]], rng: random.Random) -> None:
         self._run_pass = run_pass
         self._rng = rng
-        self._workers: dict[tuple[str, str], Worker] = {}
+        self._queued: dict[tuple[str, str], QueuedJob] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._listed: deque[tuple[str, str]] = deque()
         self._first: set[tuple[str, str]] = set()
-        self._holding = False
+        self._paused = False
         self._ended = False
 
-    def hold(self) -> None:
-        """Keep the first passes of listed jobs back until `release`, except those of urgent jobs."""
-        self._holding = True
+    def pause_first_passes(self) -> None:
+        """Keep the first passes of listed jobs back until `resume_first_passes`, except those of urgent jobs."""
+        self._paused = True
 
-    def release(self) -> None:
-        """End what `hold` began."""
-        self._holding = False
+    def resume_first_passes(self) -> None:
+        """End what `pause_first_passes` began."""
+        self._paused = False
         self._begin()
 
     def wake(self, namespace: str, name: str, delay_s: float = 0.0) -> None:
         """Run a pass within `delay_s` seconds, because the job changed."""
         if not self._ended:
-            self._worker(namespace, name).wake(delay_s)
+            self._job(namespace, name).wake(delay_s)
 
     def schedule(self, namespace: str, name: str, *, urgent: bool) -> None:
         """Schedule a pass for a listed job.
@@ -124,14 +124,14 @@ class Workers:
         if self._ended:
             return
         if urgent or self.started(namespace, name):
-            self._worker(namespace, name).wake(DEBOUNCE_S)
+            self._job(namespace, name).wake(DEBOUNCE_S)
         else:
             self._listed.append((namespace, name))
             self._begin()
 
     def started(self, namespace: str, name: str) -> bool:
         """Whether the job's first pass has begun."""
-        worker = self._workers.get((namespace, name))
+        worker = self._queued.get((namespace, name))
         return worker is not None and worker.started
 
     def end(self) -> None:
@@ -146,11 +146,11 @@ class Workers:
 
     def _begin(self) -> None:
         """Begin first passes of listed jobs, as many as there is room for."""
-        while self._listed and len(self._first) < FIRST_AT_ONCE and not self._holding:
+        while self._listed and len(self._first) < FIRST_AT_ONCE and not self._paused:
             key = self._listed.popleft()
             if not self.started(*key):
                 self._first.add(key)
-                self._worker(*key).wake()
+                self._job(*key).wake()
 
     async def _pass(self, key: tuple[str, str]) -> float | None:
         try:
@@ -165,18 +165,18 @@ class Workers:
             task.cancel()
         return tasks
 
-    def _worker(self, namespace: str, name: str) -> Worker:
+    def _job(self, namespace: str, name: str) -> QueuedJob:
         key = (namespace, name)
-        if key not in self._workers:
-            self._workers[key] = Worker(f"{namespace}/{name}", lambda: self._pass(key), self._rng)
-            self._tasks[key] = asyncio.create_task(self._work(key), name=f"worker {namespace}/{name}")
-        return self._workers[key]
+        if key not in self._queued:
+            self._queued[key] = QueuedJob(f"{namespace}/{name}", lambda: self._pass(key), self._rng)
+            self._tasks[key] = asyncio.create_task(self._work(key), name=f"reconcile {namespace}/{name}")
+        return self._queued[key]
 
     async def _work(self, key: tuple[str, str]) -> None:
         try:
-            await self._workers[key].run()
+            await self._queued[key].run()
         finally:
-            del self._workers[key], self._tasks[key]
+            del self._queued[key], self._tasks[key]
 
 
 def _now() -> float:

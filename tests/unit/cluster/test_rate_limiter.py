@@ -6,7 +6,7 @@ import math
 import pytest
 
 from cpr_operator.cluster.protocol import BusyError, Priority
-from cpr_operator.cluster.rate import Ration
+from cpr_operator.cluster.rate_limiter import RateLimiter
 from simulation.control_plane.clock import now, run
 
 #: More than are ever under way, and more than ever begin in a second.
@@ -20,7 +20,7 @@ def taken(
     turns: list[tuple[float, int]] = []
 
     async def main() -> None:
-        ration = Ration(per_second, at_once, now)
+        ration = RateLimiter(per_second, at_once, now)
         await asyncio.sleep(after_s)
 
         async def one(number: int, priority: Priority) -> None:
@@ -60,14 +60,14 @@ def test_without_a_rate_only_what_is_under_way_is_limited() -> None:
     assert [when for when, _ in turns] == [0.0] * 3 + [1.0] * 3 + [2.0]
 
 
-async def ask(ration: Ration, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
+async def ask(ration: RateLimiter, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
     async with ration.place(priority, namespace):
         await asyncio.sleep(answer_s)
 
 
 def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
     async def main() -> None:
-        ration = Ration(10, MANY, now)
+        ration = RateLimiter(10, MANY, now)
         for _ in range(6):
             await ask(ration, Priority.REGULAR)
         with pytest.raises(BusyError):
@@ -87,7 +87,7 @@ def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
 
 def test_a_regular_request_leaves_half_of_the_places() -> None:
     async def main() -> None:
-        ration = Ration(MANY, 4, now)
+        ration = RateLimiter(MANY, 4, now)
         under_way = [asyncio.ensure_future(ask(ration, Priority.REGULAR, 1.0)) for _ in range(2)]
         await asyncio.sleep(0.5)
         with pytest.raises(BusyError):
@@ -102,7 +102,7 @@ def test_a_regular_request_leaves_half_of_the_places() -> None:
 
 def test_a_request_that_fails_gives_its_place_back() -> None:
     async def main() -> None:
-        ration = Ration(MANY, 1, now)
+        ration = RateLimiter(MANY, 1, now)
         with pytest.raises(ValueError, match="no answer"):
             async with ration.place(Priority.START, ""):
                 raise ValueError("no answer")
@@ -113,7 +113,7 @@ def test_a_request_that_fails_gives_its_place_back() -> None:
 
 def test_a_caller_that_gives_up_takes_no_token_with_it() -> None:
     async def main() -> None:
-        ration = Ration(1, MANY, now)
+        ration = RateLimiter(1, MANY, now)
         await ask(ration, Priority.START)
         first, second = (asyncio.ensure_future(ask(ration, Priority.START)) for _ in range(2))
         await asyncio.sleep(0.5)
@@ -126,7 +126,7 @@ def test_a_caller_that_gives_up_takes_no_token_with_it() -> None:
 
 def test_a_caller_that_gives_up_takes_no_place_with_it() -> None:
     async def main() -> None:
-        ration = Ration(MANY, 1, now)
+        ration = RateLimiter(MANY, 1, now)
         under_way, waits, last = (asyncio.ensure_future(ask(ration, Priority.START, 1.0)) for _ in range(3))
         await asyncio.sleep(0.5)
         waits.cancel()
@@ -140,7 +140,7 @@ def test_a_caller_that_gives_up_takes_no_place_with_it() -> None:
 
 def test_a_caller_that_gives_up_when_its_turn_comes_leaves_it_to_the_next() -> None:
     async def main() -> None:
-        ration = Ration(1, 1, now)
+        ration = RateLimiter(1, 1, now)
 
         async def give_up_together() -> None:
             await ask(ration, Priority.START, 1.0)
@@ -159,7 +159,7 @@ def test_a_caller_that_gives_up_when_its_turn_comes_leaves_it_to_the_next() -> N
 HANGS_S = 1000.0
 
 
-async def hang(ration: Ration, *namespaces: str) -> list[asyncio.Task[None]]:
+async def hang(ration: RateLimiter, *namespaces: str) -> list[asyncio.Task[None]]:
     """Requests of these namespaces, as many as there are places and more, that get no answer."""
     hanging = [
         asyncio.create_task(ask(ration, Priority.RECOVERY, HANGS_S, namespace))
@@ -180,7 +180,7 @@ async def end(tasks: list[asyncio.Task[None]]) -> None:
 @pytest.mark.parametrize("priority", [Priority.RECOVERY, Priority.BEGIN, Priority.REGULAR])
 def test_requests_that_hang_in_some_namespaces_hold_up_no_other(hung: tuple[str, ...], priority: Priority) -> None:
     async def main() -> None:
-        ration = Ration(MANY, 16, now)
+        ration = RateLimiter(MANY, 16, now)
         hanging = await hang(ration, *hung)
         for _ in range(5):
             await ask(ration, priority, 1.0, "other")
@@ -193,7 +193,7 @@ def test_requests_that_hang_in_some_namespaces_hold_up_no_other(hung: tuple[str,
 
 def test_a_namespace_holds_half_of_the_places_and_the_rest_of_its_requests_follow_in_order() -> None:
     async def main() -> None:
-        ration, turns = Ration(MANY, 4, now), []
+        ration, turns = RateLimiter(MANY, 4, now), []
 
         async def one(number: int, priority: Priority) -> None:
             async with ration.place(priority, "a"):

@@ -13,7 +13,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.clocks import Sightings
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
-from cpr_operator.guarding import Guarded
+from cpr_operator.controller.prerequisites import PodPrerequisites
 from cpr_operator.reconcile import Job
 
 #: Seconds until a refused create is retried, doubling from the first to the last.
@@ -29,27 +29,27 @@ MAX_ENDED_PODS = 2048
 
 
 @dataclass(slots=True)
-class Memory:
+class JobCache:
     """What is known of one job, and may be forgotten at any time.
 
-    guarded: the objects around the pods.
+    prerequisites: the objects around the pods.
     refusals: the server's messages about refused creates, by pod name.
     sightings: when this operator first saw the pods.
     warnings: when events of pods were looked up, and the newest Warning, by pod uid.
     ended_pods: pods that have ended, with their termination messages, by uid.
-    urgency: that of the last pass.
+    priority: that of the last pass.
     events: the number of pod events that a watch has seen.
     listed: that number when the pods were last listed.
     written_at: the time of the last written status.
-    unheard: whether the leader did not answer.
-    untold: trainers that have most likely ended, by uid, and since when that is known.
+    leader_unresponsive: whether the leader did not answer.
+    unreported: trainers that have most likely ended, by uid, and since when that is known.
     workload_refused: the server's words about the last change of the job's Workload.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and generation of the last spec whose rules were evaluated and hold.
     noted: the leader's pod, by uid, and what was written last into the annotation of its roster, or was found there.
     """
 
-    guarded: Guarded
+    prerequisites: PodPrerequisites
     refusals: dict[str, str] = field(default_factory=dict)
     retry_at: float = 0.0
     retry_s: float = FIRST_RETRY_S
@@ -60,11 +60,11 @@ class Memory:
     looked_at: float = 0.0
     written_at: float = float("-inf")
     terminating: bool = False
-    urgency: Priority = Priority.START
+    priority: Priority = Priority.START
     events: int = 0
     listed: int = 0
-    unheard: bool = False
-    untold: dict[str, float] = field(default_factory=dict)
+    leader_unresponsive: bool = False
+    unreported: dict[str, float] = field(default_factory=dict)
     workload_refused: str = ""
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
@@ -75,9 +75,9 @@ class Memory:
     def reading(self) -> Priority:
         """The urgency of a pass that starts now."""
         stirred = self.events > self.listed
-        return Priority.RECOVERY if stirred and self.urgency is Priority.REGULAR else self.urgency
+        return Priority.RECOVERY if stirred and self.priority is Priority.REGULAR else self.priority
 
-    def saw(self, pod: PodView) -> None:
+    def on_pod_event(self, pod: PodView) -> None:
         """Count a pod event of a watch, and keep the pod with its termination message if it has ended."""
         self.events += 1
         if pod.ended and len(self.ended_pods) < MAX_ENDED_PODS:
@@ -90,10 +90,10 @@ class Memory:
         self.looked_at = now
         return now - self.watched_since
 
-    def ending(self, untold: frozenset[str], now: float) -> frozenset[str]:
-        """Those of the pods with an untold end whose kubelets are still waited for."""
-        self.untold = {uid: self.untold.get(uid, now) for uid in untold}
-        return frozenset(uid for uid, since in self.untold.items() if now - since < KUBELET_S)
+    def ending(self, unreported: frozenset[str], now: float) -> frozenset[str]:
+        """Those of the pods with an unreported end whose kubelets are still waited for."""
+        self.unreported = {uid: self.unreported.get(uid, now) for uid in unreported}
+        return frozenset(uid for uid, since in self.unreported.items() if now - since < KUBELET_S)
 
     def own_pods(self, view: JobView, listed: tuple[PodView, ...], now: float) -> tuple[PodView, ...]:
         """This job's listed pods, and its ended pods that are gone from the list, with times of this operator's clock.

@@ -19,7 +19,7 @@ LOOKS_PER_S, LONGEST_S = 25.0, 45.0
 _NOTHING_WAITS: frozenset[Phase] = frozenset({"Pending", "Starting", "Suspended", "Succeeded", "Failed"})
 
 
-def urgency_of(before: Status, outcome: Outcome) -> Priority:
+def request_priority(before: Status, outcome: Outcome) -> Priority:
     """The priority of a pass's effects, and of the next pass's reads."""
     after = outcome.status
     if after.start_time is None:
@@ -30,7 +30,7 @@ def urgency_of(before: Status, outcome: Outcome) -> Priority:
     return Priority.START if before.phase in _NOTHING_WAITS else Priority.RECOVERY
 
 
-def urgency_of_status(before: Status, urgency: Priority) -> Priority:
+def status_priority(before: Status, urgency: Priority) -> Priority:
     """The priority of a status write: that of its effects, but new jobs come after started ones."""
     return Priority.BEGIN if before.start_time is None else urgency
 

@@ -33,15 +33,17 @@ from cpr_operator.cluster.protocol import (
     UnavailableError,
 )
 from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.controller.cache import LAST_RETRY_S, JobCache
+from cpr_operator.controller.finalizer import kept_for_others, release, set_finalizer
+from cpr_operator.controller.prerequisites import PrerequisiteWriter
+from cpr_operator.controller.priority import all_seen, pause_s, request_priority, status_priority, wake_s
+from cpr_operator.controller.quota import change_workload, queue_of
+from cpr_operator.controller.reader import ancestors_of, read_job
+from cpr_operator.controller.roster_delivery import sealer, send_rosters, write_recorded, write_rosters
 from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.template import Restriction
-from cpr_operator.finalizer import kept_for_others, release, set_finalizer
-from cpr_operator.guarding import Guarding
-from cpr_operator.memory import LAST_RETRY_S, Memory
-from cpr_operator.queueing import change_workload, queue_of
-from cpr_operator.reading import ancestors_of, read_job
 from cpr_operator.reconcile import (
-    Hold,
+    AdmissionGate,
     Job,
     Outcome,
     PassInput,
@@ -57,10 +59,8 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.observe import ends_untold, leader_report, unexplained
+from cpr_operator.reconcile.observe import leader_report, unexplained, unreported_ends
 from cpr_operator.reconcile.types import EventReason
-from cpr_operator.roster_delivery import sealer, send_rosters, write_recorded, write_rosters
-from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ BUSY_S = 1.0
 class Controller:
     """Runs passes over jobs.
 
-    `hold` tells why no new job may start (None: they may); `restart_rules` tells whether the cluster begins containers
-    again in their pods (None: it does not); `gone` is told of a job that is not there any more;
+    `admission_gate` returns why no new job may start (None: they may); `restart_rules` returns whether the cluster
+    restarts containers in their pods (None: it does not); `on_deleted` is told of a job that is not there any more;
     `peers` may reach the pods' HTTP port, everybody if None; `restriction` is what pod templates may say, anything if
     None; `kueue` says whether jobs may stand in queues of Kueue, and None that there are none; `new_key` makes a job's
     handshake key; `rng` spreads over time what need not be done at once.
@@ -91,9 +91,9 @@ class Controller:
         cluster: Cluster,
         clock: Callable[[], float],
         *,
-        hold: Callable[[], Awaitable[Hold | None]] | None = None,
+        admission_gate: Callable[[], Awaitable[AdmissionGate | None]] | None = None,
         restart_rules: Callable[[], Awaitable[bool]] | None = None,
-        gone: Callable[[str, str], None] = lambda *_: None,
+        on_deleted: Callable[[str, str], None] = lambda *_: None,
         timing: Timing | None = None,
         peers: Peers | None = None,
         restriction: Restriction | None = None,
@@ -103,28 +103,28 @@ class Controller:
     ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._hold = hold
+        self._admission_gate = admission_gate
         self._restart_rules = restart_rules
-        self._gone = gone
+        self._on_deleted = on_deleted
         self._timing = timing or Timing()
         self._restriction = restriction
         self._kueue = kueue
         self._rng = rng or random.Random()
-        self._guarding = Guarding(clock, peers, new_key, self._rng)
-        self._memories: dict[tuple[str, str], Memory] = {}
+        self._guarding = PrerequisiteWriter(clock, peers, new_key, self._rng)
+        self._memories: dict[tuple[str, str], JobCache] = {}
         self._regular: set[tuple[str, str]] = set()  # the jobs that trained on at their last pass
 
-    def saw(self, namespace: str, name: str, pod: PodView) -> None:
+    def on_pod_event(self, namespace: str, name: str, pod: PodView) -> None:
         """Record a pod that a watch saw. If it has ended, its termination message is kept.
 
         Losing the message is safe: an unseen flush is reserved as a loss until the replacement reports.
         """
-        self._memory((namespace, name)).saw(pod)
+        self._memory((namespace, name)).on_pod_event(pod)
 
-    def trains(self, namespace: str, name: str) -> None:
+    def on_running(self, namespace: str, name: str) -> None:
         """Record that a job trains, as a watch lists it. The first pass over it is a regular one, then."""
         if (namespace, name) not in self._memories:
-            self._memory((namespace, name)).urgency = Priority.REGULAR
+            self._memory((namespace, name)).priority = Priority.REGULAR
             self._regular.add((namespace, name))
 
     async def run_pass(self, namespace: str, name: str) -> float | None:
@@ -135,7 +135,7 @@ class Controller:
         memory = self._memory((namespace, name))
         try:
             # Of a job that trained on at the last pass. What the pass finds is written under the version that it read.
-            cached = memory.urgency is Priority.REGULAR
+            cached = memory.priority is Priority.REGULAR
             view = await self._cluster.at(memory.reading).get_job(namespace, name, cached=cached)
             return await self._pass(view, memory)
         except BusyError:
@@ -143,12 +143,12 @@ class Controller:
         except NotFoundError:
             self._memories.pop((namespace, name), None)
             self._regular.discard((namespace, name))
-            self._gone(namespace, name)
+            self._on_deleted(namespace, name)
             return None
         except ConflictError:
             return AGAIN_S
 
-    async def _pass(self, view: JobView, memory: Memory) -> float | None:
+    async def _pass(self, view: JobView, memory: JobCache) -> float | None:
         job = await self._read(view, memory)
         if job is None:
             return self._timing.running_s
@@ -160,16 +160,18 @@ class Controller:
             pods=memory.own_pods(view, listed, self._clock()),
             reports={},
             now=self._clock(),
-            refusals=memory.refusals | memory.guarded.refusals,
-            hold=await self._hold() if self._hold and job.status.start_time is None else None,
+            refusals=memory.refusals | memory.prerequisites.refusals,
+            admission_gate=await self._admission_gate()
+            if self._admission_gate and job.status.start_time is None
+            else None,
             kept_anchors=await kept_for_others(self._cluster, job),
-            terminating=memory.terminating or memory.guarded.terminating,
-            key_digest=memory.guarded.digest,
+            terminating=memory.terminating or memory.prerequisites.terminating,
+            key_digest=memory.prerequisites.digest,
             restriction=self._restriction,
             ancestors=await ancestors_of(self._cluster, job),
             queue=await queue_of(self._cluster, view, job, enabled=self._kueue, refused=memory.workload_refused),
             restart_rules=await self._begins_containers_again(job),
-            unheard=memory.unheard,
+            leader_unresponsive=memory.leader_unresponsive,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
         )
@@ -177,25 +179,25 @@ class Controller:
         observed = await self._ask(observed, first_round(observed), memory)
         observed = await self._ask(observed, second_round(observed), memory)
         observed = await self._probe(observed, suspects(observed))
-        memory.unheard = leader_report(observed) is None
-        observed = replace(observed, ending=memory.ending(ends_untold(observed), observed.now))
+        memory.leader_unresponsive = leader_report(observed) is None
+        observed = replace(observed, ending=memory.ending(unreported_ends(observed), observed.now))
         outcome = await decide(observed)
-        if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
+        if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.prerequisites):
             outcome = await decide(replace(observed, key_lost=True))
         if words := await self._guarding.refusal(self._cluster, job, outcome):
             outcome = refuse_pods(observed, "CreateRefused", words)
-        memory.urgency = urgency_of(job.status, outcome)
+        memory.priority = request_priority(job.status, outcome)
         self._count(view, memory)
         written = await self._write(view, job.status, outcome, memory)
         memory.forget_ended(listed, job.status, outcome.status)
-        await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.guarded)
+        await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.prerequisites)
         await self._act(written, observed, outcome, memory)
         if memory.refusals:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
         wanted_s = outcome.wake_after_s
         if wanted_s is None:
             return None
-        until_s = wake_s(wanted_s, memory.urgency, len(self._regular))
+        until_s = wake_s(wanted_s, memory.priority, len(self._regular))
         # The first passes come together, those after them are not to.
         return self._rng.uniform(wanted_s, until_s) if first else until_s
 
@@ -205,15 +207,15 @@ class Controller:
             return False
         return await self._restart_rules()
 
-    def _count(self, view: JobView, memory: Memory) -> None:
+    def _count(self, view: JobView, memory: JobCache) -> None:
         """Note whether the job trains on. What was read of such a job is not kept: its next pass is far off."""
-        if memory.urgency is Priority.REGULAR:
+        if memory.priority is Priority.REGULAR:
             self._regular.add((view.namespace, view.name))
             memory.job = None
         else:
             self._regular.discard((view.namespace, view.name))
 
-    async def _read(self, view: JobView, memory: Memory) -> Job | None:
+    async def _read(self, view: JobView, memory: JobCache) -> Job | None:
         """The job as the core reads it; None, with a condition, if it cannot be read: its pods are left alone then."""
         version = (view.uid, view.resource_version)
         # A version never changes, and most passes find the one of the pass before.
@@ -249,7 +251,7 @@ class Controller:
             self._cluster, view, Event("Warning", EventReason.INVALID, message, f"invalid-{view.spec_generation}")
         )
 
-    async def _list(self, view: JobView, job: Job, memory: Memory) -> tuple[PodView, ...]:
+    async def _list(self, view: JobView, job: Job, memory: JobCache) -> tuple[PodView, ...]:
         """The job's pods: from the server's cache while nothing points to a change, else as they are."""
         urgency, events = memory.reading, memory.events
         if urgency is Priority.REGULAR and not job.deleting and not job.spec.suspend:
@@ -262,16 +264,16 @@ class Controller:
         return listed
 
     def _at(self, job: Job, outcome: Outcome) -> Cluster:
-        return self._cluster.at(urgency_of(job.status, outcome))
+        return self._cluster.at(request_priority(job.status, outcome))
 
-    async def _ask(self, observed: PassInput, pods: tuple[PodView, ...], memory: Memory) -> PassInput:
+    async def _ask(self, observed: PassInput, pods: tuple[PodView, ...], memory: JobCache) -> PassInput:
         """The input with the reports of these pods. A pod that does not answer with one is left out.
 
         All are asked side by side. Those who answer first may be the ones who call others silent.
         """
         spec, known = observed.job.spec, len(observed.before.members)
         max_bytes = longest_report(max(spec.shards.replicas + spec.trainers.replicas, known))
-        recorded_for = sealer(observed, memory.guarded)
+        recorded_for = sealer(observed, memory.prerequisites)
         async with asyncio.TaskGroup() as group:
             reading = asyncio.Lock()
             reports = {pod.uid: self._report(pod, max_bytes, recorded_for(pod), reading) for pod in pods}
@@ -286,7 +288,7 @@ class Controller:
                 asked[uid].cancel()
         return heard(observed, asked)
 
-    async def _explain(self, observed: PassInput, memory: Memory) -> PassInput:
+    async def _explain(self, observed: PassInput, memory: JobCache) -> PassInput:
         """The input with the newest Warning events of pods that do not start. Nothing else depends on them."""
         pod = memory.to_look_up(unexplained(observed), observed.now)
         if pod is not None:
@@ -315,17 +317,17 @@ class Controller:
         async with reading:
             return await asyncio.to_thread(read_report, pod, answer)
 
-    async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: Memory) -> JobView:
+    async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: JobCache) -> JobView:
         """Write the status, if it changed. Raises ConflictError: then nothing of the outcome is done."""
         after, now = outcome.status, self._clock()
         if after == before:
             return view
-        pause = pause_s(before, after, memory.urgency, self._timing.progress_s, len(self._regular))
+        pause = pause_s(before, after, memory.priority, self._timing.progress_s, len(self._regular))
         # An operator before this one may have written them lately, unless its clock was ahead.
         updated = before.progress.updated or 0.0
         if now < memory.written_at + pause or 0.0 <= now - updated < pause:
             return view
-        cluster = self._cluster.at(urgency_of_status(before, memory.urgency))
+        cluster = self._cluster.at(status_priority(before, memory.priority))
         try:
             written = await cluster.write_status(view, after.to_dict())
         except BusyError:  # nothing else is to be done, so the next pass finds all of it again
@@ -333,16 +335,16 @@ class Controller:
         memory.written_at = now
         return written
 
-    async def _act(self, view: JobView, observed: PassInput, outcome: Outcome, memory: Memory) -> None:
-        cluster, job = self._cluster.at(memory.urgency), observed.job
+    async def _act(self, view: JobView, observed: PassInput, outcome: Outcome, memory: JobCache) -> None:
+        cluster, job = self._cluster.at(memory.priority), observed.job
         if any(patch.labels for patch in outcome.rosters):  # a spare takes a place
-            await send_rosters(cluster, observed, outcome, memory.guarded)
+            await send_rosters(cluster, observed, outcome, memory.prerequisites)
         if outcome.creates and self._clock() >= memory.retry_at:
             await self._create(cluster, outcome, memory)
         for delete in outcome.deletes:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
             await cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
-        rosters_at = self._cluster.at(max(memory.urgency, Priority.ROSTER))
+        rosters_at = self._cluster.at(max(memory.priority, Priority.ROSTER))
         await write_rosters(rosters_at, job.id, outcome.rosters)
         await write_recorded(rosters_at, observed, outcome.status, memory)
         for event in outcome.events:
@@ -361,13 +363,13 @@ class Controller:
         except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
             logger.warning("%s: event rejected: %s", view.name, error)
 
-    async def _create(self, cluster: Cluster, outcome: Outcome, memory: Memory) -> None:
+    async def _create(self, cluster: Cluster, outcome: Outcome, memory: JobCache) -> None:
         """Create pods. What exists by that name is seen by the next pass; what is refused is tried again later."""
         refused: dict[str, str] = {}
         for manifest in outcome.creates:
             name = manifest["metadata"]["name"]
-            if memory.guarded.blocked and outcome.guarded:
-                refused[name] = memory.guarded.blocked
+            if memory.prerequisites.blocked and outcome.needs_prerequisites:
+                refused[name] = memory.prerequisites.blocked
                 continue
             try:
                 await cluster.create_pod(manifest)
@@ -378,9 +380,9 @@ class Controller:
                 memory.terminating = isinstance(error, TerminatingError)
         memory.were_refused(refused, self._clock())
 
-    def _memory(self, key: tuple[str, str]) -> Memory:
+    def _memory(self, key: tuple[str, str]) -> JobCache:
         if key not in self._memories:
-            self._memories[key] = Memory(self._guarding.begin())
+            self._memories[key] = JobCache(self._guarding.begin())
         return self._memories[key]
 
 

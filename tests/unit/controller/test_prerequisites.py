@@ -16,8 +16,8 @@ from cpr_contract.reports import Problem
 from cpr_contract.roster import KEY_CHANGED, key_digest
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.controller import Controller
+from cpr_operator.controller.prerequisites import GUARD_S
 from cpr_operator.desired.guards import Peers
-from cpr_operator.guarding import GUARD_S
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.nodes import Pod
 from simulation.control_plane.workload import spec
@@ -28,7 +28,7 @@ KEYS = itertools.count(1)
 FORBIDDEN = "networkpolicies.networking.k8s.io is forbidden"
 
 
-class Guarded(House):
+class PrerequisiteHouse(House):
     """A job that trains for long, and an operator that makes another key each time."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Guarded(House):
 
 
 async def test_a_key_that_is_lost_is_made_anew_for_all_and_nothing_is_lost() -> None:
-    house = Guarded()
+    house = PrerequisiteHouse()
     await house.begin()
     before = {pod.uid for pod in house.cluster.pods.values()}
     for pod in house.cluster.pods.values():
@@ -94,7 +94,7 @@ async def test_a_key_that_is_lost_is_made_anew_for_all_and_nothing_is_lost() -> 
 
 async def test_no_member_is_replaced_under_another_key() -> None:
     """The key is looked for before a pod is created, and by another process of the operator, too."""
-    house = Guarded()
+    house = PrerequisiteHouse()
     await house.begin()
     house.cluster.secrets.clear()
     house.restart()
@@ -106,7 +106,7 @@ async def test_no_member_is_replaced_under_another_key() -> None:
 
 
 async def test_a_key_that_came_back_as_another_is_made_anew_for_all() -> None:
-    house = Guarded()
+    house = PrerequisiteHouse()
     await house.begin()
     (name, secret), *_ = house.cluster.secrets.items()
     house.cluster.secrets[name] = {**secret, "stringData": {"key": "another"}}
@@ -123,7 +123,7 @@ async def test_a_key_that_came_back_as_another_is_made_anew_for_all() -> None:
 
 async def test_a_key_that_an_earlier_version_made_is_kept_until_it_is_lost() -> None:
     """Version 0.1.0 gave keys no names."""
-    house = Guarded()
+    house = PrerequisiteHouse()
     await house.begin()
     job = house.cluster.jobs["default", "job"]
     runtime = {name: value for name, value in job.status["runtime"].items() if name != "keyDigest"}
@@ -144,7 +144,7 @@ async def test_a_key_that_an_earlier_version_made_is_kept_until_it_is_lost() -> 
 
 
 async def test_a_server_that_does_not_say_whether_a_secret_exists_changes_nothing() -> None:
-    house = Guarded()
+    house = PrerequisiteHouse()
     await house.begin()
 
     async def refuse(manifest: Manifest) -> bool:
@@ -159,7 +159,7 @@ async def test_a_server_that_does_not_say_whether_a_secret_exists_changes_nothin
 
 async def test_a_key_that_was_never_made_is_made_before_the_first_pods() -> None:
     """The operator dies between the status and the Secret."""
-    house = Guarded()
+    house = PrerequisiteHouse()
 
     def die(call: str, _number: int, when: str) -> None:
         if (call, when) == ("create_secret", "before"):
@@ -177,7 +177,7 @@ async def test_a_key_that_was_never_made_is_made_before_the_first_pods() -> None
 
 
 async def test_no_pod_is_created_before_its_network_policy() -> None:
-    house = Guarded()
+    house = PrerequisiteHouse()
     house.refuse(lambda manifest: manifest["kind"] == "NetworkPolicy")
     await house.go(8)
     assert house.cluster.pods == {}
@@ -191,7 +191,7 @@ async def test_no_pod_is_created_before_its_network_policy() -> None:
 
 
 async def test_pods_do_not_wait_for_a_disruption_budget_but_it_is_told() -> None:
-    house = Guarded()
+    house = PrerequisiteHouse()
     house.refuse(lambda manifest: manifest["kind"] == "PodDisruptionBudget")
     await house.go(8)
     assert len(house.cluster.pods) == 5
@@ -199,7 +199,7 @@ async def test_pods_do_not_wait_for_a_disruption_budget_but_it_is_told() -> None
 
 
 async def test_what_is_deleted_or_edited_by_hand_comes_back() -> None:
-    house = Guarded()
+    house = PrerequisiteHouse()
     await house.begin()
     before = specs(house)
     assert len(before) == 3
@@ -213,7 +213,7 @@ async def test_what_is_deleted_or_edited_by_hand_comes_back() -> None:
 
 async def test_pods_that_an_earlier_version_started_stay_admitted_and_guarded() -> None:
     """They lack the job's uid: they are found by its name, until the last of them is gone."""
-    house = Guarded()
+    house = PrerequisiteHouse()
     await house.begin()
     for pod in house.cluster.pods.values():
         del pod.meta["labels"][env.LABEL_JOB_UID]

@@ -15,7 +15,7 @@ from cpr_operator.cluster.protocol import BusyError, Priority
 EPSILON = 1e-6
 
 
-class Ration:
+class RateLimiter:
     """Lets `per_second` requests begin on average, and as many together after a quiet second.
 
     No more than `at_once` are under way: a server that answers slowly is asked less, and what waits

@@ -37,7 +37,7 @@ class _Pods:
     by_uid: dict[str, PodView] = field(default_factory=dict)
 
 
-class Watched:
+class WatchCache:
     """What is known of each job, by its namespace and name. `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -47,7 +47,7 @@ class Watched:
 
     # what watches show
 
-    def saw_job(self, document: Mapping[str, Any]) -> bool:
+    def on_job_event(self, document: Mapping[str, Any]) -> bool:
         """A watch showed the job. Returns whether the version is another one than the last one read or written."""
         kept = self._jobs.setdefault(_key(document), _Job())
         if kept.version == document["metadata"]["resourceVersion"]:
@@ -56,7 +56,7 @@ class Watched:
         self._keep_job(kept, document)
         return True
 
-    def saw_pod(self, namespace: str, name: str, pod: PodView, *, gone: bool) -> bool:
+    def on_pod_event(self, namespace: str, name: str, pod: PodView, *, gone: bool) -> bool:
         """A watch showed a pod of the job, which is `gone` now if so. Returns whether that says anything new."""
         kept = self._pods.setdefault((namespace, name), _Pods(self._clock() + KEPT_S))
         if not gone and kept.by_uid.get(pod.uid) == pod:

@@ -11,10 +11,10 @@ import pytest
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.api_server import AT_ONCE, READS_PER_S, WRITES_PER_S
 from cpr_operator.cluster.protocol import BusyError, Priority
-from cpr_operator.cluster.rate import Ration
+from cpr_operator.cluster.rate_limiter import RateLimiter
 from cpr_operator.controller import Controller
+from cpr_operator.controller.priority import FIGURES_PER_S, pause_s, request_priority
 from cpr_operator.reconcile import Outcome, Timing
-from cpr_operator.urgency import FIGURES_PER_S, pause_s, urgency_of
 from simulation.control_plane.clock import now, run
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
@@ -30,7 +30,10 @@ class Rations:
     """What all jobs share, and what was taken of it: seconds, priority and the kind of request."""
 
     def __init__(self) -> None:
-        self.rations = {"read": Ration(READS_PER_S, AT_ONCE, now), "write": Ration(WRITES_PER_S, AT_ONCE, now)}
+        self.rations = {
+            "read": RateLimiter(READS_PER_S, AT_ONCE, now),
+            "write": RateLimiter(WRITES_PER_S, AT_ONCE, now),
+        }
         self.taken: list[tuple[float, Priority, str]] = []
 
     async def take(self, kind: str, priority: Priority, what: str) -> None:
@@ -39,7 +42,7 @@ class Rations:
             await asyncio.sleep(ANSWER_S)
 
 
-class RationedCluster(SimulatedCluster):
+class RateLimitedCluster(SimulatedCluster):
     """One job's cluster, whose requests wait as those to an API server do."""
 
     def __init__(self, rations: Rations, total: int = 1 << 30) -> None:
@@ -54,7 +57,7 @@ class RationedCluster(SimulatedCluster):
 class _At:
     """The cluster's methods behind the limit."""
 
-    def __init__(self, cluster: RationedCluster, priority: Priority) -> None:
+    def __init__(self, cluster: RateLimitedCluster, priority: Priority) -> None:
         self._cluster = cluster
         self._priority = priority
 
@@ -71,7 +74,7 @@ class Shared(House):
     """A job with 20 trainers and 3 shards, whose requests share the limit."""
 
     def __init__(self, rations: Rations) -> None:
-        super().__init__(spec(trainers__replicas=20, data__samples=1 << 30), cluster=RationedCluster(rations))
+        super().__init__(spec(trainers__replicas=20, data__samples=1 << 30), cluster=RateLimitedCluster(rations))
         self.controller = Controller(self.cluster, lambda: self.cluster.now, timing=Timing(progress_s=15.0))
 
     async def until(self, phase: str) -> None:
@@ -86,7 +89,7 @@ async def figures_of(jobs: int, rations: Rations) -> None:
     """So many running jobs read and write what changes all the time, as often as the controller lets them."""
     status = Status(phase="Running", start_time=0.0)
     later = status.evolve(restarts=1)
-    urgency = urgency_of(status, Outcome(later))
+    urgency = request_priority(status, Outcome(later))
     pause = pause_s(status, later, urgency, 15.0, jobs)
 
     async def job(number: int) -> None:
@@ -119,7 +122,7 @@ def test_a_recovery_does_not_wait_for_the_figures_of_other_jobs() -> None:
         house.cluster.kill("shard", 1)
         begun, writes = now(), len(rations.taken)
         pod = next(p.view() for p in house.cluster.pods.values() if p.phase == "Failed")
-        house.controller.saw("default", "job", pod)
+        house.controller.on_pod_event("default", "job", pod)
         await house.until("Recovering")
         mine = [t for t in rations.taken[writes:] if t[1] is not Priority.REGULAR]
         assert sum(what == "patch_pod" for *_, what in mine) == 20
@@ -145,7 +148,7 @@ def test_jobs_that_are_applied_together_start_one_after_another() -> None:
         rations = Rations()
         controllers = []
         for _ in range(jobs):
-            cluster = RationedCluster(rations)
+            cluster = RateLimitedCluster(rations)
             cluster.add_job("job", spec(data__samples=1 << 30))
             controllers.append(Controller(cluster, lambda: 0.0))
         await asyncio.gather(*(each.run_pass("default", "job") for each in controllers))

@@ -21,16 +21,16 @@ import kopf
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.protocol import RefusedError, UnavailableError
-from cpr_operator.cluster.watched import Kind, Watched
+from cpr_operator.cluster.watch_cache import Kind, WatchCache
 from cpr_operator.configuration import Configuration
 from cpr_operator.controller import Controller
+from cpr_operator.controller.prerequisites import InstalledCrd
+from cpr_operator.controller.quota import QuotaRelease
 from cpr_operator.election import Elector, Term
-from cpr_operator.guarding import InstalledCrd
 from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
-from cpr_operator.queueing import QuotaRelease
+from cpr_operator.queue import ReconcileQueue
 from cpr_operator.watches import Watches
-from cpr_operator.worker import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ RunPass = Callable[[str, str], Awaitable[float | None]]
 KUEUE_S = 15.0
 
 
-class Leader:
+class ElectedOperator:
     """One term's work. `may_write` is called before each write and raises when the term is over."""
 
     def __init__(self, configuration: Configuration, metrics: Metrics, may_write: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Leader:
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: Watches | None = None
-        self._workers: tuple[Workers, ...] = ()
+        self._queues: tuple[ReconcileQueue, ...] = ()
 
     def start(self) -> asyncio.Future[None]:
         """Begin in a new thread; the future ends with the work, and with its error."""
@@ -86,50 +86,50 @@ class Leader:
     def _end(self) -> None:
         """Cancel the passes first, because kopf takes seconds to end and their requests would slow it down."""
         if self._watches is not None:
-            for workers in self._workers:
-                workers.end()
+            for queue in self._queues:
+                queue.end()
             self._watches.stop()
 
     async def _work(self) -> None:
         server = ApiServer(await load_configuration(), self._may_write)
-        watched = Watched(time.monotonic)
+        watched = WatchCache(time.monotonic)
         cluster = KubernetesCluster(server, time.time, watched)
         self._metrics.observe_waiting(lambda: server.waiting)
         crd = InstalledCrd(cluster.crd_annotations, time.monotonic)
         namespaces = self._configuration.namespaces
 
-        def gone(namespace: str, name: str) -> None:
+        def on_deleted(namespace: str, name: str) -> None:
             self._metrics.forget(namespace, name)
             watched.forget(namespace, name)
 
         controller = Controller(
             cluster,
             time.time,
-            hold=crd.hold,
+            admission_gate=crd.admission_gate,
             restart_rules=cluster.has_restart_rules,
-            gone=gone,
+            on_deleted=on_deleted,
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,
             kueue=self._configuration.kueue,
         )
-        workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
-        releases = Workers(QuotaRelease(cluster, time.time).run_pass, random.Random())
-        self._workers = (workers, releases)
+        queue = ReconcileQueue(measured(controller.run_pass, self._metrics), random.Random())
+        releases = ReconcileQueue(QuotaRelease(cluster, time.time).run_pass, random.Random())
+        self._queues = (queue, releases)
         # A first pass before the job's pods are shown would have to list them.
-        workers.hold()
+        queue.pause_first_passes()
 
         def handlers() -> kopf.OperatorRegistry:
-            registry = make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
+            registry = make_registry(queue, self._metrics, watched, controller.on_pod_event, controller.on_running)
             if self._configuration.kueue:
-                watch_workloads(registry, workers, releases)
+                watch_workloads(registry, queue, releases)
             return registry
 
         def listed(kind: Kind, namespace: str) -> None:
             watched.listed(kind, namespace)
             if kind == "jobs":
-                visit_known(self._metrics, workers)
+                visit_known(self._metrics, queue)
 
-        self._watches = Watches(namespaces, handlers, listed, workers.release)
+        self._watches = Watches(namespaces, handlers, listed, queue.resume_first_passes)
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         late = asyncio.create_task(self._watch_late_kueue(cluster, self._watches), name="late-kueue")
@@ -156,13 +156,13 @@ class Leader:
             watches.restart()
 
 
-def visit_known(metrics: Metrics, workers: Workers) -> None:
+def visit_known(metrics: Metrics, queue: ReconcileQueue) -> None:
     """Schedule a pass for each job that has metrics.
 
     A job that was deleted while no watch ran causes no event. A pass finds that it is gone.
     """
     for namespace, name in metrics.jobs():
-        workers.schedule(namespace, name, urgent=False)
+        queue.schedule(namespace, name, urgent=False)
 
 
 def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:
@@ -199,7 +199,7 @@ class Candidate:
         self._elector = elector
         self._configuration = configuration
         self._metrics = metrics
-        self._leader: Leader | None = None
+        self._leader: ElectedOperator | None = None
 
     @property
     def role(self) -> str:
@@ -225,7 +225,7 @@ class Candidate:
             await self._lead(await self._elector.acquire())
 
     async def _lead(self, term: Term) -> None:
-        leader = self._leader = Leader(self._configuration, self._metrics, term.check)
+        leader = self._leader = ElectedOperator(self._configuration, self._metrics, term.check)
         holding = asyncio.create_task(self._elector.hold(term))
         work = leader.start()
         self._metrics.leading.set(1)

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cpr_operator.cluster.protocol import UnavailableError
-from cpr_operator.worker import (
+from cpr_operator.queue import (
     DEBOUNCE_S,
     FIRST_AT_ONCE,
     FIRST_BACKOFF_S,
     LAST_BACKOFF_S,
     REGULAR_S,
-    Worker,
-    Workers,
+    QueuedJob,
+    ReconcileQueue,
 )
 from simulation.control_plane.clock import in_virtual_time, now
 
@@ -48,11 +48,11 @@ class Passes:
 
 
 class Jobs:
-    """The workers of many jobs, whose passes are noted and want the next one in a long time."""
+    """The queue of many jobs, whose passes are noted and want the next one in a long time."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
-        self.workers = Workers(self._pass, random.Random(1))
+        self.queue = ReconcileQueue(self._pass, random.Random(1))
         self.going_on = asyncio.Event()
         self.going_on.set()
 
@@ -68,8 +68,8 @@ class Jobs:
         return self.begun[begun:]
 
 
-def worker(passes: Passes) -> Worker:
-    return Worker("j", passes.run, random.Random(1))
+def worker(passes: Passes) -> QueuedJob:
+    return QueuedJob("j", passes.run, random.Random(1))
 
 
 @in_virtual_time
@@ -135,9 +135,9 @@ async def test_each_job_has_its_own_worker_and_a_finished_one_starts_again() -> 
     async def run_pass(namespace: str, name: str) -> None:
         seen.append((namespace, name))
 
-    workers = Workers(run_pass, random.Random(1))
+    queue = ReconcileQueue(run_pass, random.Random(1))
     for namespace, name in (("a", "x"), ("b", "x"), ("a", "x")):
-        workers.wake(namespace, name)
+        queue.wake(namespace, name)
         await asyncio.sleep(1)
     assert seen == [("a", "x"), ("b", "x"), ("a", "x")]
 
@@ -147,12 +147,12 @@ async def test_at_the_end_passes_are_cancelled_and_none_is_begun() -> None:
     jobs = Jobs()
     jobs.going_on.clear()
     for name in ("x", "y"):
-        jobs.workers.wake("n", name)
+        jobs.queue.wake("n", name)
     await jobs.settle()
-    hanging = {task for task in asyncio.all_tasks() if task.get_name().startswith("worker ")}
-    jobs.workers.end()
-    jobs.workers.wake("n", "z")
-    jobs.workers.schedule("n", "z", urgent=True)
+    hanging = {task for task in asyncio.all_tasks() if task.get_name().startswith("reconcile ")}
+    jobs.queue.end()
+    jobs.queue.wake("n", "z")
+    jobs.queue.schedule("n", "z", urgent=True)
     await asyncio.wait(hanging)
     assert all(task.cancelled() for task in hanging)
     await jobs.settle()
@@ -174,10 +174,10 @@ async def test_a_pass_that_ends_with_its_own_error_when_cancelled_is_the_last() 
         except asyncio.CancelledError as error:
             raise UnavailableError("the API server does not answer") from error
 
-    workers = Workers(fail, random.Random(1))
-    workers.wake("n", "x")
+    queue = ReconcileQueue(fail, random.Random(1))
+    queue.wake("n", "x")
     await asyncio.sleep(1)
-    await workers.close()
+    await queue.close()
     assert begun == 1
 
 
@@ -187,14 +187,14 @@ async def test_first_passes_of_listed_jobs_follow_each_other_and_urgent_jobs_do_
     jobs, names = Jobs(), [str(number) for number in range(3 * FIRST_AT_ONCE)]
     jobs.going_on.clear()
     for name in names:
-        jobs.workers.schedule("n", name, urgent=False)
+        jobs.queue.schedule("n", name, urgent=False)
     assert await jobs.settle() == names[:FIRST_AT_ONCE]
-    assert not jobs.workers.started("n", names[-1])
-    assert not jobs.workers.started("n", "unknown")
-    jobs.workers.schedule("n", "troubled", urgent=True)
-    jobs.workers.wake("n", names[-1])
+    assert not jobs.queue.started("n", names[-1])
+    assert not jobs.queue.started("n", "unknown")
+    jobs.queue.schedule("n", "troubled", urgent=True)
+    jobs.queue.wake("n", names[-1])
     assert sorted(await jobs.settle()) == sorted(["troubled", names[-1]])
-    assert jobs.workers.started("n", "troubled")
+    assert jobs.queue.started("n", "troubled")
     jobs.going_on.set()
     await jobs.settle()
     assert sorted(jobs.begun) == sorted([*names, "troubled"])
@@ -209,11 +209,11 @@ async def test_a_job_that_was_listed_and_is_gone_leaves_its_place_to_another() -
         if name.startswith("bad"):
             raise UnavailableError("the API server does not answer")
 
-    workers = Workers(run_pass, random.Random(1))
+    queue = ReconcileQueue(run_pass, random.Random(1))
     for number in range(FIRST_AT_ONCE):
         for name in ("gone", "bad"):
-            workers.schedule("n", f"{name}-{number}", urgent=False)
-    workers.schedule("n", "last", urgent=False)
+            queue.schedule("n", f"{name}-{number}", urgent=False)
+    queue.schedule("n", "last", urgent=False)
     await asyncio.sleep(DEBOUNCE_S)
     assert "last" in begun
 
@@ -221,19 +221,19 @@ async def test_a_job_that_was_listed_and_is_gone_leaves_its_place_to_another() -
 @in_virtual_time
 async def test_first_passes_that_are_held_come_after_the_release_and_urgent_ones_at_once() -> None:
     jobs = Jobs()
-    workers = jobs.workers
-    workers.hold()
+    queue = jobs.queue
+    queue.pause_first_passes()
     for _ in range(2):
-        workers.schedule("n", "calm", urgent=False)
-    workers.schedule("n", "troubled", urgent=True)
+        queue.schedule("n", "calm", urgent=False)
+    queue.schedule("n", "troubled", urgent=True)
     assert await jobs.settle() == ["troubled"]
-    workers.schedule("n", "troubled", urgent=False)
+    queue.schedule("n", "troubled", urgent=False)
     assert await jobs.settle() == ["troubled"]
-    workers.wake("n", "edited")
+    queue.wake("n", "edited")
     assert await jobs.settle() == ["edited"]
-    workers.release()
+    queue.resume_first_passes()
     assert await jobs.settle() == ["calm"]
-    workers.schedule("n", "late", urgent=False)
+    queue.schedule("n", "late", urgent=False)
     assert await jobs.settle() == ["late"]
-    workers.release()
+    queue.resume_first_passes()
     assert await jobs.settle() == []
