@@ -27,7 +27,7 @@ from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.optim import RowWiseAdagrad
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.model.entrypoint import DTYPES, build_network, loss_share, start
 from cpr_trainer.process import threads

@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from cpr_contract import env
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.data.unpacking import BLOCK_BYTES
+from cpr_trainer.data.text import BLOCK_BYTES
 from cpr_trainer.store import Uris, open_store
 
 PREFIX, TEXT, TABLE = "cprjob-s3-reading", "text", "table.parquet"

@@ -33,9 +33,8 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.files import files_of
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.access import Access, find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import PendingLookup

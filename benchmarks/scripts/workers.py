@@ -27,7 +27,7 @@ from cpr_contract.choices import Precision
 from cpr_contract.model import ModelSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import AnyAccess, find_access
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.model.replica import DenseReplica

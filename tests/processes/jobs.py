@@ -20,8 +20,7 @@ from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec, Ta
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSpec, JobSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.files import files_of
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.embedding.access import Rows, as_rows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.evaluate import score_held_out

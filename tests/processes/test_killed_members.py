@@ -19,8 +19,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
-from cpr_trainer.data.files import files_of
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.evaluate import evaluate
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.store import open_store

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.data.files import files_of
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.model.dlrm import Dlrm

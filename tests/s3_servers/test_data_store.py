@@ -10,10 +10,8 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.spec import DataSpec, EndpointSpec, JobSpec, SnapshotSpec, StoreSpec
-from cpr_trainer.data.blocks import Index
-from cpr_trainer.data.files import files_of
-from cpr_trainer.data.pinned import to_indices, to_manifest
-from cpr_trainer.data.source import Find, open_dataset
+from cpr_trainer.data.files import Index
+from cpr_trainer.data.open import Find, files_of, indices_of_manifest, manifest_of_indices, open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import Access
 from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, open_store
@@ -78,19 +76,19 @@ def test_pinned_data_is_compared_in_the_data_store(
     pins = []
 
     def pinned(find: Find) -> Sequence[Index]:
-        pins.append(to_manifest("u", str(job.data.uri), find()))
-        return to_indices(pins[-1])
+        pins.append(manifest_of_indices("u", str(job.data.uri), find()))
+        return indices_of_manifest(pins[-1])
 
     open_dataset(job.data, job.model, files, pinned)
     bucket = str(job.data.uri).split("/")[2]
     saves.client().make_bucket(bucket)
     other = write(clicks(400, seed=1), tmp_path / "other", "csv", files=3)
     put(saves, StoreSpec(saves.endpoint, None, bucket, ""), other)
-    found = open_dataset(job.data, job.model, files, lambda _: to_indices(pins[0]))
+    found = open_dataset(job.data, job.model, files, lambda _: indices_of_manifest(pins[0]))
     assert_same(everything(found), everything(read(local)))
     put(lake, StoreSpec(lake.endpoint, None, bucket, ""), other)
     with pytest.raises(DataError, match=rf"s3://{bucket}/day/part-00\d\.csv has changed"):
-        everything(open_dataset(job.data, job.model, files, lambda _: to_indices(pins[0])))
+        everything(open_dataset(job.data, job.model, files, lambda _: indices_of_manifest(pins[0])))
 
 
 def test_data_store_has_its_own_endpoint_credentials_and_authority(

@@ -17,9 +17,8 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
-from cpr_trainer.data.files import files_of
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.evaluation import ProgressiveValidation

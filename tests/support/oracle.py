@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec
-from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.model.entrypoint import OwnLoss, OwnMetrics, build_network
 from support.torch_rates import torch_rates

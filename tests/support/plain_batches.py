@@ -5,8 +5,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.rows import Rows
+from cpr_trainer.data.dataset import Batch
+from cpr_trainer.data.decode import Rows
 from cpr_trainer.embedding.access import Access, find_access
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.embedding.placement import Placement

@@ -8,9 +8,8 @@ import numpy as np
 
 from cpr_contract.reports import ShardReport
 from cpr_contract.spec import JobSpec
-from cpr_trainer.data.files import files_of
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.placement import Placement
 from support.plain_batches import single_ids
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.data import unpacking
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, open_store
 from support.s3_servers import S3Server
@@ -33,7 +32,7 @@ class DataSuite:
 
     @pytest.fixture
     def small_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+        monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
 
     @pytest.mark.usefixtures("small_blocks")
     @pytest.mark.parametrize("ending", FORMATS)

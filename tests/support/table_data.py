@@ -18,15 +18,13 @@ import pytest
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec
-from cpr_trainer.data import tables as data_tables
-from cpr_trainer.data import unpacking
-from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.data.blocks import Parsed
-from cpr_trainer.data.columns import Columns
+from cpr_trainer.data.dataset import Batch, Dataset
+from cpr_trainer.data.decode import Rows, decode
+from cpr_trainer.data.files import Parsed
 from cpr_trainer.data.loader import Loader
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.rows import Rows, decode
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.schema import Columns
 from cpr_trainer.embedding.bags import FeatureLayout
 from cpr_trainer.store import Uris
 from support.plain_batches import single_ids
@@ -149,8 +147,8 @@ def read_through(data: DataSpec, block_bytes: int) -> tuple[int, int]:
         return rows
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unpacking, "BLOCK_BYTES", block_bytes)
-        patch.setattr(data_tables, "decode", decode_and_count)
+        patch.setattr("cpr_trainer.data.text.BLOCK_BYTES", block_bytes)
+        patch.setattr("cpr_trainer.data.reader.decode", decode_and_count)
         dataset = read(data)
         order = BatchOrder.of(data, dataset.layout)
         with Loader(dataset, order, rank=0, trainers=1, first_step=1) as batches:

@@ -12,9 +12,8 @@ import torch
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.calibration import InjectedLosses, SavedRows, StepLoss
-from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.files import files_of
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.dataset import Dataset
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.lone import LoneTrainer
 from support.local_job import small_job

@@ -18,10 +18,9 @@ from cpr_contract.codec import to_json
 from cpr_contract.requests import Experiment, Outcome, ShardLoss, TrialReport
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.files import files_of
+from cpr_trainer.data.dataset import Dataset
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.lone import LoneTrainer

@@ -18,12 +18,9 @@ from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolv
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
-from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.data.blocks import Index
-from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
-from cpr_trainer.data.files import files_of
-from cpr_trainer.data.pinned import to_indices
-from cpr_trainer.data.source import Find
+from cpr_trainer.data.dataset import Batch, Dataset
+from cpr_trainer.data.files import Index
+from cpr_trainer.data.open import Find, evaluation_data, evaluation_rows, files_of, indices_of_manifest, open_evaluation
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
 from cpr_trainer.embedding.arena import Home
 from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
@@ -42,17 +39,17 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     request = read_request(EvaluationRequest, source, "evaluate")
     store = open_store(job.snapshots.store, *store_access(environ))
 
-    own = data_of_its_own(job)
+    own = evaluation_data(job)
     data = own or job.data
 
     def pinned(find: Find) -> Sequence[Index]:
         """The rows are those of the data that the job has pinned, if it is the same data."""
         found = read_data(store, request.anchor.partition("/")[0], evaluates=own is not None)
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
-        return to_indices(found) if found is not None and same else find()
+        return indices_of_manifest(found) if found is not None and same else find()
 
     files = files_of(job, store_access(environ), data_access(environ))
-    dataset = open_scored(job, files, pinned, lambda _: vocabularies_of(store, request.anchor, job.model))
+    dataset = open_evaluation(job, files, pinned, lambda _: vocabularies_of(store, request.anchor, job.model))
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 
@@ -64,7 +61,7 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     nothing out, DataError, LayoutError if the anchor has other tables or ids, ModelError if it has another network,
     DamagedError, StoreError.
     """
-    if not scored_rows(job, dataset.layout.rows):
+    if not evaluation_rows(job, dataset.layout.rows):
         raise BadSpecError("The job holds no rows out.", "Set data.holdOut or evaluation.uri before it starts.")
     manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids))
     replica = DenseReplica(job.model, job.data.seed)
@@ -138,7 +135,7 @@ def logits_of(network: nn.Module, batch: Batch, access: AnyAccess, vectors: Rows
 
 def _batches(job: JobSpec, dataset: Dataset) -> Iterator[Batch]:
     """Yield the held-out samples, in the order of the data."""
-    rows, size = scored_rows(job, dataset.layout.rows), job.data.batch_size
+    rows, size = evaluation_rows(job, dataset.layout.rows), job.data.batch_size
     for first in range(rows.start, rows.stop, size):
         yield dataset.take(np.arange(first, min(first + size, rows.stop)))
 

@@ -13,7 +13,7 @@ import torch
 
 from cpr_contract.spec import MEASURED, JobSpec, samples_at
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Rows, as_rows, find_access
 from cpr_trainer.embedding.arena import Arena

@@ -18,10 +18,15 @@ from torch import nn
 from cpr_contract.model import ModelSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
-from cpr_trainer.data.files import files_of
-from cpr_trainer.data.source import FindVocabularies, open_dataset
+from cpr_trainer.data.dataset import Batch, Dataset
+from cpr_trainer.data.open import (
+    FindVocabularies,
+    evaluation_data,
+    evaluation_rows,
+    files_of,
+    open_dataset,
+    open_evaluation,
+)
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.embedding.access import Rows, as_rows, find_access
 from cpr_trainer.embedding.arena import Arena
@@ -185,9 +190,9 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
 
 
 def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer, vocabularies: Vocabularies) -> Score | None:
-    if data_of_its_own(job) is not None:
-        dataset = open_scored(job, files_of(job), vocabularies=lambda _: vocabularies)
-    if not scored_rows(job, dataset.layout.rows):
+    if evaluation_data(job) is not None:
+        dataset = open_evaluation(job, files_of(job), vocabularies=lambda _: vocabularies)
+    if not evaluation_rows(job, dataset.layout.rows):
         return None
 
     def fetch(rows: UniqueRows) -> Rows:

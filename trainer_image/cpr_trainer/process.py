@@ -33,7 +33,7 @@ _ANSWERING = {
     "calibrate": "cpr_trainer.calibration",
     "evaluate": "cpr_trainer.evaluate",
     "import": "cpr_trainer.importing.main",
-    "inspect": "cpr_trainer.data.inspect",
+    "inspect": "cpr_trainer.data.inspection",
     "inventory": "cpr_trainer.inventory",
 }
 

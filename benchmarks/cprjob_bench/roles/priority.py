@@ -14,7 +14,7 @@ from cpr_contract.requests import TrialReport
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
 from cpr_trainer.calibration import SavedRows, open_data, outcome_of, place
-from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import Arena

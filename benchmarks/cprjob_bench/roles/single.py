@@ -15,10 +15,9 @@ from torch import Tensor
 from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
-from cpr_trainer.data.files import files_of
 from cpr_trainer.data.loader import Loader
+from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.access import single_tensor
 from cpr_trainer.embedding.optimizers import Assignment, state_widths
 from cpr_trainer.embedding.placement import Placement

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime import read_job
 from cpr_trainer.store import Uris

@@ -56,8 +56,8 @@ def test_a_peer_ends_where_one_process_does(tmp_path: Path, command: tuple[str |
 #: Trains the job in the environment in one process, and writes its scores.
 TRAIN_ALONE = """
 import json, os, torch
-from cpr_trainer.data.files import files_of
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.open import files_of
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.runtime import read_job
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import pytest
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.dataset import Dataset
 from support.plain_batches import single_ids
 from support.realdata import click_log
 from support.table_data import everything, read

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import fs
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris
 from cpr_trainer.store.arrow_data import ArrowData

@@ -17,7 +17,7 @@ from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data, read_vocabularies
-from cpr_trainer.data.pinned import to_manifest
+from cpr_trainer.data.open import manifest_of_indices
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.store import BucketMissingError, StoreFullError, StoreUnreachableError
 from cprjob_serving.vocabulary import Vocabulary
@@ -304,8 +304,8 @@ def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
 
 
 def test_an_anchor_never_stands_without_the_data_and_the_values_that_it_is_of() -> None:
-    pinned = to_manifest("job", "s3://b/day=*", [])
-    scored = to_manifest("job", "s3://b/test/", [], evaluates=True)
+    pinned = manifest_of_indices("job", "s3://b/day=*", [])
+    scored = manifest_of_indices("job", "s3://b/test/", [], evaluates=True)
     store = MemoryStore()
     saver = _saver_with(_Sweeper(None), store, pinned=(None, pinned, scored), vocabularies={"user": VALUES})
     _until(lambda: saver.state.anchors)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_trainer.data.ahead import Ahead
-from cpr_trainer.data.blocks import Block, SourceFile
-from cpr_trainer.data.rows import Rows
+from cpr_trainer.data.decode import Rows
+from cpr_trainer.data.files import Block, SourceFile
+from cpr_trainer.data.reader import BlockPrefetcher
 from cpr_trainer.store import Version
 from support.plain_batches import single_ids
 from support.table_data import clicks, read_through, write
@@ -41,8 +41,8 @@ class Numbered:
         return Rows(np.zeros((n, 13), np.float32), np.full((n, 1), fetched, np.int32), np.zeros(n, np.uint8), {})
 
 
-def ahead_of(form: Numbered, most_rows: int = 120) -> Ahead:
-    return Ahead(BLOCKS, form.fetch, form.decode, most_rows)
+def prefetcher_of(form: Numbered, max_rows: int = 120) -> BlockPrefetcher:
+    return BlockPrefetcher(BLOCKS, form.fetch, form.decode, max_rows)
 
 
 def numbers(got: list[Rows]) -> list[int]:
@@ -51,45 +51,45 @@ def numbers(got: list[Rows]) -> list[int]:
 
 def test_blocks_are_read_in_the_order_they_are_expected_in() -> None:
     form = Numbered()
-    ahead = ahead_of(form)
-    ahead.expect([5, 3, 9])
-    assert numbers(ahead.get([3, 9, 5, 3])) == [3, 9, 5, 3]
+    prefetcher = prefetcher_of(form)
+    prefetcher.prefetch([5, 3, 9])
+    assert numbers(prefetcher.get([3, 9, 5, 3])) == [3, 9, 5, 3]
     assert form.fetched == [5, 3, 9]
 
 
 def test_a_block_is_read_once_while_it_is_kept_and_again_after_that() -> None:
     form = Numbered()
-    ahead = ahead_of(form, most_rows=30)
+    prefetcher = prefetcher_of(form, max_rows=30)
     for number in (0, 1, 2, 0, 1, 2):
-        ahead.get([number])
+        prefetcher.get([number])
     assert form.fetched == [0, 1, 2]
-    ahead.get([3])
-    ahead.get([2])
-    ahead.get([0])
+    prefetcher.get([3])
+    prefetcher.get([2])
+    prefetcher.get([0])
     assert form.fetched == [0, 1, 2, 3, 0], "the one not used for longest had to go"
 
 
 def test_what_is_no_longer_expected_is_not_read() -> None:
     form = Numbered()
-    ahead = ahead_of(form)
+    prefetcher = prefetcher_of(form)
     form.go.clear()
-    ahead.expect([0, 1, 2, 3])
-    ahead.expect([7])
+    prefetcher.prefetch([0, 1, 2, 3])
+    prefetcher.prefetch([7])
     form.go.set()
-    assert numbers(ahead.get([7])) == [7]
+    assert numbers(prefetcher.get([7])) == [7]
     assert set(form.fetched) <= {0, 7}, "one may have been begun"
 
 
 def test_a_block_that_is_waited_for_comes_though_others_are_expected() -> None:
     form = Numbered()
-    ahead = ahead_of(form)
+    prefetcher = prefetcher_of(form)
     form.go.clear()
     got: list[int] = []
-    waiting = threading.Thread(target=lambda: got.extend(numbers(ahead.get([4, 5, 6]))))
+    waiting = threading.Thread(target=lambda: got.extend(numbers(prefetcher.get([4, 5, 6]))))
     waiting.start()
-    while len(ahead._kept) < 3:
+    while len(prefetcher._cache) < 3:
         pass
-    ahead.expect([1])
+    prefetcher.prefetch([1])
     form.go.set()
     waiting.join()
     assert got == [4, 5, 6]
@@ -98,13 +98,13 @@ def test_a_block_that_is_waited_for_comes_though_others_are_expected() -> None:
 def test_failed_block_raises_where_it_is_wanted_and_is_read_again() -> None:
     form = Numbered()
     form.fail_at = 2
-    ahead = ahead_of(form)
-    ahead.expect([1, 2, 3])
-    assert numbers(ahead.get([1, 3])) == [1, 3], "2 has been tried before 3"
+    prefetcher = prefetcher_of(form)
+    prefetcher.prefetch([1, 2, 3])
+    assert numbers(prefetcher.get([1, 3])) == [1, 3], "2 has been tried before 3"
     with pytest.raises(OSError, match="disk gone"):
-        ahead.get([2])
+        prefetcher.get([2])
     form.fail_at = None
-    assert numbers(ahead.get([1, 2, 3])) == [1, 2, 3]
+    assert numbers(prefetcher.get([1, 2, 3])) == [1, 2, 3]
     assert form.fetched == [1, 2, 3, 2, 2]
 
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data import unpacking
-from cpr_trainer.data.bad_rows import BadRows
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
+from cpr_trainer.data.reader import BadRows
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 from support.table_data import (
@@ -95,7 +94,7 @@ def test_bad_lines_keep_their_place_wherever_blocks_end(
     data = b"".join((criteo() if kind == "good" else FAULTS[kind][0]) + b"\n" for kind in ["good", *kinds])
     bad = {number: FAULTS[kind][1] for number, kind in enumerate(kinds, start=2) if kind != "good"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unpacking, "BLOCK_BYTES", block_bytes)
+        patch.setattr("cpr_trainer.data.text.BLOCK_BYTES", block_bytes)
         if len(bad) <= allowed:
             assert len(read_criteo(tmp_path, data, allowed)) == 1 + len(kinds) - len(bad)
         else:
@@ -177,7 +176,7 @@ def test_csv_that_is_wrong_is_refused(tmp_path: Path, text: str, told: str) -> N
 
 
 def test_a_line_longer_than_a_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 1000)
     with pytest.raises(DataError, match="a line of more than 1000 bytes"):
         read_criteo(tmp_path, criteo(counts=["1" * 5000] + [1] * 12))
 
@@ -247,14 +246,14 @@ def test_any_error_of_a_reader_is_bad_data_with_the_file(
 
     data = write(clicks(30), tmp_path, ending)
     targets = {
-        "index-csv": "cpr_trainer.data.text.pieces",
+        "index-csv": "cpr_trainer.data.text.line_chunks",
         "index-parquet": "cpr_trainer.data.parquet.check_types",
-        "fetch-csv": "cpr_trainer.data.unpacking.Text._read_at",
+        "fetch-csv": "cpr_trainer.data.text.Text._read_at",
         "fetch-parquet": "cpr_trainer.data.parquet._OpenTable.read",
         "parse-csv": "pyarrow.csv.read_csv",
-        "parse-parquet": "cpr_trainer.data.parquet.known_types",
-        "decode-csv": "cpr_trainer.data.tables.decode",
-        "decode-parquet": "cpr_trainer.data.tables.decode",
+        "parse-parquet": "cpr_trainer.data.parquet.normalized_schema",
+        "decode-csv": "cpr_trainer.data.reader.decode",
+        "decode-parquet": "cpr_trainer.data.reader.decode",
     }
     dataset = None if place == "index" else read(data)
     monkeypatch.setattr(targets[f"{place}-{ending}"], fail)

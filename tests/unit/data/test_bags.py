@@ -12,8 +12,8 @@ import pytest
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
-from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.data.inspect import inspect_job
+from cpr_trainer.data.dataset import Batch, Dataset
+from cpr_trainer.data.inspection import inspect_job
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError
 from support.bag_data import COLUMNS, TABLES, BagClick, as_table, bag_clicks, write_bags

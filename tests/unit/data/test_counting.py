@@ -13,10 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract.model import FeatureSpec, ModelSpec, TableSpec
-from cpr_trainer.data import counting, unpacking
-from cpr_trainer.data.counting import ValueCounts, count_values
-from cpr_trainer.data.source import FindVocabularies, open_dataset
-from cpr_trainer.data.vocabularies import Vocabularies
+from cpr_trainer.data.open import FindVocabularies, open_dataset
+from cpr_trainer.data.vocabularies import ValueCounts, Vocabularies, count_values
 from cpr_trainer.errors import DataError
 from cpr_trainer.trainer.interrupts import Terminated
 from support import bag_data
@@ -48,8 +46,8 @@ def by_frequency(values: Sequence[bytes], least: int) -> list[bytes]:
 def test_values_stand_by_how_often_the_data_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, least: int
 ) -> None:
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 700)
-    monkeypatch.setattr(counting, "_MERGED_AT_ONCE", 20)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 700)
+    monkeypatch.setattr("cpr_trainer.data.vocabularies._MERGED_AT_ONCE", 20)
     rows = clicks(300)
     data = write(rows, tmp_path / "data", ending, files=3)
     items = replace(TABLES[1], rows=400, ids="Vocabulary", min_count=1)
@@ -114,7 +112,7 @@ def test_a_vocabulary_that_fits_no_table_is_refused(tmp_path: Path, rows: int, l
 
 
 def test_only_so_many_different_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_MERGED_AT_ONCE", 10)
+    monkeypatch.setattr("cpr_trainer.data.vocabularies._MERGED_AT_ONCE", 10)
     counts = ValueCounts(replace(BUILT, rows=2, min_count=2), 0)
 
     def add(first: int) -> None:
@@ -136,7 +134,7 @@ def test_a_value_that_is_no_line_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pass_ends_when_the_trainer_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 700)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 700)
     data, turns = write(clicks(300), tmp_path / "data", "csv"), list[int]()
 
     def poll_interrupts() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import ColumnsSpec
-from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.dataset import Batch
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError
 from support.feature_data import model_of_features, visits, write_visits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.spec import DataSpec, EndpointSpec, JobSpec, StoreSpec
-from cpr_trainer.data.files import files_of
+from cpr_trainer.data.open import files_of
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Access
 from cpr_trainer.store import uris

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import ColumnsSpec
-from cpr_trainer.data import unpacking
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.errors import DataError
 from support.plain_batches import single_ids
@@ -185,7 +184,7 @@ def test_line_endings_do_not_matter(tmp_path: Path, ending: str, *, last: bool) 
 def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     rows = clicks(500)
     whole = everything(read(write(rows, tmp_path, ending)))
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 1000)
     dataset = read(spec(FORMATS[ending], f"{tmp_path}/"))
     assert dataset.layout.blocks > 10
     assert_same(everything(dataset), whole)
@@ -229,7 +228,7 @@ def test_tables_that_the_columns_cannot_feed_are_refused(tmp_path: Path, tables:
 def test_a_packed_file_is_read_from_its_front_as_often_as_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
     dataset = read(replace(write(clicks(400), tmp_path, ending), shuffle_rows=1))
     assert dataset.layout.blocks > 6, "more than are kept in memory"
     first = everything(dataset)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from cpr_contract.spec import ColumnsSpec, DataSpec
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.errors import DataError
 from support.table_data import FILES, TABLES, everything, model_of, read, spec, write
 

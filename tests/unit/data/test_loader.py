@@ -5,11 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.layout import Layout
+from cpr_trainer.data.dataset import Batch, Layout
 from cpr_trainer.data.loader import Loader
-from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.windows import Windows
+from cpr_trainer.data.order import BatchOrder, Windows
 from support.plain_batches import single_ids
 
 ORDER = BatchOrder(rows=30, total_samples=45, batch_size=10, seed=4)
@@ -20,7 +18,7 @@ class Numbers:
 
     def __init__(self, fail_at: range = range(0), layout: Layout | None = None) -> None:
         self.layout = layout or Layout.whole(30)
-        self.expected: list[list[int]] = []
+        self.prefetched: list[list[int]] = []
         self.calls = 0
         self.called = threading.Semaphore(0)
         self._fail_at = fail_at
@@ -32,8 +30,8 @@ class Numbers:
             raise OSError("disk gone")
         return Batch(np.zeros((len(indices), 13), np.float32), indices[:, None], np.zeros(len(indices), np.float32))
 
-    def expect(self, blocks: np.ndarray) -> None:
-        self.expected.append(blocks.tolist())
+    def prefetch(self, blocks: np.ndarray) -> None:
+        self.prefetched.append(blocks.tolist())
 
 
 def loader(dataset: Numbers, *, rank: int = 0, trainers: int = 1, first_step: int = 1) -> Loader:
@@ -117,7 +115,7 @@ def test_blocks_of_the_present_window_and_the_next_are_expected() -> None:
     dataset = Numbers(layout=layout)
     with Loader(dataset, order, rank=0, trainers=1, first_step=3) as batches:
         assert [step for step, _ in batches] == [3, 4, 5, 6]
-        batches._scout.submit(int).result()
+        batches._prefetcher.submit(int).result()
         second, third = (windows.blocks_of(number, 0, 1).tolist() for number in (1, 2))
-        assert dataset.expected == [second + third, third]
-    assert dataset.expected[-1] == [], "nothing more is read"
+        assert dataset.prefetched == [second + third, third]
+    assert dataset.prefetched[-1] == [], "nothing more is read"

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.layout import Layout
-from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.permutation import permute
+from cpr_trainer.data.dataset import Layout
+from cpr_trainer.data.order import BatchOrder, permute
 
 orders = st.builds(
     BatchOrder,

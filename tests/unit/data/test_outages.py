@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data import unpacking
-from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.dataset import Dataset
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, persistence
 from support.fake_s3 import BUCKET, FakeS3
@@ -22,7 +21,7 @@ ROWS = 400
 
 @pytest.fixture(autouse=True)
 def _small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
     monkeypatch.setattr(persistence, "_FIRST_S", 0.001)
 
 
@@ -38,7 +37,7 @@ def test_rows_whose_reading_ahead_failed_are_read_when_they_are_needed(
 ) -> None:
     client, data, dataset = remote("csv", tmp_path, monkeypatch)
     setattr(client, refusal, True)
-    dataset.expect(np.arange(dataset.layout.blocks))
+    dataset.prefetch(np.arange(dataset.layout.blocks))
     with pytest.raises(CredentialsRefusedError if refusal == "refuses" else StoreUnreachableError):
         everything(dataset)
     assert client.refused

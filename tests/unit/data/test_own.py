@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.blocks import Index
-from cpr_trainer.data.inspect import inspect_job
-from cpr_trainer.data.own import BLOCK_ROWS, OwnFormat
-from cpr_trainer.data.source import Find, open_dataset
+from cpr_trainer.data.files import Index
+from cpr_trainer.data.inspection import inspect_job
+from cpr_trainer.data.open import Find, open_dataset
+from cpr_trainer.data.user import BLOCK_ROWS, UserFormat
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError
 from cpr_trainer.trainer.frozen_inputs import Pinning
@@ -172,7 +172,7 @@ def test_what_cannot_be_used_is_said_with_the_rows(
 
 def test_length_that_fails_later_is_bad_data(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(Rows())
-    reader = OwnFormat("mine:Rows", None, None)
+    reader = UserFormat("mine:Rows", None, None)
     monkeypatch.setattr(Rows, "__len__", failing(RuntimeError("no cursor")))
     with pytest.raises(DataError, match=r"len\(\) of mine:Rows failed: RuntimeError: no cursor \(.*line \d+\)"):
         reader.index("mine:Rows")

@@ -12,9 +12,9 @@ import pytest
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.features import NO_ROW
-from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts
+from cpr_trainer.data.dataset import Dataset
+from cpr_trainer.data.decode import rows_of_integers, rows_of_texts
+from cpr_trainer.data.schema import NO_ROW
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError
 from support import bag_data

@@ -7,8 +7,8 @@ import pytest
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.criteo_writer import write_criteo_tsv
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import DataError
 from support.oracle import exact_auc

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
-from cpr_trainer.data.inspect import inspect_files, inspect_job
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.inspection import inspect_files, inspect_job
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.data.whole_numbers import Spellings
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.layout import Layout
-from cpr_trainer.data.order import BatchOrder, held_out
-from cpr_trainer.data.windows import LANES, Windows
+from cpr_trainer.data.dataset import Layout
+from cpr_trainer.data.order import LANES, BatchOrder, Windows, held_out
 
 blocks = st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=2, max_size=20)
 

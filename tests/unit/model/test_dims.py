@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cpr_contract.choices import Precision
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import ModelError

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.notebook import Fitted

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cpr_contract.model import FeatureSpec, Ids, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.export.folder import transform_of
 from cpr_trainer.store import Uris

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpr_contract.choices import Device, Precision
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import Access, single_tensor
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import DivergedError

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpr_trainer.arrays import Floats
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import single_tensor
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange

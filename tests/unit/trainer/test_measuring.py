@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec
 from cpr_contract.spec import JobSpec
+from cpr_trainer.data.open import open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.store import Uris
 from cpr_trainer.trainer import measuring

@@ -14,12 +14,10 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataManifest, data_key, workers_key
 from cpr_contract.spec import DataSpec
 from cpr_trainer.checkpoint.format.records import keep, read_data, read_workers
-from cpr_trainer.data import unpacking
-from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.blocks import Block, Index, SourceFile
+from cpr_trainer.data.dataset import Dataset
+from cpr_trainer.data.files import Block, Index, SourceFile
+from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices, open_dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.pinned import to_indices, to_manifest
-from cpr_trainer.data.source import Find, FindVocabularies, open_dataset
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
@@ -63,7 +61,7 @@ def day(number: int, rows: int = 200) -> bytes:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
     return World({"day=1.csv": day(1), "day=2.csv": day(2)}, monkeypatch)
 
 
@@ -98,7 +96,7 @@ def test_text_is_indexed_once_and_listed_by_leaders_alone(world: World) -> None:
 def test_what_is_read_by_the_document_is_what_was_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
     data = write(clicks(300), tmp_path, ending, files=3)
     world = World({}, monkeypatch)
     world.open(data)
@@ -278,8 +276,8 @@ def test_the_document_of_many_files_stays_small() -> None:
             f"s3://clicks/day=2026-01-01/part-{number:05d}.csv.gz", Version(10**8, f"{number:032x}"), names
         )
         indices.append(
-            Index(file, tuple(Block(file, 35000 * n, 35000, n << 23, 1 << 23) for n in range(5)), in_turn=True)
+            Index(file, tuple(Block(file, 35000 * n, 35000, n << 23, 1 << 23) for n in range(5)), sequential=True)
         )
-    text = to_json(to_manifest("uid", URI, indices))
+    text = to_json(manifest_of_indices("uid", URI, indices))
     assert len(text) < 200 * (130 + 5 * 27)
-    assert to_indices(from_json(DataManifest, text)) == indices
+    assert indices_of_manifest(from_json(DataManifest, text)) == indices

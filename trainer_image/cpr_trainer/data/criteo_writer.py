@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
-from cpr_trainer.data.columns import CRITEO_NAMES
+from cpr_trainer.data.schema import CRITEO_NAMES
 from cpr_trainer.data.synthetic import RawRows, SyntheticDataset
 from cprjob_serving.hashes import U64, WORD_BYTES
 

@@ -1,19 +1,191 @@
-"""Where the files of a job's data are read."""
+"""Files of data: the blocks that they are read in, the formats that read them, and the files that stay open.
+
+A format reads text, Parquet or what code of the user returns. It fetches a block in the thread that reads, and parses
+it in another.
+"""
 
 from __future__ import annotations
 
-from cpr_contract.spec import JobSpec
-from cpr_trainer.runtime import Access
-from cpr_trainer.store import Uris
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from weakref import finalize
 
-_NONE = Access()
+from cpr_trainer.errors import DataError, TrainerError, printable
+from cpr_trainer.store import Version
+
+CORRECT_COLUMNS = "Correct data.columns, or write the file with the types that docs/data.md lists."
+#: The first bytes of a file that show its format.
+HEAD_BYTES = 64
+_CONVERT = "Convert it to UTF-8 text, plain or packed by gzip, bzip2 or zstd, or to Parquet."
+_UTF_16 = "Convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)."
+_OTHER_FORMATS = (
+    (re.compile(rb"PAR1"), "Parquet", "State data.format: Parquet."),
+    (re.compile(rb"\xff\xfe|\xfe\xff|(?:[^\0]\0){4}|(?:\0[^\0]){4}"), "text in UTF-16", _UTF_16),
+    (re.compile(rb"\xfd7zXZ\0"), "packed by xz", _CONVERT),
+    (re.compile(rb"PK\x03\x04"), "a zip archive", _CONVERT),
+    (re.compile(rb"\x04\x22\x4d\x18"), "packed by lz4", _CONVERT),
+    (re.compile(rb"ARROW1"), "an Arrow IPC (Feather) file", _CONVERT),
+    (re.compile(rb"ORC[^ -~]"), "an ORC file", _CONVERT),
+    (re.compile(rb"Obj\x01"), "an Avro file", _CONVERT),
+    (re.compile(rb'\s*\{\s*"'), "JSON", _CONVERT),
+)
+_MAX_OPEN = 8
+_MAX_CAUSE_LETTERS = 300
 
 
-def files_of(job: JobSpec, store_access: Access = _NONE, data_access: Access = _NONE) -> Uris:
-    """Return what finds and opens the files of a job's data: in the data's own store, else in that of the job.
+class Files(Protocol):
+    """The storage of data. Safe to use from several threads."""
 
-    Only the access to the store that is read is used, so that neither store is shown credentials of the other.
+    def find(self, uri: str) -> tuple[str, ...]:
+        """Return the URIs of the files that `uri` names, sorted: one file, all below a prefix, or those of a glob.
+
+        Raises DataError if there is none.
+        """
+
+    def version(self, uri: str) -> Version:
+        """Return the current version of a file. Raises DataError if it is not there."""
+
+    def open(self, uri: str, version: Version) -> BinaryIO:
+        """Open a file of that version to read, with seek. Raises DataError, also later, if it is gone or differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as it was found. `columns` are the names of a text file's columns; Parquet has them in its footer."""
+
+    uri: str
+    version: Version
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`rows` consecutive rows of a file, after `first` others.
+
+    start, size: bytes of the text, once it is unpacked, or the row group of Parquet and its bytes.
     """
-    if job.data.store is None:
-        return Uris(job.snapshots.store, *store_access)
-    return Uris(job.data.store, *data_access, field="data.store")
+
+    file: SourceFile
+    first: int
+    rows: int
+    start: int
+    size: int
+
+    @property
+    def uri(self) -> str:
+        """The file's URI."""
+        return self.file.uri
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One file and its blocks. `sequential`: they can only be read one after the other."""
+
+    file: SourceFile
+    blocks: tuple[Block, ...]
+    sequential: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parsed:
+    """A block's columns as a pyarrow table, without the rows that have another number of cells: `ragged`, by row."""
+
+    table: Any
+    ragged: dict[int, str]
+
+
+class Format(Protocol):
+    """Reads files of one format. Safe to use from several threads, except for `fetch`."""
+
+    def index(self, uri: str) -> Index:
+        """Find a file's blocks. Raises DataError if it is damaged, or lacks a column."""
+
+    def fetch(self, block: Block) -> Any:
+        """Read a block, after `index` of its file; cheap if it follows the one fetched before. Raises DataError."""
+
+    def parse(self, block: Block, fetched: Any) -> Parsed:
+        """Return the columns of a fetched block. Raises DataError."""
+
+    def location(self, block: Block, row: int) -> str:
+        """Return the location of a row (from 0) of a block for a message, as "file, line 7"."""
+
+
+class Closable(Protocol):
+    """A resource with `close`."""
+
+    def close(self) -> object:
+        """Close it."""
+
+
+Opened = TypeVar("Opened", bound=Closable)
+
+
+class OpenFiles(Generic[Opened]):
+    """A cache of open files: those used last stay open, and all are closed with this object. For one thread."""
+
+    def __init__(self, open_file: Callable[[SourceFile], Opened]) -> None:
+        self._open_file = open_file
+        self._open: OrderedDict[SourceFile, Opened] = OrderedDict()
+        # A dataset has no close. `__del__` may run after the files' own, in a cycle.
+        finalize(self, _close, self._open)
+
+    @contextmanager
+    def use(self, source: SourceFile) -> Iterator[Opened]:
+        """Yield an open file; raises what opening it raises.
+
+        After an error the file is closed, because its position is unknown.
+        """
+        file = self._open.pop(source, None) or self._open_file(source)
+        with closed_on_error(file):
+            yield file
+        self._open[source] = file
+        if len(self._open) > _MAX_OPEN:
+            self._open.popitem(last=False)[1].close()
+
+
+def _close(files: Mapping[SourceFile, Closable]) -> None:
+    for file in files.values():
+        file.close()
+
+
+@contextmanager
+def closed_on_error(file: Closable) -> Iterator[None]:
+    """Close a file if this block raises."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
+
+
+@contextmanager
+def content_errors(uri: str, remedy: str) -> Iterator[None]:
+    """Raise DataError, with the file, for any error of a library that reads its content.
+
+    Errors of the source, of memory and of this package pass unchanged.
+    """
+    try:
+        yield
+    except (TrainerError, MemoryError):
+        raise
+    except Exception as error:
+        if is_outage(error):
+            raise
+        cause = printable(str(error).partition("\n")[0], _MAX_CAUSE_LETTERS).rstrip(".") or type(error).__name__
+        raise DataError(f"{uri} cannot be read to its end: {cause}.", remedy) from error
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return True if the source failed, not its content: the caller waits and retries."""
+    return isinstance(error, OSError) and error.errno is not None  # pyarrow's own errors carry no number.
+
+
+def check_head(head: bytes, uri: str) -> None:
+    """Raise DataError if the first bytes of a file are those of a format that is not read as text."""
+    for magic, name, remedy in _OTHER_FORMATS:
+        if magic.match(head):
+            raise DataError(f"{uri} is {name}.", remedy)

@@ -1,4 +1,4 @@
-"""Batches in the order of steps, each prepared while the one before it trains."""
+"""Loads batches in the order of steps: the next one is prepared while the current one trains."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.windows import Windows
+from cpr_trainer.data.dataset import Batch, Dataset
+from cpr_trainer.data.order import BatchOrder, Windows
 
 
 class Loader(Iterator[tuple[int, Batch]]):
     """Yields (step, the slice of trainer `rank` of `trainers`) from `first_step` to the last step.
 
-    One thread stays exactly one step ahead; another has the dataset read the present window and the next. An error
-    while a batch is prepared is raised where that batch would be returned, if it is prepared anew then and fails again.
-    Use as a context manager, or call `close`.
+    One thread stays exactly one step ahead; another has the dataset prefetch the current window and the next. A batch
+    that failed is prepared again when it is requested, and an error is raised if that fails too. Use as a context
+    manager, or call `close`.
     """
 
     def __init__(self, dataset: Dataset, order: BatchOrder, *, rank: int, trainers: int, first_step: int) -> None:
@@ -30,18 +29,18 @@ class Loader(Iterator[tuple[int, Batch]]):
         self._next_step = first_step
         self._window = -1
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
-        self._scout = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader-scout")
-        self._ahead = self._prepare()
+        self._prefetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader-prefetch")
+        self._next_batch = self._prepare()
 
     def __next__(self) -> tuple[int, Batch]:
-        if self._ahead is None:
+        if self._next_batch is None:
             raise StopIteration
-        if failed(self._ahead):
-            self._ahead = self._thread.submit(self.batch, self._next_step)
-        batch = self._ahead.result()
+        if failed(self._next_batch):
+            self._next_batch = self._thread.submit(self.batch, self._next_step)
+        batch = self._next_batch.result()
         step = self._next_step
         self._next_step += 1
-        self._ahead = self._prepare()
+        self._next_batch = self._prepare()
         return step, batch
 
     def __enter__(self) -> Self:
@@ -51,11 +50,15 @@ class Loader(Iterator[tuple[int, Batch]]):
         self.close()
 
     def close(self) -> None:
-        """End the threads, once they have read what they are at; iteration is over."""
-        self._ahead = None
-        self._scout.shutdown(wait=True, cancel_futures=True)
-        self._dataset.expect(np.empty(0, np.int64))
+        """End the iteration, and the threads once their current reads end."""
+        self._next_batch = None
+        self._prefetcher.shutdown(wait=True, cancel_futures=True)
+        self._dataset.prefetch(np.empty(0, np.int64))
         self._thread.shutdown(wait=False)
+
+    def batch(self, step: int) -> Batch:
+        """Return this trainer's slice of any step: a trainer that came back computes earlier steps again."""
+        return self._dataset.take(self._order.indices_of(self._slice(step)))
 
     def _prepare(self) -> Future[Batch] | None:
         if self._next_step > self._order.steps:
@@ -64,22 +67,18 @@ class Loader(Iterator[tuple[int, Batch]]):
             window = windows.window_of(self._slice(self._next_step).start)
             if window != self._window:
                 self._window = window
-                self._scout.submit(self._look_ahead, windows, window)
+                self._prefetcher.submit(self._prefetch, windows, window)
         return self._thread.submit(self.batch, self._next_step)
 
-    def _look_ahead(self, windows: Windows, window: int) -> None:
-        wanted = [each for each in (window, window + 1) if windows.first_sample(each) < self._order.total_samples]
-        blocks = [windows.blocks_of(each, self._rank, self._trainers) for each in wanted]
-        self._dataset.expect(np.concatenate([np.empty(0, np.int64), *blocks]))
+    def _prefetch(self, windows: Windows, window: int) -> None:
+        upcoming = [each for each in (window, window + 1) if windows.first_sample(each) < self._order.total_samples]
+        blocks = [windows.blocks_of(each, self._rank, self._trainers) for each in upcoming]
+        self._dataset.prefetch(np.concatenate([np.empty(0, np.int64), *blocks]))
 
     def _slice(self, step: int) -> range:
         return self._order.slice_of(step, self._rank, self._trainers)
 
-    def batch(self, step: int) -> Batch:
-        """Return this trainer's slice of any step, out of turn: what a trainer that came back has to compute again."""
-        return self._dataset.take(self._order.indices_of(self._slice(step)))
-
 
 def failed(future: Future[Any]) -> bool:
-    """Tell whether what was to be prepared ended in an error."""
+    """Return True if a future ended in an error."""
     return future.done() and not future.cancelled() and future.exception() is not None

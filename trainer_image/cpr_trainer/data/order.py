@@ -1,21 +1,31 @@
-"""Which rows a step trains: a pure function of (seed, step).
+"""The order of samples: a pure function of (seed, step).
 
-Steps count from 1; after step t, min(t * batch_size, total_samples) samples are trained. The stream of samples goes
-round the rows epoch after epoch, each in an order of its own: over all rows where they fit into a window of
-`shuffle_rows`, else by `windows`. Trainer r of W takes an even, contiguous slice of each batch: the batch itself knows
-nothing of W.
+Steps count from 1; after step t, min(t * batch_size, total_samples) samples are trained. The stream of samples repeats
+the rows epoch after epoch, each epoch in its own order: over all rows if they fit into `shuffle_rows`, otherwise by
+`Windows`. Trainer r of W takes an even, contiguous slice of each batch: the batch itself does not depend on W.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import isqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cpr_contract.spec import DataSpec, samples_at, steps_in
-from cpr_trainer.data.layout import Ints, Layout
-from cpr_trainer.data.permutation import permute
-from cpr_trainer.data.windows import Windows
+from cpr_trainer.arrays import Ints
+from cpr_trainer.data.dataset import Layout
+from cpr_trainer.hashing import key64, scale_to
+from cprjob_serving.hashes import GOLDEN, U64, mix64
+
+#: The maximum number of trainers. A power of two: a lane and a 56-bit random number make one sort key.
+LANES = 256
+_LANE_SHIFT = np.uint64(56)
+_DOMAIN = 0x57494E44  # Separates the random numbers of windows from those of units, which have the same seed.
+#: One for each round. With six, the orders of five rows are not yet equally likely; from a dozen rows on four do.
+_ROUND_KEYS = np.arange(8, dtype=np.uint64) * GOLDEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,7 @@ class BatchOrder:
     def of(cls, data: DataSpec, layout: Layout) -> BatchOrder:
         """Return the order that `data` asks for over a dataset: a number of samples, or of whole epochs.
 
-        Rows that are held out are never in it. Raises ValueError if `data` states neither.
+        It leaves held-out rows out. Raises ValueError if `data` states neither.
         """
         rows = held_out(data, layout.rows).start
         total = data.samples if data.epochs is None else data.epochs * rows
@@ -77,8 +87,123 @@ class BatchOrder:
 
 
 def held_out(data: DataSpec, rows: int) -> range:
-    """Return the rows, of so many, that are scored and never trained: the last, which logs in order of time make new.
+    """Return the held-out range of a dataset of `rows` rows: the last ones, the newest of a time-ordered log.
 
-    One row at least is trained.
+    At least one row is trained.
     """
     return range(rows - min(int(rows * data.hold_out), rows - 1), rows)
+
+
+class Windows:
+    """The order of every epoch over a `layout` that does not fit into memory: a pure function of (seed, sample number).
+
+    The blocks of an epoch, in a random order of the units, make a stream. The stream is cut into even windows of at
+    most `shuffle_rows` rows, `per_epoch` of them, and each window is shuffled within 256 lanes: a lane is a run of the
+    window's stream, and feeds the same 1/256 of every batch. A trainer, with its contiguous slice of a batch, reads
+    the blocks of its own lanes only, with any number of trainers; a batch mixes rows of the whole window.
+    """
+
+    def __init__(self, layout: Layout, shuffle_rows: int, batch_size: int, seed: int) -> None:
+        self._layout = layout
+        self.per_epoch = -(-layout.rows // shuffle_rows)
+        self._batch_size = batch_size
+        self._seed = seed
+        # The current window, the next, and their epochs: callers read them one after the other.
+        self._stream = lru_cache(2)(self._stream_of)
+        self._shuffled = lru_cache(3)(self._shuffle)
+
+    def window_of(self, sample: int) -> int:
+        """Return the window of a global sample number; windows are numbered through all epochs."""
+        epoch, position = divmod(sample, self._layout.rows)
+        window = position * self.per_epoch // self._layout.rows
+        # Bounds are rounded down: the quotient may be one window short.
+        return epoch * self.per_epoch + window + (position >= self._bound(window + 1))
+
+    def first_sample(self, window: int) -> int:
+        """Return the global number of a window's first sample."""
+        epoch, number = divmod(window, self.per_epoch)
+        return epoch * self._layout.rows + self._bound(number)
+
+    def rows_at(self, samples: range) -> Ints:
+        """Return the dataset row of each global sample number of a contiguous range, int64 [len(samples)]."""
+        parts, start = [np.empty(0, np.int64)], samples.start
+        while start < samples.stop:
+            window = self.window_of(start)
+            first, stop = self.first_sample(window), min(self.first_sample(window + 1), samples.stop)
+            parts.append(self._shuffled(window)[start - first : stop - first])
+            start = stop
+        return np.concatenate(parts)
+
+    def blocks_of(self, window: int, rank: int, trainers: int) -> Ints:
+        """Return the blocks that trainer `rank` of `trainers` reads in a window, in the order of the stream."""
+        rows = self._shuffled(window)
+        offsets = (self.first_sample(window) + np.arange(len(rows))) % self._batch_size
+        start, stop = (bound * self._batch_size // trainers for bound in (rank, rank + 1))
+        needed = self._layout.blocks_of(rows[(offsets >= start) & (offsets < stop)])
+        order, _ = self._stream(window // self.per_epoch)
+        return order[np.isin(order, needed)]
+
+    def _bound(self, window: int) -> int:
+        """Return the position in its epoch at which a window starts."""
+        return window * self._layout.rows // self.per_epoch
+
+    def _stream_of(self, epoch: int) -> tuple[Ints, Ints]:
+        """Return the blocks in an epoch's order, int64 [b], and the position at which each starts, int64 [b + 1]."""
+        units = int(self._layout.units[-1]) + 1
+        rank = np.empty(units, np.int64)
+        rank[permute(np.arange(units), np.array([epoch]), units, self._seed)] = np.arange(units)
+        order = np.argsort(rank[self._layout.units], kind="stable")
+        sizes = np.diff(self._layout.starts)[order]
+        return order, np.concatenate(([0], np.cumsum(sizes)))
+
+    def _shuffle(self, window: int) -> Ints:
+        """Return the rows of a window in the order of its samples, int64 [n]."""
+        epoch, number = divmod(window, self.per_epoch)
+        positions = np.arange(self._bound(number), self._bound(number + 1))
+        offsets = (epoch * self._layout.rows + positions) % self._batch_size
+        lanes = (offsets * LANES // self._batch_size).astype(np.uint64)
+        random = mix64(key64(_DOMAIN, self._seed, epoch) + positions.astype(np.uint64) * GOLDEN)
+        place_of = np.argsort(lanes << _LANE_SHIFT | random >> np.uint64(8), kind="stable")
+        order, starts = self._stream(epoch)
+        blocks = np.searchsorted(starts, positions, side="right") - 1
+        rows = np.empty(len(positions), np.int64)
+        rows[place_of] = self._layout.starts[order[blocks]] + positions - starts[blocks]
+        return rows
+
+
+def permute(positions: NDArray[np.int64], epochs: NDArray[np.int64], rows: int, seed: int) -> NDArray[np.int64]:
+    """Return the row at each position of its epoch's permutation, int64 [n].
+
+    positions: int64 [n], in [0, rows). epochs: int64 [n], or [1] for all. rows: in [1, 2**62].
+    For one epoch and seed, distinct positions give distinct rows.
+
+    Each position is computed on its own: a shuffled index array would need 8 bytes a row on each trainer, and ties the
+    order to one library's generator. A Feistel network on a rectangle (Black and Rogaway, "Ciphers with arbitrary
+    finite domains", 2002, section 5) is one to one by construction, and the same on every machine.
+    """
+    keys = mix64(key64(seed) ^ (epochs.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    result = _permute_rectangle(positions.astype(np.uint64), keys, rows)
+    # The rectangle may be larger than `rows` by less than its side. A value outside the rows is mapped again until it
+    # is inside (cycle walking), which keeps the map one to one.
+    while (outside := np.flatnonzero(result >= np.uint64(rows))).size:
+        result[outside] = _permute_rectangle(result[outside], keys if keys.size == 1 else keys[outside], rows)
+    return result.astype(np.int64)
+
+
+def _permute_rectangle(values: U64, keys: U64, rows: int) -> U64:
+    """Map [0, height * width) one to one on itself: the smallest near-square rectangle that holds `rows`."""
+    height = isqrt(rows - 1) + 1
+    width = -(-rows // height)
+    left, right = np.divmod(values, np.uint64(width))
+    for number, round_key in enumerate(_ROUND_KEYS):
+        key = mix64(keys + round_key)
+        if number % 2 == 0:
+            left = _add_modulo(left, scale_to(mix64(right ^ key), height), height)
+        else:
+            right = _add_modulo(right, scale_to(mix64(left ^ key), width), width)
+    return left * np.uint64(width) + right
+
+
+def _add_modulo(values: U64, offsets: U64, bound: int) -> U64:
+    total = values + offsets
+    return np.where(total >= np.uint64(bound), total - np.uint64(bound), total)

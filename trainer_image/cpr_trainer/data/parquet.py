@@ -1,4 +1,4 @@
-"""Tables as Parquet. A row group is a block."""
+"""Reads tables in Parquet. A row group is a block."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cpr_trainer.data.arrow_types import check_types, known_types
-from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, is_outage, reading
-from cpr_trainer.data.columns import Columns, check_names
-from cpr_trainer.data.open_files import OpenFiles, closed_on_error
-from cpr_trainer.data.unpacking import HEAD_BYTES, check_head
+from cpr_trainer.data.files import (
+    HEAD_BYTES,
+    Block,
+    Files,
+    Index,
+    OpenFiles,
+    Parsed,
+    SourceFile,
+    check_head,
+    closed_on_error,
+    content_errors,
+    is_outage,
+)
+from cpr_trainer.data.schema import Columns, check_names, check_types, normalized_schema
 from cpr_trainer.errors import DataError
 
-_REMEDY = "It must be a whole Parquet file, with columns of types that pyarrow reads; write it anew."
+_REMEDY = "It must be a whole Parquet file, with columns of types that pyarrow reads; write it again."
 _ARROW_TYPES = b"ARROW:schema"
 
 
@@ -26,7 +35,7 @@ class ParquetFormat:
     def __init__(self, files: Files, columns: Columns | None) -> None:
         self._files = files
         self._columns = columns
-        self._wanted = None if columns is None else list(columns.used)
+        self._names = None if columns is None else list(columns.used)
         # pyarrow cannot read the values of lists as dictionaries.
         texts = [] if columns is None else [each.column for each in columns.inputs if not each.has_bags]
         self._open = OpenFiles(lambda file: _OpenTable(files.open(file.uri, file.version), file.uri, texts))
@@ -34,38 +43,38 @@ class ParquetFormat:
     def index(self, uri: str) -> Index:
         """Read a file's footer. Raises DataError."""
         file = SourceFile(uri, self._files.version(uri))
-        with self._files.open(uri, file.version) as stream, reading(uri, _REMEDY):
+        with self._files.open(uri, file.version) as stream, content_errors(uri, _REMEDY):
             table = _open(stream, uri)
             if self._columns is not None:
                 check_names(self._columns, table.schema_arrow.names, uri)
-                check_types(self._columns, known_types(table.schema_arrow, self._columns), uri)
+                check_types(self._columns, normalized_schema(table.schema_arrow, self._columns), uri)
             blocks, first = [], 0
             for number in range(table.num_row_groups):
                 group = table.metadata.row_group(number)
                 if group.num_rows:
                     blocks.append(Block(file, first, group.num_rows, number, group.total_byte_size))
                 first += group.num_rows
-            return Index(file, tuple(blocks), in_turn=False)
+            return Index(file, tuple(blocks), sequential=False)
 
     def fetch(self, block: Block) -> Any:
         """Read a row group as a pyarrow table. Raises DataError."""
-        with reading(block.uri, _REMEDY), self._open.reading(block.file) as table:
-            return table.read(block.start, self._wanted)
+        with content_errors(block.uri, _REMEDY), self._open.use(block.file) as table:
+            return table.read(block.start, self._names)
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
         """Check that a row group is the one that was indexed. Raises DataError."""
         if fetched.num_rows != block.rows:
             raise DataError(f"{block.uri} has changed since it was opened.", "Files must not change while they train.")
-        with reading(block.uri, _REMEDY):
-            return Parsed(fetched.cast(known_types(fetched.schema, self._columns)), {})
+        with content_errors(block.uri, _REMEDY):
+            return Parsed(fetched.cast(normalized_schema(fetched.schema, self._columns)), {})
 
-    def place(self, block: Block, row: int) -> str:
-        """Name a row, from 1."""
+    def location(self, block: Block, row: int) -> str:
+        """Return the number of a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
 
 
 class _OpenTable:
-    """A Parquet file, open; its footer is parsed once. Columns of `texts` come as dictionaries if they can."""
+    """An open Parquet file; its footer is parsed once. Columns of `texts` come as dictionaries if possible."""
 
     def __init__(self, stream: BinaryIO, uri: str, texts: Sequence[str]) -> None:
         self._stream = stream
@@ -81,7 +90,7 @@ class _OpenTable:
         except (pa.ArrowException, OSError) as error:
             if is_outage(error) or not self._coded:
                 raise
-        # pyarrow reads no differences of texts (DELTA_BYTE_ARRAY) as dictionaries, which a writer may have noted, too.
+        # pyarrow cannot read differences of texts (DELTA_BYTE_ARRAY) as dictionaries, though a writer may declare them.
         self._coded = False
         self._file = pq.ParquetFile(self._stream, metadata=_plain_metadata(self._stream), pre_buffer=True)
         return self._file.read_row_group(group, columns=columns)
@@ -92,7 +101,7 @@ class _OpenTable:
 
 
 def _open(stream: BinaryIO, uri: str) -> pq.ParquetFile:
-    """Open a file. Arrow types that its writer noted are ignored if pyarrow lacks one: others' columns may be in use.
+    """Open a file. If pyarrow lacks an Arrow type of its footer, all these types are ignored: it may be of no use here.
 
     Raises DataError for a file of another format, and what pyarrow raises.
     """
@@ -108,7 +117,7 @@ def _open(stream: BinaryIO, uri: str) -> pq.ParquetFile:
 
 
 def _plain_metadata(stream: BinaryIO) -> Any:
-    """Return the metadata of a file without the Arrow types that its writer noted beside those of Parquet."""
+    """Return the metadata of a file without the Arrow types that its writer added to those of Parquet."""
     end = stream.seek(-8, io.SEEK_END)
     size = int.from_bytes(stream.read(4), "little")
     stream.seek(end - size)

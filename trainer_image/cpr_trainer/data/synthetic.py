@@ -1,10 +1,10 @@
-"""Samples made up on the fly, with a signal to be learned: for demonstrations, tests and benchmarks.
+"""Computes synthetic samples with a signal to be learned: for demonstrations, tests and benchmarks.
 
 Row i is a function of (seed, i) alone, so any rows are made in any order without storage. Values have the shape of
-click logs: skewed counts, and categories whose k-th most frequent value has a frequency of about 1 / k. Categories
+click logs: skewed counts, and categories with a frequency of about 1 / k of the k-th most frequent value. Categories
 are strings hashed to ids like those of a file: `criteo_writer` writes the same rows, and reading them gives the same
-batches. The label follows a logistic model of the ids and counts: whoever knows it scores an AUC of about 0.88, a
-small DLRM about 0.8 after tens of thousands of samples.
+batches. The label follows a logistic model of the ids and counts: that model has an AUC of about 0.88, a small DLRM
+about 0.8 after tens of thousands of samples.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
-from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.features import check_tables, count_features, table_rows
-from cpr_trainer.data.layout import Ints, Layout
+from cpr_trainer.arrays import Ints
+from cpr_trainer.data.dataset import Batch, Layout
+from cpr_trainer.data.schema import check_tables, count_features, table_rows
 from cpr_trainer.hashing import key64, scale_to
 from cprjob_serving.hashes import GOLDEN, U64, WORD_BYTES, hash_words, mix64
 
-_DOMAIN = 0x53594E54  # Keeps these numbers apart from the sample order, which may have the same seed.
+_DOMAIN = 0x53594E54  # Separates these random numbers from those of the sample order, which may have the same seed.
 _COUNT_VALUES = 2**10
 _MISSING_SHARE = 0.1
 #: Standard deviations of the logit's two parts, and its mean: about a quarter of the labels are 1.
 _ID_SPREAD = 2.0
 _DENSE_SPREAD = 1.0
 _BIAS = -1.8
-#: Each table's part in the logit, as a share of the part of the table before it: few samples teach the first ones.
+#: Each table's part in the logit, as a share of the part of the previous table: the first are learned from few samples.
 _TABLE_DECAY = 0.7
 #: Mean and standard deviation of a count's feature, to centre it.
 _FEATURE_MEAN = 3.3
@@ -63,11 +63,11 @@ class SyntheticDataset:
 
     @property
     def layout(self) -> Layout:
-        """One block: any row is made as fast as any other."""
+        """One block: every row costs the same."""
         return self._layout
 
-    def expect(self, blocks: Ints) -> None:
-        """Nothing has to be read."""
+    def prefetch(self, blocks: Ints) -> None:
+        """Do nothing: rows are computed, not read."""
 
     def take(self, indices: Ints) -> Batch:
         """Return the samples at `indices`, int64 [n]."""
@@ -75,7 +75,7 @@ class SyntheticDataset:
         return Batch(count_features(raw.counts), self._ids(raw.categories), raw.labels.astype(np.float32))
 
     def raw(self, indices: Ints) -> RawRows:
-        """Return the rows at `indices`, int64 [n], as they stand in a file."""
+        """Return the rows at `indices`, int64 [n], as a file has them."""
         columns = np.arange(1 + 2 * DENSE_FEATURES + len(self._tables), dtype=np.uint64) * GOLDEN
         row_keys = mix64(key64(_DOMAIN, self._seed) + indices.astype(np.uint64) * GOLDEN)
         random = mix64(row_keys[:, None] ^ mix64(columns)[None, :])
@@ -88,7 +88,7 @@ class SyntheticDataset:
         return RawRows(labels, counts, missing, categories)
 
     def _categories(self, random: U64) -> U64:
-        """Draw a value for each table, as many different ones as it has rows; uint64 [n, T] -> [n, T]."""
+        """Draw a value for each table out of as many as it has rows; uint64 [n, T] -> [n, T]."""
         values = np.empty_like(random)
         for place, table in enumerate(self._tables):
             ranks = _skewed(random[:, place], table.rows)
@@ -102,7 +102,10 @@ class SyntheticDataset:
         return np.stack([table_rows(hashes[:, k], table.rows) for k, table in enumerate(self._tables)], axis=1)
 
     def _logits(self, counts: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The planted model, float64 [n]: an effect of each id, uniform in +-1, and a weight of +-1 for each count."""
+        """Return the logits of the planted model, float64 [n]: each id has an effect, uniform in +-1.
+
+        Each count has a weight of +-1.
+        """
         tables = key64(_DOMAIN, self._seed, 1) + np.arange(len(self._tables), dtype=np.uint64) * GOLDEN
         effects = 2 * _uniform(mix64(mix64(tables)[None, :] ^ ids.astype(np.uint64))) - 1
         centred = (count_features(counts).astype(np.float64) - _FEATURE_MEAN) / _FEATURE_SPREAD

@@ -1,21 +1,43 @@
-"""Tables as text: the Criteo layout, TSV and CSV. A line is a row."""
+"""Reads tables in text: the Criteo layout, TSV and CSV, plain or packed. A line is a row."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+import io
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, Self
 
 import pyarrow as pa
 import pyarrow.csv
 
-from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, reading
-from cpr_trainer.data.columns import Columns, Dialect, check_names
-from cpr_trainer.data.open_files import OpenFiles
-from cpr_trainer.data.unpacking import REMEDY, Text, first_line, pieces
+from cpr_trainer.data.files import (
+    HEAD_BYTES,
+    Block,
+    Files,
+    Index,
+    OpenFiles,
+    Parsed,
+    SourceFile,
+    check_head,
+    closed_on_error,
+    content_errors,
+)
+from cpr_trainer.data.schema import Columns, Dialect, check_names
 from cpr_trainer.errors import DataError
 
+#: About 35 000 lines of Criteo: large enough for numpy, small enough for a processor's cache. Bounds a line's length.
+BLOCK_BYTES = 8 * 2**20
+REMEDY = "It must be plain, gzip, bzip2 or zstd text of lines under 8 MiB; write it again."
+_LINE_ENDS = "Write its lines with line feeds (tr '\\r' '\\n')."
+#: By a file's first bytes, not its name. zstd may begin with a skippable frame.
+_CODECS = (
+    (re.compile(rb"\x1f\x8b"), "gzip"),
+    (re.compile(rb"BZh[1-9]1AY&SY"), "bz2"),
+    (re.compile(rb"(?s:\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"), "zstd"),
+)
 #: Every byte beyond ASCII becomes a question mark, so that lines and cells stay where they are.
 _ASCII = bytes(byte if byte < 128 else ord("?") for byte in range(256))  # noqa: PLR2004 -- ASCII ends there
 
@@ -23,7 +45,7 @@ _ASCII = bytes(byte if byte < 128 else ord("?") for byte in range(256))  # noqa:
 class TextFormat:
     """Reads text in blocks of whole lines, parsed by pyarrow: the columns in use, or all of them.
 
-    Every cell stays the bytes that stand in the file; categories come as dictionaries.
+    Every cell keeps the bytes of the file; categories come as dictionaries.
     """
 
     def __init__(self, files: Files, dialect: Dialect, columns: Columns | None) -> None:
@@ -33,29 +55,29 @@ class TextFormat:
         self._open = OpenFiles(lambda file: Text(files.open(file.uri, file.version), file.uri))
 
     def index(self, uri: str) -> Index:
-        """Go through a file once, for the ends of its lines. Raises DataError."""
+        """Read a file once to find the ends of its lines. Raises DataError."""
         file, blocks, first = SourceFile(uri, self._files.version(uri)), [], 0
-        with reading(uri, REMEDY), Text(self._files.open(uri, file.version), uri) as text:
-            for start, piece in pieces(text, uri):
+        with content_errors(uri, REMEDY), Text(self._files.open(uri, file.version), uri) as text:
+            for start, chunk in line_chunks(text, uri):
                 head = 0
                 if not start:
-                    names, head = self._read_head(piece, uri)
+                    names, head = self._read_head(chunk, uri)
                     file = replace(file, columns=names)
-                rows = piece.count(b"\n", head) + (len(piece) > head and not piece.endswith(b"\n"))
+                rows = chunk.count(b"\n", head) + (len(chunk) > head and not chunk.endswith(b"\n"))
                 if rows:
-                    blocks.append(Block(file, first, rows, start + head, len(piece) - head))
+                    blocks.append(Block(file, first, rows, start + head, len(chunk) - head))
                 first += rows
             return Index(file, tuple(blocks), text.packed)
 
     def fetch(self, block: Block) -> bytes:
         """Read the bytes of a block. Raises DataError."""
-        with reading(block.uri, REMEDY), self._open.reading(block.file) as text:
+        with content_errors(block.uri, REMEDY), self._open.use(block.file) as text:
             return text.read(block.start, block.size)
 
     def parse(self, block: Block, fetched: bytes) -> Parsed:
         """Parse a block. Raises DataError."""
         ragged: dict[int, str] = {}
-        with reading(block.uri, REMEDY):
+        with content_errors(block.uri, REMEDY):
             table = self._parse(fetched, block.file, ragged)
         if table.num_rows + len(ragged) != block.rows:
             raise DataError(
@@ -64,32 +86,31 @@ class TextFormat:
             )
         return Parsed(table, ragged)
 
-    def place(self, block: Block, row: int) -> str:
-        """Name a row's line, from 1."""
+    def location(self, block: Block, row: int) -> str:
+        """Return the number of a row's line, from 1."""
         return f"{block.uri}, line {block.first + row + 1 + self._dialect.header}"
 
-    def _read_head(self, piece: bytes, uri: str) -> tuple[tuple[str, ...], int]:
-        """Return the names of a file's columns, by its first line, and the bytes of that which are no row."""
-        cells = _cells(first_line(piece, uri), self._dialect)
+    def _read_head(self, chunk: bytes, uri: str) -> tuple[tuple[str, ...], int]:
+        """Return the names of a file's columns, by its first line, and the size of its header in bytes."""
+        cells = _cells(first_line(chunk, uri), self._dialect)
         numbers = [str(number) for number in range(1, 1 + (self._dialect.columns or len(cells)))]
         names = cells if self._dialect.header else numbers
         if self._columns is not None:
             check_names(self._columns, names, uri)
-        return tuple(names), (piece.find(b"\n") + 1 or len(piece)) if self._dialect.header else 0
+        return tuple(names), (chunk.find(b"\n") + 1 or len(chunk)) if self._dialect.header else 0
 
     def _parse(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
         """Return whole lines as a pyarrow table; note those of another number of columns."""
 
         def note(row: Any) -> Literal["skip"]:
-            was, wanted = row.actual_columns, row.expected_columns
-            ragged[row.number - 1] = f"it has {was} columns instead of {wanted}"
+            ragged[row.number - 1] = f"it has {row.actual_columns} columns instead of {row.expected_columns}"
             return "skip"
 
         try:
             return self._read(data, file.columns)
         except pa.ArrowInvalid:
-            pass  # The most usual cause are ragged lines, which are looked for now.
-        # pyarrow decodes a ragged line for `note`, and gives up where it is not UTF-8.
+            pass  # Ragged lines are the most usual cause: read again, without them.
+        # pyarrow decodes a ragged line for `note`, and raises if it is not UTF-8.
         self._read(data.translate(_ASCII), file.columns, note)
         lines = enumerate(data.split(b"\n"))
         plain = (line.translate(_ASCII) if row in ragged else line for row, line in lines)
@@ -101,14 +122,14 @@ class TextFormat:
         columns: tuple[str, ...],
         on_ragged: Callable[[Any], Literal["skip"]] | None = None,
     ) -> Any:
-        """Let pyarrow parse whole lines. Raises ArrowInvalid, for a ragged one if none are skipped."""
+        """Parse whole lines. Raises ArrowInvalid, also for a ragged line without `on_ragged`."""
         names = list(columns)
-        wanted = names if self._columns is None else self._columns.used
-        kinds = dict.fromkeys(wanted, pa.dictionary(pa.int32(), pa.binary()))
+        included = names if self._columns is None else self._columns.used
+        kinds = dict.fromkeys(included, pa.dictionary(pa.int32(), pa.binary()))
         kinds |= dict.fromkeys(self._columns.numeric if self._columns else (), pa.binary())
         return pa.csv.read_csv(
             pa.py_buffer(data),
-            # One thread: only then are lines numbered. Blocks are parsed side by side.
+            # One thread: only then are lines numbered. Blocks are parsed in parallel.
             pa.csv.ReadOptions(use_threads=False, block_size=len(data), column_names=names),
             pa.csv.ParseOptions(
                 delimiter=self._dialect.delimiter,
@@ -116,7 +137,7 @@ class TextFormat:
                 ignore_empty_lines=False,
                 invalid_row_handler=on_ragged,
             ),
-            pa.csv.ConvertOptions(column_types=kinds, include_columns=wanted, strings_can_be_null=False),
+            pa.csv.ConvertOptions(column_types=kinds, include_columns=included, strings_can_be_null=False),
         )
 
 
@@ -124,3 +145,106 @@ def _cells(line: str, dialect: Dialect) -> list[str]:
     if not dialect.quotes:
         return line.split(dialect.delimiter)
     return next(csv.reader([line], delimiter=dialect.delimiter), [""])
+
+
+class Text:
+    """One file as unpacked bytes, read from any position; in a packed one only reading forward is cheap."""
+
+    def __init__(self, stream: BinaryIO, uri: str) -> None:
+        self._stream = stream
+        self._uri = uri
+        self._position = 0
+        self._source: Any = None
+        with closed_on_error(stream):
+            head = stream.read(HEAD_BYTES)
+            check_head(head, uri)
+            self._codec = next((codec for magic, codec in _CODECS if magic.match(head)), None)
+            self._rewind()
+
+    @property
+    def packed(self) -> bool:
+        """True if the file is compressed."""
+        return self._codec is not None
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return the bytes from `start`: `size` of them, or up to the end. Raises DataError for a damaged file."""
+        with content_errors(self._uri, REMEDY):
+            return self._read_at(start, size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def _read_at(self, start: int, size: int) -> bytes:
+        if self._codec is None and start != self._position:
+            self._stream.seek(start)
+            self._position = start
+        if start < self._position:
+            self._rewind()
+        while self._position < start:
+            if not self._read(min(start - self._position, BLOCK_BYTES)):
+                return b""
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        pieces, left = [], size
+        while left and (piece := bytes(self._source.read(left))):  # A source may return less than is requested.
+            pieces.append(piece)
+            left -= len(piece)
+        self._position += size - left
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _rewind(self) -> None:
+        self._stream.seek(0)
+        self._position = 0
+        self._source = self._stream
+        if self._codec is not None:
+            self._source = pa.CompressedInputStream(pa.PythonFile(_Unclosed(self._stream), mode="r"), self._codec)
+
+
+class _Unclosed(io.RawIOBase):
+    """A file for one decompressor, which closes its source at its end: the next decompressor reads the file, too."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._stream.read(size)
+
+
+def line_chunks(text: Text, uri: str) -> Iterator[tuple[int, bytes]]:
+    """Cut a text at ends of lines: yield chunks of up to about `BLOCK_BYTES`, each with its position.
+
+    Raises DataError for a line longer than that.
+    """
+    start, partial = 0, b""
+    while read := text.read(start + len(partial), BLOCK_BYTES):
+        data = partial + read
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) > BLOCK_BYTES:
+            raise DataError(
+                f"{uri} has a line of more than {BLOCK_BYTES} bytes.", _LINE_ENDS if b"\r" in data else REMEDY
+            )
+        if end:
+            yield start, data[:end]
+        start, partial = start + end, data[end:]
+    if partial:
+        yield start, partial
+
+
+def first_line(text: bytes, uri: str) -> str:
+    """Return the first line of a text without its end. Raises DataError if lines end in a carriage return alone."""
+    line = text.partition(b"\n")[0].removesuffix(b"\r")
+    if b"\r" in line:
+        raise DataError(f"{uri} has lines that end in a carriage return alone.", _LINE_ENDS)
+    return line.decode("utf-8-sig", "replace")

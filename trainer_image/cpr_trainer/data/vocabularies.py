@@ -1,25 +1,41 @@
-"""Files of values that have a row each in their table: text with a value a line, or Parquet with one column."""
+"""Vocabularies of tables, whose values have a row each: read from files, or built in one pass over the trained rows.
+
+A file is text with a value a line, or Parquet with one column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BytesIO
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cpr_contract.model import ModelSpec
-from cpr_trainer.data import unpacking
-from cpr_trainer.data.arrow_types import as_texts, is_category
-from cpr_trainer.data.blocks import Files, is_outage
+from cpr_contract.model import ModelSpec, TableSpec
+from cpr_contract.spec import DataSpec
+from cpr_trainer.data import text
+from cpr_trainer.data.decode import cells_of
+from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Files, Format, Index, content_errors, is_outage
+from cpr_trainer.data.order import held_out
+from cpr_trainer.data.reader import layout_of
+from cpr_trainer.data.schema import Columns, as_texts, is_category
 from cpr_trainer.errors import DataError, TrainerError
 from cprjob_serving.vocabulary import Vocabulary
 
 #: By the name of their table.
 Vocabularies = dict[str, Vocabulary]
 
+#: The maximum of different values that are counted for each row of a table: it bounds the memory.
+MAX_VALUES_PER_ROW = 16
+_MERGED_AT_ONCE = 2**16
 _BOM = b"\xef\xbb\xbf"
+_NONE: Any = pa.table({"value": pa.array([], pa.large_binary()), "count": pa.array([], pa.int64())})
 
 
 def read_vocabularies(model: ModelSpec, files: Files) -> Vocabularies:
@@ -31,25 +47,13 @@ def read_vocabularies(model: ModelSpec, files: Files) -> Vocabularies:
     return found
 
 
-def check_rows(model: ModelSpec, vocabularies: Mapping[str, Vocabulary]) -> None:
-    """Raise DataError if a table has fewer rows than values, and the default row."""
-    for place, table in enumerate(model.tables):
-        if table.name in vocabularies and table.rows <= (values := len(vocabularies[table.name])):
-            fewer = "" if table.min_count is None else ", or raise vocabulary.build.minCount there"
-            raise DataError(
-                f"Table {table.name} has {table.rows} rows, and its vocabulary {values} values beside the default row.",
-                f"Set spec.model.tables[{place}].rows to {values + 1}{fewer}.",
-            )
-
-
 def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:
     """Read a file of values. Raises DataError, which names `field`, and what `files` raise."""
     try:
         with files.open(uri, files.version(uri)) as stream:
             magic = stream.read(4)
             stream.seek(0)
-            text = _of_parquet(stream) if magic == b"PAR1" else _of_text(stream, uri)
-            return Vocabulary.of(text)
+            return Vocabulary.of(_of_parquet(stream) if magic == b"PAR1" else _of_text(stream, uri))
     except DataError as error:
         raise DataError(error.message, f"Check {field}: a text file with a value a line, or Parquet.") from error
     except (TrainerError, MemoryError):
@@ -67,12 +71,12 @@ def _of_text(stream: BinaryIO, uri: str) -> bytes:
     """Return the lines of a text, which may be packed. Each ends in a line feed alone."""
     pieces: list[bytes] = []
     size = 0
-    with unpacking.Text(stream, uri) as source:
-        while piece := source.read(size, unpacking.BLOCK_BYTES):
+    with text.Text(stream, uri) as source:
+        while piece := source.read(size, text.BLOCK_BYTES):
             pieces.append(piece)
             size += len(piece)
-    text = b"".join(pieces).removeprefix(_BOM).replace(b"\r\n", b"\n")
-    return text if text.endswith(b"\n") or not text else text + b"\n"
+    lines = b"".join(pieces).removeprefix(_BOM).replace(b"\r\n", b"\n")
+    return lines if lines.endswith(b"\n") or not lines else lines + b"\n"
 
 
 def _of_parquet(stream: BinaryIO) -> bytes:
@@ -89,3 +93,143 @@ def _of_parquet(stream: BinaryIO) -> bytes:
     if column.null_count or pc.any(pc.match_substring(texts, "\n")).as_py():
         raise ValueError("a value is null, or has a line feed")
     return b"".join(each + b"\n" for each in texts.to_pylist())
+
+
+def build_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
+    data: DataSpec,
+    model: ModelSpec,
+    columns: Columns,
+    form: Format,
+    indices: Sequence[Index],
+    poll_interrupts: Callable[[], None],
+) -> Vocabularies:
+    """Return the vocabularies of tables that have a `min_count`, by their name: values of rows that are not held out.
+
+    Values are sorted by their frequency, the most frequent first, then by their bytes: every pass over the same data
+    finds the same order. `poll_interrupts` is called before each block. Raises DataError, and errors of `form` and
+    `poll_interrupts`.
+    """
+    counts = {table.name: ValueCounts(table, place) for place, table in enumerate(model.tables) if table.min_count}
+    used = [each for each in columns.inputs if each.table.name in counts]
+    if not counts:
+        return {}
+    layout = layout_of(indices)
+    trained = np.diff(layout.first(held_out(data, layout.rows).start).starts).tolist()
+    blocks = [block for index in indices for block in index.blocks]
+
+    def count(block: Block, rows: int, fetched: Any) -> list[Any]:
+        parsed = form.parse(block, fetched)
+        # Ragged rows are not in the table.
+        table = parsed.table.slice(0, rows - sum(row < rows for row in parsed.ragged))
+        with content_errors(block.uri, CORRECT_COLUMNS):
+            return [count_values(cells_of(table, each, columns.separator)) for each in used]
+
+    for found in _count_blocks(form, blocks[: len(trained)], trained, count, poll_interrupts):
+        for each, values in zip(used, found, strict=True):
+            counts[each.table.name].add(values)
+    return {name: each.vocabulary() for name, each in counts.items()}
+
+
+def _count_blocks(
+    form: Format,
+    blocks: Sequence[Block],
+    rows: Sequence[int],
+    count: Callable[[Block, int, Any], list[Any]],
+    poll_interrupts: Callable[[], None],
+) -> Iterator[list[Any]]:
+    """Read blocks one after the other, and yield `count` of each and its number of rows, in their order.
+
+    As many are counted in parallel as there are processors, and as many wait.
+    """
+    processors = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(max_workers=processors, thread_name_prefix="data-count") as pool:
+        begun: deque[Future[list[Any]]] = deque()
+        for block, first in zip(blocks, rows, strict=True):
+            poll_interrupts()
+            begun.append(pool.submit(count, block, first, form.fetch(block)))
+            if len(begun) > processors:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+
+
+def count_values(cells: Any) -> Any:
+    """Return the frequency of each value in a pyarrow chunked array, as a table of `value` and `count`.
+
+    A null and an empty text are no values. A value may have several entries.
+    """
+    parts = [_NONE]
+    for chunk in cells.chunks:
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        values = as_texts(coded.dictionary).cast(pa.large_binary())
+        counts = np.bincount(coded.indices.drop_null().to_numpy(), minlength=len(values))
+        part = pa.table({"value": values, "count": pa.array(counts, pa.int64())})
+        parts.append(part.filter((pc.field("count") > 0) & (pc.binary_length(pc.field("value")) > 0)))
+    return pa.concat_tables(parts)
+
+
+class ValueCounts:
+    """The frequency of each value of a table in the data; `place` is that of the table in the model.
+
+    Memory: for each different value its own bytes and about 300 more, while they are merged.
+    """
+
+    def __init__(self, table: TableSpec, place: int) -> None:
+        self._table = table
+        self._field = f"spec.model.tables[{place}]"
+        self._merged = _NONE
+        self._unmerged: list[Any] = []
+        self._unmerged_values = 0
+
+    def add(self, found: Any) -> None:
+        """Add a result of `count_values`. Raises DataError if there are more different values than may be counted."""
+        self._unmerged.append(found)
+        self._unmerged_values += found.num_rows
+        if self._unmerged_values > max(self._merged.num_rows, _MERGED_AT_ONCE):
+            self._merge()
+
+    def vocabulary(self) -> Vocabulary:
+        """Return the values that are frequent enough. Raises DataError if none is, or one has a line feed."""
+        self._merge()
+        frequent = self._merged.filter(pc.field("count") >= self._table.min_count)
+        values = frequent.sort_by([("count", "descending"), ("value", "ascending")]).column("value")
+        if not len(values):
+            raise DataError(
+                f"No value of table {self._table.name} stands {self._table.min_count} times in the data.",
+                f"Lower {self._field}.vocabulary.build.minCount.",
+            )
+        if pc.any(pc.match_substring(values, "\n")).as_py():
+            raise DataError(
+                f"A value of table {self._table.name} has a line feed.", "Remove it from the data, or hash its ids."
+            )
+        lines = BytesIO()
+        lines.writelines(each.as_py() + b"\n" for each in values)
+        return Vocabulary.of(lines.getvalue())
+
+    def _merge(self) -> None:
+        # Threads would each have a table of all values.
+        whole = (
+            pa.concat_tables([self._merged, *self._unmerged])
+            .group_by("value", use_threads=False)
+            .aggregate([("count", "sum")])
+        )
+        self._merged = whole.rename_columns(["value", "count"])
+        self._unmerged, self._unmerged_values = [], 0
+        most = MAX_VALUES_PER_ROW * self._table.rows
+        if self._merged.num_rows > most:
+            raise DataError(
+                f"Table {self._table.name} has {self._table.rows} rows, and the data more than {most} different "
+                "values for it, which are too many to count.",
+                f"Give {self._field} more rows, or a file of values (vocabulary.uri).",
+            )
+
+
+def check_rows(model: ModelSpec, vocabularies: Mapping[str, Vocabulary]) -> None:
+    """Raise DataError if a table has fewer rows than values and the default row."""
+    for place, table in enumerate(model.tables):
+        if table.name in vocabularies and table.rows <= (values := len(vocabularies[table.name])):
+            fewer = "" if table.min_count is None else ", or raise vocabulary.build.minCount there"
+            raise DataError(
+                f"Table {table.name} has {table.rows} rows, and its vocabulary {values} values and the default row.",
+                f"Set spec.model.tables[{place}].rows to {values + 1}{fewer}.",
+            )

@@ -1,4 +1,4 @@
-"""Ids that are whole numbers, and columns that write one number in several ways."""
+"""Canonical digits of ids that are whole numbers, and detection of columns that spell a number in two ways."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cpr_trainer.data.arrow_types import as_texts
+from cpr_trainer.data.schema import Input, as_texts
 from cprjob_serving.hashes import Cells
 from cprjob_serving.transform import LARGEST_WHOLE, WHOLE_NUMBER
 
+SPELLINGS_REMEDY = "Name the column in data.columns.integers, or write the files in one way."
 _WHOLE = f"^{WHOLE_NUMBER}$"
 _ABSENT = "^[ \\t]*$"
 _PLAIN = "^-?(0|[1-9][0-9]*)$"
 #: Not 007 or +7, which may be names.
-_ANY_WAY = r"^[ \t]*(-?(?:0|[1-9][0-9]*))(?:\.0*)?[ \t]*$"
+_ANY_SPELLING = r"^[ \t]*(-?(?:0|[1-9][0-9]*))(?:\.0*)?[ \t]*$"
 _SAMPLE = 4096
 _IN_PLAIN, _OTHERWISE = 1, 2
 
 
 def canonical(values: Any) -> tuple[Any, NDArray[np.bool_]]:
-    """Return an array of texts or numbers as the decimal digits of whole numbers, binary [k], and which are none.
+    """Return the decimal digits of an array of texts or numbers, binary [k], and a mask of those that are not whole.
 
-    A null, NaN and a text of spaces become the empty text, because they are absent. So do values that are no whole
-    numbers.
+    A null, NaN and a text of spaces are absent and become the empty text. Values that are not whole become it, too.
     """
     nothing = pa.scalar(b"", pa.binary())
     if pa.types.is_floating(values.type):
@@ -53,41 +53,49 @@ def as_canonical(column: Any) -> Any:
 
 
 class Spellings:
-    """Finds whole numbers that a column writes in two ways, as 12 and 12.0.
+    """Finds whole numbers that a column spells in two ways, as 12 and 12.0.
 
-    It keeps the numbers with the 4096 smallest hashes, and in which ways each was met, so a number of the sample is
-    found in whatever blocks its spellings are.
+    It has the numbers with the 4096 smallest hashes, and the spellings of each, so a number of the sample is found in
+    any blocks of its spellings.
     """
 
     def __init__(self) -> None:
         self.only_whole = True
         self._hashes = np.empty(0, np.uint64)
-        self._met = np.empty(0, np.uint8)
-        self._other: dict[int, bytes] = {}
+        self._found = np.empty(0, np.uint8)
+        self._examples: dict[int, bytes] = {}
 
     def add(self, texts: Any) -> None:
-        """Take different values of a block, a pyarrow array of bytes without nulls and empty texts."""
-        whole = pc.match_substring_regex(texts, _ANY_WAY)
+        """Add different values of a block, a pyarrow array of bytes without nulls and empty texts."""
+        whole = pc.match_substring_regex(texts, _ANY_SPELLING)
         self.only_whole &= pc.all(whole).as_py() is not False
         written = texts.filter(whole).cast(pa.binary())
         plain = pc.match_substring_regex(written, _PLAIN).to_numpy(zero_copy_only=False)
-        hashes = Cells.of_arrow(pc.replace_substring_regex(written, _ANY_WAY, r"\1")).hashes()
-        for place in np.flatnonzero(~plain)[: _SAMPLE - len(self._other)].tolist():
-            self._other.setdefault(int(hashes[place]), written[place].as_py())
-        met = np.where(plain, _IN_PLAIN, _OTHERWISE).astype(np.uint8)
+        hashes = Cells.of_arrow(pc.replace_substring_regex(written, _ANY_SPELLING, r"\1")).hashes()
+        for place in np.flatnonzero(~plain)[: _SAMPLE - len(self._examples)].tolist():
+            self._examples.setdefault(int(hashes[place]), written[place].as_py())
+        found = np.where(plain, _IN_PLAIN, _OTHERWISE).astype(np.uint8)
         self._hashes, places = np.unique(np.concatenate((self._hashes, hashes)), return_inverse=True)
-        ways = np.zeros(len(self._hashes), np.uint8)
-        np.bitwise_or.at(ways, places, np.concatenate((self._met, met)))
-        self._hashes, self._met = self._hashes[:_SAMPLE], ways[:_SAMPLE]
+        merged = np.zeros(len(self._hashes), np.uint8)
+        np.bitwise_or.at(merged, places, np.concatenate((self._found, found)))
+        self._hashes, self._found = self._hashes[:_SAMPLE], merged[:_SAMPLE]
 
     def twice(self) -> str | None:
-        """Return how many numbers of the sample are written in two ways, with one of them; None if none is."""
-        both = self._hashes[self._met == _IN_PLAIN | _OTHERWISE]
+        """Return the share of the sample that is spelled in two ways, with an example; None if none is."""
+        both = self._hashes[self._found == _IN_PLAIN | _OTHERWISE]
         if not len(both):
             return None
-        example = next((self._other[each] for each in both.tolist() if each in self._other), b"12.0").decode()
-        return f"{len(both):,} of {len(self._hashes):,} numbers in two ways, as '{_digits(example)}' and '{example}'"
+        example = next((self._examples[each] for each in both.tolist() if each in self._examples), b"12.0").decode()
+        digits = example.strip().partition(".")[0]
+        return f"{len(both):,} of {len(self._hashes):,} numbers in two ways, as '{digits}' and '{example}'"
 
 
-def _digits(written: str) -> str:
-    return written.strip().partition(".")[0]
+def spelling_matters(used: Input) -> bool:
+    """Return True if two spellings of an id would be two ids; elsewhere other spellings are bad rows."""
+    return not used.integers and used.table.ids != "RowNumber"
+
+
+def spelling_warning(column: str, spellings: Spellings) -> str | None:
+    """Return a warning about a column with ids that are spelled in two ways; None without such ids."""
+    found = spellings.twice()
+    return None if found is None else f"Column {column} writes {found}, which are different ids."

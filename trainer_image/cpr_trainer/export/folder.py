@@ -34,7 +34,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor, s
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
-from cpr_trainer.data.columns import columns_of
+from cpr_trainer.data.schema import columns_of
 from cpr_trainer.embedding.arena import Home
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.model.replica import DenseReplica

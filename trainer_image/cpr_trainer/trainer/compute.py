@@ -9,7 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import AnyAccess, Embeddings, Rows, map_rows, single_tensor
 from cpr_trainer.embedding.features import Features
 from cpr_trainer.errors import DivergedError, ModelError

@@ -14,9 +14,8 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DataManifest, WorkersManifest
 from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
 from cpr_trainer.checkpoint.format.records import keep_vocabularies, pin, read_data, read_vocabularies, read_workers
-from cpr_trainer.data.blocks import Index
-from cpr_trainer.data.pinned import to_indices, to_manifest
-from cpr_trainer.data.source import Find, FindVocabularies
+from cpr_trainer.data.files import Index
+from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
@@ -77,7 +76,7 @@ class Pinning:
             return read_data(store, self._job_uid, evaluates=self._evaluates)
 
         def find_and_pin() -> DataManifest:
-            return pin(store, to_manifest(self._job_uid, self._uri, find(), evaluates=self._evaluates))
+            return pin(store, manifest_of_indices(self._job_uid, self._uri, find(), evaluates=self._evaluates))
 
         if (pinned := read()) is None:
             pinned = self._agree(read, find_and_pin)
@@ -88,7 +87,7 @@ class Pinning:
         else:
             _LOG.info("trains %d files, and leaves %d out that came later", len(pinned.uris), self.new_files)
         self.pinned, self._files = pinned, files
-        return to_indices(pinned)
+        return indices_of_manifest(pinned)
 
     def vocabularies(self, store: Store, find: FindVocabularies) -> Vocabularies:
         """Return the vocabularies of tables; the first leader finds and keeps them, all others wait for it.

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
-from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.evaluated import scored_rows
+from cpr_trainer.data.dataset import Batch
+from cpr_trainer.data.open import evaluation_rows
 from cpr_trainer.embedding.access import Rows, map_rows
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.exchange import Exchange
@@ -168,7 +168,7 @@ class HeldOut:
 
 def parts_of(job: JobSpec, rows: int, rank: int) -> Iterator[range]:
     """Yield the rows, of a dataset of so many, that a rank scores: about as many at once as it trains."""
-    spec, kept = job.evaluation, scored_rows(job, rows)
+    spec, kept = job.evaluation, evaluation_rows(job, rows)
     count = len(kept) if spec is None else min(len(kept), spec.samples)
     first, last = (kept.start + count * edge // job.trainers for edge in (rank, rank + 1))
     size = max(1, job.data.batch_size // job.trainers)

@@ -15,7 +15,7 @@ from torch import Tensor
 from cpr_contract.choices import Precision
 from cpr_contract.model import ModelSpec
 from cpr_contract.spec import JobSpec
-from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.data.dataset import Batch, Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Rows, as_rows, find_access, map_rows
 from cpr_trainer.embedding.placement import Placement, UniqueRows

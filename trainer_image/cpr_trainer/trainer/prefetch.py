@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.loader import Loader, failed
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows

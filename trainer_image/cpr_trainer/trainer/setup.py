@@ -12,11 +12,9 @@ from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.restore.vocabularies import with_vocabularies
-from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.evaluated import open_scored, scored_rows
-from cpr_trainer.data.files import files_of
+from cpr_trainer.data.dataset import Dataset
+from cpr_trainer.data.open import evaluation_rows, files_of, log_problem, open_dataset, open_evaluation
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import log_problem, open_dataset
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
@@ -107,8 +105,8 @@ class Setup:
         scored, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = pinning if spec.uri is None else evaluation_pinning
-            scored = open_scored(job, files, lambda find: own.indices(store, files, find), lambda _: pinning.known)
-        if spec is not None and spec.every and not scored_rows(job, scored.layout.rows):
+            scored = open_evaluation(job, files, lambda find: own.indices(store, files, find), lambda _: pinning.known)
+        if spec is not None and spec.every and not evaluation_rows(job, scored.layout.rows):
             raise DataError(
                 f"spec.evaluation has no row to score: data.holdOut {job.data.hold_out:g} of {scored.layout.rows} rows "
                 "is less than one.",

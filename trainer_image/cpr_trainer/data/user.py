@@ -1,4 +1,4 @@
-"""Data that code of the user's delivers: `data.entrypoint` names what makes an indexable dataset."""
+"""Reads data from code of the user: `data.entrypoint` names a factory of an indexable dataset."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from cpr_trainer.data.arrow_types import check_types, known_types
-from cpr_trainer.data.blocks import Block, Index, Parsed, SourceFile, is_outage
-from cpr_trainer.data.columns import Columns, check_names
+from cpr_trainer.data.files import Block, Index, Parsed, SourceFile, is_outage
+from cpr_trainer.data.schema import Columns, check_names, check_types, normalized_schema
 from cpr_trainer.entrypoints import load, users_code
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
 
-#: Rows that are asked for at once. It is part of the order of samples: other blocks are shuffled in another way.
+#: Rows of a request. It is part of the order of samples: blocks of another size are shuffled in another way.
 BLOCK_ROWS = 2**13
 _DETERMINISTIC = "Every trainer, and every one that replaces it, must get the same rows."
 _REMEDY = "Return a pyarrow table, or a mapping of columns, with exactly these rows."
 
 
 class Indexable(Protocol):
-    """A finite number of rows in a fixed order, the same in every process. One thread asks for rows."""
+    """A finite number of rows in a fixed order, the same in every process. One thread reads them."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: slice, /) -> pa.Table | Mapping[str, Sequence[Any]]:
         """Return the rows of a slice of step 1: a pyarrow table, or the values of each column by its name.
 
-        An OSError with a number (errno), as of a network, is waited out. Any other error fails the job.
+        After an OSError with a number (errno), as of a network, the trainer waits and retries. Any other error fails
+        the job.
         """
         ...
 
 
-#: What an entrypoint names: called with `data.uri`, None where the job states none.
-OwnData = Callable[[str | None], Indexable]
+#: The factory that an entrypoint names: called with `data.uri`, None if the job states none.
+UserData = Callable[[str | None], Indexable]
 
 
-class OwnFormat:
-    """Reads blocks of `BLOCK_ROWS` rows of a dataset, which `entrypoint` names in messages and where data is pinned."""
+class UserFormat:
+    """Reads blocks of `BLOCK_ROWS` rows of a dataset. `entrypoint` is its name in messages and in frozen inputs."""
 
     def __init__(self, entrypoint: str, uri: str | None, columns: Columns | None) -> None:
-        """Make the dataset. Raises DataError if that fails, and OSError if what it reads cannot be reached."""
+        """Make the dataset. Raises DataError if that fails, and OSError if its source cannot be reached."""
         self._entrypoint = entrypoint
         self._columns = columns
         self._dataset = _make(entrypoint, uri)
 
     def index(self, uri: str) -> Index:
-        """Find the blocks, and look at the types of the first one. Raises DataError and OSError as `fetch` does."""
+        """Find the blocks, and check the types of the first one. Raises DataError and OSError as `fetch` does."""
         rows = self._rows()
         file = SourceFile(uri, Version(rows, ""))
         firsts = range(0, rows, BLOCK_ROWS)
@@ -57,38 +57,38 @@ class OwnFormat:
             table = self.fetch(blocks[0])
             check_names(self._columns, table.column_names, uri)
             check_types(self._columns, table.schema, uri)
-        return Index(file, blocks, in_turn=False)
+        return Index(file, blocks, sequential=False)
 
     def fetch(self, block: Block) -> Any:
-        """Ask the dataset for the rows of a block, as a pyarrow table. Raises DataError or OSError, see `Indexable`."""
+        """Return the rows of a block as a pyarrow table. Raises DataError or OSError, see `Indexable`."""
         if (rows := self._rows()) != block.file.version.size_bytes:
             raise DataError(
                 f"{self._entrypoint} has {rows} rows, and the job began with {block.file.version.size_bytes}.",
-                f"Let it give what it gave then. {_DETERMINISTIC}",
+                f"It has to return the same rows as then. {_DETERMINISTIC}",
             )
         failed = f"{self._entrypoint} failed at [{block.first}:{block.first + block.rows}]"
         with users_code(failed, _REMEDY, DataError, is_outage):
             found = self._dataset[block.first : block.first + block.rows]
             table = found if isinstance(found, pa.Table) else _table_of(found)
-            table = table.cast(known_types(table.schema, self._columns))
+            table = table.cast(normalized_schema(table.schema, self._columns))
         if table.num_rows != block.rows:
             raise DataError(f"{failed}: {table.num_rows} rows came instead of {block.rows}.", _REMEDY)
         return table
 
     def _rows(self) -> int:
-        """Return how many rows there are. Raises DataError and OSError as `fetch` does."""
+        """Return the number of rows. Raises DataError and OSError as `fetch` does."""
         with users_code(f"len() of {self._entrypoint} failed", _DETERMINISTIC, DataError, is_outage):
             return len(self._dataset)
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
-        """Check that this block has the columns, too. Raises DataError."""
+        """Check the columns of this block. Raises DataError."""
         if self._columns is not None:
-            check_names(self._columns, fetched.column_names, self.place(block, 0))
-            check_types(self._columns, fetched.schema, self.place(block, 0))
+            check_names(self._columns, fetched.column_names, self.location(block, 0))
+            check_types(self._columns, fetched.schema, self.location(block, 0))
         return Parsed(fetched, {})
 
-    def place(self, block: Block, row: int) -> str:
-        """Name a row, from 1."""
+    def location(self, block: Block, row: int) -> str:
+        """Return the number of a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
 
 
@@ -97,7 +97,7 @@ def _table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
 
 
 def _plain(values: Any) -> Any:
-    """Return what pyarrow makes an array of: tensors become arrays, and an empty bag has no type of its own."""
+    """Return values that pyarrow converts: tensors become arrays, and an empty bag has no type of its own."""
     values = _array_of(values)
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype != np.object_:
         return values
@@ -108,13 +108,13 @@ def _plain(values: Any) -> Any:
 
 
 def _array_of(value: Any) -> Any:
-    """Return a tensor of torch as an array, and everything else as it is."""
+    """Return a tensor of torch as an array, and any other value unchanged."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _make(entrypoint: str, uri: str | None) -> Indexable:
-    factory: OwnData = load(entrypoint, "spec.data.entrypoint", DataError)
-    remedy = "It is called with data.uri, and returns what has a length and gives rows by slices."
+    factory: UserData = load(entrypoint, "spec.data.entrypoint", DataError)
+    remedy = "It is called with data.uri, and has to return a dataset with len() and rows by slices."
     with users_code(f"The entrypoint {entrypoint} failed", remedy, DataError, is_outage):
         dataset = factory(uri)
         len(dataset)

@@ -1,0 +1,384 @@
+"""Decodes the columns of a block, as text or as Parquet stores them, to the inputs of the model.
+
+No loop goes over rows: every different text is decoded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cpr_contract.model import DEFAULT_ROW, TableSpec
+from cpr_trainer.arrays import Ints
+from cpr_trainer.data.files import Parsed
+from cpr_trainer.data.schema import NO_ROW, Columns, Input, as_texts, count_features, is_text, table_rows
+from cpr_trainer.data.whole_numbers import as_canonical, canonical
+from cpr_trainer.embedding.bags import Bags, Column, FeatureLayout, Int32s
+from cprjob_serving.hashes import Cells, hashes
+
+#: The errors of bad rows of a block, by row: they are no samples.
+RowErrors = dict[int, str]
+
+_MAX_GROUP_NAME = 64
+#: Decimals that int64 holds, whatever their digits are.
+_SHORT = "^[0-9]{1,18}$"
+_INTEGER_OR_ABSENT = "^(-?[0-9]+)?$"
+_LARGEST = float(np.finfo(np.float32).max)
+_MAX_SHOWN_BYTES = 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of one block.
+
+    dense: float32 [n, N]. ids: int32 [n, T], or bags. labels: [n], or [n, L] if the model predicts L values; uint8, or
+    float32 if there are targets. errors: those of bad rows; the values of these rows are undefined. groups: str [n], if
+    there is a group column.
+    """
+
+    dense: NDArray[np.float32]
+    ids: NDArray[np.int32] | Bags
+    labels: NDArray[np.uint8] | NDArray[np.float32]
+    errors: RowErrors
+    groups: NDArray[np.object_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = None) -> Rows:
+    """Convert the columns of a block; `features`, if the model states any, describes the bags.
+
+    A label is 0 or 1, a target a finite number. A feature is a finite decimal number. An absent one (an empty cell, a
+    null) is 0, and so are features that the data does not have. For categories see `_ids_of`.
+    """
+    table, errors = parsed.table, RowErrors()
+    labels = _labels(table, columns, errors)
+    dense = np.zeros((table.num_rows, columns.width), np.float32)
+    for place, name in enumerate(columns.counts + columns.numbers):
+        values = _numbers_of(table.column(name))
+        _add_errors(errors, f"column {name}", table.column(name), np.isinf(values), "a number or empty")
+        values = np.where(np.isfinite(values), values, 0)
+        dense[:, place] = count_features(values) if place < len(columns.counts) else values
+    groups = None if columns.group is None else _groups_of(table.column(columns.group))
+    rows = Rows(dense, _ids_of(table, columns, errors, features), labels, errors, groups)
+    return _with_ragged(rows, parsed.ragged) if parsed.ragged else rows
+
+
+def _labels(table: Any, columns: Columns, errors: RowErrors) -> NDArray[Any]:
+    """Return labels and targets, see `Rows`; note the rows with an absent or wrong one."""
+    found: list[NDArray[Any]] = []
+    for name in columns.labels:
+        values = _numbers_of(table.column(name))
+        _add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
+        found.append((values == 1).astype(np.uint8))
+    for name in columns.targets:
+        values = _numbers_of(table.column(name))
+        wrong = ~np.isfinite(values)
+        _add_errors(errors, f"column {name}", table.column(name), wrong, "a number")
+        found.append(np.where(wrong, 0, values).astype(np.float32))
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
+def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
+    """Move the parsed rows to their places between the ragged ones."""
+    count = len(rows) + len(ragged)
+    places = np.setdiff1d(np.arange(count), np.fromiter(ragged, np.int64))
+    dense = np.zeros((count, rows.dense.shape[1]), np.float32)
+    labels = np.zeros((count, *rows.labels.shape[1:]), rows.labels.dtype)
+    dense[places], labels[places] = rows.dense, rows.labels
+    if isinstance(rows.ids, Bags):
+        ids: NDArray[np.int32] | Bags = rows.ids.spread(count, places)
+    else:
+        ids = np.zeros((count, rows.ids.shape[1]), np.int32)
+        ids[places] = rows.ids
+    groups = None if rows.groups is None else np.full(count, "", np.object_)
+    if groups is not None:
+        groups[places] = rows.groups
+    return Rows(dense, ids, labels, ragged | {int(places[row]): error for row, error in rows.errors.items()}, groups)
+
+
+# --- Ids
+
+
+def _ids_of(table: Any, columns: Columns, errors: RowErrors, features: FeatureLayout | None) -> Int32s | Bags:
+    """Return the ids of the categories of a pyarrow table: int32 [n, T], or bags.
+
+    There are bags if a table pools, and if the model states `features`. A category is a string or an integer, and an
+    absent one is the empty string. In a bag absent ones are left out. Equal texts have equal ids in every format. Rows
+    with an id that has no row in its table are noted in `errors`; their ids are undefined.
+    """
+    if features is None and not columns.bags:
+        ids = np.empty((table.num_rows, len(columns.inputs)), np.int32)
+        for place, each in enumerate(columns.inputs):
+            ids[:, place] = _ids_of_cells(table, each, errors)
+        return ids
+    one_each = np.ones(table.num_rows, np.int64)
+    found = [
+        _ids_of_bags(table, each, columns.separator, errors)
+        if each.has_bags
+        else Column(_ids_of_cells(table, each, errors), one_each)
+        for each in columns.inputs
+    ]
+    return Bags.of_columns(found, np.array([each.pooling == "Mean" for each in columns.inputs]), features)
+
+
+def _ids_of_cells(table: Any, used: Input, errors: RowErrors) -> Int32s:
+    """Return the ids of a column of one id a sample, int32 [n]."""
+    column = table.column(used.column)
+    ids = _single_ids(column, used)
+    _add_errors(errors, f"column {used.column}", column, ids == NO_ROW, _expected_id(used))
+    return ids
+
+
+def _ids_of_bags(table: Any, used: Input, separator: str | None, errors: RowErrors) -> Column:
+    """Return the ids of a column of bags: the last ones of each, if there are more than the feature takes."""
+    lists, lengths, presence = split_bags(table.column(used.column), separator)
+    weights = None if used.weights is None else _weights_of(table, used, separator, presence, errors)
+    lists, lengths, last = _last(lists, lengths, used.max_length)
+    if weights is not None and last is not None:
+        weights = weights[last]
+    ids = _single_ids(lists, used)
+    samples = np.repeat(np.arange(table.num_rows), lengths)
+    _add_errors(errors, f"an id in column {used.column}", lists, ids == NO_ROW, _expected_id(used), samples)
+    return Column(ids, lengths, weights)
+
+
+def cells_of(table: Any, used: Input, separator: str | None) -> Any:
+    """Return the ids of a column that are looked up, as a pyarrow chunked array of texts or numbers."""
+    column = table.column(used.column)
+    if used.has_bags:
+        lists, lengths, _ = split_bags(column, separator)
+        column = _last(lists, lengths, used.max_length)[0]
+    return as_canonical(column) if used.integers else column
+
+
+def _last(lists: Any, lengths: Ints, most: int | None) -> tuple[Any, Ints, NDArray[np.bool_] | None]:
+    """Return the last `most` ids of each bag, their number, and a mask over all ids, bool [k]; None if all are."""
+    if most is None or not len(lengths) or int(lengths.max()) <= most:
+        return lists, lengths, None
+    before_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
+    last = before_end <= most
+    return lists.filter(pa.array(last)), np.minimum(lengths, most), last
+
+
+def _single_ids(column: Any, used: Input) -> Int32s:
+    """Return the row in its table of each cell, int32 [n], `NO_ROW` if it has none: each text is looked up once."""
+    if used.table.ids == "RowNumber" and pa.types.is_integer(column.type):
+        found = [rows_of_integers(chunk, used.table) for chunk in column.chunks]
+    else:
+        found = [_rows_of_chunk(chunk, used) for chunk in column.chunks]
+    return np.concatenate([np.empty(0, np.int64), *found]).astype(np.int32)
+
+
+def _rows_of_chunk(chunk: Any, used: Input) -> Ints:
+    """Return the rows of an array of texts or numbers, int64 [n]: a null is the empty text."""
+    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+    texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
+    known = _look_up(pa.concat_arrays([texts, pa.array([b""])]), used)
+    if wrong is not None:
+        known[:-1][wrong] = NO_ROW
+    rows: Ints = known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+    return rows
+
+
+def _look_up(texts: Any, used: Input) -> Ints:
+    target = used.table
+    if target.ids == "RowNumber":
+        return rows_of_texts(texts, target)
+    cells = Cells.of_arrow(texts)
+    if used.vocabulary is None:
+        return table_rows(hashes(cells, target.ids, target.hash_seed), target.rows)
+    rows = used.vocabulary.rows(cells)
+    return np.where(rows == NO_ROW, DEFAULT_ROW, rows) if target.out_of_range == "DefaultRow" else rows
+
+
+def _expected_id(used: Input) -> str:
+    """Return a description of valid ids, for a message."""
+    target = used.table
+    if target.ids == "Vocabulary":
+        return f"a value of the vocabulary of table {target.name}"
+    if target.ids == "RowNumber":
+        return "an integer" + (f" from 0 to {target.rows - 1}" if target.out_of_range == "Fail" else "")
+    return "a whole number"
+
+
+def rows_of_integers(integers: Any, target: TableSpec) -> Ints:
+    """Return the row of each element of a pyarrow array of integers, int64 [n]: `NO_ROW` if it has none.
+
+    Ids are the numbers of rows: they are checked, not hashed.
+    """
+    # An unsigned integer beyond int64 becomes a negative one, which is no row either.
+    numbers = integers.cast(pa.int64(), safe=False).fill_null(NO_ROW).to_numpy(zero_copy_only=False)
+    return _within(numbers, target, np.ones(len(numbers), np.bool_))
+
+
+def rows_of_texts(texts: Any, target: TableSpec) -> Ints:
+    """Return the row of each element of a pyarrow binary array without nulls, int64 [n]: `NO_ROW` if it has none.
+
+    A row's number is written in decimal digits. The empty text is an absent id.
+    """
+    short = pc.if_else(pc.match_substring_regex(texts, _SHORT), texts, pa.scalar(None, texts.type))
+    numbers = short.cast(pa.int64()).fill_null(NO_ROW).to_numpy(zero_copy_only=False)
+    return _within(numbers, target, pc.match_substring_regex(texts, _INTEGER_OR_ABSENT).to_numpy(zero_copy_only=False))
+
+
+def _within(numbers: Ints, target: TableSpec, excused: NDArray[np.bool_]) -> Ints:
+    """Replace numbers outside the table: by its default row if it has one and the number is `excused`."""
+    instead = np.where(excused, DEFAULT_ROW, NO_ROW) if target.out_of_range == "DefaultRow" else NO_ROW
+    return np.where((numbers >= 0) & (numbers < target.rows), numbers, instead)
+
+
+# --- Bags: lists in Parquet, cells with a separator in text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Presence:
+    """The ids of a column of bags that are present. sizes: int64 [n], of each bag with its absent ids; mask: by id."""
+
+    sizes: Ints
+    mask: NDArray[np.bool_]
+
+
+def split_bags(column: Any, separator: str | None) -> tuple[Any, Ints, Presence]:
+    """Return the present ids of a column of bags, as a chunked array, the length of each bag, int64 [n], and a mask.
+
+    The column holds lists, or texts with `separator` between the ids. Absent ids are left out: nulls and empty texts.
+    """
+    ids, lengths, sizes, masks = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
+    for chunk in column.chunks:
+        every, of_bags = _flatten(chunk, separator)
+        present = _present(every)
+        before = np.concatenate(([0], np.cumsum(present, dtype=np.int64)))
+        ends = np.cumsum(of_bags)
+        lengths.append(before[ends] - before[ends - of_bags])
+        ids.append(every.filter(pa.array(present)))
+        sizes.append(of_bags)
+        masks.append(present)
+    presence = Presence(np.concatenate(sizes), np.concatenate(masks))
+    return pa.chunked_array(ids or [pa.array([], pa.binary())]), np.concatenate(lengths), presence
+
+
+def _flatten(chunk: Any, separator: str | None) -> tuple[Any, Ints]:
+    """Return all values of an array of lists, or of texts with a `separator`, and the length of each, int64 [n]."""
+    lists = chunk
+    if separator is not None:  # Every different text is split once.
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        lists = pc.split_pattern(coded.dictionary, pattern=separator).take(coded.indices)
+    sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lists.flatten(), sizes
+
+
+def _present(cells: Any) -> Any:
+    """Return a mask of the cells that are neither null nor the empty text, bool [n]."""
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    present = pc.greater(pc.binary_length(cells).fill_null(0), 0) if is_text(cells.type) else cells.is_valid()
+    return present.to_numpy(zero_copy_only=False)
+
+
+def _weights_of(
+    table: Any, used: Input, separator: str | None, presence: Presence, errors: RowErrors
+) -> NDArray[np.float32]:
+    """Return the weight of each present id of a feature, float32 [k]: its column has a list for each bag.
+
+    Rows with a weight that is no finite number, or with more or fewer weights than ids, absent ones included, are noted
+    in `errors`; their weights are undefined.
+    """
+    name = str(used.weights)
+    values, sizes = [pa.array([], pa.binary())], [np.empty(0, np.int64)]
+    for chunk in table.column(name).chunks:
+        every, of_bags = _flatten(chunk, separator)
+        values.append(every)
+        sizes.append(of_bags)
+    cells, of_rows = pa.chunked_array(values[1:] or values), np.concatenate(sizes)
+    fits = of_rows == presence.sizes
+    for row in np.flatnonzero(~fits).tolist():
+        message = f"column {name} has {of_rows[row]} weights for {presence.sizes[row]} ids in column {used.column}"
+        errors.setdefault(row, message)
+    of_ids = np.repeat(fits, presence.sizes) & presence.mask  # The ids that have a weight,
+    of_weights = np.zeros(len(cells), np.bool_)  # and their weights.
+    of_weights[np.repeat(fits, of_rows)] = presence.mask[np.repeat(fits, presence.sizes)]
+    found = _numbers_of(cells)[of_weights]
+    wrong = ~np.isfinite(found)
+    rows = np.repeat(np.arange(len(of_rows)), of_rows)[of_weights]
+    _add_errors(errors, f"a weight in column {name}", cells.filter(pa.array(of_weights)), wrong, "a number", rows)
+    weights = np.zeros(len(presence.mask), np.float32)
+    weights[of_ids] = np.where(wrong, 0, found)
+    return weights[presence.mask]
+
+
+# --- Numbers, groups and errors
+
+
+def _numbers_of(column: Any) -> NDArray[np.float64]:
+    """Return a column as float64 [n]: NaN if it is absent, infinite if it is no number that float32 holds."""
+    parsed = pa.chunked_array([_parsed(chunk) for chunk in column.chunks], pa.float64())
+    values: NDArray[np.float64] = parsed.to_numpy()
+    usable = np.abs(values) <= _LARGEST
+    if usable.all():
+        return values
+    absent = parsed.is_null().to_numpy()
+    return np.where(absent, np.nan, np.where(usable, values, np.inf))
+
+
+def _parsed(column: Any) -> Any:
+    """Return a column as pyarrow doubles: null if it is absent, NaN if it is no number."""
+    if not pa.types.is_binary(column.type):
+        return column.cast(pa.float64(), safe=False)
+    present = pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
+    try:
+        return present.cast(pa.float64())
+    except pa.ArrowInvalid:  # Some cell is no number: parse each different one.
+        unique = present.dictionary_encode()
+        values = pa.array([_parsed_cell(cell) for cell in unique.dictionary], pa.float64())
+        return values.take(unique.indices)
+
+
+def _parsed_cell(cell: Any) -> float:
+    try:
+        return float(cell.cast(pa.float64()).as_py())
+    except pa.ArrowInvalid:
+        return float("nan")
+
+
+def _groups_of(column: Any) -> NDArray[np.object_]:
+    """Return the value of each row as text, str [n]; an absent one is the empty text. Raises ArrowInvalid for lists.
+
+    Equal values are the same object: it takes 8 bytes a row.
+    """
+    parts = [np.empty(0, np.object_)]
+    for chunk in column.chunks:
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        names = np.array([*map(_group_name, coded.dictionary.to_pylist()), ""], np.object_)
+        parts.append(names[coded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts)
+
+
+def _group_name(value: object) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+    return text[:_MAX_GROUP_NAME]
+
+
+def _add_errors(  # noqa: PLR0913, PLR0917 -- the parts of one sentence
+    errors: RowErrors, what: str, cells: Any, wrong: NDArray[np.bool_], expected: str, rows: Ints | None = None
+) -> None:
+    """Note that `what` is not `expected`, for cells of a pyarrow array that are `wrong`; a row's first error stays.
+
+    wrong: bool [k], one for each cell. rows: int64 [k], the row of each cell; None if there is one in each row.
+    """
+    for place in np.flatnonzero(wrong).tolist():
+        row = place if rows is None else int(rows[place])
+        errors.setdefault(row, f"{what} is {_shown(cells[place].as_py())}, not {expected}")
+
+
+def _shown(value: object) -> str:
+    """Return a cell for a message, cut to 40 bytes."""
+    if isinstance(value, bytes):
+        value = value[:_MAX_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return "empty" if value in {None, ""} else repr(value)[: _MAX_SHOWN_BYTES + 2]

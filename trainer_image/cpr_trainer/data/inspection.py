@@ -1,0 +1,347 @@
+"""`python -m cpr_trainer inspect`: statistics of files, and the samples that a job would make of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cpr_contract.codec import to_json
+from cpr_contract.model import TableSpec
+from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest, Reading
+from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
+from cpr_trainer.arrays import Ints
+from cpr_trainer.data.dataset import Layout
+from cpr_trainer.data.decode import decode, split_bags
+from cpr_trainer.data.files import CORRECT_COLUMNS, Files, Format, Index, content_errors
+from cpr_trainer.data.open import (
+    evaluation_data,
+    files_of,
+    find_vocabularies,
+    format_of,
+    index_data,
+    with_vocabularies,
+)
+from cpr_trainer.data.order import BatchOrder, held_out
+from cpr_trainer.data.reader import index_files, layout_of
+from cpr_trainer.data.schema import CRITEO_NAMES, Columns, Input, columns_of, is_number, is_text
+from cpr_trainer.data.text import REMEDY, Text, first_line
+from cpr_trainer.data.whole_numbers import (
+    SPELLINGS_REMEDY,
+    Spellings,
+    as_canonical,
+    spelling_matters,
+    spelling_warning,
+)
+from cpr_trainer.errors import DataError
+from cpr_trainer.runtime import data_access, read_job, read_request, store_access
+from cpr_trainer.store import Uris
+from cprjob_serving.hashes import U64, Cells
+
+#: Of text, from the narrowest to the widest: a column has the kind of its widest cell.
+_KINDS = ("empty", "integer", "number", "text")
+_NUMERIC_TEXTS = (("integer", pa.int64()), ("number", pa.float64()))
+#: A column's kind in text, and in Parquet; of a bag, that of its ids.
+_INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")
+_SKETCH = 4096
+_MAX_ERRORS_SHOWN = 10
+
+
+def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
+    """Read an `InspectionRequest` from `source` and write the `Inspection` to `sink`. Raises TrainerError."""
+    request = read_request(InspectionRequest, source, "data inspect")
+    if request.uri is not None:
+        found = Inspection(inspect_files(request.uri, Uris(StoreSpec("file:///", None, "", ""))))
+    else:
+        job = read_job(environ)
+        found = inspect_job(job, files_of(job, store_access(environ), data_access(environ)))
+    print(to_json(found), file=sink, flush=True)
+
+
+def inspect_files(uri: str, files: Files) -> DataFigures:
+    """Return the statistics of all columns of the files that `uri` names. Raises DataError."""
+    found = files.find(uri)
+    data = _detect(found[0], files)
+    form = format_of(data, None, files)
+    return _summarize(data, form, index_files(found, form), None)
+
+
+def _detect(uri: str, files: Files) -> DataSpec:
+    """Return the format of a file, by its first bytes. Raises DataError."""
+    with files.open(uri, files.version(uri)) as stream:
+        if stream.read(4) == b"PAR1":
+            return _spec("Parquet", uri)
+        stream.seek(0)
+        line = first_line(Text(stream, uri).read(0, 1 << 16), uri)
+    tabs = "\t" in line
+    with content_errors(uri, REMEDY):
+        cells = line.split("\t") if tabs else next(csv.reader([line]), [])
+    names = not any(_is_number(cell) for cell in cells)
+    if tabs and not names and len(cells) == len(CRITEO_NAMES):
+        return _spec("Criteo", uri)
+    return _spec("TSV" if tabs else "CSV", uri, header=names)
+
+
+def _spec(form: DataFormat, uri: str, *, header: bool = False) -> DataSpec:
+    return DataSpec(form, uri, 1, None, 1, 0, 0, header=header)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def inspect_job(job: JobSpec, files: Files) -> Inspection:
+    """Return the statistics of the columns that a job reads, and of its samples. Raises DataError."""
+    if job.data.format == "Synthetic":
+        raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
+    columns = columns_of(job.data, job.model)
+    form = format_of(job.data, columns, files)
+    indices = index_data(job.data, form, files)
+    vocabularies = find_vocabularies(job.data, job.model, columns, files, form, indices, lambda: None)
+    columns = with_vocabularies(columns, vocabularies)
+    stats = _summarize(job.data, form, indices, columns)
+    stats = replace(
+        stats,
+        reading=_reading(job.data, layout_of(indices)),
+        advice=(*stats.advice, *_advice(columns, stats.columns)),
+    )
+    if (scored := evaluation_data(job)) is None:
+        return Inspection(stats, None)
+    columns = replace(columns, group=None if job.evaluation is None else job.evaluation.group_by)
+    form = format_of(scored, columns, files)
+    return Inspection(stats, _summarize(scored, form, index_data(scored, form, files), columns))
+
+
+def _summarize(data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None) -> DataFigures:
+    """Read all blocks once."""
+    separators = {}
+    if used is not None and used.separator is not None:
+        separators = dict.fromkeys((*used.bags, *used.weights), used.separator)
+    integers = {each.column for each in (used.inputs if used else ()) if each.integers and not each.has_bags}
+    summaries: dict[str, ColumnSummary] = {}
+    bad, errors = 0, list[str]()
+    for block in (block for index in indices for block in index.blocks):
+        parsed = form.parse(block, form.fetch(block))
+        with content_errors(block.uri, CORRECT_COLUMNS):
+            for name in parsed.table.column_names:
+                summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
+                column = parsed.table.column(name)
+                summary.add(as_canonical(column) if name in integers else column)
+            wrong = parsed.ragged if used is None else decode(parsed, used).errors
+        bad += len(wrong)
+        for row in sorted(wrong)[: _MAX_ERRORS_SHOWN - len(errors)]:
+            errors.append(f"{form.location(block, row)}: {wrong[row]}")
+    uses = {} if used is None else _uses(used)
+    columns = tuple(summary.stats(", ".join(uses.get(name, ()))) for name, summary in summaries.items())
+    return DataFigures(
+        format=data.format,
+        header=data.header and data.format in {"CSV", "TSV"},
+        files=len(indices),
+        rows=layout_of(indices).rows,
+        bad=bad,
+        faults=tuple(errors),
+        columns=columns,
+        reading=None,
+        advice=_spelling_advice(summaries, used),
+    )
+
+
+def _uses(columns: Columns) -> dict[str, list[str]]:
+    """Return the uses of each column in the model, by its name."""
+    found: dict[str, list[str]] = {}
+    uses = [(name, "label") for name in columns.labels] + [(name, "target") for name in columns.targets]
+    uses += [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
+    uses += [(each.column, _use_of(each)) for each in columns.inputs]
+    uses += [(each.weights, f"weights of {each.column}") for each in columns.inputs if each.weights is not None]
+    uses += [] if columns.group is None else [(columns.group, "group")]
+    for name, use in uses:
+        found.setdefault(name, []).append(use)
+    return found
+
+
+def _use_of(used: Input) -> str:
+    pooling = {None: "", "None": ", a sequence"}.get(used.pooling, f", {str(used.pooling).lower()} of a bag")
+    table = used.table
+    numbered = {"RowNumber": " by number", "Vocabulary": " by vocabulary"}.get(table.ids, "")
+    return f"table {table.name}, {table.rows} rows{numbered}{pooling}"
+
+
+def _reading(data: DataSpec, layout: Layout) -> Reading:
+    order = BatchOrder.of(data, layout)
+    windows = 1 if order.windows is None else order.windows.per_epoch
+    return Reading(order.rows, len(held_out(data, layout.rows)), order.total_samples, order.steps, windows)
+
+
+def _spelling_advice(summaries: Mapping[str, ColumnSummary], used: Columns | None) -> tuple[str, ...]:
+    """Return warnings about columns of ids; without a job any column of whole numbers may be one."""
+    if used is None:
+        names = [name for name, summary in summaries.items() if summary.spellings.only_whole]
+    else:
+        names = [each.column for each in used.inputs if spelling_matters(each) and each.column in summaries]
+    found = (spelling_warning(name, summaries[name].spellings) for name in dict.fromkeys(names))
+    return tuple(f"{each} {SPELLINGS_REMEDY}" for each in found if each is not None)
+
+
+def _advice(used: Columns, columns: Sequence[ColumnFigures]) -> tuple[str, ...]:
+    """Return possible improvements of the job's tables, in the order of their columns' uses."""
+    stats = {each.name: each for each in columns}
+    found = (_hashing_advice(stats[each.column], each.table) for each in used.inputs if each.column in stats)
+    return tuple(dict.fromkeys(advice for advice in found if advice is not None))
+
+
+def _hashing_advice(column: ColumnFigures, table: TableSpec) -> str | None:
+    """Return advice if ids are hashed that may be the numbers of rows; otherwise None."""
+    if table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
+        return None
+    low, high = column.lowest, column.highest
+    if low is None or high is None or low < 0 or high >= table.rows:
+        return None
+    ids = column.distinct or 0
+    # The expected number of rows that these ids have, each at random.
+    hit = round(table.rows * -math.expm1(-ids / table.rows))
+    missing = column.missing and column.bag_mean is None
+    absent = " and outOfRange: DefaultRow, because some are missing" if missing else ""
+    return (
+        f"Column {column.name} has integers from {low:.0f} to {high:.0f}, which are rows of table {table.name}. "
+        f"Hashed, its {ids:,} different ids share about {hit:,} rows. "
+        f"State ids: RowNumber in spec.model.tables{absent}."
+    )
+
+
+class ColumnSummary:
+    """The statistics of one column, block by block; of the ids in it, if it has lists, or texts with a `separator`."""
+
+    def __init__(self, name: str, separator: str | None = None) -> None:
+        self._name = name
+        self._separator = separator
+        self._bags: BagLengths | None = None
+        self._kind = _KINDS[0]
+        self._missing = 0
+        self._range: tuple[float, float] | None = None
+        self._distinct: Distinct | None = Distinct()
+        self.spellings = Spellings()
+
+    def add(self, column: Any) -> None:
+        """Add the cells of one more block, a pyarrow chunked array."""
+        if len(column) and (self._separator is not None or _is_bag(column.type)):
+            column, lengths, _ = split_bags(column, self._separator)
+            self._bags = self._bags or BagLengths()
+            self._bags.add(lengths)
+            self._missing += int((lengths == 0).sum())
+        for chunk in column.chunks:
+            if pa.types.is_nested(chunk.type):
+                self._kind, self._distinct = str(chunk.type), None
+                self._missing += chunk.null_count
+            else:
+                self._add_values(chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode())
+
+    def stats(self, feeds: str) -> ColumnFigures:
+        """Return the statistics of all cells."""
+        lowest, highest = self._range or (None, None)
+        distinct = None if self._distinct is None else self._distinct.count()
+        if (bags := self._bags) is None:
+            return ColumnFigures(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
+        kind = f"list of {self._kind}"
+        return ColumnFigures(self._name, kind, self._missing, lowest, highest, distinct, feeds, bags.mean, bags.most)
+
+    def _add_values(self, coded: Any) -> None:
+        """Add a dictionary array: each different value is read once."""
+        values, of_texts = coded.dictionary, is_text(coded.dictionary.type)
+        texts = values.cast(pa.binary() if of_texts else pa.string()).cast(pa.binary())
+        present = pc.greater(pc.binary_length(texts), 0)
+        absent = np.append(~present.to_numpy(zero_copy_only=False), True)
+        self._missing += int(absent[coded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)].sum())
+        if self._distinct is not None:
+            self._distinct.add(Cells.of_arrow(texts.filter(present)).hashes())
+        if of_texts or pa.types.is_integer(values.type):
+            self.spellings.add(texts.filter(present))
+        if of_texts:
+            self._add_texts(texts.filter(present))
+        else:
+            self._kind = str(values.type)
+            if is_number(values.type):
+                self._widen(values)
+
+    def _add_texts(self, texts: Any) -> None:
+        if self._kind == "text" or not len(texts):
+            return
+        kind = next((kind for kind, to in _NUMERIC_TEXTS if _can_be(texts, to)), "text")
+        self._kind = max(self._kind, kind, key=_KINDS.index)
+        if self._kind == "text":
+            self._range = None
+        else:
+            self._widen(texts)
+
+    def _widen(self, values: Any) -> None:
+        bounds = pc.min_max(values.cast(pa.float64(), safe=False))
+        if (low := bounds["min"].as_py()) is not None:
+            known = self._range or (low, low)
+            self._range = (min(known[0], low), max(known[1], bounds["max"].as_py()))
+
+
+class BagLengths:
+    """The numbers of ids in the bags of a column."""
+
+    def __init__(self) -> None:
+        self._bags = 0
+        self._ids = 0
+        self.most = 0
+
+    def add(self, lengths: Ints) -> None:
+        """Count bags by their lengths, int64 [n], n > 0."""
+        self._bags += len(lengths)
+        self._ids += int(lengths.sum())
+        self.most = max(self.most, int(lengths.max()))
+
+    @property
+    def mean(self) -> float:
+        """Ids a bag, including empty bags."""
+        return self._ids / self._bags
+
+
+class Distinct:
+    """The number of different values, from the smallest of their hashes (Bar-Yossef et al., 2002).
+
+    Exact while there are fewer than 4096; above that it follows from the density of the k smallest hashes, with a
+    standard error of 1 / sqrt(k).
+    """
+
+    def __init__(self) -> None:
+        self._smallest = np.empty(0, np.uint64)
+
+    def add(self, hashes: U64) -> None:
+        """Count values by their hashes, uint64 [n]."""
+        if len(self._smallest) == _SKETCH:
+            hashes = hashes[hashes < self._smallest[-1]]
+        self._smallest = np.unique(np.concatenate((self._smallest, hashes)))[:_SKETCH]
+
+    def count(self) -> int:
+        """Return the number of different values."""
+        if len(self._smallest) < _SKETCH:
+            return len(self._smallest)
+        return round((_SKETCH - 1) * 2.0**64 / float(self._smallest[-1]))
+
+
+def _can_be(texts: Any, kind: Any) -> bool:
+    try:
+        texts.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_bag(kind: Any) -> bool:
+    types = pa.types
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(is_list(kind) for is_list in lists) and not types.is_nested(kind.value_type)

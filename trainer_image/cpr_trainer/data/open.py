@@ -1,0 +1,226 @@
+"""Opens the data of a job: the samples that it trains, and those that it is evaluated on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, islice
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DataManifest
+from cpr_contract.model import ModelSpec
+from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
+from cpr_contract.spec import DataSpec, JobSpec
+from cpr_trainer.data.dataset import Dataset
+from cpr_trainer.data.decode import cells_of
+from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Files, Format, Index, SourceFile, content_errors
+from cpr_trainer.data.order import held_out
+from cpr_trainer.data.parquet import ParquetFormat
+from cpr_trainer.data.reader import TableDataset, index_files
+from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, check_tables, columns_of, dialect_of
+from cpr_trainer.data.synthetic import SyntheticDataset
+from cpr_trainer.data.text import TextFormat
+from cpr_trainer.data.user import UserFormat
+from cpr_trainer.data.vocabularies import Vocabularies, build_vocabularies, check_rows, count_values, read_vocabularies
+from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, spelling_matters, spelling_warning
+from cpr_trainer.errors import DataError
+from cpr_trainer.runtime import Access
+from cpr_trainer.store import Uris, Version
+from cprjob_serving.vocabulary import Vocabulary
+
+#: Finds and indexes the files of a job's data. Raises DataError, and what `Files` raises.
+Find = Callable[[], Sequence[Index]]
+#: Finds the vocabularies of a job's tables, and calls its argument between blocks of data. Raises as `Find`.
+FindVocabularies = Callable[[Callable[[], None]], Vocabularies]
+
+_LOG = logging.getLogger(__name__)
+_NO_ACCESS = Access()
+_SPELLING_FILES = 8
+_MAX_SHOWN = 3
+
+
+def files_of(job: JobSpec, store_access: Access = _NO_ACCESS, data_access: Access = _NO_ACCESS) -> Uris:
+    """Return the storage of a job's data: the data's own store, otherwise the job's.
+
+    Only the access to the store that is read is used, so that neither store gets credentials of the other.
+    """
+    if job.data.store is None:
+        return Uris(job.snapshots.store, *store_access)
+    return Uris(job.data.store, *data_access, field="data.store")
+
+
+def log_problem(problem: Problem) -> None:
+    """Log a problem that does not stop the training."""
+    _LOG.warning("%s %s", problem.message, problem.remedy)
+
+
+def open_dataset(  # noqa: PLR0913, PLR0917 -- the data, and its frozen parts
+    data: DataSpec,
+    model: ModelSpec,
+    files: Files,
+    frozen: Callable[[Find], Sequence[Index]] | None = None,
+    group: str | None = None,
+    vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
+    warn: Callable[[Problem], None] = log_problem,
+) -> Dataset:
+    """Return the samples that `data` names, with ids for each feature of `model`, and with their values of `group`.
+
+    `frozen` and `vocabularies` return what was found earlier, or call their argument to find it now. `warn` gets
+    problems of data that is found now. Raises DataError for data that cannot be used, and whatever `files`, `frozen`
+    and `vocabularies` raise.
+    """
+    check_bags(data, model)
+    if data.format == "Synthetic":
+        if data.samples is None:
+            raise DataError("Synthetic data has no length of its own.", "State data.samples.")
+        check_fixed_layout(data, model)
+        return SyntheticDataset(data.samples, data.seed, model.tables)
+    columns = replace(columns_of(data, model), group=group)
+    check_tables(model.tables, len(model.tables) if model.features else len(columns.inputs))
+    form = format_of(data, columns, files)
+
+    def find() -> Sequence[Index]:
+        found = index_data(data, form, files)
+        # Another format, except for code of the user's: its open files are closed with it.
+        other = form if data.entrypoint is not None else format_of(data, columns, files)
+        if warnings := _spelling_warnings(columns, other, found):
+            more = f" {len(warnings) - _MAX_SHOWN} more columns do so." if len(warnings) > _MAX_SHOWN else ""
+            warn(Problem(IDS_SPELLED_TWICE, " ".join(warnings[:_MAX_SHOWN]) + more, SPELLINGS_REMEDY))
+        return found
+
+    indices = find() if frozen is None else frozen(find)
+    if any(table.ids == "Vocabulary" for table in model.tables):
+
+        def find_all(poll_interrupts: Callable[[], None]) -> Vocabularies:
+            return find_vocabularies(data, model, columns, files, form, indices, poll_interrupts)
+
+        found = find_all(lambda: None) if vocabularies is None else vocabularies(find_all)
+        columns = with_vocabularies(columns, found)
+    return TableDataset(data, columns, model, form, indices)
+
+
+def format_of(data: DataSpec, columns: Columns | None, files: Files) -> Format:
+    """Return a reader of some columns of `data`, or of all (None). Raises DataError and OSError of the user's code."""
+    if data.entrypoint is not None:
+        return UserFormat(data.entrypoint, data.uri, columns)
+    if data.format == "Parquet":
+        return ParquetFormat(files, columns)
+    return TextFormat(files, dialect_of(data), columns)
+
+
+def index_data(data: DataSpec, form: Format, files: Files) -> Sequence[Index]:
+    """Find the blocks of `data`. Raises DataError, and what `files` raise."""
+    if data.entrypoint is not None:
+        return index_files((data.entrypoint,), form)
+    if data.uri is None:
+        raise DataError(f"{data.format} data needs a place to be read from.", "State data.uri.")
+    return index_files(files.find(data.uri), form)
+
+
+def _spelling_warnings(columns: Columns, form: Format, indices: Sequence[Index]) -> list[str]:
+    """Return warnings about columns that spell ids in two ways, by the first blocks of up to 8 files.
+
+    Raises DataError, and what `form` raises.
+    """
+    inputs = [each for each in columns.inputs if spelling_matters(each)]
+    found = {each.column: Spellings() for each in inputs}
+    with_rows = [index for index in indices if index.blocks] if inputs else []
+    for index in with_rows[:: -(-len(with_rows) // _SPELLING_FILES) or 1]:
+        block = index.blocks[0]
+        table = form.parse(block, form.fetch(block)).table
+        with content_errors(block.uri, CORRECT_COLUMNS):
+            for each in inputs:
+                found[each.column].add(count_values(cells_of(table, each, columns.separator))["value"].combine_chunks())
+    warnings = (spelling_warning(name, spellings) for name, spellings in found.items())
+    return [each for each in warnings if each is not None]
+
+
+def find_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
+    data: DataSpec,
+    model: ModelSpec,
+    columns: Columns,
+    files: Files,
+    form: Format,
+    indices: Sequence[Index],
+    poll_interrupts: Callable[[], None],
+) -> Vocabularies:
+    """Read the vocabularies that have files, and build the others, by the name of their table.
+
+    `poll_interrupts` is called between blocks of data. Raises DataError, and what `files` and `poll_interrupts` raise.
+    """
+    found = read_vocabularies(model, files)
+    found |= build_vocabularies(data, model, columns, form, indices, poll_interrupts)
+    check_rows(model, found)
+    return found
+
+
+def with_vocabularies(columns: Columns, vocabularies: Mapping[str, Vocabulary]) -> Columns:
+    """Return columns with the vocabularies of their tables, by the name of these."""
+    inputs = tuple(replace(each, vocabulary=vocabularies.get(each.table.name)) for each in columns.inputs)
+    return replace(columns, inputs=inputs)
+
+
+def evaluation_data(job: JobSpec) -> DataSpec | None:
+    """Return the separate data that a job is evaluated on, None if that is a part of the training data."""
+    uri = None if job.evaluation is None else job.evaluation.uri
+    return None if uri is None else replace(job.data, uri=uri, hold_out=0.0)
+
+
+def open_evaluation(
+    job: JobSpec,
+    files: Files,
+    frozen: Callable[[Find], Sequence[Index]] | None = None,
+    vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
+) -> Dataset:
+    """Return the data that a job is evaluated on, with groups. Raises as `open_dataset` does."""
+    group = None if job.evaluation is None else job.evaluation.group_by
+    return open_dataset(evaluation_data(job) or job.data, job.model, files, frozen, group, vocabularies)
+
+
+def evaluation_rows(job: JobSpec, rows: int) -> range:
+    """Return the rows that a job is evaluated on, out of the `rows` of `open_evaluation`."""
+    return held_out(job.data, rows) if evaluation_data(job) is None else range(rows)
+
+
+def manifest_of_indices(job_uid: str, uri: str, indices: Sequence[Index], *, evaluates: bool = False) -> DataManifest:
+    """Return the document that freezes the files of `uri` for a job. It takes 120 bytes a file and 25 a block."""
+    files = [index.file for index in indices]
+    blocks = [block for index in indices for block in index.blocks]
+    columns = {file.columns: None for file in files}  # Most files have the same.
+    places = {names: place for place, names in enumerate(columns)}
+    return DataManifest(
+        contract=CONTRACT_VERSION,
+        job_uid=job_uid,
+        uri=uri,
+        uris=tuple(file.uri for file in files),
+        sizes=tuple(file.version.size_bytes for file in files),
+        tags=tuple(file.version.tag for file in files),
+        in_turn=tuple(index.sequential for index in indices),
+        columns_of=tuple(places[file.columns] for file in files),
+        blocks=tuple(len(index.blocks) for index in indices),
+        columns=tuple(columns),
+        block_rows=tuple(block.rows for block in blocks),
+        block_starts=tuple(block.start for block in blocks),
+        block_sizes=tuple(block.size for block in blocks),
+        evaluates=evaluates,
+    )
+
+
+def indices_of_manifest(manifest: DataManifest) -> list[Index]:
+    """Return the indices that `manifest_of_indices` froze. Raises ValueError if the lists do not fit together."""
+    m = manifest
+    if sum(m.blocks) != len(m.block_rows):
+        raise ValueError(f"{len(m.block_rows)} blocks where the files have {sum(m.blocks)}")
+    blocks = zip(m.block_rows, m.block_starts, m.block_sizes, strict=True)
+    indices = []
+    for uri, size, tag, sequential, columns, count in zip(
+        m.uris, m.sizes, m.tags, m.in_turn, m.columns_of, m.blocks, strict=True
+    ):
+        file = SourceFile(uri, Version(size, tag), m.columns[columns])
+        own = list(islice(blocks, count))
+        firsts = accumulate((rows for rows, _, _ in own), initial=0)
+        indices.append(
+            Index(file, tuple(Block(file, first, *each) for first, each in zip(firsts, own, strict=False)), sequential)
+        )
+    return indices
