@@ -25,7 +25,7 @@ print(*sys.modules)
 NETWORK = """
 import sys
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.trainer import keeper
+from cpr_trainer.trainer import supervisor
 from cpr_trainer.model.replica import DenseReplica
 dense, sparse = OptimizerSpec("Adagrad", 0.05), SparseOptimizerSpec("RowWiseAdagrad", 0.02)
 DenseReplica(ModelSpec(8, (16, 8), (16, 1), (TableSpec("a", 10), TableSpec("b", 10)), dense, sparse), 1).step(1)
@@ -69,7 +69,7 @@ def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() 
 
 
 def test_a_trainer_that_goes_on_loads_none_of_what_torch_loads_late() -> None:
-    """Sympy alone takes seconds, each time that a killed trainer goes on: its keeper has not loaded it."""
+    """Sympy alone takes seconds, each time that a killed trainer goes on: its supervisor has not loaded it."""
     done = subprocess.run([sys.executable, "-c", NETWORK], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract.codec import from_json
-from cpr_contract.env import KEEPER, ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER, SUPERVISED
 from cpr_contract.reports import ExitCode, Result, ShardReport, ShardState
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.committer import LEAD_STEPS
@@ -30,7 +30,7 @@ Fault = Callable[[LocalJob], AbstractContextManager[None]]
 #: Trainers may go on so many steps before they are held, so a fault may hit them in a step.
 SLACK = 5
 NEVER_S, OFTEN_S = 3600.0, 0.05
-KEEPERS = {KEEPER: "1"}
+KEEPERS = {SUPERVISED: "1"}
 REPLAY = {"replay_bytes": 64 << 20}
 
 
@@ -131,7 +131,7 @@ def killed_shards(*shards: int, times: int = 1, rebuilt: bool | None = None) -> 
 
 
 def killed_processes(role: str, *indices: int) -> Fault:
-    """The processes that work are killed; their keepers fork others in their place."""
+    """The processes that work are killed; their supervisors fork others in their place."""
 
     @contextmanager
     def fault(running: LocalJob) -> Iterator[None]:
@@ -140,9 +140,9 @@ def killed_processes(role: str, *indices: int) -> Fault:
         for index in indices:
             running.kill_server(members[index])
         yield
-        for index, (lives, keeper) in before.items():
+        for index, (lives, supervisor) in before.items():
             running.wait_for(lambda i=index, n=lives: report(i).lives == n + 1, "the next process begins")
-            assert members[index].process is keeper
+            assert members[index].process is supervisor
 
     return fault
 
@@ -159,7 +159,7 @@ def killed_shard_and_trainer_process(running: LocalJob) -> Iterator[None]:
 
 @contextmanager
 def ended_container(running: LocalJob) -> Iterator[None]:
-    """The keeper of a shard dies, and its process with it; the container begins again with the memory of its pod."""
+    """The supervisor of a shard dies, and its process with it; the container starts again with its pod's memory."""
     member, before = running.shards[0], running.shard(0)
     server = running.server_of(member)
     running.kill(member)

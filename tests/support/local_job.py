@@ -190,12 +190,12 @@ class LocalJob:
         member.process.send(number)
 
     def server_of(self, member: Member) -> int:
-        """Return the pid of the process that a member's keeper has begun last."""
+        """Return the pid of the process that a member's supervisor has begun last."""
         assert member.process is not None
         return member.process.child
 
     def kill_server(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to that process alone; the keeper goes on."""
+        """Send a signal to that process alone; the supervisor goes on."""
         os.kill(self.server_of(member), number)
 
     def replace_shard(self, index: int) -> Member:

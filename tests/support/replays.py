@@ -14,9 +14,9 @@ from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.replay_barrier import ReplayBarrier
 from support.exchanges import WAIT_S, follow
 from support.shard_thread import ShardThread
 
@@ -47,7 +47,7 @@ def restore(shard: ShardThread, save: Save | None = None) -> ShardThread:
             shard.service.saved_steps = applied
         shard.service.counters = Counters(1, 1, 1)
         losses = Losses.restored((), trainers)
-        shard.service.start(Progress(1, applied, losses, row_updates, catch_up=CatchUp.begun(trainers)))
+        shard.service.start(Progress(1, applied, losses, row_updates, catch_up=ReplayBarrier.begun(trainers)))
 
     shard.do(serve)
     return shard

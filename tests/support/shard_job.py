@@ -181,7 +181,7 @@ class ShardProcess:
         return json.loads((self.folder / "termination").read_text())
 
     def signal_server(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the process alone that the shard's keeper has forked last."""
+        """Send a signal to the process alone that the shard's supervisor has forked last."""
         os.kill(self.process.child, number)
 
     def kill(self) -> None:

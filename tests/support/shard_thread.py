@@ -66,7 +66,7 @@ class ShardThread:
             desk=None if self.redundancy is None else self.redundancy.desk,
         )
 
-    def begin_life(self) -> None:
+    def begin_process(self) -> None:
         """Close the server, and let another one listen in its place, with what outlives a server."""
 
         def begin() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.supervisor", "cpr_trainer.shard.keeper"])
+_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.supervisor", "cpr_trainer.shard.supervisor"])
 #: Read when torch is loaded: threads of its forks sleep while they wait.
 _LOADED_WITH = {
     "OMP_NUM_THREADS": "1",

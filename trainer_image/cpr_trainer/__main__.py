@@ -7,7 +7,7 @@ from typing import NoReturn
 
 # Read when torch is loaded: its threads sleep while they wait. Spinning ones take the processors from the other pods.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Read when numpy and pyarrow are loaded, which start threads otherwise: a keeper forks, and has one thread.
+# Read when numpy and pyarrow are loaded, which start threads otherwise: a supervisor forks, and has one thread.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 

@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             return train(Environment.read(environ), threads(environ))
         case "shard":
             with _loading():
-                from cpr_trainer.shard.keeper import run as serve
+                from cpr_trainer.shard.supervisor import run as serve
 
             return serve(Environment.read(environ))
         case "calibrate" | "evaluate" | "import":

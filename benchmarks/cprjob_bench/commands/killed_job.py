@@ -25,7 +25,7 @@ SHARDS, TRAINERS = 2, 1
 class Tier:
     """Of this role a member is killed: the process, or all of its pod.
 
-    own_pace_s: seconds between two kills of one member. A keeper gives its pod up after three crashes in a minute.
+    own_pace_s: seconds between two kills of one member. A supervisor gives its pod up after three crashes in a minute.
     spares: that the job keeps; each kill waits until they are warm.
     """
 

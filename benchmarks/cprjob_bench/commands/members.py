@@ -83,7 +83,7 @@ class PodMembers:
         return True
 
     async def kill(self, tier: Tier, index: int) -> None:
-        """Delete a member's pod without a grace period, or kill the process that the keeper has started in it."""
+        """Delete a member's pod without a grace period, or kill the process that the supervisor has started in it."""
         if tier.pod:
             await asyncio.to_thread(self._client.kill, self._job, tier.role, index)
         else:

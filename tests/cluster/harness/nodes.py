@@ -147,7 +147,7 @@ class Nodes:
         self._run("ctr", number, "tasks", "kill", "--all", "--signal", f"SIG{signal}", pod.container_id)
 
     def kill_child(self, pod: Pod) -> None:
-        """Kill the one child of the first process of a pod's container: the process that a keeper began."""
+        """Kill the one child of the first process of a pod's container: the process that a supervisor began."""
         self._run("kill-child", str(self.number(pod.node)), pod.container_id)
 
     @contextmanager

@@ -15,9 +15,9 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.memory import SharedMemory
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Access, Environment, exit_code
-from cpr_trainer.runtime.keeper import Keeper
+from cpr_trainer.runtime.supervision import Supervisor
 from cpr_trainer.shard import main
-from cpr_trainer.shard.kept import Page
+from cpr_trainer.shard.resume import Page
 from simulation.data_plane.clock import Process
 from simulation.data_plane.network import Listener, Port, close_all
 from simulation.data_plane.signals import status_of
@@ -102,7 +102,7 @@ class ShardPod:
     def _keep(self) -> None:
         job = self.cluster.workload.job
         page = Page.new(self._memory.view(), job)
-        code = Keeper(page, NOWHERE, job.silence_s, self._begin_server).keep()
+        code = Supervisor(page, NOWHERE, job.silence_s, self._begin_server).run()
         assert code is not None
         self._ended(code)
 

@@ -17,7 +17,7 @@ from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.ring import Ring
 from cpr_trainer.parity.rebuild import StripeOf, rebuild
 from cpr_trainer.parity.store import ParityStore
-from cpr_trainer.shard.life import Life
+from cpr_trainer.shard.lifecycle import Life
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 #: Functions in which a server may be killed between two lines, and the number of lines that may precede the kill.
 _FILES = (
-    "tables/arena.py",
-    "tables/buffer.py",
-    "tables/segments.py",
+    "embedding/arena.py",
+    "embedding/buffer.py",
+    "embedding/segments.py",
     "shard/service.py",
-    "shard/kept.py",
-    "shard/life.py",
+    "shard/resume.py",
+    "shard/lifecycle.py",
     "write/checkpointer.py",
     "parity/store.py",
     "parity/journal.py",

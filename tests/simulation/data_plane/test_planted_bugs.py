@@ -15,9 +15,9 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.store import ParityStore
-from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.pushes import Fate
+from cpr_trainer.shard.replay_barrier import ReplayBarrier
+from cpr_trainer.shard.resume import Page
 from cpr_trainer.shard.service import Service
 from simulation.data_plane.run import run_to_completion
 from simulation.data_plane.workload import Workload, with_faults
@@ -62,7 +62,7 @@ def forget_at_the_acknowledgement(patch: Patch) -> None:
 
 
 def wait_for_no_replay(patch: Patch) -> None:
-    patch.setattr(CatchUp, "begun", lambda _trainers: CatchUp())
+    patch.setattr(ReplayBarrier, "begun", lambda _trainers: ReplayBarrier())
 
 
 def leave_a_push_half_done(patch: Patch) -> None:

@@ -19,7 +19,7 @@ from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.anchor.committer import CutSchedule
-from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsAwayError
 from cpr_trainer.trainer.allreduce.meeting import missing_steps
 from simulation.data_plane.clock import Process, Scheduler
@@ -96,14 +96,14 @@ class TrainerPod:
         self.trainer: Trainer | None = None
         self.process: Process | None = None
         self.resume: ResumeState | None = None
-        self.file = KeptFile.new() if cluster.workload.supervised else None
+        self.file = ResumeFile.new() if cluster.workload.supervised else None
         self.begin()
 
     def begin(self) -> None:
         """Begin a process."""
         process = self.process = self.cluster.scheduler.process(f"process of {self.host}", self.host)
         process.at_end += [lambda _status: close_all(self.cluster.network, process), lambda _status: self._ended()]
-        file = None if self.file is None else KeptFile(self.file.descriptor)
+        file = None if self.file is None else ResumeFile(self.file.descriptor)
         self.trainer = None
         self.cluster.scheduler.spawn(process, lambda: Trainer(self, file).run())
 
@@ -137,7 +137,7 @@ class TrainerPod:
 class Trainer:
     """A process of a trainer."""
 
-    def __init__(self, pod: TrainerPod, file: KeptFile | None) -> None:
+    def __init__(self, pod: TrainerPod, file: ResumeFile | None) -> None:
         cluster = pod.cluster
         self.pod, self.cluster, self.workload, self.rank = pod, cluster, cluster.workload, pod.rank
         self.done = NO_STATE

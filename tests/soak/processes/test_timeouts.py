@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpr_contract.env import KEEPER
+from cpr_contract.env import SUPERVISED
 from cpr_contract.reports import ExitCode
 from cpr_trainer import notebook
 from support.local_job import LocalJob, small_job
@@ -19,7 +19,7 @@ from support.warm_start import Main, run, run_with_a_thread
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
-KEPT = {KEEPER: "1"}
+KEPT = {SUPERVISED: "1"}
 
 
 def test_hung_server_of_a_shard_is_followed_by_one_with_all_rows(tmp_path: Path) -> None:
@@ -52,18 +52,18 @@ def test_third_crash_within_a_minute_ends_the_pod(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "main", "logged"),
     [(signal.SIGSTOP, run, "hangs"), (signal.SIGKILL, run_with_a_thread, "loads its code itself")],
-    ids=["hung", "keeper with threads"],
+    ids=["hung", "supervisor with threads"],
 )
 def test_process_of_a_trainer_is_followed_by_one_with_the_same_bits(
     number: signal.Signals, main: Main, logged: str, tmp_path: Path
 ) -> None:
-    """A keeper with threads cannot fork: the next process loads its code itself, which takes seconds."""
+    """A supervisor with threads cannot fork: the next process loads its code itself, which takes seconds."""
     job = hasty(small_job(tmp_path, samples=SAMPLES))
     with LocalJob(job, tmp_path, environ=KEPT) as running:
         running.start(main)
         running.reach(SAMPLES // 3)
         running.kill_server(running.trainers[0], number)
-        running.wait_for(lambda: logged in running.trainers[0].log, "its keeper begins another")
+        running.wait_for(lambda: logged in running.trainers[0].log, "its supervisor begins another")
         anchor = running.result()
     torch.set_num_threads(1)  # sums are in the order of the job's processes
     assert_fitted(notebook.train(job, None, progress=False), job, saved_model(job, anchor, tmp_path / "model"))

@@ -60,7 +60,7 @@ class TestInPlace:
         run.train_on()
         report = run.told("trainer", leader)
         assert (report["lives"], report["lost"]) == (2, [])
-        assert "loads its code itself" not in space.logs(victim.name), "the keeper forked"
+        assert "loads its code itself" not in space.logs(victim.name), "the supervisor forked"
 
     def test_killed_container_begins_again_in_its_pod_with_all_rows(self, cluster: Cluster, run: Run) -> None:
         before, victim = run.uids(), run.pod("shard", 1)

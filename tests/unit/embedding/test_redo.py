@@ -17,7 +17,7 @@ from cpr_trainer.embedding.memory import SharedMemory, SizeOf
 from support.killed_lines import killed_at
 from support.shard_job import small_job
 
-FILES = ("tables/arena.py", "tables/buffer.py", "tables/segments.py", "tables/optimizers.py")
+FILES = ("embedding/arena.py", "embedding/buffer.py", "embedding/segments.py", "embedding/optimizers.py")
 OPTIMIZERS: dict[str, tuple[SparseOptimizerSpec, ...]] = {
     "SGD": (SparseOptimizerSpec("SGD", 0.1),) * 2,
     "Adam": (SparseOptimizerSpec("Adam", 0.1),) * 2,

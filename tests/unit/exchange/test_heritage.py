@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.memory import KeptFile, Kind
+from cpr_trainer.embedding.memory import Kind, ResumeFile
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.segments import Spill
@@ -53,7 +53,7 @@ class House:
 
     def __init__(self, job: JobSpec, rows: UniqueRows) -> None:
         self.job, self.rows = job, rows
-        self.file = KeptFile.new()
+        self.file = ResumeFile.new()
         self.disk = self.folder / f"pushes-{next(NUMBERS)}"
         self.kept, self.standing = 0, np.full((2, 4), -1)
         self.exchange = self._exchange()
@@ -75,7 +75,7 @@ class House:
         self.exchange.close()
         assert self.exchange._ring is not None
         self.exchange._ring._thread.shutdown()  # it dies with its process
-        self.file = KeptFile(self.file.descriptor)
+        self.file = ResumeFile(self.file.descriptor)
         self.exchange = self._exchange()
         self.exchange.inherit(1, self.kept, self.standing)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange.ring import Block, Ring, padded
 from cpr_trainer.exchange.segments import Memory, Spill
 
@@ -88,7 +88,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_stays_there(tmp_path: Path, mon
 
 
 def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) -> None:
-    file, path = KeptFile.new(), tmp_path / "pushes"
+    file, path = ResumeFile.new(), tmp_path / "pushes"
     ring, made = Ring(1 << 13, file, spill=Spill(path, 1 << 16, file)), []
     for step in range(1, 41):
         block = take(ring, 1024, step)
@@ -100,7 +100,7 @@ def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) ->
         block.drop()
     ring.close()
     ring._thread.shutdown()
-    again = KeptFile(file.descriptor)
+    again = ResumeFile(file.descriptor)
     heir = Ring(1 << 13, again, spill=Spill(path, 1 << 16, again))
     steps = [int(block.read((4,), np.int64)[3]) for block in heir.left]
     assert steps == sorted(steps)
@@ -115,7 +115,7 @@ def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) ->
 
 def test_a_piece_of_a_spill_that_is_used_again_has_nothing_of_what_was_there(tmp_path: Path) -> None:
     """A process may die before it has cut the first block there. The next one would take the old ones for its own."""
-    file, path = KeptFile.new(), tmp_path / "pushes"
+    file, path = ResumeFile.new(), tmp_path / "pushes"
     spill = Spill(path, 1 << 16, file)
     piece = spill.make(spill.reserve(1 << 13), 1 << 13)
     piece.head(piece.cut(1024))[:] = 1024, 1, 1
@@ -126,7 +126,7 @@ def test_a_piece_of_a_spill_that_is_used_again_has_nothing_of_what_was_there(tmp
     assert spill.reserve(1 << 13) == place
     spill.make(place, 1 << 13)
     spill.close()
-    heir = Spill(path, 1 << 16, KeptFile(file.descriptor))
+    heir = Spill(path, 1 << 16, ResumeFile(file.descriptor))
     (found,) = heir.left_behind()
     assert (found.used, found.sealed()) == (0, [])
     heir.close()

@@ -14,9 +14,9 @@ from cpr_trainer.parity.messages import Standing
 from cpr_trainer.parity.rebuild import common_moment
 from cpr_trainer.parity.store import GoneError, rows_of
 from cpr_trainer.shard import redundancy
-from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.replay_barrier import ReplayBarrier
 from support.exchanges import WAIT_S
 from support.parity_job import ParityJob, parity_of
 from support.parity_ring import same_rows
@@ -38,7 +38,7 @@ def serve(running: ParityJob, new: ShardThread, account: FlushAccount, rebuilt: 
         new.service.counters = Counters(1, 1, 1)
         parity_of(new).adopt(rebuilt)
         progress = Progress(1, account.applied, Losses.restored(account.lost, 1), account.row_updates)
-        progress.catch_up = CatchUp.begun(1)
+        progress.catch_up = ReplayBarrier.begun(1)
         new.service.start(progress)
 
     new.do(start)

@@ -71,7 +71,7 @@ def test_only_what_the_job_key_has_sealed_for_this_pod_is_taken_as_recorded(
     environ: dict[str, str], pod: str, heard: list[str]
 ) -> None:
     taken: list[str] = []
-    hear = Environment.read(environ | {env.POD: pod}).hearer(taken.append)
+    hear = Environment.read(environ | {env.POD: pod}).recorded_receiver(taken.append)
     for value in (
         "recorded",
         "",

@@ -98,7 +98,7 @@ def test_an_older_incarnation_is_refused_while_the_newer_is_away(
     new.wait_ready(WAIT_S)
     new.close()
     if next_life:
-        shard.begin_life()
+        shard.begin_process()
     old = connect(0, 1)
     wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
     with pytest.raises(ShardsAwayError):

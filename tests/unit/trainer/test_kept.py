@@ -16,7 +16,7 @@ from torch import nn
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.memory import KeptFile, Kind
+from cpr_trainer.embedding.memory import Kind, ResumeFile
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
 from cpr_trainer.trainer.resume import Kept, Left, Told
@@ -59,8 +59,8 @@ class House:
     def begin(self) -> Left | None:
         """Begin the next life."""
         torch.manual_seed(0)
-        self.page = Page(KeptFile(self.page.file.descriptor), self.job)
-        self.page.begin_life()
+        self.page = Page(ResumeFile(self.page.file.descriptor), self.job)
+        self.page.begin_process()
         self.state = DenseState(self.job, SAMPLES)
         self.kept = Kept(self.page, self.state, SHARDS)
         goes_on = self.page.keeps(GENERATION)
@@ -119,7 +119,7 @@ def test_a_step_killed_at_any_line_is_taken_once(kind: OptimizerKind, stride: in
         house = House(kind)
         house.steps_to(2)
         died = killed_at(line, house.step, *FILES)
-        assert house.page.fits
+        assert house.page.usable
         left = house.begin()
         assert left is not None
         assert left.pushed == house.state.done
@@ -140,7 +140,7 @@ def test_lives_share_the_areas_of_the_first() -> None:
     house.begin()
     house.begin()
     assert len([*house.page.file.areas(Kind.DENSE)]) == 1
-    assert (house.page.life, house.state.done) == (3, 2)
+    assert (house.page.process_number, house.state.done) == (3, 2)
 
 
 def test_a_life_in_another_generation_finds_nothing() -> None:
@@ -149,7 +149,7 @@ def test_a_life_in_another_generation_finds_nothing() -> None:
     assert house.page.keeps(GENERATION)
     assert not house.page.keeps(GENERATION + 1)
     house.kept.begin_anew(GENERATION + 1)
-    assert (house.page.valid, house.page.fits) == (NOTHING, True)
+    assert (house.page.valid, house.page.usable) == (NOTHING, True)
 
 
 def unpack_another(house: House) -> None:
@@ -165,10 +165,10 @@ def test_what_is_neither_the_old_nor_the_new_is_not_gone_on_from(work: Callable[
     house = House()
     house.steps_to(2)
     work(house)
-    assert (house.page.valid, house.page.fits) == (CHANGING, False)
+    assert (house.page.valid, house.page.usable) == (CHANGING, False)
     house.kept.prepare(Told())
     house.kept.commit(2, np.zeros((SHARDS, 4), np.int64))
-    assert house.page.fits
+    assert house.page.usable
 
 
 def test_a_state_that_was_never_kept_may_be_replaced() -> None:
@@ -176,9 +176,9 @@ def test_a_state_that_was_never_kept_may_be_replaced() -> None:
     house.page.start_over(GENERATION)
     house.state.done = NO_STATE
     unpack_another(house)
-    assert house.page.fits
+    assert house.page.usable
 
 
 def test_a_file_of_another_job_does_not_fit() -> None:
     house = House()
-    assert not Page(house.page.file, replace(house.job, job_uid="another")).fits
+    assert not Page(house.page.file, replace(house.job, job_uid="another")).usable

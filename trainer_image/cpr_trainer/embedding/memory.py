@@ -159,7 +159,7 @@ class Area:
     offset: int
 
 
-class KeptFile:
+class ResumeFile:
     """The file of this descriptor, mapped by this process.
 
     words: int64 [63], the caller's; each of them is stored in one go. Any thread may make and free areas.
@@ -175,7 +175,7 @@ class KeptFile:
         self._lock = threading.Lock()
 
     @classmethod
-    def new(cls) -> KeptFile:
+    def new(cls) -> ResumeFile:
         """Make an empty one. Raises OSError."""
         descriptor = os.memfd_create("cpr-kept")
         os.ftruncate(descriptor, _HEADER_BYTES)  # what is not touched takes no memory

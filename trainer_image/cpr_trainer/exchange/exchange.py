@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.encoding import Encoding, Values
@@ -55,7 +55,7 @@ class Exchange:
         key: bytes,
         total_samples: int,
         *,
-        file: KeptFile | None = None,
+        file: ResumeFile | None = None,
         spill: Spill | None = None,
         window: int = WINDOW,
         clock: Callable[[], float] = monotonic,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange.segments import ALIGNMENT, NUMBER, SIZE, STEP, Memory, Pool, Segment, Spill
 
 _Array = TypeVar("_Array", bound=NDArray[Any])
@@ -121,7 +121,7 @@ class Ring:
     def __init__(
         self,
         limit_bytes: int,
-        file: KeptFile | None = None,
+        file: ResumeFile | None = None,
         segment_bytes: int = _SEGMENT_BYTES,
         spill: Spill | None = None,
     ) -> None:

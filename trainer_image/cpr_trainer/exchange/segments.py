@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.memory import Area, KeptFile, Kind
+from cpr_trainer.embedding.memory import Area, Kind, ResumeFile
 
 ALIGNMENT = 64
 _PAGE_BYTES = mmap.PAGESIZE
@@ -129,7 +129,7 @@ class Memory:
 
     slow, overhead = True, 0
 
-    def __init__(self, limit_bytes: int, file: KeptFile | None) -> None:
+    def __init__(self, limit_bytes: int, file: ResumeFile | None) -> None:
         self.limit = limit_bytes
         self._file = file
         self._made = 0
@@ -197,7 +197,7 @@ class Spill:
 
     slow, overhead = False, ALIGNMENT + _PAGE_BYTES
 
-    def __init__(self, path: Path, limit_bytes: int, kept: KeptFile | None = None) -> None:
+    def __init__(self, path: Path, limit_bytes: int, kept: ResumeFile | None = None) -> None:
         """Allocate all of the file. Raises OSError, as where the disk is full; nothing is left of it then."""
         self.limit = limit_bytes // _PAGE_BYTES * _PAGE_BYTES
         self._kept = kept

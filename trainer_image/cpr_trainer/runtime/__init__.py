@@ -1,6 +1,6 @@
 """What any process of a job needs: its environment, its roster, its status page, and how it ends."""
 
-from cpr_trainer.runtime.ending import end_with, exit_code, problem_of, stop_on_sigterm
+from cpr_trainer.runtime.acceptor import Acceptor, eviction_candidate
 from cpr_trainer.runtime.environment import (
     Access,
     BadSpecError,
@@ -16,19 +16,19 @@ from cpr_trainer.runtime.environment import (
     termination_file,
 )
 from cpr_trainer.runtime.processors import processors
-from cpr_trainer.runtime.reception import Reception, first_to_go
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.sockets import begin_to_connect, connect, listen
 from cpr_trainer.runtime.status_server import StatusServer
+from cpr_trainer.runtime.termination import end_with, exit_code, problem_of, stop_on_sigterm
 from cpr_trainer.runtime.timing import Trace, backoff
 
 __all__ = [
+    "Acceptor",
     "Access",
     "BadSpecError",
     "ContractVersionError",
     "Environment",
     "KeyChangedError",
-    "Reception",
     "RosterFile",
     "StatusServer",
     "Trace",
@@ -38,8 +38,8 @@ __all__ = [
     "connect",
     "data_access",
     "end_with",
+    "eviction_candidate",
     "exit_code",
-    "first_to_go",
     "listen",
     "optional_path",
     "problem_of",

@@ -73,11 +73,11 @@ def data_access(environ: Mapping[str, str]) -> Access:
 class Environment:
     """What the operator tells a process through its environment.
 
-    `key` is the job's handshake key. `step_trace` is None where nobody measures. `keeper`: a process that dies is
-    followed by another one in the same pod. `trackers` are named as in docs/trackers.md. `kept_file` is the descriptor
-    of what a trainer's last process left, where its keeper could not fork. `pod` is the pod's name, empty if it is not
-    told. `memory_dir` is a folder in memory that outlives the container of a shard; None where no container begins
-    again in its pod.
+    `key` is the job's handshake key. `step_trace` is None where nobody measures. `supervised`: a process that dies is
+    followed by another one in the same pod. `trackers` are named as in docs/trackers.md. `resume_file` is the
+    descriptor of what a trainer's last process left, where its supervisor could not fork. `pod` is the pod's name,
+    empty if it is not told. `memory_dir` is a folder in memory that outlives the container of a shard; None where no
+    container begins again in its pod.
     """
 
     job: JobSpec
@@ -90,9 +90,9 @@ class Environment:
     scratch_dir: Path
     termination_file: Path
     step_trace: Path | None
-    keeper: bool = False
+    supervised: bool = False
     trackers: str = ""
-    kept_file: int | None = None
+    resume_file: int | None = None
     pod: str = ""
     memory_dir: Path | None = None
 
@@ -109,7 +109,7 @@ class Environment:
 
         return receive
 
-    def hearer(self, hear: Callable[[str], None]) -> Callable[[str], None]:
+    def recorded_receiver(self, hear: Callable[[str], None]) -> Callable[[str], None]:
         """Return what takes the header with what the status holds, and gives on what the operator has sealed."""
 
         def open_seal(value: str) -> None:
@@ -135,9 +135,9 @@ class Environment:
             scratch_dir=Path(_required(environ, env.SCRATCH_DIR)),
             termination_file=termination_file(environ),
             step_trace=optional_path(environ, STEP_TRACE),
-            keeper=bool(environ.get(env.KEEPER)),
+            supervised=bool(environ.get(env.SUPERVISED)),
             trackers=environ.get(env.TRACKERS, ""),
-            kept_file=int(environ[env.KEPT_FILE]) if environ.get(env.KEPT_FILE) else None,
+            resume_file=int(environ[env.RESUME_FILE]) if environ.get(env.RESUME_FILE) else None,
             pod=environ.get(env.POD, ""),
             memory_dir=optional_path(environ, env.MEMORY_DIR),
         )

@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from cpr_contract.codec import to_json, within_limits
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE
-from cpr_trainer.runtime.reception import Reception
+from cpr_trainer.runtime.acceptor import Acceptor
 from cpr_trainer.runtime.sockets import listen
 
 _LOG = logging.getLogger(__name__)
@@ -58,9 +58,9 @@ class StatusServer:
         self.receive = receive
         self.hear = hear
         self._ending = threading.Event()
-        self._reception = Reception(listen(address, port), self._serve, _CLIENTS, _DEADLINE_S)
+        self._acceptor = Acceptor(listen(address, port), self._serve, _CLIENTS, _DEADLINE_S)
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
-        self.port = self._reception.port
+        self.port = self._acceptor.port
 
     def start(self) -> Self:
         """Begin to answer."""
@@ -71,9 +71,9 @@ class StatusServer:
         """Stop answering and free the port."""
         self._ending.set()
         if self._thread.is_alive():
-            self._reception.wake()
+            self._acceptor.wake()
             self._thread.join()
-        self._reception.close()
+        self._acceptor.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -83,7 +83,7 @@ class StatusServer:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            self._reception.turn(_POLL_S)
+            self._acceptor.turn(_POLL_S)
 
     def _serve(self, client: socket.socket, address: Any) -> Callable[[], None]:
         try:
@@ -100,7 +100,7 @@ class StatusServer:
         except Exception:  # noqa: BLE001 -- of a page; the server goes on
             _LOG.exception("a page of the status server failed")
         finally:
-            self._reception.leave(client)
+            self._acceptor.leave(client)
 
 
 _Page = tuple[HTTPStatus, str, bytes]

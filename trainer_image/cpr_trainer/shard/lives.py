@@ -11,8 +11,8 @@ from cpr_contract.manifests import RowUpdates
 from cpr_trainer.checkpoint.restore.restorer import Restored
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.exchange.frames import Header
-from cpr_trainer.shard.kept import Account, Kept
 from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.resume import Account, Kept
 from cpr_trainer.shard.service import Service
 
 

@@ -36,14 +36,14 @@ from cpr_trainer.runtime import (
     end_with,
     stop_on_sigterm,
 )
-from cpr_trainer.shard.board import Board
-from cpr_trainer.shard.kept import Page
-from cpr_trainer.shard.life import TERMINATED, Ending, Life
+from cpr_trainer.shard.lifecycle import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.redundancy import Redundancy
+from cpr_trainer.shard.resume import Page
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.shard.spare import Spare
+from cpr_trainer.shard.standby import Spare
+from cpr_trainer.shard.status import Board
 from cpr_trainer.store import Store, open_store
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class _Shard:
             spare = spare or Spare(job, store, Toucher(self._memory, rows_end(job)), self.board.report)
             if not spare.turn():
                 self.rosters.wait(TURN_S)
-            self.board.show(replace(spare.report, lives=self._page.life))
+            self.board.show(replace(spare.report, lives=self._page.process_number))
         # What the last life left has to be saved, even where this one is told to stop before it begins.
         if first is None or (self._stop.is_set() and self._page.read() is None):
             return Ending(TERMINATED)
@@ -116,7 +116,9 @@ class _Shard:
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics, self._page)
         heeds_claims = job.replay.enabled
-        parts = Writer(store, arena, job.snapshots.max_bytes_per_s, self._page.life, heeds_claims=heeds_claims)
+        parts = Writer(
+            store, arena, job.snapshots.max_bytes_per_s, self._page.process_number, heeds_claims=heeds_claims
+        )
         writer = WriterThread(parts, life.post, random.Random())
         chooser = _chooser(job, home, life.post)
         if chooser is not None:
@@ -156,9 +158,9 @@ class _Shard:
         next_look = monotonic()
         while True:
             if life.state is ShardState.READY:
-                self._page.work(monotonic())
+                self._page.record_serving(monotonic())
             server.turn(TURN_S, monotonic)
-            self._page.turn()
+            self._page.tick()
             if monotonic() < next_look:
                 continue  # frames come by the thousand; everything else has time
             next_look = monotonic() + TURN_S

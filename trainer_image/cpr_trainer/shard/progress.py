@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from cpr_contract.manifests import RowUpdates
 from cpr_trainer.checkpoint.write.decisions import Cuts
-from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
+from cpr_trainer.shard.replay_barrier import ReplayBarrier
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Progress:
     total_samples: int = 0
     cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
     dirty: bool = False
-    catch_up: CatchUp = CatchUp()  # noqa: RUF009 -- frozen
+    catch_up: ReplayBarrier = ReplayBarrier()  # noqa: RUF009 -- frozen
     replayed: int = 0
     replay_began: float | None = None
     replay_s: float | None = None

@@ -19,7 +19,7 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
 from cpr_trainer.parity.desk import Desk
-from cpr_trainer.runtime import first_to_go
+from cpr_trainer.runtime import eviction_candidate
 from cpr_trainer.shard.service import Service
 
 _LOG = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class Server:
     def _accept(self, now: float) -> None:
         if len(self._strangers) >= _STRANGERS:
             silent = {each: each.peer for each in self._strangers if each.silent}
-            going = first_to_go(silent or {each: each.peer for each in self._strangers})
+            going = eviction_candidate(silent or {each: each.peer for each in self._strangers})
             if not silent and now - going.accepted < _FAIR_S:
                 self._rest(now)
                 return

@@ -18,7 +18,7 @@ from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
 from cpr_contract.reports import SPILL_UNAVAILABLE, ExitCode, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.exchange.segments import Spill
@@ -55,7 +55,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def run(environment: Environment, page: Page | None = None) -> ExitCode:
-    """Be a trainer until the job is done, or something ends this process. `page`: its keeper's, if it has one.
+    """Be a trainer until the job is done, or something ends this process. `page`: its supervisor's, if it has one.
 
     Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
     only a person can mend.
@@ -78,7 +78,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
     file = None if page is None else page.file
     spill, problem = _spill(environment, file)
     standing = problem or _slowness(environment.job)
-    board = Board(_first_report(environment, 1 if page is None else page.life), standing)
+    board = Board(_first_report(environment, 1 if page is None else page.process_number), standing)
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     rosters.on_read = board.note
@@ -90,7 +90,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         ready=lambda: board.state in _READY,
         registry=registry,
         receive=environment.receiver(rosters.offer),
-        hear=environment.hearer(board.hear),
+        hear=environment.recorded_receiver(board.hear),
     ):
         roster = watch.first()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.
@@ -109,7 +109,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         if goes_on:
             board.set(**_who(roster))
         if page is not None:
-            watch.standstill.on_turn = page.turn
+            watch.standstill.on_turn = page.tick
         board.look = lambda report: look(_timed(report, page), exchange, loop.group, loop.leading, setup.job)
         with closing(setup.trace), tracking(trackers, board.report, lambda: loop.leading is not None):
             code = _run(loop, environment)
@@ -215,7 +215,7 @@ def _slowness(job: JobSpec) -> Problem | None:
     return problem
 
 
-def _spill(environment: Environment, file: KeptFile | None) -> tuple[Spill | None, Problem | None]:
+def _spill(environment: Environment, file: ResumeFile | None) -> tuple[Spill | None, Problem | None]:
     """Return the room for pushes on disk, if the job has some; or why there is none: then less is kept."""
     size_bytes = environment.job.spill_bytes
     if not size_bytes or not environment.job.replay.enabled:

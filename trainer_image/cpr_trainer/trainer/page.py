@@ -1,46 +1,46 @@
-"""What a trainer's keeper sees of the memory that outlives the trainer: whose it is, and whether it can be used."""
+"""What a trainer's supervisor sees of the memory that outlives the trainer: whose it is, and whether it can be used."""
 
 from __future__ import annotations
 
 import os
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.embedding.placement import layout_hash
-from cpr_trainer.runtime.keeper import FREE, Lives
+from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock
 
-_KEEPER, _VALID, _GENERATION, _STARTED = range(FREE, FREE + 4)
+_SUPERVISOR, _VALID, _GENERATION, _STARTED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 4)
 #: Besides the copies, which count from 1: nothing was kept yet, or what was kept is being replaced as a whole.
 NOTHING, CHANGING = 0, -1
 
 
-class Page(Lives):
+class Page(ControlBlock):
     """A page of one trainer's file."""
 
-    def __init__(self, file: KeptFile, job: JobSpec) -> None:
+    def __init__(self, file: ResumeFile, job: JobSpec) -> None:
         super().__init__(file.words, f"trainer {job.job_uid} {layout_hash(job.model)} {job.shards} {job.trainers}")
         self.file = file
 
     @classmethod
     def new(cls, job: JobSpec) -> Page:
         """Return the page of a new file, and say in it whose it is. Raises OSError."""
-        page = cls(KeptFile.new(), job)
-        page.own()
-        page._words[_KEEPER] = os.getpid()
+        page = cls(ResumeFile.new(), job)
+        page.initialise()
+        page._words[_SUPERVISOR] = os.getpid()
         return page
 
     @property
-    def keeper(self) -> int:
+    def supervisor(self) -> int:
         """The pid of the process that made it."""
-        return int(self._words[_KEEPER])
+        return int(self._words[_SUPERVISOR])
 
     @property
-    def fits(self) -> bool:
+    def usable(self) -> bool:
         """Whether the next process may go on with what is kept, or begin without it because nothing is yet.
 
         Not if a state was kept, and the last process had begun to replace it: what the shards were sent is unknown.
         """
-        return super().fits and self.valid != CHANGING
+        return super().usable and self.valid != CHANGING
 
     @property
     def valid(self) -> int:

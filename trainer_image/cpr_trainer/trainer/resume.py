@@ -19,7 +19,7 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import Ranges
 from cpr_contract.reports import HeldOutScores
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.memory import KeptFile, Kind, MappedMemory, Memory, SizeOf
+from cpr_trainer.embedding.memory import Kind, MappedMemory, Memory, ResumeFile, SizeOf
 from cpr_trainer.exchange.outbox import STANDING
 from cpr_trainer.trainer.early_stop import NO_VERDICT, Verdict
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
@@ -192,7 +192,7 @@ class _Record:
         return Left(None if pushed == _NONE else pushed, self._standing.copy(), told)
 
 
-def _memory(file: KeptFile, forms: list[_Form]) -> Memory:
+def _memory(file: ResumeFile, forms: list[_Form]) -> Memory:
     """Return memory for arrays of these forms: the last process' if there was one."""
     found = next(file.areas(Kind.DENSE), None)
     if found is None:

@@ -77,7 +77,7 @@ class Stepper:
             degraded_samples=self.degraded_samples,
             **state.scores.figures(),
         )
-        _LOG.info("life %d goes on after step %d", page.life, state.done)
+        _LOG.info("life %d goes on after step %d", page.process_number, state.done)
         return True
 
     def keep(self) -> None:
@@ -222,7 +222,7 @@ class Stepper:
     def work(self) -> None:
         """Note that this process does what it is for."""
         if self._page is not None:
-            self._page.work(monotonic())
+            self._page.record_serving(monotonic())
 
     def _tell(self, began: float, leading: Leading | None) -> None:
         self.work()

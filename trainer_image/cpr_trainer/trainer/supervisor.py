@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from cpr_contract import env
-from cpr_trainer.embedding.memory import KeptFile
+from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.runtime import Environment
-from cpr_trainer.runtime.keeper import Keeper, die_with
+from cpr_trainer.runtime.supervision import Supervisor, exit_with_parent
 from cpr_trainer.trainer.main import run as train
 from cpr_trainer.trainer.page import Page
 
@@ -29,16 +29,16 @@ def run(environment: Environment, threads: int) -> int:
     Raises TrainerError for what only a person can mend.
     """
     page: Page | None = None
-    if environment.kept_file is not None:
-        page = Page(KeptFile(environment.kept_file), environment.job)
-        die_with(page.keeper)
-    elif environment.keeper and environment.job.lockstep:
+    if environment.resume_file is not None:
+        page = Page(ResumeFile(environment.resume_file), environment.job)
+        exit_with_parent(page.supervisor)
+    elif environment.supervised and environment.job.lockstep:
         page = made = Page.new(environment.job)
         job = environment.job
-        code = Keeper(page, environment.termination_file, job.silence_s, lambda: begin(made)).keep()
+        code = Supervisor(page, environment.termination_file, job.silence_s, lambda: begin(made)).run()
         if code is not None:
             return code
-    torch.set_num_threads(threads)  # not in a keeper: it starts threads
+    torch.set_num_threads(threads)  # not in a supervisor: it starts threads
     return train(environment, page)
 
 
@@ -46,9 +46,9 @@ def begin(page: Page) -> int:
     """Begin a process: return its pid, and in itself 0. What threads or a device's driver hold, no fork can use."""
     if may_fork():
         return os.fork()
-    _LOG.warning("the keeper has threads, or has begun to use a device: the process loads its code itself")
+    _LOG.warning("the supervisor has threads, or has begun to use a device: the process loads its code itself")
     os.set_inheritable(page.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument
-    variables = os.environ | {env.KEPT_FILE: str(page.file.descriptor)}
+    variables = os.environ | {env.RESUME_FILE: str(page.file.descriptor)}
     return os.posix_spawn(sys.executable, (sys.executable, "-m", "cpr_trainer", env.ROLE_TRAINER), variables)
 
 

@@ -64,9 +64,9 @@ class ShardProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that serves: the one that the keeper has forked."""
-        keeper = self.process.pid
-        return int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text("ascii"))
+        """Of the process that serves: the one that the supervisor has forked."""
+        supervisor = self.process.pid
+        return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text("ascii"))
 
     def wait_ready(self) -> None:
         """Return once it serves. Raises ShardEndedError, TimeoutError."""
@@ -149,7 +149,7 @@ def running_shard(job: JobSpec, environ: Mapping[str, str], port_base: int, fold
         env.PORT_BASE: str(port_base),
         env.SCRATCH_DIR: str(folder),
         env.TERMINATION_FILE: str(folder / "termination"),
-        env.KEEPER: "1",
+        env.SUPERVISED: "1",
     }
     command = (sys.executable, "-m", "cpr_trainer", "shard")
     with subprocess.Popen(command, env=variables, preexec_fn=_die_with_parent) as process:  # noqa: S603, PLW1509

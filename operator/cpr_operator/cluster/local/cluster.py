@@ -93,7 +93,7 @@ class LocalCluster:
         self._subscribers.append(changed)
 
     def signal_pod(self, namespace: str, name: str, number: signal.Signals, *, whole: bool = True) -> bool:
-        """Send a signal to a pod's processes, or to the one alone that its keeper has forked; False if there is none.
+        """Send a signal to a pod's processes, or only to the one that its supervisor forked; False if there is none.
 
         Raises NotFoundError.
         """

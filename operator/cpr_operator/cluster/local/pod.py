@@ -140,10 +140,10 @@ class LocalPod:
         return until
 
     def signal(self, number: signal.Signals, *, whole: bool = True) -> bool:
-        """Send a signal to all processes, or to the one that a keeper has forked; False if none runs."""
+        """Send a signal to all processes, or to the one that a supervisor has forked; False if none runs."""
         if self._process is None or self.ended:
             return False
-        if whole or not any(each["name"] == env.KEEPER for each in main_container(self.object).get("env", ())):
+        if whole or not any(each["name"] == env.SUPERVISED for each in main_container(self.object).get("env", ())):
             self._process.signal(number)
             return True
         return self._process.signal_child(number)

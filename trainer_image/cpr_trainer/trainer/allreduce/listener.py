@@ -1,6 +1,6 @@
 """Where a trainer is reached by the others, and what it knows of them: listener, connections, heartbeats.
 
-Lives as long as the process, while groups come and go.
+ControlBlock as long as the process, while groups come and go.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import monotonic
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.runtime import Reception, connect, listen
+from cpr_trainer.runtime import Acceptor, connect, listen
 from cpr_trainer.trainer.allreduce.auth import Pairs, introduce, welcome
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.transport import Authenticate, Channel, Inbox
@@ -47,8 +47,8 @@ class Lobby:
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._accept, "control-accept"), (self._pulse, "control-pulse"))
         )
-        self._reception = Reception(listen(address, port), self._receive, _STRANGERS, _PATIENCE_S)
-        self.port = self._reception.port
+        self._acceptor = Acceptor(listen(address, port), self._receive, _STRANGERS, _PATIENCE_S)
+        self.port = self._acceptor.port
 
     def start(self) -> None:
         """Begin to listen and to send heartbeats."""
@@ -64,9 +64,9 @@ class Lobby:
         self._ending.set()
         accepts, _ = self._threads
         if accepts.is_alive():
-            self._reception.wake()
+            self._acceptor.wake()
             accepts.join()
-        self._reception.close()
+        self._acceptor.close()
         for channel in self._channels():
             channel.close()
 
@@ -106,12 +106,12 @@ class Lobby:
 
     def _accept(self) -> None:
         while not self._ending.is_set():
-            self._reception.turn(_POLL_S)
+            self._acceptor.turn(_POLL_S)
 
     def _receive(self, connection: socket.socket, _address: object) -> Callable[[], None]:
         """Check the proof of a caller in a thread of its own. Raises OSError if there can be no more threads."""
         channel = self._open_channel(connection, lambda fresh, end: welcome(fresh, end, self._key, self._me))
-        channel.on_settled = lambda: self._reception.leave(connection)
+        channel.on_settled = lambda: self._acceptor.leave(connection)
         channel.start()
         return channel.close
 

@@ -10,8 +10,8 @@ import pytest
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.memory import SharedMemory, SizeOf
-from cpr_trainer.shard.keeper import page_of
-from cpr_trainer.shard.kept import Page
+from cpr_trainer.shard.resume import Page
+from cpr_trainer.shard.supervisor import control_block_of
 from support.shard_job import small_job
 
 
@@ -24,10 +24,10 @@ class Pod:
         self.scratch.mkdir()
 
     def begin(self, job: JobSpec | None = None) -> Page | None:
-        """The page that the next keeper begins with."""
+        """The page that the next supervisor begins with."""
         size = SizeOf()
         Page(size, job or self.job)
-        return page_of(job or self.job, SharedMemory(size.bytes, self.rows), self.scratch)
+        return control_block_of(job or self.job, SharedMemory(size.bytes, self.rows), self.scratch)
 
     def page(self) -> Page:
         page = self.begin()
@@ -40,32 +40,32 @@ def pod(tmp_path: Path) -> Pod:
     return Pod(tmp_path)
 
 
-def test_the_first_keeper_begins_with_nothing(pod: Pod) -> None:
+def test_the_first_supervisor_begins_with_nothing(pod: Pod) -> None:
     page = pod.page()
-    assert (page.life, page.read(), page.fits) == (0, None, True)
+    assert (page.process_number, page.read(), page.usable) == (0, None, True)
 
 
 def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
     pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cpr_trainer.runtime.keeper.monotonic", lambda: 20.0)
+    monkeypatch.setattr("cpr_trainer.runtime.supervision.monotonic", lambda: 20.0)
     first = pod.page()
-    first.begin_life()
-    first.turn()
+    first.begin_process()
+    first.tick()
     second = pod.page()
-    assert (second.life, second.restarts) == (1, 1)
-    second.begin_life()
-    assert second.turns == 0
-    second.work(21.5)
+    assert (second.process_number, second.container_restarts) == (1, 1)
+    second.begin_process()
+    assert second.ticks == 0
+    second.record_serving(21.5)
     assert second.in_place_s == ((1, 1.5),)
 
 
 def test_a_life_that_never_turned_has_ended_when_it_is_found(pod: Pod) -> None:
     first = pod.page()
-    first.begin_life()
+    first.begin_process()
     second = pod.page()
-    second.begin_life()
-    second.work(1e9)
+    second.begin_process()
+    second.record_serving(1e9)
     ((life, took_s),) = second.in_place_s
     assert (life, took_s > 0) == (1, True)
 
@@ -98,11 +98,11 @@ def test_memory_that_is_gone_is_no_first_start(pod: Pod) -> None:
     assert pod.begin() is None
 
 
-def test_without_a_mark_every_keeper_is_the_first(pod: Pod) -> None:
+def test_without_a_mark_every_supervisor_is_the_first(pod: Pod) -> None:
     """Where no container begins again, memory is in no file."""
     size = SizeOf()
     Page(size, pod.job)
     for _ in range(2):
-        page = page_of(pod.job, SharedMemory(size.bytes), None)
+        page = control_block_of(pod.job, SharedMemory(size.bytes), None)
         assert page is not None
-        assert page.life == 0
+        assert page.process_number == 0

@@ -16,7 +16,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUp:
+class ReplayBarrier:
     """promised[r]: the last step that rank r is about to push, UNKNOWN before it told. Empty once all did."""
 
     promised: tuple[int, ...] = ()

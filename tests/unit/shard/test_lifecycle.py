@@ -22,9 +22,9 @@ from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.embedding.arena import Home
 from cpr_trainer.embedding.memory import OwnMemory
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.shard.kept import Page
-from cpr_trainer.shard.life import TERMINATED, Ending, Life
+from cpr_trainer.shard.lifecycle import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.resume import Page
 from cpr_trainer.shard.service import Service
 from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
@@ -43,7 +43,7 @@ class Bench:
         self.service = Service(job, placement, 0, home.arena, metrics)
         self.restorer, self.writer = FakeRestorer(), FakeWriter()
         page = Page.new(OwnMemory(), job)
-        page.begin_life()
+        page.begin_process()
         self.life = Life(job, shard_roster(**roster), self.service, metrics, page)
         writer = cast(WriterThread, self.writer)
         saving = ShardCheckpointer(job, self.life.roster, home, writer, metrics.saves, None)

@@ -22,20 +22,20 @@ from cpr_trainer.embedding.arena import Arena, Home
 from cpr_trainer.embedding.memory import SharedMemory, SizeOf
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.shard.kept import Page
-from cpr_trainer.shard.life import Life
+from cpr_trainer.shard.lifecycle import Life
 from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.resume import Page
 from cpr_trainer.shard.service import Service
 from support.killed_lines import killed_at
 from support.shard_fakes import ROWS, FakeClient, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
 FILES = (
-    "tables/arena.py",
-    "tables/buffer.py",
-    "tables/segments.py",
+    "embedding/arena.py",
+    "embedding/buffer.py",
+    "embedding/segments.py",
     "shard/service.py",
-    "shard/kept.py",
+    "shard/resume.py",
     "shard/lives.py",
 )
 TRAINERS = 2
@@ -58,7 +58,7 @@ class House:
 
     def begin(self) -> None:
         """Begin the next life."""
-        Page(self.shared.view(), self.job).begin_life()
+        Page(self.shared.view(), self.job).begin_process()
         memory = self.shared.view()
         self.page = Page(memory, self.job)
         home, metrics = Home.of(self.job, Placement.of(self.job.model, 1), 0, memory), Metrics()
@@ -105,7 +105,7 @@ def killed_then(work: Callable[[House], object], *before: int) -> int:
         house.steps(*before)
         died = killed_at(line, lambda h=house: work(h), *FILES)
         house.begin()
-        assert house.page.life == 2
+        assert house.page.process_number == 2
         work(house)
         assert (house.report, house.rows) == (calm.report, calm.rows), f"killed at line {line}"
         if not died:
@@ -197,10 +197,10 @@ def test_memory_with_a_damaged_account_is_refused() -> None:
     house = House()
     house.steps(1)
     page = Page(house.shared.view(), house.job)
-    assert page.fits
+    assert page.usable
     copy = page._copies[int(page._words[3]) - 1]
     copy[100] ^= 1
-    assert not page.fits
+    assert not page.usable
 
 
 def test_what_is_kept_is_the_old_or_the_new_wherever_its_writer_is_killed() -> None:
@@ -212,7 +212,7 @@ def test_what_is_kept_is_the_old_or_the_new_wherever_its_writer_is_killed() -> N
     found = set()
     for line in count(1):
         house.page.write(old)
-        died = killed_at(line, lambda: house.page.write(new), "shard/kept.py")
+        died = killed_at(line, lambda: house.page.write(new), "shard/resume.py")
         read = Page(house.shared.view(), house.job).read()
         assert read in {old, new} if died else read == new
         found.add(read == new)

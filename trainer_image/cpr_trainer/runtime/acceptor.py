@@ -25,7 +25,7 @@ _REST_S = 0.1
 C = TypeVar("C")
 
 
-def first_to_go(callers: Mapping[C, str]) -> C:
+def eviction_candidate(callers: Mapping[C, str]) -> C:
     """Return the oldest caller of the peer that has the most. `callers` has their peers' addresses, oldest first."""
     counts = Counter(callers.values())
     most = max(counts.values())
@@ -39,7 +39,7 @@ class _Served:
     cut_off: Callable[[], None] = field(default=lambda: None)
 
 
-class Reception:
+class Acceptor:
     """Accepts callers at `listener`, which it closes in the end, and has up to `places` of them served at a time.
 
     A caller that has sent nothing takes no place; if too many wait, such callers are hung up on first, those of the
@@ -137,7 +137,7 @@ class Reception:
         self._refused = ""
         connection.settimeout(None)
         if len(self._addresses) >= _WAITING:
-            self._hang_up(first_to_go(self._idle or self._ready))
+            self._hang_up(eviction_candidate(self._idle or self._ready))
         self._addresses[connection] = address, monotonic()
         self._idle[connection] = address[0]
         self._selector.register(connection, selectors.EVENT_READ)
@@ -161,7 +161,7 @@ class Reception:
             inside = {each: served.peer for each, served in self._served.items()}
             own = {each: other for each, other in inside.items() if other == peer}
             if len(own) >= self._places // 2 or len(inside) >= self._places:
-                oldest = first_to_go(own if len(own) >= self._places // 2 else inside)
+                oldest = eviction_candidate(own if len(own) >= self._places // 2 else inside)
                 served = self._served[oldest]
                 if now - served.since < _FAIR_S:
                     return

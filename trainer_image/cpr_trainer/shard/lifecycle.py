@@ -34,12 +34,12 @@ from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.decisions import Chosen, Cuts
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, SaveFailed
 from cpr_trainer.parity.flush import Rebuilt
-from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.kept import Kept, Page
 from cpr_trainer.shard.lives import go_on, kept_of
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.replay_barrier import ReplayBarrier
+from cpr_trainer.shard.resume import Kept, Page
 from cpr_trainer.shard.service import Service
 from cpr_trainer.store import StoreFullError
 
@@ -82,7 +82,7 @@ class Life:
         self._page = page
         service.on_cut = self.cut
         service.keep = self.keep
-        service.life = page.life
+        service.life = page.process_number
         self._metrics = metrics
         self._mail: SimpleQueue[_RestoreEnded | Mail] = SimpleQueue()
         self._problem: Problem | None = None
@@ -215,8 +215,8 @@ class Life:
             replayed_samples=0 if progress is None else progress.replayed,
             replayed_in_order=progress is None or progress.in_order,
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
-            lives=self._page.life,
-            restarts=self._page.restarts,
+            lives=self._page.process_number,
+            restarts=self._page.container_restarts,
             in_place_s=self._page.in_place_s,
             replay_s=None if progress is None else progress.replay_s,
             protected_samples=self._service.protected_samples,
@@ -233,7 +233,7 @@ class Life:
         self.state = ShardState.READY
         go_on(kept, self._service, self._saving)
         self.keep()
-        _LOG.info("life %d goes on from step %d", self._page.life, max(kept.applied))
+        _LOG.info("life %d goes on from step %d", self._page.process_number, max(kept.applied))
 
     def _mark(self) -> Mark | None:
         progress = self._service.progress
@@ -300,7 +300,7 @@ class Life:
         cuts = Cuts(loose=not self._job.lockstep)
         progress = Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts)
         if self._job.replay.enabled:
-            progress.catch_up = CatchUp.begun(self.roster.trainers)
+            progress.catch_up = ReplayBarrier.begun(self.roster.trainers)
         if restored.rebuilt is not None:
             self._service.saved_steps = restored.rebuilt.saved_steps
             progress.order, progress.dirty = restored.rebuilt.order, True

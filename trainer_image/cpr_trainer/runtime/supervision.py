@@ -1,7 +1,7 @@
-"""The first process of a pod with a keeper: it forks the process that works, and another one when that dies.
+"""The first process of a pod with a supervisor: it forks the process that works, and another one when that dies.
 
 It has one thread, and does nothing that could go wrong. What the process needs to go on lies in memory that outlives
-it; whoever makes a keeper knows which. Nothing outside of the pod takes part.
+it; whoever makes a supervisor knows which. Nothing outside of the pod takes part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from time import monotonic
 from cpr_contract.limits import MAX_LIVES
 from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.arrays import Ints
-from cpr_trainer.runtime.ending import end_with
+from cpr_trainer.runtime.termination import end_with
 
 # The first words of memory that outlives a process: whose it is, and which process lives.
 
@@ -31,11 +31,11 @@ _KEPT = MAX_LIVES
 _OWNER, _LIFE, _RESTARTS, _TURNS, _AWAY, _TURNED, _LOST = range(7)
 _BACK = _LOST + _KEPT
 #: The first word that is free for others.
-FREE = _BACK + _KEPT
+FIRST_FREE_WORD = _BACK + _KEPT
 
 
-class Lives:
-    """What a keeper and the processes that it begins tell each other. words: int64, zero where the memory is new.
+class ControlBlock:
+    """What a supervisor and the processes that it begins tell each other. words: int64, zero where the memory is new.
 
     owner: what tells the memory from that of others. Times are those of the machine's monotonic clock, which all
     processes read alike.
@@ -45,32 +45,32 @@ class Lives:
         self._words = words
         self._owner = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:7], "little")
 
-    def own(self) -> None:
+    def initialise(self) -> None:
         """Say whose the memory is: it is new."""
         self._words[_OWNER] = self._owner
 
     @property
-    def fits(self) -> bool:
+    def usable(self) -> bool:
         """Whether another process may go on with what is kept: the memory is the owner's, and what else a page asks."""
         return int(self._words[_OWNER]) == self._owner
 
     @property
-    def life(self) -> int:
+    def process_number(self) -> int:
         """Counts the processes, from 1; 0 before the first."""
         return int(self._words[_LIFE])
 
     @property
-    def restarts(self) -> int:
+    def container_restarts(self) -> int:
         """How many of the lives ended with their container, and another container took the memory over."""
         return int(self._words[_RESTARTS])
 
-    def begin_life(self) -> None:
+    def begin_process(self) -> None:
         """A process begins."""
         self._words[_TURNS] = 0
         self._words[_LIFE] += 1
 
     @property
-    def turns(self) -> int:
+    def ticks(self) -> int:
         """Rises while the present process is alive; 0 while it starts."""
         return int(self._words[_TURNS])
 
@@ -80,17 +80,17 @@ class Lives:
 
         To the microsecond.
         """
-        ended = range(max(self.life - _KEPT, 1), self.life)
+        ended = range(max(self.process_number - _KEPT, 1), self.process_number)
         back = ((life, int(self._words[_BACK + life % _KEPT])) for life in ended)
         return tuple((life, took_us / 1e6) for life, took_us in back if took_us)
 
-    def lose(self, at_s: float) -> None:
+    def record_end(self, at_s: float) -> None:
         """The present life has ended, or has done nothing since then."""
-        slot = self.life % _KEPT
+        slot = self.process_number % _KEPT
         self._words[_BACK + slot], self._words[_LOST + slot] = 0, int(at_s * 1e6)
         self._words[_AWAY] = 1
 
-    def work(self, now_s: float) -> None:
+    def record_serving(self, now_s: float) -> None:
         """The present life works: what the lives that ended before have cost is known."""
         if not self._words[_AWAY]:
             return
@@ -100,16 +100,16 @@ class Lives:
                 self._words[_LOST + slot] = 0
         self._words[_AWAY] = 0
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Show that the present process is alive."""
         self._words[_TURNS] += 1
         self._words[_TURNED] = int(monotonic() * 1e6)
 
-    def find(self, now_s: float) -> None:
-        """Another keeper takes the memory over: the life in it has ended with the last one, after its last turn."""
+    def take_over(self, now_s: float) -> None:
+        """Another supervisor takes the memory over: the life in it has ended with the last one, after its last turn."""
         self._words[_RESTARTS] += 1
         turned_us = int(self._words[_TURNED])
-        self.lose(turned_us / 1e6 if turned_us else now_s)
+        self.record_end(turned_us / 1e6 if turned_us else now_s)
 
 
 _LOG = logging.getLogger(__name__)
@@ -122,17 +122,17 @@ _LOOKS = 5
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGCHLD})
 _PDEATHSIG = 1
 #: Why a pod is given up whose memory cannot be used.
-MISFIT = "what is kept in memory does not fit this job, or is damaged"
+UNUSABLE_MEMORY = "what is kept in memory does not fit this job, or is damaged"
 
 
-class Keeper:
+class Supervisor:
     """Begins processes, one after the other, for as long as another one may go on with what the last one left.
 
     `begin` starts one and returns its pid; in a process that it forks, 0.
     """
 
     def __init__(
-        self, page: Lives, termination_file: Path, silence_s: float, begin: Callable[[], int] = os.fork
+        self, page: ControlBlock, termination_file: Path, silence_s: float, begin: Callable[[], int] = os.fork
     ) -> None:
         self._page = page
         self._termination_file = termination_file
@@ -141,19 +141,19 @@ class Keeper:
         self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
         self._stopping = False
 
-    def keep(self) -> int | None:
+    def run(self) -> int | None:
         """Return the exit code of the pod; in each process that was forked None, at its beginning."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         while True:
-            self._page.begin_life()
+            self._page.begin_process()
             parent = os.getpid()
             child = self._begin()
             if child == 0:
-                die_with(parent)
+                exit_with_parent(parent)
                 return None  # SIGTERM stays blocked until there is a handler for it
-            _LOG.info("life %d begins as process %d", self._page.life, child)
+            _LOG.info("life %d begins as process %d", self._page.process_number, child)
             code, lost_at_s = self._watch(child)
-            self._page.lose(lost_at_s)
+            self._page.record_end(lost_at_s)
             if not _is_crash(code):
                 return code
             if why_not := self._gives_up(code):
@@ -169,11 +169,11 @@ class Keeper:
         while True:
             caught = signal.sigtimedwait(_SIGNALS, self._look_s)
             if caught is None:
-                still = still + 1 if self._page.turns == turns > 0 else 0
-                turns = self._page.turns
+                still = still + 1 if self._page.ticks == turns > 0 else 0
+                turns = self._page.ticks
                 turned_s = turned_s if still else monotonic()
                 if still >= _LOOKS:
-                    _LOG.error("life %d hangs: its main loop does not turn", self._page.life)
+                    _LOG.error("life %d hangs: its main loop does not turn", self._page.process_number)
                     os.kill(child, signal.SIGKILL)
             elif caught.si_signo == signal.SIGTERM:
                 self._stopping = True
@@ -183,11 +183,11 @@ class Keeper:
 
     def _gives_up(self, code: int) -> str:
         """Why no other process may begin after this one; empty if one may."""
-        _LOG.error("life %d ended with %d", self._page.life, code)
+        _LOG.error("life %d ended with %d", self._page.process_number, code)
         self._crashes.append(monotonic())
         if len(self._crashes) == MOST_CRASHES and self._crashes[-1] - self._crashes[0] < WITHIN_S:
             return f"{MOST_CRASHES} processes ended within {WITHIN_S:g} s"
-        return "" if self._page.fits else MISFIT
+        return "" if self._page.usable else UNUSABLE_MEMORY
 
     def _give_up(self, code: int, why: str) -> ExitCode:
         """End the pod, by a code after which no container is begun again. What the process itself has told stays."""
@@ -203,7 +203,7 @@ def give_up(termination_file: Path, why: str) -> ExitCode:
     return end_with(termination_file, problem, ExitCode.INTERNAL)
 
 
-def die_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """Let the kernel kill this process when its parent, of this pid, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)

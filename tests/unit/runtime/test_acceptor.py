@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from cpr_trainer.runtime import Reception, first_to_go, listen, reception
+from cpr_trainer.runtime import Acceptor, eviction_candidate, listen, reception
 
 #: Two peers, as addresses of the loopback network.
 MANY, ONE = "127.0.0.2", "127.0.0.3"
@@ -22,7 +22,7 @@ class Desk:
         self.served: dict[int, socket.socket] = {}
         self.cut: list[int] = []
         self.refuses = False
-        self.reception = Reception(listen("127.0.0.1", 0), self._serve, places=4, patience_s=NEVER_S)
+        self.reception = Acceptor(listen("127.0.0.1", 0), self._serve, places=4, patience_s=NEVER_S)
 
     def _serve(self, connection: socket.socket, address: tuple[str, int]) -> Callable[[], None]:
         if self.refuses:
@@ -32,16 +32,16 @@ class Desk:
 
     def leave(self, port: int) -> None:
         with self.served.pop(port) as connection:
-            self.reception.leave(connection)
+            self.acceptor.leave(connection)
 
     def turn_until(self, found: Callable[[], bool]) -> None:
         while not found():
-            self.reception.turn(0.01)
+            self.acceptor.turn(0.01)
 
     def settle(self) -> None:
         """Turn until nothing more happens."""
         for _ in range(20):
-            self.reception.turn(0.0)
+            self.acceptor.turn(0.0)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setattr(reception, "_FAIR_S", NEVER_S)
     made = Desk()
     yield made
-    made.reception.close()
+    made.acceptor.close()
     for connection in made.served.values():
         connection.close()
 
@@ -60,7 +60,7 @@ def call(desk: Desk) -> Iterator[Callable[..., socket.socket]]:
     with ExitStack() as calls:
 
         def call(host: str, words: bytes = b"") -> socket.socket:
-            where = ("127.0.0.1", desk.reception.port)
+            where = ("127.0.0.1", desk.acceptor.port)
             made = calls.enter_context(socket.create_connection(where, source_address=(host, 0)))
             made.sendall(words)
             desk.settle()
@@ -74,7 +74,7 @@ def port_of(caller: socket.socket) -> int:
 
 
 def test_the_first_to_go_is_the_oldest_of_the_peer_with_the_most() -> None:
-    assert first_to_go({"a": "x", "b": "y", "c": "y", "d": "x", "e": "y"}) == "b"
+    assert eviction_candidate({"a": "x", "b": "y", "c": "y", "d": "x", "e": "y"}) == "b"
 
 
 def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
@@ -105,9 +105,9 @@ def test_caller_that_had_its_fair_time_is_cut_off_and_holds_its_place_until_it_l
     first, second = call(MANY, b"s"), call(MANY, b"s")
     third = call(MANY, b"s")
     monkeypatch.setattr(reception, "_FAIR_S", 0.0)
-    desk.reception.turn(0.0)
+    desk.acceptor.turn(0.0)
     assert desk.cut[0] == port_of(first)
-    desk.reception.turn(0.0)
+    desk.acceptor.turn(0.0)
     assert desk.cut[1] == port_of(second), "one that does not go keeps no other from making room"
     assert port_of(third) not in desk.served
     desk.leave(port_of(second))
@@ -117,8 +117,8 @@ def test_caller_that_had_its_fair_time_is_cut_off_and_holds_its_place_until_it_l
 def test_late_callers_are_cut_off_and_late_idle_ones_hung_up_on(desk: Desk, call: Callable[..., socket.socket]) -> None:
     busy, idle = call(MANY, b"s"), call(ONE)
     assert desk.cut == []
-    desk.reception._patience_s = -1.0
-    desk.reception.turn(0.0)
+    desk.acceptor._patience_s = -1.0
+    desk.acceptor.turn(0.0)
     assert desk.cut == [port_of(busy)]
     assert idle.recv(1) == b""
 

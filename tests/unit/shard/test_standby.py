@@ -15,10 +15,10 @@ from cpr_contract.reports import ShardState
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.memory import OwnMemory, SharedMemory, SizeOf, Toucher
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.shard.board import Board
-from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.main import rows_end
-from cpr_trainer.shard.spare import Spare
+from cpr_trainer.shard.resume import Page
+from cpr_trainer.shard.standby import Spare
+from cpr_trainer.shard.status import Board
 from cpr_trainer.store import Entry, StoreUnreachableError
 from support.memory_store import MemoryStore
 from support.shard_job import small_job

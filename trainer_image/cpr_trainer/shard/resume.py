@@ -1,7 +1,7 @@
 """What a server of a shard leaves to the next life, in memory that outlives it: all that it needs to go on exactly.
 
-The rows and the redo record are the arena's. Beside them lies this page: words that the keeper reads, and two copies of
-the rest, of which one is valid while the other is written.
+The rows and the redo record are the arena's. Beside them lies this page: words that the supervisor reads, and two
+copies of the rest, of which one is valid while the other is written.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cpr_trainer.checkpoint.restore.restorer import Restored
 from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.embedding.memory import Memory
 from cpr_trainer.embedding.placement import layout_hash
-from cpr_trainer.runtime.keeper import FREE, Lives
-from cpr_trainer.shard.catch_up import CatchUp
+from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock
 from cpr_trainer.shard.losses import Losses
+from cpr_trainer.shard.replay_barrier import ReplayBarrier
 
 #: Rises with any change of what lies where in the memory: a container that begins again may be of another image.
 _FORM = 1
 #: Room for one copy, far more than any account takes; memory that is not touched does not count.
 _COPY_BYTES = 16 << 20
-_VALID, _FIRST = range(FREE, FREE + 2)
+_VALID, _FIRST = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 2)
 _COUNT = struct.Struct("<q")
 
 
@@ -51,7 +51,7 @@ class Account:
     total_samples: int
     cuts: Cuts
     dirty: bool
-    catch_up: CatchUp
+    catch_up: ReplayBarrier
     in_order: bool
     epoch: int
     newest_save: SaveRef | None
@@ -79,7 +79,7 @@ class Kept:
     pushed: tuple[int, ...]
 
 
-class Page(Lives):
+class Page(ControlBlock):
     """The page of a job's shard. A life is one server of an incarnation, a turn one of its main loop.
 
     `newest_trainers`, int64 [MAX_TRAINERS], is filled in by the server: the highest incarnation of each rank
@@ -99,13 +99,13 @@ class Page(Lives):
     def new(cls, memory: Memory, job: JobSpec) -> Self:
         """Return the page of memory that is new, and say in it whose it is."""
         page = cls(memory, job)
-        page.own()
+        page.initialise()
         return page
 
     @property
-    def fits(self) -> bool:
+    def usable(self) -> bool:
         """Whether the memory is this job's, and what is kept in it is whole."""
-        if not super().fits:
+        if not super().usable:
             return False
         try:
             self.read()
