@@ -49,7 +49,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BudgetCheck:
     """Whether a charge fits, and why."""
 
     fits: bool
@@ -166,17 +166,17 @@ def shown(sample_shards: int, ledger: Ledger) -> float:
     return float(_EIGHT_DIGITS_UP.divide(Decimal(sample_shards), Decimal(whole))) if whole else 0.0
 
 
-def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:
+def fits(ledger: Ledger, reserved: int, charges: int) -> BudgetCheck:
     """Whether `charges` sample-shards may be lost on top of what is spent and already `reserved`.
 
     A charge of 0 always fits. With 0 < charges, spent + reserved + charges must not exceed the limit.
     """
     if charges == 0:
-        return Verdict(fits=True, reason="nothing is lost")
+        return BudgetCheck(fits=True, reason="nothing is lost")
     if sum(len(ranges) for ranges in ledger.lost) >= MAX_RANGES:
-        return Verdict(fits=False, reason=f"the ledger is full with {MAX_RANGES} ranges")
+        return BudgetCheck(fits=False, reason=f"the ledger is full with {MAX_RANGES} ranges")
     left = ledger.left - reserved
     words = f"at most {charges} sample-shards, with {left} of {ledger.limit} left"
     if charges <= left:
-        return Verdict(fits=True, reason=f"the loss fits the budget: {words}")
-    return Verdict(fits=False, reason=f"the loss exceeds the budget: {words}")
+        return BudgetCheck(fits=True, reason=f"the loss fits the budget: {words}")
+    return BudgetCheck(fits=False, reason=f"the loss exceeds the budget: {words}")

@@ -11,7 +11,7 @@ from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile import Job, PassInput, Report, reconcile
+from cpr_operator.reconcile import Job, ReconcileInput, Report, reconcile
 from simulation.control_plane.workload import spec
 
 JOB = JobId("default", "large", "12345678-0000-0000-0000-000000000000")
@@ -19,7 +19,7 @@ NOW = 1.7e9
 STEP, BATCH, TOTAL, SAVED = 9, 100, 2000, 800
 
 
-def a_shard_is_lost(shards: int, trainers: int) -> PassInput:
+def a_shard_is_lost(shards: int, trainers: int) -> ReconcileInput:
     """A job in mid-training whose first shard was killed; everybody else answers."""
     world = _running(shards, trainers)
     status = world.job.status
@@ -27,57 +27,57 @@ def a_shard_is_lost(shards: int, trainers: int) -> PassInput:
     return replace(world, pods=pods, reports=_reports(status), now=world.now + 5)
 
 
-def _new(shards: int, trainers: int) -> PassInput:
+def _new(shards: int, trainers: int) -> ReconcileInput:
     document = spec(
         shards__replicas=shards,
         trainers__replicas=trainers,
         model__tables=[{"name": "t0", "rows": 10**7}],
         failurePolicy__restartLimit={"count": 1000},
     )
-    return PassInput(Job(JOB, 1, deleting=False, spec=parse_spec(document), status=Status()), (), {}, NOW)
+    return ReconcileInput(Job(JOB, 1, deleting=False, spec=parse_spec(document), status=Status()), (), {}, NOW)
 
 
-def _after(world: PassInput, later_s: float) -> PassInput:
+def _after(world: ReconcileInput, later_s: float) -> ReconcileInput:
     """The world a little later, in which everything is done that was wanted."""
     status = reconcile(world).status
     job = replace(world.job, status=status)
     return replace(world, job=job, pods=_pods(status), reports={}, now=world.now + later_s)
 
 
-def _seen(shards: int, trainers: int) -> PassInput:
+def _seen(shards: int, trainers: int) -> ReconcileInput:
     return _after(_new(shards, trainers), 5)
 
 
-def _started(shards: int, trainers: int) -> PassInput:
+def _started(shards: int, trainers: int) -> ReconcileInput:
     world = _after(_seen(shards, trainers), 5)
     return replace(world, reports=_reports(world.job.status))
 
 
-def _running(shards: int, trainers: int) -> PassInput:
+def _running(shards: int, trainers: int) -> ReconcileInput:
     world = _after(_started(shards, trainers), 5)
     leader = world.job.status.trainers[0].uid
     return replace(world, reports={leader: _reports(world.job.status)[leader]})
 
 
-def _recovering(shards: int, trainers: int) -> PassInput:
+def _recovering(shards: int, trainers: int) -> ReconcileInput:
     world = _after(a_shard_is_lost(shards, trainers), 2)
     return replace(world, reports=_reports(world.job.status))
 
 
-def _missed(shards: int, trainers: int) -> PassInput:
+def _missed(shards: int, trainers: int) -> ReconcileInput:
     world = _running(shards, trainers)
     reports, silent = _reports(world.job.status), tuple(f"shard/{index}" for index in range(shards))
     leader = world.job.status.trainers[0].uid
     return replace(world, reports={**reports, leader: replace(reports[leader], silent=silent)})
 
 
-def _deleted(shards: int, trainers: int) -> PassInput:
+def _deleted(shards: int, trainers: int) -> ReconcileInput:
     world = _running(shards, trainers)
     pods = (replace(pod, deleting_until=NOW + 60) if pod.role == "shard" else pod for pod in world.pods)
     return replace(world, pods=tuple(pods))
 
 
-def _lost(shards: int, trainers: int) -> PassInput:
+def _lost(shards: int, trainers: int) -> ReconcileInput:
     world = _running(shards, trainers)
     return replace(world, pods=tuple(map(_killed, world.pods)), reports={})
 
@@ -158,7 +158,7 @@ def _trainer_report(status: Status, trainer: Trainer) -> TrainerReport:
 
 
 #: Worlds by what is happening, each for so many shards and trainers.
-MOMENTS: Mapping[str, Callable[[int, int], PassInput]] = {
+MOMENTS: Mapping[str, Callable[[int, int], ReconcileInput]] = {
     "all pods are there": _seen,
     "all start and report": _started,
     "all work and the leader reports": _running,

@@ -45,9 +45,9 @@ class ClosedLoop:
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
         """What the law says, until its figures will have moved."""
-        job, belief = self._job, self._belief
-        lost = min(belief.lost_per_failure, job.shards)
-        replay, mtbf_s = job.replay if self._replays else None, belief.mtbf_s
+        job, estimate = self._job, self._belief
+        lost = min(estimate.lost_per_failure, job.shards)
+        replay, mtbf_s = job.replay if self._replays else None, estimate.mtbf_s
         if self._parity:
             # Saves are for failures that parity does not give back.
             portion = uncovered_at_least(job.shards, job.data_shards, lost)
@@ -57,7 +57,7 @@ class ClosedLoop:
                 replay = mean_rho(replay, portion)
         odds = Odds(budget_s, left_s, mtbf_s, lost, job.costs.save_stall_s, job.costs.commit_s, replay)
         choice = choose("Auto", None, odds)
-        holds_s = steady_s(belief.beta_s, left_s, job.total_s)
+        holds_s = steady_s(estimate.beta_s, left_s, job.total_s)
         return Decision(choice.mode == "Full", choice.interval_s, holds_s, self._replays, self._parity)
 
     def quiet(self, seconds: float) -> None:

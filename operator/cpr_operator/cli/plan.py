@@ -29,7 +29,7 @@ from cpr_operator.api.workers import workers_in_force
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
 from cpr_operator.desired.advice import warnings
 from cpr_operator.policy import alternatives
-from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, turns
+from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, mode_changes
 from cpr_operator.policy.law import Mode
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.plan import plan_inputs
@@ -170,7 +170,7 @@ def _document(inputs: policy.Inputs) -> dict[str, Any]:
         "modes": {mode: _plan(_as(inputs, mode)) for mode in MODES},
         "cpr": {mode: asdict(by_cpr(inputs)) for mode, by_cpr in CPR.items()},
         "break_even_pls": alternatives.break_even(inputs),
-        "turns": [_what_if(each) for each in turns(inputs)],
+        "turns": [_what_if(each) for each in mode_changes(inputs)],
         "what_if": [_what_if(each) for each in halved_and_doubled(inputs)],
     }
 
@@ -186,7 +186,7 @@ def _plan(plan: policy.Plan) -> dict[str, Any]:
 
 
 def _what_if(each: WhatIf) -> dict[str, Any]:
-    return {"figure": each.figure, "value": each.value, **_plan(each.plan)}
+    return {"figure": each.parameter, "value": each.value, **_plan(each.plan)}
 
 
 def _as(inputs: policy.Inputs, mode: Mode) -> policy.Plan:
@@ -204,8 +204,8 @@ def _modes(inputs: policy.Inputs, chosen: str) -> Table:
 
 def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
     table = _headed("If this changed", "to", "mode", "save interval", "overhead", "expected loss (PLS)")
-    for each in (*turns(inputs), *halved_and_doubled(inputs)):
-        name, write = _FIGURES[each.figure]
+    for each in (*mode_changes(inputs), *halved_and_doubled(inputs)):
+        name, write = _FIGURES[each.parameter]
         mode = each.plan.mode if each.plan.mode == chosen.mode else f"[bold]{each.plan.mode}[/bold]"
         table.add_row(name, write(each.value), mode, *_row(each.plan))
     return table

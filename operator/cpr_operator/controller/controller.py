@@ -38,7 +38,7 @@ from cpr_operator.controller.finalizer import kept_for_others, release, set_fina
 from cpr_operator.controller.prerequisites import PrerequisiteWriter
 from cpr_operator.controller.priority import all_seen, pause_s, request_priority, status_priority, wake_s
 from cpr_operator.controller.quota import change_workload, queue_of
-from cpr_operator.controller.reader import ancestors_of, read_job
+from cpr_operator.controller.reader import read_job, source_jobs_of
 from cpr_operator.controller.roster_delivery import sealer, send_rosters, write_recorded, write_rosters
 from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.template import Restriction
@@ -46,7 +46,7 @@ from cpr_operator.reconcile import (
     AdmissionGate,
     Job,
     Outcome,
-    PassInput,
+    ReconcileInput,
     Report,
     Timing,
     first_round,
@@ -155,7 +155,7 @@ class Controller:
         view, job = await set_finalizer(self._cluster, view, job)
         first = memory.watched_since is None
         listed = await self._list(view, job, memory)
-        observed = PassInput(
+        observed = ReconcileInput(
             job=job,
             pods=memory.own_pods(view, listed, self._clock()),
             reports={},
@@ -168,7 +168,7 @@ class Controller:
             terminating=memory.terminating or memory.prerequisites.terminating,
             key_digest=memory.prerequisites.digest,
             restriction=self._restriction,
-            ancestors=await ancestors_of(self._cluster, job),
+            source_jobs=await source_jobs_of(self._cluster, job),
             queue=await queue_of(self._cluster, view, job, enabled=self._kueue, refused=memory.workload_refused),
             restart_rules=await self._begins_containers_again(job),
             leader_unresponsive=memory.leader_unresponsive,
@@ -266,7 +266,7 @@ class Controller:
     def _at(self, job: Job, outcome: Outcome) -> Cluster:
         return self._cluster.at(request_priority(job.status, outcome))
 
-    async def _ask(self, observed: PassInput, pods: tuple[PodView, ...], memory: JobCache) -> PassInput:
+    async def _ask(self, observed: ReconcileInput, pods: tuple[PodView, ...], memory: JobCache) -> ReconcileInput:
         """The input with the reports of these pods. A pod that does not answer with one is left out.
 
         All are asked side by side. Those who answer first may be the ones who call others silent.
@@ -288,7 +288,7 @@ class Controller:
                 asked[uid].cancel()
         return heard(observed, asked)
 
-    async def _explain(self, observed: PassInput, memory: JobCache) -> PassInput:
+    async def _explain(self, observed: ReconcileInput, memory: JobCache) -> ReconcileInput:
         """The input with the newest Warning events of pods that do not start. Nothing else depends on them."""
         pod = memory.to_look_up(unexplained(observed), observed.now)
         if pod is not None:
@@ -300,7 +300,7 @@ class Controller:
         found = {uid: warning for uid, (_, warning) in memory.warnings.items() if warning is not None}
         return replace(observed, warnings=found) if found else observed
 
-    async def _probe(self, observed: PassInput, pods: tuple[PodView, ...]) -> PassInput:
+    async def _probe(self, observed: ReconcileInput, pods: tuple[PodView, ...]) -> ReconcileInput:
         """The input with the node of these pods as lost, if none of them can be reached."""
         if any(await asyncio.gather(*(self._cluster.reaches(pod) for pod in pods))):
             return observed
@@ -335,7 +335,7 @@ class Controller:
         memory.written_at = now
         return written
 
-    async def _act(self, view: JobView, observed: PassInput, outcome: Outcome, memory: JobCache) -> None:
+    async def _act(self, view: JobView, observed: ReconcileInput, outcome: Outcome, memory: JobCache) -> None:
         cluster, job = self._cluster.at(memory.priority), observed.job
         if any(patch.labels for patch in outcome.rosters):  # a spare takes a place
             await send_rosters(cluster, observed, outcome, memory.prerequisites)
@@ -386,7 +386,7 @@ class Controller:
         return self._memories[key]
 
 
-async def decide(observed: PassInput) -> Outcome:
+async def decide(observed: ReconcileInput) -> Outcome:
     """`reconcile`. Over a large job it takes a while, so it runs in a thread: other jobs' polls and probes go on."""
     spec, ranges = observed.job.spec, sum(len(report.lost) for report in observed.reports.values())
     pods = max(len(observed.pods), spec.shards.replicas + spec.trainers.replicas)
@@ -395,7 +395,7 @@ async def decide(observed: PassInput) -> Outcome:
     return await asyncio.to_thread(reconcile, observed)
 
 
-def heard(observed: PassInput, asked: Mapping[str, asyncio.Task[Report | None]]) -> PassInput:
+def heard(observed: ReconcileInput, asked: Mapping[str, asyncio.Task[Report | None]]) -> ReconcileInput:
     """The input with the reports that have come in by now, by pod uid."""
     came = ((uid, task.result()) for uid, task in asked.items() if task.done() and not task.cancelled())
     return replace(

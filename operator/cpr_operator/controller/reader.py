@@ -49,7 +49,7 @@ def job_of(view: JobView, *, checked: bool = False) -> Job:
     return Job(identity, view.spec_generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
 
 
-async def ancestors_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
+async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
     """The jobs among which `restoreFrom` of a job that has not started chooses; none if it names an anchor, or nothing.
 
     With `job` that is the one of this name, with `latestOf` all of the namespace. Raises BusyError, UnavailableError.

@@ -21,7 +21,7 @@ from cpr_operator.controller.prerequisites import PodPrerequisites
 from cpr_operator.desired.description import is_spoken, version_of
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.rosters import Rosters
-from cpr_operator.reconcile import Outcome, PassInput
+from cpr_operator.reconcile import Outcome, ReconcileInput
 from cpr_operator.reconcile.observe import leader_of, recorded_in
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ SEND_DEADLINE_S = 0.2
 AT_ONCE = 8
 
 
-async def send_rosters(cluster: Cluster, observed: PassInput, outcome: Outcome, guarded: PodPrerequisites) -> None:
+async def send_rosters(cluster: Cluster, observed: ReconcileInput, outcome: Outcome, guarded: PodPrerequisites) -> None:
     """Send the pass's rosters to running pods, which need not wait until their kubelets show the annotations.
 
     Only an operator that has made the job's key can sign. Pods of others read the annotations alone.
@@ -50,7 +50,7 @@ async def send_rosters(cluster: Cluster, observed: PassInput, outcome: Outcome, 
     await asyncio.gather(*sends)
 
 
-def sealer(observed: PassInput, guarded: PodPrerequisites) -> Callable[[PodView], str]:
+def sealer(observed: ReconcileInput, guarded: PodPrerequisites) -> Callable[[PodView], str]:
     """Return what gives the header for a pod's report; empty for a shard, and if this operator cannot seal it."""
     runtime = observed.before.runtime
     key = guarded.key_named(runtime.key_digest) if runtime else None
@@ -58,7 +58,7 @@ def sealer(observed: PassInput, guarded: PodPrerequisites) -> Callable[[PodView]
     return lambda pod: seal(key, pod.name, recorded) if key and pod.role == env.ROLE_TRAINER else ""
 
 
-async def write_recorded(cluster: Cluster, observed: PassInput, after: Status, memory: JobCache) -> None:
+async def write_recorded(cluster: Cluster, observed: ReconcileInput, after: Status, memory: JobCache) -> None:
     """Write what the status holds into the annotation of the leader's roster, if this operator has no key to seal it.
 
     An operator that has begun after the job has none, because a Secret is never read back. What it finds at its first

@@ -4,12 +4,12 @@
 `law` makes the choice, in plain floats. `plan` explains it, and `replan` says when to choose again. No clock, no I/O.
 """
 
-from cpr_operator.policy.inputs import Belief, Costs, Inputs, after_failure, after_quiet, prior, running
+from cpr_operator.policy.inputs import Costs, FailureEstimate, Inputs, after_failure, after_quiet, prior, running
 from cpr_operator.policy.plan import Plan, moved, plan
 
 __all__ = [
-    "Belief",
     "Costs",
+    "FailureEstimate",
     "Inputs",
     "Plan",
     "after_failure",

@@ -48,7 +48,7 @@ def break_even(inputs: Inputs) -> float:
 # Sensitivity of the choice: the plan with other figures, and the values at which the mode changes.
 
 
-#: The largest factor by which a figure is changed in search of another mode.
+#: The largest factor by which a parameter is changed in search of another mode.
 _FURTHEST = 1000.0
 #: Number of steps of the search, and of bisections within a step, which give three digits.
 _STEPS = 40
@@ -58,8 +58,8 @@ _MOST = 0.999
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure of the plan's inputs: how to read it, and how to scale it by a factor."""
+class Parameter:
+    """A parameter of the plan's inputs: how to read it, and how to scale it by a factor."""
 
     read: Callable[[Inputs], float]
     scaled: Callable[[Inputs, float], Inputs]
@@ -67,20 +67,20 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The plan if one figure had another value."""
+    """The plan if one parameter had another value."""
 
-    figure: str
+    parameter: str
     value: float
     plan: Plan
 
 
 def _with_mtbf(inputs: Inputs, factor: float) -> Inputs:
-    return replace(inputs, belief=replace(inputs.belief, beta_s=inputs.belief.beta_s * factor))
+    return replace(inputs, estimate=replace(inputs.estimate, beta_s=inputs.estimate.beta_s * factor))
 
 
 def _with_lost(inputs: Inputs, factor: float) -> Inputs:
-    lost = min(max(inputs.belief.lost_per_failure * factor, 1.0), inputs.shards)
-    return replace(inputs, belief=replace(inputs.belief, lost_per_failure=lost))
+    lost = min(max(inputs.estimate.lost_per_failure * factor, 1.0), inputs.shards)
+    return replace(inputs, estimate=replace(inputs.estimate, lost_per_failure=lost))
 
 
 def _with_save(inputs: Inputs, factor: float) -> Inputs:
@@ -88,42 +88,42 @@ def _with_save(inputs: Inputs, factor: float) -> Inputs:
 
 
 #: The figures by name, in portions, seconds or shards.
-FIGURES: Mapping[str, Figure] = {
-    "limit": Figure(lambda i: i.limit, lambda i, factor: replace(i, limit=min(i.limit * factor, _MOST))),
-    "mtbf_s": Figure(lambda i: i.belief.mtbf_s, _with_mtbf),
-    "lost_per_failure": Figure(lambda i: i.belief.lost_per_failure, _with_lost),
-    "save_stall_s": Figure(lambda i: i.costs.save_stall_s, _with_save),
+PARAMETERS: Mapping[str, Parameter] = {
+    "limit": Parameter(lambda i: i.limit, lambda i, factor: replace(i, limit=min(i.limit * factor, _MOST))),
+    "mtbf_s": Parameter(lambda i: i.estimate.mtbf_s, _with_mtbf),
+    "lost_per_failure": Parameter(lambda i: i.estimate.lost_per_failure, _with_lost),
+    "save_stall_s": Parameter(lambda i: i.costs.save_stall_s, _with_save),
 }
 
 
 def halved_and_doubled(inputs: Inputs) -> tuple[WhatIf, ...]:
-    """The plans with each figure halved and doubled, if that changes its value."""
-    found = (_what_if(name, FIGURES[name].scaled(inputs, factor)) for name in FIGURES for factor in (0.5, 2.0))
-    return tuple(each for each in found if each.value != FIGURES[each.figure].read(inputs))
+    """The plans with each parameter halved and doubled, if that changes its value."""
+    found = (_what_if(name, PARAMETERS[name].scaled(inputs, factor)) for name in PARAMETERS for factor in (0.5, 2.0))
+    return tuple(each for each in found if each.value != PARAMETERS[each.parameter].read(inputs))
 
 
-def turns(inputs: Inputs) -> tuple[WhatIf, ...]:
-    """For each figure the nearest values, below and above, at which the mode changes, within a factor of 1000."""
-    found = (_turn(name, inputs, _FURTHEST**sign) for name in FIGURES for sign in (-1, 1))
+def mode_changes(inputs: Inputs) -> tuple[WhatIf, ...]:
+    """For each parameter the nearest values, below and above, at which the mode changes, within a factor of 1000."""
+    found = (_mode_change(name, inputs, _FURTHEST**sign) for name in PARAMETERS for sign in (-1, 1))
     return tuple(each for each in found if each is not None)
 
 
-def _turn(name: str, inputs: Inputs, furthest: float) -> WhatIf | None:
+def _mode_change(name: str, inputs: Inputs, furthest: float) -> WhatIf | None:
     mode, step = plan(inputs).mode, furthest ** (1 / _STEPS)
-    scaled = FIGURES[name].scaled
+    scaled = PARAMETERS[name].scaled
 
-    def turned(factor: float) -> bool:
+    def changes_mode(factor: float) -> bool:
         return plan(scaled(inputs, factor)).mode != mode
 
-    near = next((step**n for n in range(_STEPS) if turned(step ** (n + 1))), None)
+    near = next((step**n for n in range(_STEPS) if changes_mode(step ** (n + 1))), None)
     if near is None:
         return None
     far = near * step
     for _ in range(_HALVINGS):
         middle = (near * far) ** 0.5
-        near, far = (near, middle) if turned(middle) else (middle, far)
+        near, far = (near, middle) if changes_mode(middle) else (middle, far)
     return _what_if(name, scaled(inputs, far))
 
 
 def _what_if(name: str, inputs: Inputs) -> WhatIf:
-    return WhatIf(name, FIGURES[name].read(inputs), plan(inputs))
+    return WhatIf(name, PARAMETERS[name].read(inputs), plan(inputs))

@@ -12,7 +12,7 @@ from cpr_operator.policy.law import Choice, Mode, Odds
 #
 # The rate has a gamma distribution, the conjugate prior of a Poisson process: after k failures in t seconds, alpha
 # becomes alpha + k and beta becomes beta + t. Time to failure on production clusters is close to that (Maeng et al.,
-# MLSys 2021, section 3). Pure: each update returns a new belief, which is three numbers.
+# MLSys 2021, section 3). Pure: each update returns a new estimate, which is three numbers.
 
 
 #: The weight of the user's own estimate, in failures.
@@ -20,7 +20,7 @@ PRIOR_FAILURES = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class FailureEstimate:
     """Failures (`alpha`) in seconds of training (`beta_s`), including those of the prior.
 
     `lost_per_failure` is the mean number of shards lost in one of these failures.
@@ -31,7 +31,7 @@ class Belief:
     lost_per_failure: float
 
     @property
-    def untried(self) -> bool:
+    def unobserved(self) -> bool:
         """Whether no failure has been observed yet."""
         return self.alpha <= PRIOR_FAILURES
 
@@ -46,27 +46,27 @@ class Belief:
         return self.beta_s / self.alpha
 
 
-def prior(mtbf_s: float, lost_per_failure: float = 1.0) -> Belief:
-    """The belief before any observation. Raises ValueError if the arguments are not positive."""
+def prior(mtbf_s: float, lost_per_failure: float = 1.0) -> FailureEstimate:
+    """The estimate before any observation. Raises ValueError if the arguments are not positive."""
     if mtbf_s <= 0 or lost_per_failure <= 0:
         raise ValueError(f"mean time between failures {mtbf_s} s and shards lost {lost_per_failure} must be positive")
-    return Belief(PRIOR_FAILURES, PRIOR_FAILURES * mtbf_s, lost_per_failure)
+    return FailureEstimate(PRIOR_FAILURES, PRIOR_FAILURES * mtbf_s, lost_per_failure)
 
 
-def after_failure(belief: Belief, shards: int) -> Belief:
-    """The belief after one failure that lost the state of `shards` shards. Raises ValueError if `shards` < 1."""
+def after_failure(estimate: FailureEstimate, shards: int) -> FailureEstimate:
+    """The estimate after one failure that lost the state of `shards` shards. Raises ValueError if `shards` < 1."""
     if shards < 1:
         raise ValueError("a failure without a lost shard does not affect the budget")
-    lost = (belief.lost_per_failure * belief.alpha + shards) / (belief.alpha + 1)
-    return Belief(belief.alpha + 1, belief.beta_s, lost)
+    lost = (estimate.lost_per_failure * estimate.alpha + shards) / (estimate.alpha + 1)
+    return FailureEstimate(estimate.alpha + 1, estimate.beta_s, lost)
 
 
-def after_quiet(belief: Belief, seconds: float) -> Belief:
-    """The belief after `seconds` more of training without a failure. Negative seconds count as 0.
+def after_quiet(estimate: FailureEstimate, seconds: float) -> FailureEstimate:
+    """The estimate after `seconds` more of training without a failure. Negative seconds count as 0.
 
     Pending, paused and suspended time is not training.
     """
-    return Belief(belief.alpha, belief.beta_s + max(seconds, 0.0), belief.lost_per_failure)
+    return FailureEstimate(estimate.alpha, estimate.beta_s + max(seconds, 0.0), estimate.lost_per_failure)
 
 
 # The costs of saves and recoveries: assumed values, marked as guesses, until the job has measured them.
@@ -169,7 +169,7 @@ class Inputs:
     mode: Mode
     limit: float
     shards: int
-    belief: Belief
+    estimate: FailureEstimate
     spent: float = 0.0
     reserved: float = 0.0
     fixed_interval_s: float | None = None
@@ -205,7 +205,7 @@ class Inputs:
     def guesses(self) -> tuple[str, ...]:
         """The inputs that are neither stated nor measured, in words."""
         names = [_COSTS[name] for name in self.costs.guessed]
-        if self.belief.untried:
+        if self.estimate.unobserved:
             names.append("the number of shards lost per failure")
         if self.replays and self.replay_ratio is None:
             names.append("the speed of replay")
@@ -226,7 +226,7 @@ class Inputs:
         """The portion of failures after which more is pushed again than the last second."""
         if not self.data_shards or self.shards < 2:  # noqa: PLR2004 -- a shard alone has no neighbour
             return 1.0
-        return uncovered_at_least(self.shards, self.data_shards, self.belief.lost_per_failure)
+        return uncovered_at_least(self.shards, self.data_shards, self.estimate.lost_per_failure)
 
     @property
     def measured(self) -> bool:
@@ -236,13 +236,13 @@ class Inputs:
     @property
     def odds(self) -> Odds:
         """The same inputs in seconds of training, for the law."""
-        belief = self.belief
-        total_s = self.total_s or belief.mtbf_s
+        estimate = self.estimate
+        total_s = self.total_s or estimate.mtbf_s
         return Odds(
             budget_s=self.remaining * total_s * self.shards,
             left_s=self.left * total_s,
-            mtbf_s=belief.mtbf_s,
-            lost=min(belief.lost_per_failure, self.shards),
+            mtbf_s=estimate.mtbf_s,
+            lost=min(estimate.lost_per_failure, self.shards),
             save_s=self.costs.save_stall_s,
             commit_s=self.costs.commit_s,
             replay=self.rho,

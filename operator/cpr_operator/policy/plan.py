@@ -121,8 +121,8 @@ class Plan:
             "spent": inputs.spent,
             "reserved": inputs.reserved,
             "shards": float(inputs.shards),
-            "mtbfSeconds": inputs.belief.mtbf_s,
-            "lostPerFailure": inputs.belief.lost_per_failure,
+            "mtbfSeconds": inputs.estimate.mtbf_s,
+            "lostPerFailure": inputs.estimate.lost_per_failure,
             "totalSamples": float(inputs.total_samples),
             "trainingLeft": inputs.left,
             "samplesPerSecond": inputs.samples_per_s or 0.0,
@@ -137,7 +137,7 @@ def plan(inputs: Inputs) -> Plan:
     """The plan that the law chooses."""
     odds = inputs.odds
     choice = choose(inputs.mode, inputs.fixed_interval_s, odds)
-    recoveries = inputs.costs.recover_s * inputs.belief.rate_per_s
+    recoveries = inputs.costs.recover_s * inputs.estimate.rate_per_s
     restores = expected_restores(inputs, choice)
     return Plan(
         mode=choice.mode,

@@ -4,14 +4,14 @@ from cpr_operator.reconcile.lifecycle import refuse_pods
 from cpr_operator.reconcile.observe import first_round, missed_by_peers, second_round, suspects
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.spare_pods import spare_is_needed
-from cpr_operator.reconcile.types import AdmissionGate, EventReason, Job, Outcome, PassInput, Report, Timing
+from cpr_operator.reconcile.types import AdmissionGate, EventReason, Job, Outcome, ReconcileInput, Report, Timing
 
 __all__ = [
     "AdmissionGate",
     "EventReason",
     "Job",
     "Outcome",
-    "PassInput",
+    "ReconcileInput",
     "Report",
     "Timing",
     "first_round",

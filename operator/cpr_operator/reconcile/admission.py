@@ -24,8 +24,8 @@ from cpr_operator.reconcile.queue import (
     Waits,
     holds_quota,
     is_deleted,
+    queue_state,
     spares_in,
-    standing,
     true_condition,
     uses_quota,
     with_changed,
@@ -35,7 +35,7 @@ from cpr_operator.reconcile.types import (
     DeleteWorkload,
     EventReason,
     Outcome,
-    PassInput,
+    ReconcileInput,
     ReconcileState,
     WorkloadChange,
     WorkloadStatus,
@@ -46,7 +46,7 @@ _AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 _WITHOUT_PODS = frozenset({"Pending", "Suspended"})
 
 
-def must_stop(observed: PassInput) -> str:
+def must_stop(observed: ReconcileInput) -> str:
     """Why a job with pods has to give its quota back; empty if it may go on.
 
     An operator that cannot ask Kueue does not stop what trains.
@@ -58,40 +58,40 @@ def must_stop(observed: PassInput) -> str:
         return ""
     if queue.workload is None:
         return f"the job's Workload is gone, so it has no quota in {queue.place.queue}"
-    match standing(queue):
+    match queue_state(queue):
         case Evicted(reason=reason, message=message):
             return f"{queue.place.queue} takes the quota back ({reason}): {message}"
         case Admitted() | Waits():
             return _more_spares(observed, queue.place.queue, spares_in(queue.workload))
 
 
-def _more_spares(observed: PassInput, queue: str, admitted: int) -> str:
+def _more_spares(observed: ReconcileInput, queue: str, admitted: int) -> str:
     """Why a job stops that asks for more spares than it has quota for. With fewer it goes on."""
     wanted = observed.job.spec.shards.spares
     return f"{admitted} spares become {wanted}, and {queue} has to admit them" if wanted > admitted else ""
 
 
-def must_wait(observed: PassInput) -> Waits | Evicted | None:
+def must_wait(observed: ReconcileInput) -> Waits | Evicted | None:
     """Why a job without pods may not start or resume; None if it may."""
     queue = observed.queue
     if queue is None:
         return None
     if queue.usable and queue.workload is not None and _is_outdated(observed, queue, queue.workload):
         return Waits("Requeued", "the job asks for other pods than before, so it enters the queue again")
-    match standing(queue):
-        case Waits() | Evicted() as verdict:
-            return verdict
+    match queue_state(queue):
+        case Waits() | Evicted() as state_in_queue:
+            return state_in_queue
         case Admitted():
             return None
 
 
-def await_quota(observed: PassInput, verdict: Waits | Evicted) -> Outcome:
+def await_quota(observed: ReconcileInput, state_in_queue: Waits | Evicted) -> Outcome:
     """Create no pods before the job is admitted."""
     state = ReconcileState(observed, observed.before)
-    state = set_conditions(state, ConditionUpdate(RESERVED, "False", verdict.reason, verdict.message))
+    state = set_conditions(state, ConditionUpdate(RESERVED, "False", state_in_queue.reason, state_in_queue.message))
     if _has_news(observed.before, state.status):
-        key = f"queued-{verdict.reason}-{observed.job.spec_generation}-{observed.before.counters.group}"
-        state = state.to(state.status, Event("Normal", EventReason.QUEUED, verdict.message, key))
+        key = f"queued-{state_in_queue.reason}-{observed.job.spec_generation}-{observed.before.counters.group}"
+        state = state.to(state.status, Event("Normal", EventReason.QUEUED, state_in_queue.message, key))
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
@@ -113,7 +113,7 @@ def without_quota(state: ReconcileState) -> ReconcileState:
     return set_conditions(state, ConditionUpdate(RESERVED, "False", "Suspended", "the job has no pods"))
 
 
-def workload_change(observed: PassInput, after: Status, *, idle: bool) -> WorkloadChange | None:
+def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> WorkloadChange | None:
     """What becomes of the Workload now. `idle`: a job without pods could not start even if it had quota.
 
     While a pod uses the quota the Workload keeps it. A lost change is found again by the next pass.
@@ -132,31 +132,33 @@ def workload_change(observed: PassInput, after: Status, *, idle: bool) -> Worklo
     return _unused(observed, queue, found, after, idle=idle)
 
 
-def _unused(observed: PassInput, queue: Queue, found: Manifest, after: Status, *, idle: bool) -> WorkloadChange | None:
+def _unused(
+    observed: ReconcileInput, queue: Queue, found: Manifest, after: Status, *, idle: bool
+) -> WorkloadChange | None:
     """What becomes of a Workload whose quota no pod uses."""
     finished, waits = bool(true_condition(found, "Finished")), after.phase in _WITHOUT_PODS
     if observed.job.deleting or (waits and (idle or finished or _is_outdated(observed, queue, found))):
         return DeleteWorkload(found["metadata"]["name"])
     if after.phase in TERMINAL_PHASES:
         return None if finished else _finished(observed, found, after)
-    verdict = standing(queue)
-    if waits and isinstance(verdict, Evicted) and holds_quota(found):
-        return _released(observed, found, verdict)
+    state_in_queue = queue_state(queue)
+    if waits and isinstance(state_in_queue, Evicted) and holds_quota(found):
+        return _released(observed, found, state_in_queue)
     return None
 
 
-def _is_outdated(observed: PassInput, queue: Queue, found: Manifest) -> bool:
+def _is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> bool:
     return digest_of(found) != digest_of(_wanted(observed, queue))
 
 
-def _wanted(observed: PassInput, queue: Queue) -> Manifest:
+def _wanted(observed: ReconcileInput, queue: Queue) -> Manifest:
     spec, before = observed.job.spec, observed.before.runtime
     replay = replay_policy(spec, None if before is None else before.replay)
     plan = PodPlan(observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None), replay=replay)
     return workload(plan, queue.place)
 
 
-def _readiness(observed: PassInput, found: Manifest, after: Status) -> WorkloadStatus | None:
+def _readiness(observed: ReconcileInput, found: Manifest, after: Status) -> WorkloadStatus | None:
     """Tell Kueue whether all pods have run since the job was admitted: it may evict who takes too long to start.
 
     A member that is lost later is this operator's affair.
@@ -168,7 +170,7 @@ def _readiness(observed: PassInput, found: Manifest, after: Status) -> WorkloadS
     return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
 
 
-def _released(observed: PassInput, found: Manifest, why: Evicted) -> WorkloadStatus:
+def _released(observed: ReconcileInput, found: Manifest, why: Evicted) -> WorkloadStatus:
     """Give the quota back, as Kueue's own integrations do when their job has stopped."""
     conditions = with_changed(
         found,
@@ -180,7 +182,7 @@ def _released(observed: PassInput, found: Manifest, why: Evicted) -> WorkloadSta
     return WorkloadStatus(found, {"admission": None, "conditions": conditions})
 
 
-def _finished(observed: PassInput, found: Manifest, after: Status) -> WorkloadStatus:
+def _finished(observed: ReconcileInput, found: Manifest, after: Status) -> WorkloadStatus:
     message = next((c.message for c in after.conditions if c.type in {"Complete", "Failed"} and c.status == "True"), "")
     change = ("Finished", True, after.phase, message or after.phase)
     return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})

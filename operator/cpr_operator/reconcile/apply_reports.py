@@ -38,12 +38,12 @@ from cpr_operator.reconcile.observe import (
     is_settled,
     leader_report,
     on_lineage,
-    origin_of,
     report_of,
+    start_anchor,
     takes_part,
 )
 from cpr_operator.reconcile.plan import after_replay, after_report, replay_as_told
-from cpr_operator.reconcile.types import Alive, Done, EventReason, Fact, Lost, ReconcileState, Terminating
+from cpr_operator.reconcile.types import Active, Done, EventReason, Fact, Lost, ReconcileState, Terminating
 from cpr_operator.reconcile.workers import workers_as_told
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
@@ -75,7 +75,7 @@ def _apply_pods(state: ReconcileState) -> ReconcileState:
 def _seen(member: M, fact: Fact) -> M:
     """The entry with what its pod shows."""
     match fact:
-        case Alive(pod=pod) | Terminating(pod=pod) | Lost(pod=pod) if pod is not None:
+        case Active(pod=pod) | Terminating(pod=pod) | Lost(pod=pod) if pod is not None:
             running = pod.phase == "Running"
             return member.evolve(
                 uid=pod.uid,
@@ -207,12 +207,12 @@ def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
     """A leader that trains has all shards and its whole group, so no other member has to be asked."""
 
     def at_work(member: Member, name: str) -> bool:
-        return member.lost_at is None and isinstance(facts[name], Alive)
+        return member.lost_at is None and isinstance(facts[name], Active)
 
     shards = tuple(s.evolve(state="Ready") if at_work(s, s.name) else s for s in status.shards)
     trainers = tuple(
         t.evolve(state="Training", lost_at=None)
-        if isinstance(facts[t.name], Alive) and t.state not in TRAINING_STATES
+        if isinstance(facts[t.name], Active) and t.state not in TRAINING_STATES
         else t
         for t in status.trainers
     )
@@ -273,7 +273,7 @@ def with_total(spec: CPRJobSpec, status: Status, total_samples: int) -> Status:
 
 def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...]:
     """Those on the job's line: of this generation, or not after the anchor that it started from."""
-    generation, origin = status.counters.generation, origin_of(status)
+    generation, origin = status.counters.generation, start_anchor(status)
     start = origin.samples if origin else 0
     return tuple(a for a in anchors if a.generation == generation or a.samples <= start)[-MAX_ANCHORS:]
 

@@ -17,7 +17,7 @@ from cpr_operator.failures import Trouble
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_settled, leader_report
-from cpr_operator.reconcile.types import Alive, EventReason, Fact, Lost, NeverSeen, PassInput, ReconcileState
+from cpr_operator.reconcile.types import Active, EventReason, Fact, Lost, NeverSeen, ReconcileInput, ReconcileState
 
 #: Problems of pods with the store or the saves in it, as the trainer image reports them.
 STORE_PROBLEMS = frozenset(
@@ -120,7 +120,7 @@ def update_conditions(state: ReconcileState) -> ReconcileState:
     )
 
 
-def tell_changes(state: ReconcileState) -> ReconcileState:
+def record_events(state: ReconcileState) -> ReconcileState:
     """Add events for changes: all pods are ready, a condition became bad, a pod was rejected."""
     before, status = state.before, state.status
     news = []
@@ -152,7 +152,7 @@ def pods_ready(state: ReconcileState) -> ConditionUpdate:
     members = state.status.members
     for name, fact in state.facts.items():
         match fact:
-            case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
+            case Active(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
                 return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
             case NeverSeen(refusal=refusal) if refusal:
                 return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {refusal}; {REFUSAL_REMEDY}")
@@ -176,7 +176,7 @@ def pods_ready(state: ReconcileState) -> ConditionUpdate:
 
 def not_started(fact: Fact | None) -> bool:
     """Whether the member's pod does not run yet, so that members which run may wait for it."""
-    return isinstance(fact, NeverSeen) or (isinstance(fact, Alive) and fact.pod.phase == "Pending")
+    return isinstance(fact, NeverSeen) or (isinstance(fact, Active) and fact.pod.phase == "Pending")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -188,7 +188,7 @@ def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
     if status.recovery is None:
         return ConditionUpdate("Recovering", "False", "NoFailure")
     stuck = [
-        f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Alive) and fact.trouble
+        f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Active) and fact.trouble
     ]
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
     parts = (status.recovery.reason, _continues_until(status), *stuck)
@@ -285,7 +285,7 @@ def _at_risk(status: Status) -> str:
     return f"a shard that is lost now goes back to sample {oldest:,}"
 
 
-def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
+def store_problem(observed: ReconcileInput) -> tuple[str, Problem] | None:
     """The first problem with saves that a member reports, with the member's name."""
     names = {m.uid: m.name for m in observed.before.members}
     for uid, report in observed.reports.items():
@@ -294,7 +294,7 @@ def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
     return None
 
 
-def data(observed: PassInput) -> Iterator[ConditionUpdate]:
+def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
     """Whether files were added to the data too late for this job, or write an id in two ways, by the leader's report.
 
     Only the first leader looks for ids, so the second condition stays as it is without such a report.

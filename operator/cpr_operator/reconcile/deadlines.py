@@ -8,7 +8,7 @@ from cpr_operator.api.status import Member
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.conditions import ConditionUpdate, not_started, set_conditions
 from cpr_operator.reconcile.observe import AT_WORK, is_settled, leader_report
-from cpr_operator.reconcile.types import Alive, EventReason, Fact, NeverSeen, ReconcileState
+from cpr_operator.reconcile.types import Active, EventReason, Fact, NeverSeen, ReconcileState
 
 #: Cause of a failed job, and reason of `Suspended`.
 EXCEEDED = "StartupDeadlineExceeded"
@@ -71,9 +71,9 @@ def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) 
     train: while the leader does not answer, training may be fine.
     """
     match fact:
-        case Alive(pod=pod) if pod.phase == "Pending":
+        case Active(pod=pod) if pod.phase == "Pending":
             return pod.created <= since
-        case Alive(pod=pod):
+        case Active(pod=pod):
             return leader_answers and not pod.ready and pod.created <= since
         case NeverSeen(refusal=refusal) if refusal:
             return member.started_at is not None and member.started_at <= since

@@ -25,8 +25,8 @@ from cpr_operator.desired.store_pod import cleanup_pod
 from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.frozen import template_hash
-from cpr_operator.reconcile.origin import origin_in
-from cpr_operator.reconcile.types import EventReason, Job, Outcome, PassInput, PodDelete, ReconcileState
+from cpr_operator.reconcile.restore_source import source_anchor_in
+from cpr_operator.reconcile.types import EventReason, Job, Outcome, PodDelete, ReconcileInput, ReconcileState
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def wants_finalizer(job: Job) -> bool:
     return job.spec.snapshots.delete_with_job
 
 
-def delete(observed: PassInput) -> Outcome:
+def delete(observed: ReconcileInput) -> Outcome:
     """The next step of deleting a job. The job is gone once its finalizer is removed."""
     job, before = observed.job, observed.before
     if not job.has_finalizer:
@@ -98,8 +98,8 @@ def delete(observed: PassInput) -> Outcome:
             return Outcome(status, events=(_deleted(observed, deleted),), release=True)
         case GiveUp(reason=reason):
             return Outcome(status, deletes=going, events=(_left_of(job, reason),), release=True)
-        case verdict:
-            assert_never(verdict)
+        case step:
+            assert_never(step)
 
 
 def _attempt(state: ReconcileState, attempt: int) -> Outcome:
@@ -123,7 +123,7 @@ def _refused(state: ReconcileState) -> str:
     return restriction.refuses_trainers(state.spec)
 
 
-def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
+def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
     """The next step. `since`: when the deletion was first observed. `writing`: whether a pod may still write."""
     attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
@@ -140,7 +140,7 @@ def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | 
     return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
 
 
-def _hopeless(observed: PassInput, since: float, newest: PodView | None) -> str:
+def _hopeless(observed: ReconcileInput, since: float, newest: PodView | None) -> str:
     """Why to give up; empty if there is no reason to."""
     if observed.terminating:
         return "the namespace is being deleted, so nothing can be created in it"
@@ -169,7 +169,7 @@ def location(store: Store) -> str:
     return f"s3://{inner} --endpoint {store.endpoint}"
 
 
-def _deleted(observed: PassInput, deleted: Deleted | None) -> Event:
+def _deleted(observed: ReconcileInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
     kept = ", ".join(key for key in observed.kept_anchors if key not in unreadable)
@@ -200,7 +200,7 @@ def _left(uid: str, where: str, reason: str) -> Event:
     return Event("Warning", EventReason.SAVES_LEFT, message, "saves-left")
 
 
-def _trouble(observed: PassInput, newest: PodView | None) -> str:
+def _trouble(observed: ReconcileInput, newest: PodView | None) -> str:
     """Why the newest attempt has not succeeded, as far as known."""
     if observed.refusals:
         return "; ".join(observed.refusals.values())
@@ -232,7 +232,7 @@ def _restores_from(job: JobView) -> str:
     begun = "startTime" in job.status and not job.status.get("anchors")
     if job.deleting or not begun or job.status.get("phase") in TERMINAL_PHASES:
         return ""
-    return origin_in(str(job.status.get("runtime", {}).get("jobSpec", ""))) or ""
+    return source_anchor_in(str(job.status.get("runtime", {}).get("jobSpec", ""))) or ""
 
 
 def _shares_saves(job: Job, other: JobView) -> bool:

@@ -22,9 +22,9 @@ from cpr_operator.reconcile.apply_reports import with_shown
 from cpr_operator.reconcile.history import with_history
 from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.observe import leader_report
-from cpr_operator.reconcile.plan import plan_news
+from cpr_operator.reconcile.plan import plan_events
 from cpr_operator.reconcile.spare_pods import as_members, is_spare, superfluous
-from cpr_operator.reconcile.types import Outcome, PassInput, PodDelete, ReconcileState
+from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput, ReconcileState
 
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
@@ -55,7 +55,7 @@ def _unnumbered(status: Status) -> Status:
     return status.evolve(counters=status.counters.evolve(roster=0))
 
 
-def creates(observed: PassInput, after: Status) -> Iterator[Manifest]:
+def creates(observed: ReconcileInput, after: Status) -> Iterator[Manifest]:
     """Pods of incarnations that this pass decided, and of those whose create was refused: shards, trainers, spares.
 
     A shard whose place a spare has taken has its pod already.
@@ -91,7 +91,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
     )
 
 
-def deletes(observed: PassInput, after: Status) -> Iterator[PodDelete]:
+def deletes(observed: ReconcileInput, after: Status) -> Iterator[PodDelete]:
     """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted.
 
     And spares that are none any more.
@@ -109,7 +109,7 @@ def deletes(observed: PassInput, after: Status) -> Iterator[PodDelete]:
         yield PodDelete(pod.name, pod.uid, "it is no spare any more")
 
 
-def rosters(observed: PassInput, after: Status) -> Iterator[PodPatch]:
+def rosters(observed: ReconcileInput, after: Status) -> Iterator[PodPatch]:
     """Pods that were told less than the status says: trainers first, then shards, then fenced-off ones.
 
     Before all others spares that were promoted, with the labels of what they are now.
@@ -152,7 +152,7 @@ def outcome(state: ReconcileState) -> Outcome:
         deletes=tuple(deletes(observed, status)) if state.deletes is None else state.deletes,
         rosters=tuple(rosters(observed, status)) if active or status.phase == "Suspending" else (),
         needs_prerequisites=active,
-        events=(*state.events, *plan_news(state.before, status)),
+        events=(*state.events, *plan_events(state.before, status)),
         # A member is about to be called silent, and training stands still until it is replaced.
         wake_after_s=observed.timing.changing_s / 2 if stalled else _wake_after(state.to(status)),
         stalled=stalled,
@@ -178,7 +178,7 @@ def _wake_after(state: ReconcileState) -> float | None:
     return min(max(timing.changing_s, patience), timing.running_s)
 
 
-def _waits_for_others(observed: PassInput) -> bool:
+def _waits_for_others(observed: ReconcileInput) -> bool:
     """Whether training stands still because a trainer waits for others, and not for the store, which it says.
 
     It may name no member yet: a connection is not given up before its other end counts as silent.
@@ -189,7 +189,7 @@ def _waits_for_others(observed: PassInput) -> bool:
     return any(problem is None or problem.reason in standing for problem in paused)
 
 
-def _is_missed(observed: PassInput, members: Sequence[Shard | Trainer]) -> bool:
+def _is_missed(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> bool:
     """Whether a member that should work is called silent, though not by enough to replace it."""
     missed = {name for report in observed.reports.values() for name in report.silent}
     return not missed.isdisjoint(member.name for member in members if member.state != "Finished")

@@ -13,16 +13,16 @@ from cpr_operator.api.status import Runtime
 from cpr_operator.api.workers import workers_again
 from cpr_operator.desired.description import next_version
 from cpr_operator.reconcile.queue import quota_of
-from cpr_operator.reconcile.types import PassInput
+from cpr_operator.reconcile.types import ReconcileInput
 
 
-def runtime(observed: PassInput, origin: str | None) -> Runtime:
+def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
     """The settings of all pods until the job is suspended and resumed. `origin`: the anchor that it begins with."""
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
     replay = replay_policy(spec, None if before is None else before.replay)
     workers = workers_again(spec, before)
-    described = to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay, workers=workers)
+    described = to_job_spec(spec, job.uid, job.name, version, found=source, replay=replay, workers=workers)
     return Runtime(
         image=spec.image,
         contract_version=version,

@@ -36,31 +36,31 @@ from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
 from cpr_operator.reconcile.observe import is_current, is_settled, report_of
-from cpr_operator.reconcile.origin import AWAITED, Chosen
 from cpr_operator.reconcile.plan import planned
+from cpr_operator.reconcile.restore_source import AWAITED, RestoreSource
 from cpr_operator.reconcile.results import final_anchor, result_of, with_termination_message
 from cpr_operator.reconcile.types import (
+    Active,
     AdmissionGate,
-    Alive,
     Done,
     EventReason,
     Fact,
     Lost,
     Outcome,
-    PassInput,
     PodDelete,
+    ReconcileInput,
     ReconcileState,
 )
 
 #: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0
 
-_ALIVE: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "RollingBack", "Finishing"})
+_WITH_PODS: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "RollingBack", "Finishing"})
 
 #: The phases that may follow each phase within one pass. A phase may also stay. The last two are final.
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     "Pending": frozenset({"Starting", "Suspended", "Failed"}),
-    **{phase: (_ALIVE - {"Starting", phase}) | {"Suspending", "Succeeded", "Failed"} for phase in _ALIVE},
+    **{phase: (_WITH_PODS - {"Starting", phase}) | {"Suspending", "Succeeded", "Failed"} for phase in _WITH_PODS},
     "Suspending": frozenset({"Suspended", "Succeeded"}),
     "Suspended": frozenset({"Starting"}),
     "Succeeded": frozenset(),
@@ -108,14 +108,14 @@ def phase_of(state: ReconcileState) -> Phase:
     return "Finishing" if leader.state in {"Finishing", "Finished"} else "Running"
 
 
-def start(observed: PassInput, origin: Chosen) -> ReconcileState:
+def start(observed: ReconcileInput, source: RestoreSource) -> ReconcileState:
     """Start a new job with its first pods. From here on, its image, contract, templates and `origin` are frozen."""
     spec, status = observed.job.spec, observed.before
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
     status = status.evolve(
         start_time=observed.now,
-        runtime=runtime(observed, origin.key),
-        ancestor=origin.ancestor,
+        runtime=runtime(observed, source.key),
+        ancestor=source.ancestor,
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),
         leader=0,
@@ -124,7 +124,7 @@ def start(observed: PassInput, origin: Chosen) -> ReconcileState:
     )
     status = with_total(spec, status, spec.data.samples or 0)
     status = planned(spec, with_account(status, account_of(status)), renew=True)
-    message = f"{len(status.trainers)} trainers and {len(status.shards)} shards{origin.told}"
+    message = f"{len(status.trainers)} trainers and {len(status.shards)} shards{source.event_suffix}"
     return starting(
         ReconcileState(observed, status, events=(Event("Normal", EventReason.STARTED, message, "started"),))
     )
@@ -143,7 +143,7 @@ def starting(state: ReconcileState) -> ReconcileState:
 def succeed(state: ReconcileState, result: Anchor) -> ReconcileState:
     """End the job with its final anchor, or with the best one. What members have not reported is charged in full."""
     status = state.status
-    status = with_account(status, account_of(status).charge_owed(result.samples))
+    status = with_account(status, account_of(status).charge_pending(result.samples))
     early = result.samples < status.ledger.total_samples
     percent = 100 * result.samples // status.ledger.total_samples if early else 100
     progress = status.progress.evolve(step=result.step, samples=result.samples, percent=percent, eta_seconds=0.0)
@@ -204,7 +204,7 @@ def _end(state: ReconcileState, why: ConditionUpdate) -> ReconcileState:
     return replace(state, deletes=_superfluous(state.observed, state.status))
 
 
-def clean_up(observed: PassInput) -> Outcome:
+def clean_up(observed: ReconcileInput) -> Outcome:
     """Delete the pods of an ended job that still run, and after its time to live the job itself."""
     status, ttl = observed.before, observed.job.spec.ttl_seconds_after_finished
     ended = status.completion_time or observed.now
@@ -221,7 +221,7 @@ def clean_up(observed: PassInput) -> Outcome:
     )
 
 
-def _superfluous(observed: PassInput, ended: Status) -> tuple[PodDelete, ...]:
+def _superfluous(observed: ReconcileInput, ended: Status) -> tuple[PodDelete, ...]:
     """Pods to delete because they may still run. After success, trainers get time to exit by themselves."""
     lingers = ended.phase == "Succeeded" and observed.now < (ended.completion_time or 0.0) + LINGER_S
     return tuple(
@@ -274,7 +274,7 @@ def with_late_shards_lost(state: ReconcileState) -> ReconcileState:
     for shard in state.status.shards:
         name = shard.name
         match found[name]:
-            case Alive(pod=pod) if _restored_too_late(state, shard):
+            case Active(pod=pod) if _restored_too_late(state, shard):
                 found[name] = Lost(pod, _TOO_LATE)
             case _:
                 pass
@@ -311,7 +311,7 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
     return found
 
 
-def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:
+def refuse_pods(observed: ReconcileInput, reason: str, message: str) -> Outcome:
     """Create no pods for a job, because the cluster would reject them."""
     event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.spec_generation}")
     state = ReconcileState(observed, observed.before, events=(event,))
@@ -319,20 +319,20 @@ def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
-def await_anchor(observed: PassInput, message: str) -> Outcome:
+def await_anchor(observed: ReconcileInput, message: str) -> Outcome:
     """Create no pods for a job before there is what it starts from."""
     state = ReconcileState(observed, observed.before)
     state = set_conditions(state, ConditionUpdate("PodsReady", "False", AWAITED, message))
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
-def stop_at_gate(observed: PassInput, admission_gate: AdmissionGate) -> Outcome:
+def stop_at_gate(observed: ReconcileInput, admission_gate: AdmissionGate) -> Outcome:
     """No new job may start."""
     why = ConditionUpdate("CRDOutdated", admission_gate.status, admission_gate.reason, admission_gate.message)
     return outcome(set_conditions(ReconcileState(observed, observed.before), why))
 
 
-def leave_alone(observed: PassInput) -> Outcome:
+def leave_alone(observed: ReconcileInput) -> Outcome:
     """Pods of a release that this one cannot talk to train on by themselves."""
     words = not_spoken(version_of(observed.before))
     state = set_conditions(

@@ -12,10 +12,10 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Kind, restarted
 from cpr_operator.reconcile.members import record_restart, with_shards, with_trainer
 from cpr_operator.reconcile.observe import report_of
-from cpr_operator.reconcile.types import Alive, ReconcileState
+from cpr_operator.reconcile.types import Active, ReconcileState
 
 
-def tell_lives(state: ReconcileState) -> ReconcileState:
+def record_restarts(state: ReconcileState) -> ReconcileState:
     """Record each life of a member that has ended, once. Nothing is reserved, charged or replaced for it.
 
     How long a member was away only its pod knows. It may tell later than that it was.
@@ -65,7 +65,7 @@ def _record(
 def _alive(state: ReconcileState, shard: Shard) -> PodView | None:
     """The shard's pod, if nothing is wrong with it."""
     fact = state.facts.get(shard.name)
-    return fact.pod if isinstance(fact, Alive) else None
+    return fact.pod if isinstance(fact, Active) else None
 
 
 def _with_times(state: ReconcileState) -> ReconcileState:

@@ -22,7 +22,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.ledger import Ledger, shown
-from cpr_operator.reconcile.types import EventReason, Lost, PassInput, ReconcileState
+from cpr_operator.reconcile.types import EventReason, Lost, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import Account
 
 M = TypeVar("M", Shard, Trainer)
@@ -41,7 +41,7 @@ class Edit(Protocol):
         ...
 
 
-def replacement(observed: PassInput, member: M) -> M:
+def replacement(observed: ReconcileInput, member: M) -> M:
     """The member's next incarnation, before its pod is created. Its number is used once, whatever becomes of it."""
     incarnation = member.incarnation + 1
     return member.evolve(

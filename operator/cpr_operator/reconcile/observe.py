@@ -11,16 +11,16 @@ from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung, warned
-from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
+from cpr_operator.reconcile.silence import HungEvidence, Peer, find_hung, with_unwatched
 from cpr_operator.reconcile.spare_pods import as_members, waiting
 from cpr_operator.reconcile.types import (
-    Alive,
+    Active,
     Done,
     Fact,
     Lost,
     NeverSeen,
     NoPod,
-    PassInput,
+    ReconcileInput,
     ReconcileState,
     Report,
     Terminating,
@@ -45,27 +45,27 @@ def is_settled(member: Shard | Trainer) -> bool:
     return working and member.lost_at is None
 
 
-def begin(observed: PassInput) -> ReconcileState:
+def begin(observed: ReconcileInput) -> ReconcileState:
     """The state that a pass over a job with pods begins with."""
     return ReconcileState(observed, observed.before, observe(observed))
 
 
-def observe(observed: PassInput) -> Mapping[str, Fact]:
+def observe(observed: ReconcileInput) -> Mapping[str, Fact]:
     """One fact per member, by its name."""
     status = observed.before
     pods = {(pod.role, pod.index, pod.incarnation): pod for pod in as_members(observed.pods, status)}
     members = {m.name: m for m in status.members}
     facts = {name: _fact(observed, member, pods) for name, member in members.items()}
-    for name, verdict in _silent(observed, members, facts).items():
+    for name, evidence in _silent(observed, members, facts).items():
         match facts[name]:
-            case Alive(pod=pod) | Terminating(pod=pod):
-                facts[name] = Lost(pod, hung(verdict.witnesses, verdict.beside))
+            case Active(pod=pod) | Terminating(pod=pod):
+                facts[name] = Lost(pod, hung(evidence.witnesses, evidence.same_node))
             case _:
                 pass
     return facts
 
 
-def report_of(observed: PassInput, member: Member) -> Report | None:
+def report_of(observed: ReconcileInput, member: Member) -> Report | None:
     """The member's own report of this pass, if its newest incarnation answered."""
     report = observed.reports.get(member.uid) if member.uid else None
     if report is None or report.job_uid != observed.job.id.uid:
@@ -73,7 +73,7 @@ def report_of(observed: PassInput, member: Member) -> Report | None:
     return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
 
 
-def _fact(observed: PassInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
+def _fact(observed: ReconcileInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
     pod = pods.get((member.role, member.index, member.incarnation))
     if member.incarnation == 0:
         return NoPod()
@@ -90,7 +90,7 @@ def _fact(observed: PassInput, member: Shard | Trainer, pods: Mapping[tuple[str,
             return _unharmed(observed, member, pod, trouble) if pod else NoPod()
 
 
-def _unharmed(observed: PassInput, member: Shard | Trainer, pod: PodView, trouble: Trouble | None) -> Fact:
+def _unharmed(observed: ReconcileInput, member: Shard | Trainer, pod: PodView, trouble: Trouble | None) -> Fact:
     container = pod.container
     if container is not None and container.kind == "Terminated" and container.exit_code == ExitCode.OK:
         return Done(container.message)
@@ -99,10 +99,10 @@ def _unharmed(observed: PassInput, member: Shard | Trainer, pod: PodView, troubl
     if isinstance(report, ShardReport) and report.lives <= pod.restarts:
         return Lost(pod, forgetful(pod))
     warning = observed.warnings.get(pod.uid) if pod.phase == "Pending" else None
-    return Alive(pod, trouble or (warned(warning) if warning else None))
+    return Active(pod, trouble or (warned(warning) if warning else None))
 
 
-def unexplained(observed: PassInput) -> tuple[PodView, ...]:
+def unexplained(observed: ReconcileInput) -> tuple[PodView, ...]:
     """Pods of members that have a node and do not start, and whose containers do not say why."""
     since, names = observed.now - UNEXPLAINED_S, {m.pod for m in observed.before.members}
     waiting = (pod for pod in observed.pods if pod.phase == "Pending" and pod.node and pod.created <= since)
@@ -110,35 +110,37 @@ def unexplained(observed: PassInput) -> tuple[PodView, ...]:
 
 
 def _silent(
-    observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
-) -> Mapping[str, Verdict]:
+    observed: ReconcileInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
+) -> Mapping[str, HungEvidence]:
     """Members that are hung by the word of their peers' reports of the present generation."""
     gone = _gone(observed, members, facts)
     ending = {name for name, member in members.items() if member.uid in observed.ending}
     missed: dict[str, tuple[str, ...]] = {}
     for name, fact in facts.items():
-        report = observed.reports.get(members[name].uid) if isinstance(fact, Alive) else None
+        report = observed.reports.get(members[name].uid) if isinstance(fact, Active) else None
         if report is None or not is_current(observed.before, report):
             continue
         if names := {*report.silent, *(name for name in report.overdue if name in gone)} - ending:
             missed[name] = tuple(names)
     if not missed:
         return {}
-    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Terminating)}
+    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Active | Terminating)}
     peers = {
         # A replacement misses no heartbeat until it has joined, so its word is not waited for, nor one of a lost node.
         name: Peer(
             role=m.role,
             node=m.node,
             settled=is_settled(m),
-            listens=isinstance(facts[name], Alive) and m.lost_at is None and name not in gone,
+            listens=isinstance(facts[name], Active) and m.lost_at is None and name not in gone,
         )
         for name, m in living.items()
     }
-    return with_unheard(judge(peers, missed, _fallen(observed, members)), peers, gone)
+    return with_unwatched(find_hung(peers, missed, _failed_nodes(observed, members)), peers, gone)
 
 
-def _gone(observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]) -> Collection[str]:
+def _gone(
+    observed: ReconcileInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
+) -> Collection[str]:
     """Members of a lost node, once the heartbeats of all of them that work are overdue.
 
     Nobody there is only slow, so an overdue heartbeat is enough. They become overdue within a step of each other, and
@@ -153,13 +155,13 @@ def _gone(observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Ma
     working = {
         name
         for name in gone
-        if isinstance(facts[name], Alive) and is_settled(member := members[name]) and isinstance(member, kinds)
+        if isinstance(facts[name], Active) and is_settled(member := members[name]) and isinstance(member, kinds)
     }
     ending = {name for name in gone if members[name].uid in observed.ending}
     return gone if working - ending <= overdue else ()
 
 
-def unreported_ends(observed: PassInput) -> frozenset[str]:
+def unreported_ends(observed: ReconcileInput) -> frozenset[str]:
     """The uids of trainers that are silent, and whose last step every shard that answers has applied.
 
     They have most likely ended. Their kubelets tell of it a moment later, unless the node is lost: after an outage of
@@ -180,7 +182,7 @@ def unreported_ends(observed: PassInput) -> frozenset[str]:
     return frozenset(t.uid for t in ended if all(applied[t.index : t.index + 1] == (last,) for applied in shards))
 
 
-def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
+def _failed_nodes(observed: ReconcileInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
     """Nodes on which a member fell silent so lately that others there may have done so at the same moment."""
     silence_s = observed.job.spec.failure_policy.silence_seconds
     return {
@@ -190,7 +192,7 @@ def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapp
     }
 
 
-def leader_report(observed: PassInput) -> TrainerReport | None:
+def leader_report(observed: ReconcileInput) -> TrainerReport | None:
     """The leader's report of this pass, if it answered."""
     leader = leader_of(observed.before)
     report = report_of(observed, leader) if leader else None
@@ -231,19 +233,19 @@ def is_premature(state: ReconcileState, leader: TrainerReport) -> bool:
     return leader.state in AT_WORK and leader.result is None and told and not serving
 
 
-def origin_of(status: Status) -> Anchor | None:
+def start_anchor(status: Status) -> Anchor | None:
     """The anchor that this generation started from; None: step 0."""
     return status.forks[-1].anchor if status.forks else None
 
 
 def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
     """Whether a save is of this generation of the job `uid`, or of where that started."""
-    origin = origin_of(status)
+    origin = start_anchor(status)
     prefix = generation_prefix(uid, status.counters.generation) + "/"
     return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
 
 
-def first_round(observed: PassInput) -> tuple[PodView, ...]:
+def first_round(observed: ReconcileInput) -> tuple[PodView, ...]:
     """The leader, members that are not known to work, shards whose saves are overdue, and spares.
 
     All members, if the leader did not answer the last time: its deadline is not waited for again. Of a job that
@@ -259,7 +261,7 @@ def first_round(observed: PassInput) -> tuple[PodView, ...]:
     return (*_pods(observed, members if observed.leader_unresponsive else wanted), *_answering(waiting(observed)))
 
 
-def second_round(observed: PassInput) -> tuple[PodView, ...]:
+def second_round(observed: ReconcileInput) -> tuple[PodView, ...]:
     """All others, if the leader cannot tell how far training is, or misses a member that works.
 
     All trainers, if they may have to push again what a shard has lost: each one knows that of itself alone. And members
@@ -281,7 +283,7 @@ def second_round(observed: PassInput) -> tuple[PodView, ...]:
     return tuple(pod for pod in _pods(observed, wanted) if pod.uid not in asked)
 
 
-def suspects(observed: PassInput) -> tuple[PodView, ...]:
+def suspects(observed: ReconcileInput) -> tuple[PodView, ...]:
     """Pods by which to tell whether a node is lost: of all members that work there, if heartbeats of some are overdue.
 
     None if heartbeats from several nodes are overdue, or a member on their node answers.
@@ -296,7 +298,7 @@ def suspects(observed: PassInput) -> tuple[PodView, ...]:
     return _pods(observed, [m for m in settled if m.node in nodes])
 
 
-def missed_by_peers(observed: PassInput) -> frozenset[str]:
+def missed_by_peers(observed: ReconcileInput) -> frozenset[str]:
     """The uids of members that work, as far as known, but that some report calls silent or overdue.
 
     A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
@@ -305,7 +307,7 @@ def missed_by_peers(observed: PassInput) -> frozenset[str]:
     return frozenset(m.uid for m in observed.before.members if is_settled(m) and m.name in missed)
 
 
-def _pods(observed: PassInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
+def _pods(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
     """Those whose process runs and has an address; a member that was just created is known by its name."""
     names = {m.pod for m in members}
     return _answering(pod for pod in observed.pods if pod.name in names)
@@ -315,7 +317,7 @@ def _answering(pods: Iterable[PodView]) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if pod.host and pod.phase == "Running")
 
 
-def _restarted(observed: PassInput, leader: TrainerReport) -> Collection[str]:
+def _restarted(observed: ReconcileInput, leader: TrainerReport) -> Collection[str]:
     """Members that went on in place and have not told yet how long that took, or that only the leader knows of."""
     status = observed.before
     numbers = {m.name: m.incarnation for m in status.members}
@@ -328,7 +330,7 @@ def _restarted(observed: PassInput, leader: TrainerReport) -> Collection[str]:
     return untold | {shard.name for shard, life in lives if life > max(shard.lives, 1)}
 
 
-def _may_replay(observed: PassInput) -> bool:
+def _may_replay(observed: ReconcileInput) -> bool:
     """Whether a shard is lost, or waits for leave to restore, in a job whose trainers push again what it lacks."""
     if not replay_in_force(observed.job.spec, observed.before).enabled:
         return False
@@ -348,5 +350,5 @@ def _saves_late(status: Status, member: Member) -> bool:
     return status.progress.samples - member.saved_samples > LATE * usual_s * speed
 
 
-def _leads(observed: PassInput, member: Member) -> bool:
+def _leads(observed: ReconcileInput, member: Member) -> bool:
     return isinstance(member, Trainer) and member.index == observed.before.leader

@@ -17,7 +17,7 @@ from cpr_operator.reconcile.admission import (
     workload_change,
 )
 from cpr_operator.reconcile.apply_reports import apply_reports
-from cpr_operator.reconcile.conditions import tell_changes, update_conditions
+from cpr_operator.reconcile.conditions import record_events, update_conditions
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.lifecycle import (
@@ -30,23 +30,23 @@ from cpr_operator.reconcile.lifecycle import (
     start,
     stop_at_gate,
 )
-from cpr_operator.reconcile.lives import tell_lives
+from cpr_operator.reconcile.lives import record_restarts
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.origin import Chosen, NotYet, origin_of
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.resize import align_trainers, trainers_aligned, wants_other_trainers
-from cpr_operator.reconcile.spares import keep_spares, look_at_spares, promote
+from cpr_operator.reconcile.restore_source import NoSource, RestoreSource, restore_source
+from cpr_operator.reconcile.spares import maintain_spares, observe_spares, promote
 from cpr_operator.reconcile.suspend import KEY_LOST, needs_new_key, resume, suspend, waits_to_resume, with_new_key
-from cpr_operator.reconcile.types import Outcome, PassInput, ReconcileState
+from cpr_operator.reconcile.types import Outcome, ReconcileInput, ReconcileState
 
 #: What a pass does to a job that has pods, in this order.
 PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
     # First, because every other phase decides on what members told in this pass.
     apply_reports,
-    look_at_spares,
+    observe_spares,
     # Before the recovery, which counts incidents of the restart limit.
-    tell_lives,
+    record_restarts,
     # After the reports: trainers align only once every shard has told its losses.
     align_trainers,
     # Before the recovery: once the model is in the store, no lost trainer is replaced. If the end
@@ -61,15 +61,15 @@ PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
     # After the recovery, which the phase names. A start that is past its deadline ends here.
     settle_phase,
     # After the phase: a job that recovers needs its nodes for members.
-    keep_spares,
+    maintain_spares,
     # After the phase and the plan, because conditions tell of both.
     update_conditions,
     # Last: events compare the conditions with those before the pass.
-    tell_changes,
+    record_events,
 )
 
 
-def reconcile(observed: PassInput) -> Outcome:
+def reconcile(observed: ReconcileInput) -> Outcome:
     """What becomes of the job now."""
     wanted = _decide(observed)
     if observed.queue is None:
@@ -79,7 +79,7 @@ def reconcile(observed: PassInput) -> Outcome:
     return replace(wanted, workload=workload_change(observed, wanted.status, idle=idle))
 
 
-def _decide(observed: PassInput) -> Outcome:
+def _decide(observed: ReconcileInput) -> Outcome:
     before = observed.before
     # A job that is being deleted needs no pods, and an ended one stays ended.
     if observed.job.deleting:
@@ -92,7 +92,7 @@ def _decide(observed: PassInput) -> Outcome:
     return _live(observed)
 
 
-def _live(observed: PassInput) -> Outcome:
+def _live(observed: ReconcileInput) -> Outcome:
     """A job that is not over, of a contract that is spoken."""
     before, spec = observed.before, observed.job.spec
     # First of all, because pods with different keys would not believe each other.
@@ -110,11 +110,11 @@ def _live(observed: PassInput) -> Outcome:
     return _without_pods(observed)
 
 
-def _stop(observed: PassInput, why: str = "") -> Outcome:
+def _stop(observed: ReconcileInput, why: str = "") -> Outcome:
     return outcome(without_quota(suspend(observed, why)))
 
 
-def _go_on(observed: PassInput) -> ReconcileState:
+def _go_on(observed: ReconcileInput) -> ReconcileState:
     state = begin(observed)
     for phase in PHASES:
         state = phase(state)
@@ -123,18 +123,18 @@ def _go_on(observed: PassInput) -> ReconcileState:
     return state
 
 
-def _without_pods(observed: PassInput) -> Outcome:
+def _without_pods(observed: ReconcileInput) -> Outcome:
     """A job that is new or suspended starts or resumes, unless something holds it up, or a queue has it wait."""
     held = _held_up(observed)
     if held is not None:
         return held
-    verdict = must_wait(observed)
-    if verdict is not None:
-        return await_quota(observed, verdict)
+    waits = must_wait(observed)
+    if waits is not None:
+        return await_quota(observed, waits)
     return outcome(with_quota(_begin(observed) if observed.before.start_time is None else resume(observed)))
 
 
-def _held_up(observed: PassInput) -> Outcome | None:
+def _held_up(observed: ReconcileInput) -> Outcome | None:
     """What becomes of a job without pods that may neither start nor resume, even with quota; None if it may."""
     job, before = observed.job, observed.before
     if observed.restriction is not None and (words := observed.restriction.refuses(job.spec)):
@@ -143,23 +143,23 @@ def _held_up(observed: PassInput) -> Outcome | None:
         return outcome(ReconcileState(observed, before)) if waits_to_resume(observed) else None
     if observed.admission_gate is not None:
         return stop_at_gate(observed, observed.admission_gate)
-    match origin_of(job, observed.ancestors):
-        case Chosen():
+    match restore_source(job, observed.source_jobs):
+        case RestoreSource():
             return None
-        case NotYet(refused=True, reason=reason, message=message):
+        case NoSource(refused=True, reason=reason, message=message):
             return refuse_pods(observed, reason, message)
-        case NotYet(message=message):
+        case NoSource(message=message):
             return await_anchor(observed, message)
-        case verdict:
-            assert_never(verdict)
+        case source:
+            assert_never(source)
 
 
-def _begin(observed: PassInput) -> ReconcileState:
+def _begin(observed: ReconcileInput) -> ReconcileState:
     """A new job starts, from the anchor that it names, if it names one."""
-    match origin_of(observed.job, observed.ancestors):
-        case Chosen() as chosen:
+    match restore_source(observed.job, observed.source_jobs):
+        case RestoreSource() as chosen:
             return start(observed, chosen)
-        case NotYet():
+        case NoSource():
             raise AssertionError("a job whose anchor is lacking does not start")
-        case verdict:
-            assert_never(verdict)
+        case source:
+            assert_never(source)

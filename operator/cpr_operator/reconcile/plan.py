@@ -64,7 +64,7 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
         mode=spec.recovery.mode,
         limit=spec.accuracy_budget.portion,
         shards=len(status.shards),
-        belief=belief_of(spec, status),
+        estimate=failure_estimate(spec, status),
         spent=portion(account.ledger.spent, account.ledger),
         reserved=portion(account.set_aside, account.ledger),
         fixed_interval_s=float(interval.seconds) if interval.seconds else None,
@@ -98,7 +98,7 @@ def _restored(status: Status) -> float:
     return max(status.counters.generation - 1, 0) + (fmean(incarnations) if incarnations else 0.0)
 
 
-def plan_news(before: Status, after: Status) -> tuple[Event, ...]:
+def plan_events(before: Status, after: Status) -> tuple[Event, ...]:
     """The event of a plan that does something else than the one before, in the plan's own words."""
     old, new = before.plan, after.plan
     if new is None or (old is not None and not _differs(old, new)):
@@ -124,7 +124,7 @@ def _differs(old: Plan, new: Plan) -> bool:
     return abs(new.interval_seconds - old.interval_seconds) > _SAME * old.interval_seconds
 
 
-def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
+def failure_estimate(spec: CPRJobSpec, status: Status) -> policy.FailureEstimate:
     """What is believed about failures: as it was learnt, or the user's own estimate before anything was.
 
     Beforehand a failure is thought to take the node that most shards share: to expect too few costs more than to expect
@@ -133,7 +133,7 @@ def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
     learnt = status.policy
     alpha, beta_s, lost = learnt.alpha, learnt.beta_seconds, learnt.lost_per_failure
     if alpha is not None and beta_s is not None and lost is not None:
-        return policy.Belief(alpha, beta_s, lost)
+        return policy.FailureEstimate(alpha, beta_s, lost)
     on_nodes = Counter(shard.node for shard in status.shards if shard.node)
     several = len({member.node for member in status.members}) > 1
     together = max(on_nodes.values(), default=1) if several else 1
@@ -147,7 +147,7 @@ def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: f
     quiet_s = _quiet_s(status, report)
     learnt = status.policy
     if quiet_s > 0:
-        learnt = _believing(learnt, policy.after_quiet(belief_of(spec, status), quiet_s), now)
+        learnt = _with_estimate(learnt, policy.after_quiet(failure_estimate(spec, status), quiet_s), now)
     if learnt.samples_per_second is None:
         learnt = learnt.evolve(samples_per_second=report.samples_per_s)
     return status.evolve(policy=learnt)
@@ -170,8 +170,8 @@ def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
     """After the recovery under way: one failure, if it took the state of any shard."""
     if status.recovery is None or not status.recovery.lost_shards:
         return status
-    belief = policy.after_failure(belief_of(spec, status), len(status.recovery.lost_shards))
-    return status.evolve(policy=_believing(status.policy, belief, now))
+    estimate = policy.after_failure(failure_estimate(spec, status), len(status.recovery.lost_shards))
+    return status.evolve(policy=_with_estimate(status.policy, estimate, now))
 
 
 def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
@@ -226,11 +226,11 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
     )
 
 
-def _believing(learnt: Policy, belief: policy.Belief, now: float) -> Policy:
+def _with_estimate(learnt: Policy, estimate: policy.FailureEstimate, now: float) -> Policy:
     return learnt.evolve(
-        alpha=belief.alpha,
-        beta_seconds=belief.beta_s,
-        lost_per_failure=belief.lost_per_failure,
+        alpha=estimate.alpha,
+        beta_seconds=estimate.beta_s,
+        lost_per_failure=estimate.lost_per_failure,
         updated=now,
     )
 

@@ -63,10 +63,10 @@ class Evicted:
     message: str
 
 
-Standing = Admitted | Waits | Evicted
+QueueState = Admitted | Waits | Evicted
 
 
-def standing(queue: Queue) -> Standing:
+def queue_state(queue: Queue) -> QueueState:
     """What the queue says of the job."""
     place, workload = queue.place, queue.workload
     if not queue.enabled:
@@ -82,13 +82,13 @@ def quota_of(queue: Queue | None) -> Quota | None:
     """The quota that a job that starts now runs under; None if it needs none."""
     if queue is None:
         return None
-    match standing(queue):
+    match queue_state(queue):
         case Admitted(quota=quota):
             return quota
         case Waits() | Evicted():
             raise AssertionError("a job without quota does not start")
-        case verdict:
-            assert_never(verdict)
+        case state_in_queue:
+            assert_never(state_in_queue)
 
 
 def holds_quota(workload: Manifest) -> bool:

@@ -36,14 +36,14 @@ from cpr_operator.reconcile.members import (
     with_account,
     with_shards,
 )
-from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, origin_of
+from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, start_anchor
 from cpr_operator.reconcile.plan import after_recovery
 from cpr_operator.reconcile.recovery_input import (
-    damaged_origin,
     damaged_result,
     recovery_input,
+    start_anchor_is_damaged,
 )
-from cpr_operator.reconcile.types import Alive, EventReason, Lost, NeverSeen, ReconcileState, Terminating
+from cpr_operator.reconcile.types import Active, EventReason, Lost, NeverSeen, ReconcileState, Terminating
 from cpr_operator.recovery.decide import (
     Decision,
     FailJob,
@@ -86,8 +86,8 @@ def _decision(state: ReconcileState) -> Decision | None:
     failed = _hopeless(state)
     if failed is not None:
         return failed
-    if damaged_origin(state):
-        older = _anchors_before(status, origin_of(status))
+    if start_anchor_is_damaged(state):
+        older = _anchors_before(status, start_anchor(status))
         return roll_back(account, older, "the anchor that this generation started from is damaged")
     if damaged_result(status):
         return roll_back(account, _anchors_before(status, status.result), "the final anchor is damaged")
@@ -120,9 +120,9 @@ def _carry_out(state: ReconcileState, decision: Decision | None) -> ReconcileSta
 def _hopeless(state: ReconcileState) -> FailJob | None:
     """Whether the failures of this pass end the job: one that would come again, or too many."""
     lost = [(m, fact.failure) for m in state.status.members if isinstance(fact := state.facts.get(m.name), Lost)]
-    is_origin = any(f.kind is Kind.DAMAGED for _, f in lost) and damaged_origin(state)
+    is_start_anchor = any(f.kind is Kind.DAMAGED for _, f in lost) and start_anchor_is_damaged(state)
     for _, failure in lost:
-        if failure.permanent and not (failure.kind is Kind.DAMAGED and is_origin):
+        if failure.permanent and not (failure.kind is Kind.DAMAGED and is_start_anchor):
             return FailJob(failure.kind, failure.message)
     if (undone := _undone_again(state)) is not None:
         return undone
@@ -203,7 +203,7 @@ def _drop_avoidance(state: ReconcileState) -> ReconcileState:
 
     def unbound(member: M) -> M:
         match state.facts[member.name]:
-            case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
+            case Active(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
                 return replacement(state.observed, member).evolve(avoid="")
             case _:
                 return member
@@ -299,7 +299,7 @@ def apply_replacement(state: ReconcileState, decision: Replace) -> ReconcileStat
     status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)
     account = account_of(status).reserve(decision.reserves, decision.dense.reserve if decision.dense else ())
     if decision.dense is not None:
-        account = account.owe_dense(decision.dense.owes_from)
+        account = account.note_pending_dense(decision.dense.owes_from)
         dense = status.dense.evolve(floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
         status = status.evolve(dense=dense)
     state = under_recovery(state.to(with_account(status, account)), kind, decision.reason, decision.lost)

@@ -9,9 +9,18 @@ from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, classify
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.observe import is_current, leader_report, on_lineage, origin_of, report_of, takes_part
+from cpr_operator.reconcile.observe import is_current, leader_report, on_lineage, report_of, start_anchor, takes_part
 from cpr_operator.reconcile.replay import with_replay
-from cpr_operator.reconcile.types import Alive, Done, Fact, Lost, NeverSeen, PassInput, ReconcileState, Terminating
+from cpr_operator.reconcile.types import (
+    Active,
+    Done,
+    Fact,
+    Lost,
+    NeverSeen,
+    ReconcileInput,
+    ReconcileState,
+    Terminating,
+)
 from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 #: Steps whose pushes may still arrive at a shard after all trainers are gone.
@@ -46,7 +55,7 @@ def recovery_input(state: ReconcileState) -> RecoveryInput | None:
         trainer_bound=_trainer_bound(state),
         shard_bound=shard_bound,
         bound_exact=bool(exact),
-        shard_state=any(isinstance(state.facts[s.name], Alive | Terminating) for s in state.status.shards)
+        shard_state=any(isinstance(state.facts[s.name], Active | Terminating) for s in state.status.shards)
         or any(loss.flushed for loss in losses),
         dense_saved=max(saved) if below_floor is None else below_floor,
         dense_charged=state.spec.trainers.dense_sync == "AllReduce",
@@ -60,10 +69,10 @@ def recovery_input(state: ReconcileState) -> RecoveryInput | None:
 def _some_work(state: ReconcileState) -> bool:
     """Whether a shard is left that training can change."""
     there = (s for s in state.status.shards if s.lost_at is None and s.predecessor is None)
-    return any(isinstance(state.facts[s.name], Alive) for s in there)
+    return any(isinstance(state.facts[s.name], Active) for s in there)
 
 
-def flush_of(observed: PassInput, failure: Failure) -> SaveRef | None:
+def flush_of(observed: ReconcileInput, failure: Failure) -> SaveRef | None:
     """The save that a member flushed before it ended: of this generation, or where that started, if nothing is newer.
 
     A process that ended before it heard of a rollback may have flushed what the rollback undid.
@@ -72,7 +81,7 @@ def flush_of(observed: PassInput, failure: Failure) -> SaveRef | None:
     return save if save is not None and on_lineage(observed.before, observed.job.id.uid, save) else None
 
 
-def loss_of(observed: PassInput, shard: Shard, failure: Failure | None) -> Loss:
+def loss_of(observed: ReconcileInput, shard: Shard, failure: Failure | None) -> Loss:
     """What a shard's replacement will find: the flush, or else the last save that is known.
 
     Only the leader's present report rules out that there is a newer save, and only if the shard's end was seen.
@@ -84,7 +93,7 @@ def loss_of(observed: PassInput, shard: Shard, failure: Failure | None) -> Loss:
     return Loss(shard.index, shard.saved_samples, certain=certain)
 
 
-def damaged_origin(state: ReconcileState) -> bool:
+def start_anchor_is_damaged(state: ReconcileState) -> bool:
     """Whether a member found the anchor that this generation started from to be damaged."""
     reports = (report_of(state.observed, member) for member in state.status.members)
     told = any(r and r.problem and r.problem.reason == "AnchorDamaged" and is_current(state.status, r) for r in reports)
@@ -92,7 +101,7 @@ def damaged_origin(state: ReconcileState) -> bool:
         isinstance(fact, Lost) and fact.failure.problem is not None and fact.failure.problem.reason == "AnchorDamaged"
         for fact in state.facts.values()
     )
-    return origin_of(state.status) is not None and (told or ended)
+    return start_anchor(state.status) is not None and (told or ended)
 
 
 def damaged_result(status: Status) -> bool:
@@ -114,7 +123,7 @@ def _losses(state: ReconcileState) -> Iterator[Loss]:
             yield Loss(shard.index, shard.saved_samples)
 
 
-def end_of_predecessor(observed: PassInput, shard: Shard) -> tuple[bool, Failure | None]:
+def end_of_predecessor(observed: ReconcileInput, shard: Shard) -> tuple[bool, Failure | None]:
     """Whether the pod before this one can commit no more, and how it ended, if that was seen."""
     before = shard.predecessor
     pod = observed.pods_by_uid.get(before.uid) if before else None
@@ -136,7 +145,7 @@ def _survives(state: ReconcileState, trainer: Trainer) -> bool:
     What one held that is done is in the final anchor, or another one that lives holds it.
     """
     fact = state.facts[trainer.name]
-    if not isinstance(fact, Alive | Terminating):
+    if not isinstance(fact, Active | Terminating):
         return isinstance(fact, Done)
     if trainer.lost_at is None:
         return True
@@ -180,7 +189,7 @@ def _samples_with(state: ReconcileState, report: ShardReport, slack: int) -> int
 def _never_ran(fact: Fact) -> bool:
     """Whether the member's first process certainly did not start yet."""
     match fact:
-        case Alive(pod=pod):
+        case Active(pod=pod):
             return pod.phase == "Pending"
         case NeverSeen(refusal=words):
             return bool(words)
@@ -207,7 +216,7 @@ def _shard_bound(state: ReconcileState, slack: int) -> int | None:
 
 def _is_silent_newcomer(state: ReconcileState, trainer: Trainer) -> bool:
     """A replaced trainer that runs and did not answer: it may know more than the shards."""
-    alive = isinstance(state.facts[trainer.name], Alive) and trainer.state != "Pending"
+    alive = isinstance(state.facts[trainer.name], Active) and trainer.state != "Pending"
     return alive and report_of(state.observed, trainer) is None
 
 

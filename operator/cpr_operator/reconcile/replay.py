@@ -10,7 +10,7 @@ from cpr_operator.api.sizes import data_shards_of, recoverable, replay_in_force
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current, report_of
-from cpr_operator.reconcile.types import Alive, ReconcileState, Terminating
+from cpr_operator.reconcile.types import Active, ReconcileState, Terminating
 from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 
@@ -20,14 +20,14 @@ def with_replay(state: ReconcileState, given: RecoveryInput) -> RecoveryInput:
     if not replay_in_force(state.spec, status).enabled:
         return given
     reports = {trainer.index: _report(state, trainer) for trainer in status.trainers}
-    living = {t.index for t in status.trainers if isinstance(state.facts[t.name], Alive | Terminating)}
+    living = {t.index for t in status.trainers if isinstance(state.facts[t.name], Active | Terminating)}
     kept = [report for index, report in reports.items() if index in living and report is not None]
     in_parity = _in_parity(state, given)
     return replace(
         given,
         losses=tuple(_loss(loss, status, kept, in_parity) for loss in given.losses),
-        unheard=tuple(t for t in given.survivors if t in living and reports[t] is None),
-        bereft=_bereft(status, given),
+        unreported=tuple(t for t in given.survivors if t in living and reports[t] is None),
+        orphaned=_orphaned(status, given),
     )
 
 
@@ -75,7 +75,7 @@ def _saves_of(report: TrainerReport, index: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(report.shard_saves, report.shard_incarnations, strict=False))[index : index + 1]
 
 
-def _bereft(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ...]:
+def _orphaned(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ...]:
     """Shards that have leave, have not told what they lost, and miss what a lost trainer was to push again."""
     decided = {loss.index for loss in given.losses}
     if not given.lost_trainers:

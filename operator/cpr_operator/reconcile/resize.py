@@ -22,7 +22,7 @@ from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.reconcile.observe import is_current, leader_report
 from cpr_operator.reconcile.plan import after_resharding
 from cpr_operator.reconcile.recover import apply_rollback
-from cpr_operator.reconcile.types import EventReason, PassInput, ReconcileState
+from cpr_operator.reconcile.types import EventReason, ReconcileInput, ReconcileState
 from cpr_operator.recovery.decide import roll_back
 
 
@@ -60,7 +60,7 @@ def align_trainers(state: ReconcileState) -> ReconcileState:
     return state.to(status, Event("Normal", EventReason.MEETING, message, key))
 
 
-def trainers_aligned(observed: PassInput) -> bool:
+def trainers_aligned(observed: ReconcileInput) -> bool:
     """Whether all trainers are at the step of the newest anchor, or will be when they stop."""
     if _is_synchronous(observed.job.spec):
         return True

@@ -32,36 +32,36 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HungEvidence:
     """Why a member counts as hung.
 
     witnesses: the members that report it as silent; none if nobody is left who would hear it.
-    beside: another silent member on the same node; empty if there is none.
+    same_node: another silent member on the same node; empty if there is none.
     """
 
     witnesses: tuple[str, ...]
-    beside: str = ""
+    same_node: str = ""
 
 
-def judge(
-    peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]], fallen: Mapping[str, str]
-) -> Mapping[str, Verdict]:
+def find_hung(
+    peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]], failed_nodes: Mapping[str, str]
+) -> Mapping[str, HungEvidence]:
     """The members that are hung, by name.
 
     `missed` has, for each member that answered, the names of the members whose heartbeat it misses.
-    `fallen` has the nodes on which a member has just become silent, with that member's name. The time
+    `failed_nodes` has the nodes on which a member has just become silent, with that member's name. The time
     is proportional to the number of names in `missed`.
     """
-    accusers = _accusers(peers, missed)
-    found = _by_enough(peers, accusers)
-    for name in tuple(_in_doubt(peers, accusers, found)):
+    reporters = _reporters(peers, missed)
+    found = _by_enough(peers, reporters)
+    for name in tuple(_in_doubt(peers, reporters, found)):
         del found[name]
-    return found | dict(_beside(peers, accusers, found, fallen))
+    return found | dict(_on_same_nodes(peers, reporters, found, failed_nodes))
 
 
-def with_unheard(
-    found: Mapping[str, Verdict], peers: Mapping[str, Peer], gone: Collection[str]
-) -> Mapping[str, Verdict]:
+def with_unwatched(
+    found: Mapping[str, HungEvidence], peers: Mapping[str, Peer], gone: Collection[str]
+) -> Mapping[str, HungEvidence]:
     """The verdicts, with those on shards of a lost node that no trainer is left to hear.
 
     `gone` has the names of all members of that node. Only trainers hear shards. If the last one is found hung there,
@@ -72,66 +72,66 @@ def with_unheard(
     if not trainer or listens - found.keys():
         return found
     shards = (name for name in gone if name in peers and peers[name].role == "shard" and peers[name].settled)
-    return {**{name: Verdict((), beside=trainer) for name in shards}, **found}
+    return {**{name: HungEvidence((), same_node=trainer) for name in shards}, **found}
 
 
-def _accusers(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+def _reporters(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
     """The members that miss each settled member. Shards hear only trainers; trainers hear all members."""
-    accusers: dict[str, list[str]] = defaultdict(list)
+    reporters: dict[str, list[str]] = defaultdict(list)
     for witness, names in missed.items():
         for name in names:
             peer = peers.get(name)
             if peer is not None and peer.settled and name != witness and "trainer" in (peer.role, peers[witness].role):
-                accusers[name].append(witness)
-    return {name: tuple(witnesses) for name, witnesses in accusers.items()}
+                reporters[name].append(witness)
+    return {name: tuple(witnesses) for name, witnesses in reporters.items()}
 
 
-def _by_enough(peers: Mapping[str, Peer], accusers: Mapping[str, tuple[str, ...]]) -> dict[str, Verdict]:
+def _by_enough(peers: Mapping[str, Peer], reporters: Mapping[str, tuple[str, ...]]) -> dict[str, HungEvidence]:
     """The members that enough others miss, not counting hung ones. Of two that miss only each other, the trainer.
 
     A shard has state that no other member has. A trainer has a copy of state that others or a save have.
     """
-    found: dict[str, Verdict] = {}
+    found: dict[str, HungEvidence] = {}
     listeners = Counter(peer.role for peer in peers.values() if peer.listens)
-    for name in sorted(accusers, key=lambda name: (-len(accusers[name]), peers[name].role != "trainer")):
-        peer, witnesses = peers[name], tuple(witness for witness in accusers[name] if witness not in found)
+    for name in sorted(reporters, key=lambda name: (-len(reporters[name]), peers[name].role != "trainer")):
+        peer, witnesses = peers[name], tuple(witness for witness in reporters[name] if witness not in found)
         could = listeners["trainer"] + sum(not peers[witness].listens for witness in witnesses)
         if peer.role == "trainer":
             could += listeners["shard"] - peer.listens
         if witnesses and len(witnesses) >= min(WITNESSES, could):
-            found[name] = Verdict(witnesses)
+            found[name] = HungEvidence(witnesses)
             listeners[peer.role] -= peer.listens
     return found
 
 
 def _in_doubt(
-    peers: Mapping[str, Peer], accusers: Mapping[str, tuple[str, ...]], found: Mapping[str, Verdict]
+    peers: Mapping[str, Peer], reporters: Mapping[str, tuple[str, ...]], found: Mapping[str, HungEvidence]
 ) -> Iterator[str]:
     """Members that only one witness reports, if they are more than half of a role and the witness is itself reported.
 
     The witness may be at fault. If it is, its other peers report that a moment later.
     """
-    sizes, by_word = Counter(peer.role for peer in peers.values()), defaultdict(list)
-    for name, verdict in found.items():
-        if len(verdict.witnesses) == 1:
-            by_word[verdict.witnesses[0], peers[name].role].append(name)
-    for (witness, role), names in by_word.items():
-        if witness in accusers and len(names) > max(1, sizes[role] // 2):
+    sizes, by_witness = Counter(peer.role for peer in peers.values()), defaultdict(list)
+    for name, evidence in found.items():
+        if len(evidence.witnesses) == 1:
+            by_witness[evidence.witnesses[0], peers[name].role].append(name)
+    for (witness, role), names in by_witness.items():
+        if witness in reporters and len(names) > max(1, sizes[role] // 2):
             yield from names
 
 
-def _beside(
+def _on_same_nodes(
     peers: Mapping[str, Peer],
-    accusers: Mapping[str, tuple[str, ...]],
-    found: Mapping[str, Verdict],
-    fallen: Mapping[str, str],
-) -> Iterator[tuple[str, Verdict]]:
+    reporters: Mapping[str, tuple[str, ...]],
+    found: Mapping[str, HungEvidence],
+    failed_nodes: Mapping[str, str],
+) -> Iterator[tuple[str, HungEvidence]]:
     """Members of a silent node. One witness on another node is enough, because the node itself is gone."""
-    nodes = {**fallen, **{peers[name].node: name for name in found}}
-    for name, witnesses in accusers.items():
+    nodes = {**failed_nodes, **{peers[name].node: name for name in found}}
+    for name, witnesses in reporters.items():
         node = peers[name].node
         if name in found or not node or node not in nodes:
             continue
         elsewhere = tuple(w for w in witnesses if w not in found and peers[w].node not in nodes)
         if elsewhere:
-            yield name, Verdict(elsewhere, beside=nodes[node])
+            yield name, HungEvidence(elsewhere, same_node=nodes[node])

@@ -9,7 +9,7 @@ from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.types import PassInput
+from cpr_operator.reconcile.types import ReconcileInput
 
 
 def is_spare(pod: PodView) -> bool:
@@ -30,20 +30,20 @@ def as_members(pods: Sequence[PodView], status: Status) -> tuple[PodView, ...]:
     return tuple(map(known, pods))
 
 
-def waiting(observed: PassInput) -> tuple[PodView, ...]:
+def waiting(observed: ReconcileInput) -> tuple[PodView, ...]:
     """The pods of the spares that the status names."""
     names = {spare.pod for spare in observed.before.spares}
     return tuple(pod for pod in observed.pods if pod.name in names and is_spare(pod))
 
 
-def spare_is_needed(observed: PassInput) -> bool:
+def spare_is_needed(observed: ReconcileInput) -> bool:
     """Whether a shard's pod is lost, so that a spare's answer saves the time in which a new pod would start."""
     pods = {pod.uid: pod for pod in observed.pods}
     lost = (classify(pods.get(shard.uid)) for shard in observed.before.shards if shard.uid)
     return any(isinstance(trouble, Failure) for trouble in lost)
 
 
-def superfluous(observed: PassInput, after: Status) -> Iterator[PodView]:
+def superfluous(observed: ReconcileInput, after: Status) -> Iterator[PodView]:
     """Pods with the labels of a spare that the status does not name: too many, ended, or fenced off.
 
     The latter were promoted, and replaced before their labels said so.

@@ -19,7 +19,7 @@ from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.members import with_shards
 from cpr_operator.reconcile.queue import spares_in
 from cpr_operator.reconcile.spare_pods import waiting
-from cpr_operator.reconcile.types import EventReason, PassInput, ReconcileState, Report
+from cpr_operator.reconcile.types import EventReason, ReconcileInput, ReconcileState, Report
 
 #: A spare that was lost is made anew this long after it was made: one that cannot live costs a pod each time.
 PAUSE_S = 30.0
@@ -36,7 +36,7 @@ class Choice:
     reason: str = ""
 
 
-def look_at_spares(state: ReconcileState) -> ReconcileState:
+def observe_spares(state: ReconcileState) -> ReconcileState:
     """The status with what the pods and reports of spares tell."""
     if not state.status.spares:
         return state
@@ -55,7 +55,7 @@ def promote(state: ReconcileState) -> ReconcileState:
     return state
 
 
-def choose(spares: Sequence[Spare], observed: PassInput, shard: Shard) -> Choice:
+def choose(spares: Sequence[Spare], observed: ReconcileInput, shard: Shard) -> Choice:
     """The first spare that can take the shard's place now."""
     pods = {pod.name: pod for pod in waiting(observed)}
     reasons = []
@@ -69,7 +69,7 @@ def choose(spares: Sequence[Spare], observed: PassInput, shard: Shard) -> Choice
     return Choice(None, reason="; ".join(reasons) or "there is none left")
 
 
-def keep_spares(state: ReconcileState) -> ReconcileState:
+def maintain_spares(state: ReconcileState) -> ReconcileState:
     """Make spares up to the number that the spec asks for, once nothing more urgent is under way."""
     status, wanted = state.status, _allowed(state)
     spares = status.spares[:wanted]
@@ -90,7 +90,7 @@ def _allowed(state: ReconcileState) -> int:
     return min(wanted, spares_in(queue.workload))
 
 
-def _seen(spare: Spare, pod: PodView | None, observed: PassInput) -> Spare:
+def _seen(spare: Spare, pod: PodView | None, observed: ReconcileInput) -> Spare:
     if pod is None:
         never = observed.now >= spare.started_at + UNSEEN_S and spare.pod not in observed.refusals
         return spare.evolve(state="Lost") if spare.uid or never else spare
@@ -110,7 +110,7 @@ def _is_over(spare: Spare, now: float) -> bool:
     return spare.state == "Lost" and (not spare.uid or now >= spare.started_at + PAUSE_S)
 
 
-def _unfit(pod: PodView | None, report: Report | None, shard: Shard, observed: PassInput) -> str:
+def _unfit(pod: PodView | None, report: Report | None, shard: Shard, observed: ReconcileInput) -> str:
     """Why a spare cannot take the shard's place now; empty if it can."""
     if pod is None or _state(pod, None) == "Lost":
         return "is gone"

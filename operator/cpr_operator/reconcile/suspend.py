@@ -23,13 +23,13 @@ from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.lifecycle import starting, succeed
 from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.origin import frozen_origin
 from cpr_operator.reconcile.plan import after_failure, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
 from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.resize import resize, resizing, trainers_aligned
+from cpr_operator.reconcile.restore_source import source_anchor
 from cpr_operator.reconcile.results import result_of, with_termination_message
-from cpr_operator.reconcile.types import EventReason, NoPod, PassInput, PodDelete, ReconcileState
+from cpr_operator.reconcile.types import EventReason, NoPod, PodDelete, ReconcileInput, ReconcileState
 from cpr_operator.recovery.decide import (
     FailJob,
     Loss,
@@ -49,7 +49,7 @@ KEY_LOST = "the job's key was lost, and all members continue with a new one"
 TERMINATED = 128 + signal.SIGTERM
 
 
-def needs_new_key(observed: PassInput) -> bool:
+def needs_new_key(observed: ReconcileInput) -> bool:
     """Whether the key of a job that has started is gone, or a member found another one in its place."""
     status = observed.before
     if status.runtime is None or status.runtime.key_digest == observed.key_digest:
@@ -57,7 +57,7 @@ def needs_new_key(observed: PassInput) -> bool:
     return observed.key_lost or _is_replaced(observed)
 
 
-def with_new_key(observed: PassInput) -> PassInput:
+def with_new_key(observed: ReconcileInput) -> ReconcileInput:
     """The input of a pass in which pods are made with the next key."""
     status = observed.before
     if status.runtime is None:
@@ -66,20 +66,20 @@ def with_new_key(observed: PassInput) -> PassInput:
     return replace(observed, job=replace(observed.job, status=status))
 
 
-def _is_replaced(observed: PassInput) -> bool:
+def _is_replaced(observed: ReconcileInput) -> bool:
     status = observed.before
     own = {member.pod for member in status.members}
     ends = (classify(pod) for pod in observed.pods if pod.name in own)
     return any(isinstance(end, Failure) and end.problem and end.problem.reason == KEY_CHANGED for end in ends)
 
 
-def waits_to_resume(observed: PassInput) -> bool:
+def waits_to_resume(observed: ReconcileInput) -> bool:
     """Whether a suspended job waits until it is resumed again."""
     resume_at = observed.before.resume_at
     return resume_at is not None and observed.now < resume_at
 
 
-def suspend(observed: PassInput, why: str = "") -> ReconcileState:
+def suspend(observed: ReconcileInput, why: str = "") -> ReconcileState:
     """The next step of a suspension. `why`: it begins now, and neither by the spec's `suspend` nor by its numbers."""
     state = begin(observed)
     result = result_of(state.status, state.facts)
@@ -130,14 +130,14 @@ def _stop(state: ReconcileState, why: str) -> ReconcileState:
     return replace(state.to(status, done), deletes=())
 
 
-def resume(observed: PassInput) -> ReconcileState:
+def resume(observed: ReconcileInput) -> ReconcileState:
     """New incarnations of all members, in the next group, with what the spec asks for now."""
     state = ReconcileState(observed, observed.before, {member.name: NoPod() for member in observed.before.members})
     state = resize(state) or _restore(state)
     counters = state.status.counters
     status = state.status.evolve(
         start_time=state.now,
-        runtime=runtime(observed, frozen_origin(observed.before.runtime)),
+        runtime=runtime(observed, source_anchor(observed.before.runtime)),
         counters=counters.evolve(group=counters.group + 1),
         shards=tuple(
             replacement(observed, shard).evolve(
@@ -232,7 +232,7 @@ def _with_trainers_end(state: ReconcileState, trainer: Trainer, pod: PodView | N
     return with_trainer(status, _without_pod(trainer).evolve(state="Pending"))
 
 
-def _with_shards_end(observed: PassInput, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
+def _with_shards_end(observed: ReconcileInput, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
     """Pending once its save is known, Lost if it ended without one."""
     pod = pods.get(shard.pod)
     if shard.predecessor is not None:
@@ -262,6 +262,6 @@ def _failure(pod: PodView | None) -> Failure | None:
     return happened if isinstance(happened, Failure) else None
 
 
-def _runs(observed: PassInput, pod: PodView) -> bool:
+def _runs(observed: ReconcileInput, pod: PodView) -> bool:
     """Whether a process runs that may save something."""
     return pod.phase != "Pending" and not pod.ended and not pod.is_stuck(observed.now)

@@ -92,7 +92,7 @@ class AdmissionGate:
 
 
 @dataclass(frozen=True)
-class PassInput:
+class ReconcileInput:
     """Everything that one pass decides on.
 
     `pods` are the job's own, including those that are gone but whose end was seen. `reports` are by
@@ -104,7 +104,7 @@ class PassInput:
     namespace. `leader_unresponsive` says that the leader did not answer in the pass before. `watched_s` is how
     long this operator has been there without a gap, as far as the job could tell. `key_digest` is
     what a new handshake key would be called, and `key_lost` says that the Secret of the present one
-    is gone. `restriction` is what pod templates may say; None: anything. `ancestors` are the jobs
+    is gone. `restriction` is what pod templates may say; None: anything. `source_jobs` are the jobs
     among which a new one may choose the anchor that it starts from. `queue` is what Kueue says of
     the job, None if it stands in no queue. `restart_rules` says whether the cluster begins containers
     again in their pods; it is asked for a job that may start. `ending` has the uids of trainers whose
@@ -126,7 +126,7 @@ class PassInput:
     key_digest: str = ""
     key_lost: bool = False
     restriction: Restriction | None = None
-    ancestors: tuple[JobView, ...] = ()
+    source_jobs: tuple[JobView, ...] = ()
     queue: Queue | None = None
     ending: frozenset[str] = frozenset()
     restart_rules: bool = False
@@ -157,7 +157,7 @@ class NeverSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class Active:
     """It starts or runs; `trouble` says why it does not run yet."""
 
     pod: PodView
@@ -188,7 +188,7 @@ class Lost:
     failure: Failure
 
 
-Fact = NoPod | NeverSeen | Alive | Terminating | Done | Lost
+Fact = NoPod | NeverSeen | Active | Terminating | Done | Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class ReconcileState:
     the names of the members. `deletes` are the pods to delete; None: those that were replaced.
     """
 
-    observed: PassInput
+    observed: ReconcileInput
     status: Status
     facts: Mapping[str, Fact] = field(default_factory=dict)
     events: tuple[Event, ...] = ()

@@ -46,7 +46,7 @@ class Account:
             dense=ledgers.union(self.dense, dense),
         )
 
-    def owe_dense(self, first: int | None) -> Account:
+    def note_pending_dense(self, first: int | None) -> Account:
         """Note that the dense state may miss samples from `first` on, None: no more than was noted before."""
         known = [since for since in (self.dense_owes_from, first) if since is not None]
         return replace(self, dense_owes_from=min(known, default=None))
@@ -72,7 +72,7 @@ class Account:
         """Charge all open reservations in full."""
         return Account(replace(self.ledger, lost=ledgers.bounded(self._worst())), ((),) * len(self.reserved))
 
-    def charge_owed(self, samples: int) -> Account:
+    def charge_pending(self, samples: int) -> Account:
         """Charge the worst that a model of `samples` samples can miss: no member will report its losses any more."""
         owed = {index: ((first, samples),) for index, first in self.owes_from.items()}
         dense = () if self.dense_owes_from is None else ((self.dense_owes_from, samples),)
@@ -84,7 +84,7 @@ class Account:
         What members have not reported counts as lost up to the anchor, because the anchor contains the recovery that
         lost it, and what a shard reports after a rollback begins at the anchor.
         """
-        charged = self.charge_owed(samples)
+        charged = self.charge_pending(samples)
         return replace(charged, ledger=ledgers.rolled_back(charged.ledger, samples))
 
     def reshard(self, shards: int, limit: int) -> Account:

@@ -72,14 +72,13 @@ class Loss:
 class RecoveryInput:
     """All inputs of the decision.
 
-    `survivors` are living trainers that hold the dense state. `trainer_bound` is how many samples any shard can have
-    applied, from their reports; `shard_bound` the same from the shards, for when no trainer survived; both None while
-    nobody who knows has answered. `bound_exact` says that no push was under way when the shards told that.
-    `shard_state` says whether the state of any shard is left, in a living process or as a flush. Without
-    `dense_charged` trainers train again what the dense state misses. `anchors` can be restored, oldest first. With
-    `degrade` training goes on without lost shards, as far as the budget allows: some work still. `unheard` trainers may
-    push again what is lost, and have not said how much. `bereft` are shards, with the samples of the saves that they go
-    on from, which were to be sent more by a trainer that is lost by now.
+    `survivors` are active trainers that hold the dense state. `trainer_bound` is the number of samples that any shard
+    can have applied, from trainers' reports. `shard_bound` is the same from shards' reports, for when no trainer
+    survived. Both are None until a report is there. `bound_exact`: no push was under way at these reports.
+    `shard_state`: the state of some shard is left, in a process or as a flush. Without `dense_charged` trainers repeat
+    what the dense state misses. `anchors` can be restored, oldest first. With `degrade` training continues without lost
+    shards as far as the budget allows. `unreported` trainers may replay losses and have not reported how much.
+    `orphaned` shards, with the samples of the saves that they continue from, wait for a replay of a lost trainer.
     """
 
     mode: Literal["Partial", "Full"]
@@ -97,8 +96,8 @@ class RecoveryInput:
     dense_charged: bool = True
     anchors: tuple[Anchor, ...] = ()
     degrade: bool = False
-    unheard: tuple[int, ...] = ()
-    bereft: tuple[tuple[int, int], ...] = ()
+    unreported: tuple[int, ...] = ()
+    orphaned: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ class DenseGrant:
 class Replace:
     """Replace only the lost members. With `dense`, no trainer survived.
 
-    `lost` are the shards whose state is gone beyond their saves: together one failure. `bereft` is what is set aside
+    `lost` are the shards whose state is gone beyond their saves: together one failure. `orphaned` is what is set aside
     for shards that have their leave already.
     """
 
@@ -143,12 +142,12 @@ class Replace:
     dense: DenseGrant | None
     lost: tuple[int, ...]
     reason: str
-    bereft: tuple[tuple[int, Ranges], ...] = ()
+    orphaned: tuple[tuple[int, Ranges], ...] = ()
 
     @property
     def reserves(self) -> dict[int, Ranges]:
         """What is set aside, by shard."""
-        return {grant.index: grant.reserve for grant in self.shards} | dict(self.bereft)
+        return {grant.index: grant.reserve for grant in self.shards} | dict(self.orphaned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +190,13 @@ def decide(given: RecoveryInput) -> Decision:
     if not s.survivors and not s.shard_state:
         everybody = tuple(range(len(s.account.reserved)))
         return roll_back(s.account, s.anchors, "no surviving process holds state of this job", everybody)
-    needs_bound = not s.survivors or bool(s.bereft) or any(not loss.flushed for loss in s.losses)
+    needs_bound = not s.survivors or bool(s.orphaned) or any(not loss.flushed for loss in s.losses)
     bound = s.trainer_bound if s.survivors else s.shard_bound
     if needs_bound and bound is None:
         who = "a trainer" if s.survivors else "the shards"
         return WaitForReport(f"waiting for {who} to report the training position")
-    if s.unheard and any(not loss.flushed and loss.saved < (bound or 0) for loss in s.losses):
-        names = ", ".join(f"trainer/{index}" for index in s.unheard)
+    if s.unreported and any(not loss.flushed and loss.saved < (bound or 0) for loss in s.losses):
+        names = ", ".join(f"trainer/{index}" for index in s.unreported)
         return WaitForReport(f"waiting for {names} to report what can be pushed again")
     return _fit(s, bound or 0)
 
@@ -214,14 +213,14 @@ def roll_back(account: Account, anchors: tuple[Anchor, ...], reason: str, lost: 
 def _fit(s: RecoveryInput, bound: int) -> Decision:
     """Replace if the worst loss fits. If newer saves than those known may exist, ask for one that would fit."""
     dense = None if s.survivors else s.dense_saved
-    known, verdict = _try(s, bound, s.losses, dense)
-    if verdict.fits and s.mode == "Full" and known.charge > 0:
+    known, check = _try(s, bound, s.losses, dense)
+    if check.fits and s.mode == "Full" and known.charge > 0:
         reason = "the plan is full recovery, so any lost sample rolls the job back"
         return roll_back(s.account, s.anchors, reason, known.lost)
-    if verdict.fits:
-        return _replace(s, known, bound, verdict.reason)
+    if check.fits:
+        return _replace(s, known, bound, check.reason)
     if s.mode == "Full":
-        return roll_back(s.account, s.anchors, verdict.reason, known.lost)
+        return roll_back(s.account, s.anchors, check.reason, known.lost)
     oldest = max(bound - _affordable_age(s), 0)
     losses = tuple(loss if loss.certain else replace(loss, saved=max(loss.saved, oldest)) for loss in s.losses)
     if dense is not None and not s.dense_certain:
@@ -229,7 +228,7 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
     hoped, fitting = _try(s, bound, losses, dense)
     if fitting.fits and oldest < bound:
         return _replace(s, hoped, bound, f"{fitting.reason}, provided that saves of {oldest} samples exist")
-    return roll_back(s.account, s.anchors, verdict.reason, known.lost)
+    return roll_back(s.account, s.anchors, check.reason, known.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,22 +239,22 @@ class _Grants:
     dense: DenseGrant | None
     charge: int
     lost: tuple[int, ...]
-    bereft: tuple[tuple[int, Ranges], ...] = ()
+    orphaned: tuple[tuple[int, Ranges], ...] = ()
 
 
 def _try(
     s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None
-) -> tuple[_Grants, ledger.Verdict]:
+) -> tuple[_Grants, ledger.BudgetCheck]:
     grants = tuple(_grant(loss, bound) for loss in losses)
     dense = None if dense_saved is None else _dense_grant(s, dense_saved, bound)
-    bereft = tuple((index, _between(saved, bound)) for index, saved in s.bereft)
-    reserves = {grant.index: grant.reserve for grant in grants} | dict(bereft)
+    orphaned = tuple((index, _between(saved, bound)) for index, saved in s.orphaned)
+    reserves = {grant.index: grant.reserve for grant in grants} | dict(orphaned)
     after = s.account.reserve(reserves, dense.reserve if dense else ())
     charge = after.charged - s.account.charged
     lost = tuple(loss.index for loss in losses if not loss.flushed)
     if dense and dense.reserve:
         lost = tuple(range(len(s.account.reserved)))
-    return _Grants(grants, dense, charge, lost, bereft), ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    return _Grants(grants, dense, charge, lost, orphaned), ledger.fits(s.account.ledger, s.account.set_aside, charge)
 
 
 def _dense_grant(s: RecoveryInput, saved: int, bound: int) -> DenseGrant:
@@ -279,7 +278,7 @@ def _replace(s: RecoveryInput, grants: _Grants, bound: int, reason: str) -> Repl
         goes_on = extent(after, len(grants.lost), bound)
         shards = tuple(_extended(grant, goes_on) if grant.index in grants.lost else grant for grant in shards)
         reason = f"{reason}; {goes_on.reason}"
-    return Replace(shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason, grants.bereft)
+    return Replace(shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason, grants.orphaned)
 
 
 def _extended(grant: ShardGrant, goes_on: Extent) -> ShardGrant:

@@ -18,7 +18,7 @@ from cpr_operator.controller.controller import read_report
 from cpr_operator.controller.quota import QuotaRelease
 from cpr_operator.controller.reader import job_of
 from cpr_operator.desired.workload import QUEUE_LABEL
-from cpr_operator.reconcile import PassInput, Timing
+from cpr_operator.reconcile import ReconcileInput, Timing
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.queue import holds_quota, spares_in, uses_quota
 from simulation.control_plane.cluster import SimulatedCluster
@@ -120,13 +120,13 @@ class Simulation:
             self.cluster.tick(TICK_S)
             await self.controller.run_pass("default", "job")
 
-    async def pass_input(self) -> PassInput:
+    async def pass_input(self) -> ReconcileInput:
         """The input of the next pass, with a report of every pod that answers."""
         job = job_of(await self.cluster.get_job("default", "job"))
         pods = tuple(pod.view() for pod in self.cluster.pods.values())
         answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
         reports = {uid: report for uid, report in answers.items() if report is not None}
-        return PassInput(job, pods, reports, now=self.cluster.now)
+        return ReconcileInput(job, pods, reports, now=self.cluster.now)
 
     def status(self) -> Status:
         """The status as it is, or was last; parsed once per version."""
@@ -222,7 +222,7 @@ class Simulation:
                 assert len(serving) <= 1, f"two incarnations of shard {index} serve"
 
 
-async def input_in_mid_training(trainers: int) -> PassInput:
+async def input_in_mid_training(trainers: int) -> ReconcileInput:
     """A job that trains, and a report of each member."""
     driver = Simulation(Scenario("half", (), spec(trainers__replicas=trainers)))
     await driver.passes(10)

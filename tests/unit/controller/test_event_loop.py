@@ -10,7 +10,7 @@ import pytest
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.controller import Controller, controller, reader
-from cpr_operator.reconcile import Outcome, PassInput, reconcile
+from cpr_operator.reconcile import Outcome, ReconcileInput, reconcile
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 
@@ -44,7 +44,7 @@ class Meanwhile:
 async def test_the_event_loop_goes_on_while_a_pass_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile = Meanwhile()
 
-    def slow(world: PassInput) -> Outcome:
+    def slow(world: ReconcileInput) -> Outcome:
         meanwhile.wait()
         return reconcile(world)
 

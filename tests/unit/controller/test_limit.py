@@ -14,7 +14,7 @@ from cpr_operator.api.status import Shard, Status
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.apply_reports import with_total
 from cpr_operator.reconcile.members import account_of, is_overspent, with_account
-from cpr_operator.reconcile.types import PassInput
+from cpr_operator.reconcile.types import ReconcileInput
 from cpr_operator.recovery.account import Account
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import Simulation, input_in_mid_training
@@ -54,7 +54,7 @@ async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> Non
 
 
 @pytest.fixture(scope="module")
-def world() -> PassInput:
+def world() -> ReconcileInput:
     return asyncio.run(input_in_mid_training(1))
 
 
@@ -65,7 +65,7 @@ def world() -> PassInput:
     st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
 )
 def test_whatever_the_limit_becomes_nothing_is_overspent_that_was_not(
-    world: PassInput, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
+    world: ReconcileInput, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
 ) -> None:
     before, after = portions
     book = Ledger(total_samples=total, ranges=tuple(((0, int(part * total)),) if part else () for part in lost))

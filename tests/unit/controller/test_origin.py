@@ -10,7 +10,7 @@ from cpr_contract.codec import unpack
 from cpr_operator.api.status import Ancestor, Status
 from cpr_operator.controller.finalizer import kept_for_others
 from cpr_operator.controller.reader import job_of
-from cpr_operator.reconcile.origin import origin_in
+from cpr_operator.reconcile.restore_source import source_anchor_in
 from simulation.control_plane.workload import spec
 from support.house import House
 
@@ -86,7 +86,7 @@ async def test_each_day_starts_from_the_model_of_the_day_before() -> None:
     assert monday.result is not None
     assert tuesday.ancestor == Ancestor(job="monday", key=monday.result.key)
     assert tuesday.runtime is not None
-    assert origin_in(tuesday.runtime.job_spec) == monday.result.key
+    assert source_anchor_in(tuesday.runtime.job_spec) == monday.result.key
     (second,) = told_of_start(house)
     assert "from first values: spec.restoreFrom.latestOf matches no job that has succeeded" in first
     assert f"from the model of monday: {monday.result.key}" in second
@@ -114,4 +114,4 @@ async def test_what_was_chosen_stays_when_a_newer_job_succeeds_and_is_kept_for_t
     await house.go(10)
     assert house.status.ancestor == Ancestor(job="yesterday", key="y/result")
     assert house.status.runtime is not None
-    assert origin_in(house.status.runtime.job_spec) == "y/result"
+    assert source_anchor_in(house.status.runtime.job_spec) == "y/result"

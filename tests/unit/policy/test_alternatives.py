@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cpr_operator.policy import Costs, Inputs, alternatives, plan, prior
-from cpr_operator.policy.alternatives import halved_and_doubled, turns
+from cpr_operator.policy.alternatives import halved_and_doubled, mode_changes
 
 HOUR = 3600.0
 MINUTE = 60.0
@@ -31,7 +31,7 @@ INPUTS = Inputs(
     mode="Auto",
     limit=0.1,
     shards=8,
-    belief=prior(28 * HOUR),
+    estimate=prior(28 * HOUR),
     total_samples=56 * 3600,
     samples_per_s=1.0,
     costs=Costs(300.0, 0.0, 60.0, 60.0),
@@ -39,7 +39,7 @@ INPUTS = Inputs(
 
 
 def test_a_turn_is_where_the_mode_turns() -> None:
-    found = {each.figure: each for each in turns(INPUTS)}
+    found = {each.parameter: each for each in mode_changes(INPUTS)}
     assert found["limit"].plan.mode == "Full"
     limit = found["limit"].value
     assert plan(replace(INPUTS, limit=limit * 0.99)).mode == "Full"
@@ -47,17 +47,21 @@ def test_a_turn_is_where_the_mode_turns() -> None:
 
 
 def test_a_forced_mode_never_turns() -> None:
-    assert turns(replace(INPUTS, mode="Full")) == ()
-    assert turns(replace(INPUTS, mode="Partial")) == ()
+    assert mode_changes(replace(INPUTS, mode="Full")) == ()
+    assert mode_changes(replace(INPUTS, mode="Partial")) == ()
 
 
-@pytest.mark.parametrize("figure", ["limit", "mtbf_s", "lost_per_failure", "save_stall_s"])
-def test_each_figure_is_halved_and_doubled(figure: str) -> None:
+@pytest.mark.parametrize("parameter", ["limit", "mtbf_s", "lost_per_failure", "save_stall_s"])
+def test_each_figure_is_halved_and_doubled(parameter: str) -> None:
     values = {"limit": 0.1, "mtbf_s": 28 * HOUR, "lost_per_failure": 2.0, "save_stall_s": 300.0}
-    found = [each for each in halved_and_doubled(replace(INPUTS, belief=prior(28 * HOUR, 2))) if each.figure == figure]
-    assert [each.value for each in found] == pytest.approx([values[figure] / 2, values[figure] * 2])
+    found = [
+        each
+        for each in halved_and_doubled(replace(INPUTS, estimate=prior(28 * HOUR, 2)))
+        if each.parameter == parameter
+    ]
+    assert [each.value for each in found] == pytest.approx([values[parameter] / 2, values[parameter] * 2])
 
 
 def test_what_cannot_be_doubled_is_left_out() -> None:
-    lost = [each.value for each in halved_and_doubled(INPUTS) if each.figure == "lost_per_failure"]
+    lost = [each.value for each in halved_and_doubled(INPUTS) if each.parameter == "lost_per_failure"]
     assert lost == [2.0]

@@ -14,7 +14,7 @@ def inputs(**changes: object) -> policy.Inputs:
         "mode": "Partial",
         "limit": 0.1,
         "shards": 10,
-        "belief": policy.prior(3600.0),
+        "estimate": policy.prior(3600.0),
         "total_samples": 360_000,
         "samples_per_s": 1.0,
         "fixed_bits": None,

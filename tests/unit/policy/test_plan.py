@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_operator.policy import Belief, Costs, Inputs, after_failure, plan, prior
+from cpr_operator.policy import Costs, FailureEstimate, Inputs, after_failure, plan, prior
 
 HOUR = 3600.0
 MINUTE = 60.0
 RATE = 1000.0
 #: A failure every 28 h, of 4 shards, and one of them was seen.
-SEEN = Belief(2.0, 56 * HOUR, 4.0)
+SEEN = FailureEstimate(2.0, 56 * HOUR, 4.0)
 PAPER = Inputs(
     mode="Auto",
     limit=0.1,
     shards=8,
-    belief=SEEN,
+    estimate=SEEN,
     total_samples=int(56 * HOUR * RATE),
     samples_per_s=RATE,
     costs=Costs(5.4 * MINUTE, 0.0, 4 * MINUTE, 4 * MINUTE),
@@ -28,7 +28,7 @@ INPUTS = st.builds(
     mode=st.sampled_from(["Auto", "Partial", "Full"]),
     limit=st.floats(0.0, 0.9),
     shards=st.integers(1, 1024),
-    belief=st.builds(Belief, st.floats(1, 100), st.floats(60, 1e7), st.floats(1, 64)),
+    estimate=st.builds(FailureEstimate, st.floats(1, 100), st.floats(60, 1e7), st.floats(1, 64)),
     spent=st.floats(0, 0.5),
     reserved=st.floats(0, 0.1),
     fixed_interval_s=st.none() | st.floats(1, 1e5),
@@ -64,7 +64,7 @@ def test_no_plan_expects_to_overspend(inputs: Inputs) -> None:
 
 @given(INPUTS, st.integers(2, 8))
 def test_the_interval_grows_with_the_shards(inputs: Inputs, factor: int) -> None:
-    inputs = replace(inputs, belief=replace(inputs.belief, lost_per_failure=1.0))
+    inputs = replace(inputs, estimate=replace(inputs.estimate, lost_per_failure=1.0))
     more = replace(inputs, shards=inputs.shards * factor)
     left_s = inputs.odds.left_s
     assert min(plan(more).interval_s, left_s) >= min(plan(inputs).interval_s, left_s) * (1 - 1e-9)
@@ -87,13 +87,13 @@ def test_replay_needs_no_budget_and_says_what_it_costs() -> None:
 
 def test_with_parity_saves_are_rare_and_the_reason_says_for_what_they_are_left() -> None:
     without = replace(PAPER, limit=0.0, replays=True, replay_ratio=0.5)
-    alone = replace(without, belief=replace(SEEN, lost_per_failure=1.0))
+    alone = replace(without, estimate=replace(SEEN, lost_per_failure=1.0))
     covered = plan(replace(alone, data_shards=1))
     assert covered.interval_s == pytest.approx(10**0.5 * plan(alone).interval_s, rel=0.2)
     assert "Parity gives back a lost shard, after all but 5% of failures." in covered.reason
     fast = replace(alone, replay_ratio=0.02)
     assert plan(replace(fast, data_shards=1)).interval_s == plan(fast).interval_s, "to push all of it again is cheap"
-    two = replace(without, belief=replace(SEEN, lost_per_failure=2.0), data_shards=1)
+    two = replace(without, estimate=replace(SEEN, lost_per_failure=2.0), data_shards=1)
     assert two.uncovered == pytest.approx(2 / 7)
     assert plan(two).interval_s < covered.interval_s
 
@@ -116,7 +116,7 @@ def test_less_training_left_wants_fewer_saves() -> None:
     late = replace(PAPER, saved_samples=PAPER.total_samples // 2)
     assert late.odds.left_s == pytest.approx(28 * HOUR)
     assert plan(late).interval_s > plan(PAPER).interval_s
-    assert replace(PAPER, belief=replace(SEEN, lost_per_failure=100.0)).odds.lost == 8, "there are no more shards"
+    assert replace(PAPER, estimate=replace(SEEN, lost_per_failure=100.0)).odds.lost == 8, "there are no more shards"
 
 
 def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_guess() -> None:
@@ -157,8 +157,8 @@ def test_failures_to_come_are_not_counted_while_the_length_is_a_guess() -> None:
             {"costs": Costs.measured(commit_s=1.0, load_s=1.0)},
             ("the cost of a save", "the start time of a new pod"),
         ),
-        ({"belief": prior(28 * HOUR, 4)}, ("the number of shards lost per failure",)),
-        ({"belief": after_failure(prior(28 * HOUR, 4), 4)}, ()),
+        ({"estimate": prior(28 * HOUR, 4)}, ("the number of shards lost per failure",)),
+        ({"estimate": after_failure(prior(28 * HOUR, 4), 4)}, ()),
     ],
 )
 def test_guesses_are_named(change: dict[str, Any], guesses: tuple[str, ...]) -> None:
@@ -174,7 +174,7 @@ def test_guesses_are_named(change: dict[str, Any], guesses: tuple[str, ...]) -> 
         ({"spent": 0.1}, "Full", "The budget is used up."),
         ({"limit": 0.0001}, "Full", "save too little time"),
         ({"limit": 0.005, "mode": "Partial"}, "Partial", "a loss that exceeds the budget rolls the job back"),
-        ({"belief": prior(280 * HOUR, 4)}, "Partial", "the next failure, of 4 shards, would exceed"),
+        ({"estimate": prior(280 * HOUR, 4)}, "Partial", "the next failure, of 4 shards, would exceed"),
         ({"costs": Costs(3.0, 324.0, 240.0, 240.0)}, "Partial", "save less than 0.1% of the time"),
         ({"costs": Costs(0.001, 1e4, 9.0, 9.0), "mode": "Partial"}, "Partial", "each takes 2.78 h"),
         ({"fixed_interval_s": 30.0}, "Partial", "The interval is fixed."),

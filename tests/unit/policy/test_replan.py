@@ -14,7 +14,7 @@ INPUTS = Inputs(
     mode="Auto",
     limit=0.1,
     shards=8,
-    belief=prior(28 * HOUR),
+    estimate=prior(28 * HOUR),
     total_samples=56 * 3600,
     samples_per_s=1.0,
     costs=Costs(300.0, 10.0, 60.0, 60.0),
@@ -47,15 +47,15 @@ def test_a_figure_that_swings_within_the_step_never_moves(swings: list[float]) -
 @given(st.floats(0.05, 1.0), st.floats(1, 1000))
 def test_a_quiet_job_is_planned_anew_when_the_policy_says_so(left: float, mtbf_h: float) -> None:
     """What the simulator skips is what the operator would not act on."""
-    belief, total = prior(mtbf_h * HOUR), INPUTS.total_samples
+    estimate, total = prior(mtbf_h * HOUR), INPUTS.total_samples
 
     def figures(quiet_s: float) -> dict[str, float]:
         saved = int((1 - left) * total + quiet_s)
-        inputs = replace(INPUTS, belief=after_quiet(belief, quiet_s), saved_samples=min(saved, total))
+        inputs = replace(INPUTS, estimate=after_quiet(estimate, quiet_s), saved_samples=min(saved, total))
         return plan(inputs).figures()
 
-    steady = steady_s(belief.beta_s, left * total, total)
+    steady = steady_s(estimate.beta_s, left * total, total)
     assert not moved(figures(0.0), figures(0.99 * steady - 1))
     if steady < left * total:
         assert moved(figures(0.0), figures(1.01 * steady + 1))
-    assert steady <= STEP * max(belief.beta_s, 1)
+    assert steady <= STEP * max(estimate.beta_s, 1)

@@ -10,14 +10,14 @@ from cpr_operator.api.status import Anchor, BestModel, Fork, HeldOut, Status
 from cpr_operator.ledger import union
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.types import PassInput
+from cpr_operator.reconcile.types import ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
 from support.passes import with_report, with_status
 
 RESULT = AnchorRef("12345678-0000/gen-0001/dense/anchor-2000/manifest.json", "ab" * 32, 1, 20, 2000)
 
 
-async def told(result: AnchorRef | None) -> PassInput:
+async def told(result: AnchorRef | None) -> ReconcileInput:
     """A job that set [100, 300) aside for the dense state; its leader, of the group before, reports [200, 250)."""
     world = await input_in_mid_training(1)
     status = world.job.status

@@ -16,7 +16,7 @@ from cpr_operator.reconcile.plan import (
     after_replay,
     after_report,
     after_resharding,
-    belief_of,
+    failure_estimate,
     plan_inputs,
 )
 from simulation.control_plane.workload import spec
@@ -59,16 +59,16 @@ def seen(job: CPRJobSpec, status: Status, *reports: TrainerReport) -> Status:
 
 
 def test_before_anything_is_learnt_the_users_estimate_weighs_one_failure(job: CPRJobSpec) -> None:
-    belief = belief_of(job, Status())
-    assert (belief.alpha, belief.beta_s, belief.lost_per_failure) == (1, 100, 1)
+    estimate = failure_estimate(job, Status())
+    assert (estimate.alpha, estimate.beta_s, estimate.lost_per_failure) == (1, 100, 1)
 
 
 def test_beforehand_a_failure_takes_the_node_that_most_shards_share_if_others_are_left(job: CPRJobSpec) -> None:
     nodes = ("a", "b", "b", "b")
     shards = tuple(Shard(index=i, node=node) for i, node in enumerate(nodes))
-    assert belief_of(job, Status(shards=shards)).lost_per_failure == 3
+    assert failure_estimate(job, Status(shards=shards)).lost_per_failure == 3
     alone = tuple(Shard(index=i, node="a") for i in range(4))
-    assert belief_of(job, Status(shards=alone, trainers=(Trainer(index=0, node="a"),))).lost_per_failure == 1
+    assert failure_estimate(job, Status(shards=alone, trainers=(Trainer(index=0, node="a"),))).lost_per_failure == 1
 
 
 def test_quiet_time_is_the_training_between_two_reports(job: CPRJobSpec) -> None:
@@ -161,7 +161,7 @@ def test_too_little_says_nothing_of_the_speed_of_replay(speed: float | None, sam
 
 def test_what_was_learnt_survives_being_written_and_read(job: CPRJobSpec) -> None:
     status = after_recovery(job, seen(job, recovering((1,)), report(saves=2, save_stall_s=0.5)), NOW)
-    assert belief_of(job, Status.model_validate(status.to_dict())) == belief_of(job, status)
+    assert failure_estimate(job, Status.model_validate(status.to_dict())) == failure_estimate(job, status)
 
 
 def test_samples_trained_without_a_shard_count_once_whoever_leads(job: CPRJobSpec) -> None:

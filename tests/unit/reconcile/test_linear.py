@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.reconcile import PassInput, reconcile
+from cpr_operator.reconcile import ReconcileInput, reconcile
 from support.large_job import MOMENTS
 
 #: For twice the members; a pass over their square would take four times the calls.
 MOST = 2.5
 
 
-def calls(world: PassInput) -> int:
+def calls(world: ReconcileInput) -> int:
     """How many functions a pass calls, Python's own included."""
     count = 0
 
@@ -32,5 +32,5 @@ def calls(world: PassInput) -> int:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_twice_the_members_take_twice_the_calls(moment: str) -> None:
-    make: Callable[[int, int], PassInput] = MOMENTS[moment]
+    make: Callable[[int, int], ReconcileInput] = MOMENTS[moment]
     assert calls(make(128, 64)) < MOST * calls(make(64, 32))

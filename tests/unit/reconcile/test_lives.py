@@ -12,18 +12,18 @@ from cpr_operator.api.status import Recovery, Status
 from cpr_operator.cluster.views import ContainerView
 from cpr_operator.reconcile import second_round
 from cpr_operator.reconcile.pipeline import reconcile
-from cpr_operator.reconcile.types import Outcome, PassInput
+from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
 from support.passes import with_pod, with_report, without_reports
 
 
-async def told(*lives: int, by: str = "shards") -> PassInput:
+async def told(*lives: int, by: str = "shards") -> ReconcileInput:
     """A job whose shards, or its trainers, tell these lives; the leader tells those of the shards, too."""
     world = await input_in_mid_training(1)
     return again(world, world.job.status, *lives, by=by)
 
 
-def again(world: PassInput, status: Status, *lives: int, by: str = "shards") -> PassInput:
+def again(world: ReconcileInput, status: Status, *lives: int, by: str = "shards") -> ReconcileInput:
     """The next pass, five seconds later."""
     reports = dict(world.reports)
     for uid, report in world.reports.items():
@@ -100,7 +100,7 @@ async def test_restarts_in_place_beyond_the_limit_fail_the_job(lives: tuple[int,
     )
 
 
-def timed(world: PassInput, **in_place: tuple[tuple[int, float], ...]) -> PassInput:
+def timed(world: ReconcileInput, **in_place: tuple[tuple[int, float], ...]) -> ReconcileInput:
     """The same, in which members tell how long they were away after each life, as shard_1."""
     members = {m.uid: m.name for m in world.job.status.members}
     told = {name.replace("_", "/"): times for name, times in in_place.items()}
@@ -154,13 +154,13 @@ async def test_members_that_went_on_in_place_are_asked_until_they_have_told_how_
     assert {pod.name for pod in second_round(again(world, later, 1, 2, 1))} == asked
 
 
-def with_restarts(world: PassInput, index: int, restarts: int, **changes: Any) -> PassInput:
+def with_restarts(world: ReconcileInput, index: int, restarts: int, **changes: Any) -> ReconcileInput:
     """The same, in which a shard's container has begun again so often, the last time after it ran out of memory."""
     end = ContainerView("Terminated", "OOMKilled", "", 137)
     return with_pod(world, f"shard/{index}", restarts=restarts, last_end=end, **changes)
 
 
-def with_container_ends(world: PassInput, index: int) -> PassInput:
+def with_container_ends(world: ReconcileInput, index: int) -> ReconcileInput:
     """The same, in which a shard tells that one of its lives ended with its container."""
     return with_report(world, f"shard/{index}", restarts=1)
 
@@ -189,7 +189,7 @@ async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or
 Ends = list[tuple[int, str]]
 
 
-def ends(world: PassInput, restarts: int) -> tuple[Status, Ends]:
+def ends(world: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
     """The status once the kubelet has told so many restarts, and the ends of lives in it."""
     status = reconcile(with_restarts(world, 1, restarts)).status
     return status, [(f.life, str(f.kind)) for f in status.failures]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cpr_operator.desired.rosters import trainer_roster
-from cpr_operator.reconcile import PassInput, reconcile
+from cpr_operator.reconcile import ReconcileInput, reconcile
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.resize import resize, trainers_aligned
 from cpr_operator.reconcile.types import NoPod, ReconcileState
@@ -18,7 +18,7 @@ from support.passes import with_status, without_reports
 WANTED = 3
 
 
-async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> PassInput:
+async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> ReconcileInput:
     """A job of two trainers that is to have three, and the operator does not know; with `meets` they have met."""
     driver = Simulation(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
     cluster = driver.cluster

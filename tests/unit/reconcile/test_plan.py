@@ -9,7 +9,7 @@ from cpr_operator.api.status import Counters, Ledger, Plan, Policy, Shard, Statu
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
 from cpr_operator.reconcile.members import account_of, with_account
-from cpr_operator.reconcile.plan import plan_news, planned
+from cpr_operator.reconcile.plan import plan_events, planned
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec, trained
@@ -77,22 +77,22 @@ def test_a_fixed_interval_does_not_hide_that_nothing_fits_into_the_budget() -> N
 
 def test_a_plan_that_does_something_else_is_news_in_its_own_words() -> None:
     first = planned(SPEC, status(), renew=True)
-    (event,) = plan_news(status(), first)
+    (event,) = plan_events(status(), first)
     assert first.plan is not None
     assert (event.reason, event.message) == ("Planned", first.plan.reason)
-    assert plan_news(first, first) == ()
+    assert plan_events(first, first) == ()
     poorer = planned(SPEC, status(spent=399_999_000), renew=True)
     assert poorer.plan is not None
-    assert [each.message for each in plan_news(first, poorer)] == [poorer.plan.reason]
+    assert [each.message for each in plan_events(first, poorer)] == [poorer.plan.reason]
 
 
 def test_an_interval_that_hardly_changed_is_no_news() -> None:
     plan = Plan(mode="Partial", interval_seconds=100)
     for interval_s, news in ((104, 0), (94, 1)):
         after = Status(plan=plan.model_copy(update={"interval_seconds": interval_s}))
-        assert len(plan_news(Status(plan=plan), after)) == news
-    assert len(plan_news(Status(plan=plan), Status(plan=plan.model_copy(update={"mode": "Full"})))) == 1
-    assert len(plan_news(Status(plan=plan), Status(plan=plan.model_copy(update={"stored_bits": 4})))) == 1
+        assert len(plan_events(Status(plan=plan), after)) == news
+    assert len(plan_events(Status(plan=plan), Status(plan=plan.model_copy(update={"mode": "Full"})))) == 1
+    assert len(plan_events(Status(plan=plan), Status(plan=plan.model_copy(update={"stored_bits": 4})))) == 1
 
 
 @pytest.mark.parametrize(

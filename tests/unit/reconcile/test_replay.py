@@ -19,7 +19,7 @@ from cpr_operator.reconcile.conditions import snapshots
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
-from cpr_operator.reconcile.types import Lost, PassInput
+from cpr_operator.reconcile.types import Lost, ReconcileInput
 from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, ShardGrant
 from cpr_trainer.parity.coding import Ring
 from simulation.control_plane.run import input_in_mid_training
@@ -31,7 +31,7 @@ Told = tuple[Samples, Samples]
 NOTHING: Told = ((0, 0, 0), (0, 0, 0))
 
 
-async def training(*trainers: Told, replay: str = "Auto") -> PassInput:
+async def training(*trainers: Told, replay: str = "Auto") -> ReconcileInput:
     """A job whose trainers tell this, each in its place."""
     world = await input_in_mid_training(len(trainers))
     runtime = world.job.status.runtime
@@ -45,7 +45,7 @@ async def training(*trainers: Told, replay: str = "Auto") -> PassInput:
     return world
 
 
-def losing(world: PassInput, *names: str) -> RecoveryInput:
+def losing(world: ReconcileInput, *names: str) -> RecoveryInput:
     """What is to be decided once these members are dead."""
     state = begin(world)
     dead = Lost(None, Failure(Kind.NODE_LOST, "NodeLost", "its node is gone", ended=True))
@@ -54,7 +54,7 @@ def losing(world: PassInput, *names: str) -> RecoveryInput:
     return given
 
 
-def loss_of_shard_1(world: PassInput, *others: str) -> Loss:
+def loss_of_shard_1(world: ReconcileInput, *others: str) -> Loss:
     (loss,) = losing(world, "shard/1", *others).losses
     return loss
 
@@ -84,14 +84,14 @@ async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps(
 
 async def test_a_trainer_that_does_not_answer_is_waited_for() -> None:
     world = await training(NOTHING, NOTHING)
-    assert losing(without_reports(world, "trainer/1"), "shard/1").unheard == (1,)
-    assert losing(world, "shard/1").unheard == ()
+    assert losing(without_reports(world, "trainer/1"), "shard/1").unreported == (1,)
+    assert losing(world, "shard/1").unreported == ()
 
 
 async def test_shards_that_catch_up_lose_what_a_lost_trainer_kept() -> None:
     world = await training(NOTHING, NOTHING)
     catching_up = with_shard(world, 0, lost_at=world.now, floor_samples=150)
-    assert losing(catching_up, "trainer/1").bereft == ((0, 150),)
+    assert losing(catching_up, "trainer/1").orphaned == ((0, 150),)
 
 
 @pytest.mark.parametrize(("replay", "asked"), [("Auto", {"trainer/1", "trainer/2"}), ("Off", set())])
@@ -116,7 +116,7 @@ async def test_a_save_that_a_shard_committed_while_it_caught_up_counts() -> None
     assert loss_of_shard_1(with_shard(world, 1, incarnation=2)).saved == 100
 
 
-async def in_parity(data_shards: int, protected: Samples) -> PassInput:
+async def in_parity(data_shards: int, protected: Samples) -> ReconcileInput:
     """A job of three shards and one trainer, which has forgotten up to 550 of shard 1."""
     world = await training(((500, 550, 500), (500, 500, 500)))
     world = with_spec(world, "recovery", redundancy=Redundancy(data_shards=data_shards))
@@ -139,7 +139,7 @@ async def test_parity_does_not_count_where_others_of_the_stripe_are_lost_or_do_n
     assert loss_of_shard_1(with_shard(world, 2, lost_at=world.now)).saved == 500, "its neighbour is being replaced"
 
 
-def knowing(world: PassInput, protected: int | None, **of_shard_1: Any) -> PassInput:
+def knowing(world: ReconcileInput, protected: int | None, **of_shard_1: Any) -> ReconcileInput:
     """With the parity that was told last, and other fields of shard 1."""
     progress = world.job.status.progress.evolve(protected_samples=protected)
     return with_status(with_shard(world, 1, **of_shard_1), progress=progress)
@@ -238,7 +238,7 @@ async def test_a_drained_shard_needs_nothing_of_a_lost_trainer(*, flushed: bool)
     bound = given.trainer_bound
     assert bound is not None
     assert bound > 150
-    assert [(shard, first) for shard, first in given.bereft if first < bound] == ([] if flushed else [(0, 150)])
+    assert [(shard, first) for shard, first in given.orphaned if first < bound] == ([] if flushed else [(0, 150)])
 
 
 async def test_without_replay_reports_change_nothing() -> None:
@@ -247,7 +247,7 @@ async def test_without_replay_reports_change_nothing() -> None:
     given = losing(world, "shard/1")
     (loss,) = given.losses
     assert (loss.kept_after, loss.saved) == (None, world.job.status.shards[1].saved_samples)
-    assert given.bereft == ()
+    assert given.orphaned == ()
 
 
 async def test_the_time_that_replay_took_is_learnt_once() -> None:

@@ -12,17 +12,17 @@ from cpr_contract.reports import SPILL_UNAVAILABLE, Problem, ShardReport, Traine
 from cpr_contract.spec import steps_in
 from cpr_operator.api.held_out_spec import EarlyStop
 from cpr_operator.failures import Kind
-from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
+from cpr_operator.reconcile import ReconcileInput, first_round, missed_by_peers, reconcile, second_round
 from cpr_operator.reconcile.observe import begin, observe, unreported_ends
 from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
-from cpr_operator.reconcile.silence import Peer, Verdict, judge, with_unheard
+from cpr_operator.reconcile.silence import HungEvidence, Peer, find_hung, with_unwatched
 from cpr_operator.reconcile.types import Lost, Report
 from simulation.control_plane.run import Simulation, input_in_mid_training
 from simulation.control_plane.workload import BATCH, Scenario, spec
 from support.passes import pod_of, with_pod, with_report, with_shard, with_spec, with_status, without_reports
 
 
-def missing(world: PassInput, target: str, *reporters: str) -> PassInput:
+def missing(world: ReconcileInput, target: str, *reporters: str) -> ReconcileInput:
     """The world where these miss `target`, who does not answer itself."""
     world = without_reports(world, target)
     for name in reporters:
@@ -30,7 +30,7 @@ def missing(world: PassInput, target: str, *reporters: str) -> PassInput:
     return world
 
 
-def is_hung(world: PassInput, name: str) -> bool:
+def is_hung(world: ReconcileInput, name: str) -> bool:
     fact = observe(world)[name]
     return isinstance(fact, Lost) and fact.failure.kind is Kind.HUNG
 
@@ -76,14 +76,14 @@ THREE = ("shard/0", "shard/1", "shard/2")
             {0: "a"},
             {0: "b", 1: "c", 2: "d"},
             {"trainer/0": THREE, **dict.fromkeys(THREE, ("trainer/0",))},
-            {"trainer/0": Verdict(THREE)},
+            {"trainer/0": HungEvidence(THREE)},
             id="the only trainer is cut off from all shards",
         ),
         pytest.param(
             {0: "a", 1: "a"},
             {0: "b", 1: "c", 2: "d"},
             {"trainer/0": THREE, "trainer/1": THREE, **dict.fromkeys(THREE, ("trainer/0", "trainer/1"))},
-            {"trainer/0": Verdict(THREE), "trainer/1": Verdict(THREE)},
+            {"trainer/0": HungEvidence(THREE), "trainer/1": HungEvidence(THREE)},
             id="both trainers are on a node that is cut off from all shards",
         ),
         pytest.param(
@@ -97,21 +97,21 @@ THREE = ("shard/0", "shard/1", "shard/2")
             {0: "a"},
             {0: "b", 1: "c", 2: "d"},
             {"trainer/0": ("shard/0",), "shard/0": ("trainer/0",)},
-            {"shard/0": Verdict(("trainer/0",))},
+            {"shard/0": HungEvidence(("trainer/0",))},
             id="one link is broken: fewer than half of the shards",
         ),
         pytest.param(
             {0: "a"},
             {0: "b"},
             {"trainer/0": ("shard/0",), "shard/0": ("trainer/0",)},
-            {"trainer/0": Verdict(("shard/0",))},
+            {"trainer/0": HungEvidence(("shard/0",))},
             id="one trainer and one shard: the shard's state is the larger loss",
         ),
         pytest.param(
             {0: "a"},
             {0: "b", 1: "b", 2: "b"},
             {"trainer/0": THREE},
-            {name: Verdict(("trainer/0",)) for name in THREE},
+            {name: HungEvidence(("trainer/0",)) for name in THREE},
             id="all shards were on one node, and nobody misses the trainer",
         ),
         pytest.param(
@@ -121,7 +121,7 @@ THREE = ("shard/0", "shard/1", "shard/2")
                 **{f"trainer/{i}": ("shard/0", "shard/1") for i in range(3)},
                 **{f"shard/{i}": ("trainer/0", "trainer/1", "trainer/2") for i in range(2)},
             },
-            {f"shard/{i}": Verdict(("trainer/0", "trainer/1", "trainer/2")) for i in range(2)},
+            {f"shard/{i}": HungEvidence(("trainer/0", "trainer/1", "trainer/2")) for i in range(2)},
             id="a cut between two nodes: the side with fewer members",
         ),
         pytest.param(
@@ -129,8 +129,8 @@ THREE = ("shard/0", "shard/1", "shard/2")
             {0: "c", 1: "d", 2: "b"},
             {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",), "shard/1": ("trainer/1",)},
             {
-                "trainer/1": Verdict(("trainer/0", "shard/0", "shard/1")),
-                "shard/2": Verdict(("trainer/0",)),
+                "trainer/1": HungEvidence(("trainer/0", "shard/0", "shard/1")),
+                "shard/2": HungEvidence(("trainer/0",)),
             },
             id="a trainer and a shard on one lost node: the trainer would be no witness",
         ),
@@ -139,8 +139,8 @@ THREE = ("shard/0", "shard/1", "shard/2")
             {0: "c", 1: "d", 2: "b"},
             {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",)},
             {
-                "trainer/1": Verdict(("trainer/0", "shard/0")),
-                "shard/2": Verdict(("trainer/0",), beside="trainer/1"),
+                "trainer/1": HungEvidence(("trainer/0", "shard/0")),
+                "shard/2": HungEvidence(("trainer/0",), same_node="trainer/1"),
             },
             id="on a lost node the word of one is enough, though two could tell",
         ),
@@ -148,14 +148,14 @@ THREE = ("shard/0", "shard/1", "shard/2")
             {0: "b", 1: "b", 2: "c"},
             {0: "c", 1: "d", 2: "b"},
             {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",)},
-            {"trainer/1": Verdict(("trainer/0", "shard/0"))},
+            {"trainer/1": HungEvidence(("trainer/0", "shard/0"))},
             id="but not the word of one on that very node",
         ),
         pytest.param(
             {0: "a", 1: "e", 2: "c"},
             {0: "c", 1: "d", 2: "b"},
             {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",)},
-            {"trainer/1": Verdict(("trainer/0", "shard/0"))},
+            {"trainer/1": HungEvidence(("trainer/0", "shard/0"))},
             id="on another node two have to tell",
         ),
     ],
@@ -164,24 +164,24 @@ def test_who_is_at_fault(
     trainers: Mapping[int, str],
     shards: Mapping[int, str],
     missed: Mapping[str, tuple[str, ...]],
-    hung: Mapping[str, Verdict],
+    hung: Mapping[str, HungEvidence],
 ) -> None:
-    assert judge(peers(trainers, shards), missed, fallen={}) == hung
+    assert find_hung(peers(trainers, shards), missed, failed_nodes={}) == hung
 
 
 def test_a_node_on_which_somebody_fell_silent_a_moment_ago_is_lost_to_the_others_on_it() -> None:
     everybody = peers({0: "a", 1: "c"}, {0: "c", 1: "d", 2: "b"})
     missed = {"trainer/0": ("shard/2",)}
-    assert judge(everybody, missed, fallen={}) == {}
-    beside = {"shard/2": Verdict(("trainer/0",), beside="trainer/1")}
-    assert judge(everybody, missed, fallen={"b": "trainer/1"}) == beside
+    assert find_hung(everybody, missed, failed_nodes={}) == {}
+    beside = {"shard/2": HungEvidence(("trainer/0",), same_node="trainer/1")}
+    assert find_hung(everybody, missed, failed_nodes={"b": "trainer/1"}) == beside
 
 
 def test_nobody_waits_for_the_word_of_a_newcomer() -> None:
     everybody = peers({0: "a", 1: "c"}, {0: "b", 1: "d"})
     everybody["trainer/1"] = replace(everybody["trainer/1"], settled=False, listens=False)
     missed = {"trainer/0": ("shard/0",)}
-    assert judge(everybody, missed, fallen={}) == {"shard/0": Verdict(("trainer/0",))}
+    assert find_hung(everybody, missed, failed_nodes={}) == {"shard/0": HungEvidence(("trainer/0",))}
 
 
 @pytest.mark.parametrize("trainers", [1, 2])
@@ -214,7 +214,7 @@ async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> No
     assert (status.shards[2].avoid, status.trainers[1].avoid) == ("island", "island")
 
 
-async def wakes(world: PassInput) -> tuple[str, float, bool]:
+async def wakes(world: ReconcileInput) -> tuple[str, float, bool]:
     """The phase, when the next pass is due, and whether training stands still; saves are ten minutes apart."""
     plan = world.job.status.plan
     assert plan is not None
@@ -271,7 +271,7 @@ async def test_a_member_that_works_is_called_silent_by_the_word_of_anybody() -> 
     assert missed_by_peers(missing(restores, "shard/1", "trainer/0")) == frozenset()
 
 
-async def at_the_last_step(trainers: int) -> PassInput:
+async def at_the_last_step(trainers: int) -> ReconcileInput:
     """A world whose shards have applied all steps of all trainers."""
     world = await input_in_mid_training(trainers)
     last = steps_in(world.job.status.ledger.total_samples, world.job.spec.data.batch_size)
@@ -327,17 +327,17 @@ def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer
         "shard/1": Peer("shard", "lost", settled=True, listens=False),
         "shard/2": Peer("shard", "lost", settled=False, listens=False),
     }
-    found = {"trainer/0": Verdict(("shard/0",))}
-    unheard = {} if listens else {"shard/1": Verdict((), beside="trainer/0")}
-    assert with_unheard(found, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == found | unheard
-    assert with_unheard({}, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == {}
+    found = {"trainer/0": HungEvidence(("shard/0",))}
+    unheard = {} if listens else {"shard/1": HungEvidence((), same_node="trainer/0")}
+    assert with_unwatched(found, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == found | unheard
+    assert with_unwatched({}, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == {}
 
 
 STARTED = 700
 FASTEST_STEP = 12
 
 
-async def world_after(dense_sync: str) -> PassInput:
+async def world_after(dense_sync: str) -> ReconcileInput:
     """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
     driver = Simulation(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
     await driver.passes(10)

@@ -15,13 +15,13 @@ from cpr_operator.api.status import Shard, Spare, Status
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.spares import PAUSE_S, choose
-from cpr_operator.reconcile.types import Outcome, PassInput
+from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
 from support.passes import then, with_pod, with_spec, with_status, without_reports
 
 
-async def world(spares: int = 1, **changes: Any) -> PassInput:
+async def world(spares: int = 1, **changes: Any) -> ReconcileInput:
     """A job that trains, and its spares are warm."""
     driver = Simulation(Scenario("spares", (), spec(shards__spares=spares, **changes)))
     await driver.passes(16)
@@ -38,19 +38,19 @@ def spares_of(status: Status) -> list[str]:
 ENDED = {"phase": "Failed", "container": ContainerView("Terminated", "Error", "", 137)}
 
 
-def killed(seen: PassInput, *names: str) -> PassInput:
+def killed(seen: ReconcileInput, *names: str) -> ReconcileInput:
     """The same, with the pods of these members killed."""
     for name in names:
         seen = with_pod(without_reports(seen, name), name, **ENDED)
     return seen
 
 
-def spare_of(seen: PassInput) -> PodView:
+def spare_of(seen: ReconcileInput) -> PodView:
     (spare,) = [pod for pod in seen.pods if pod.role == env.ROLE_SPARE]
     return spare
 
 
-def with_spare(seen: PassInput, pod: dict[str, Any] | None, report: dict[str, Any] | None) -> PassInput:
+def with_spare(seen: ReconcileInput, pod: dict[str, Any] | None, report: dict[str, Any] | None) -> ReconcileInput:
     """The same, with other fields of the spare's pod and of its report, or without them."""
     spare = spare_of(seen)
     pods = [] if pod is None else [replace(spare, **pod)]

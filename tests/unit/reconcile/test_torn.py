@@ -12,7 +12,7 @@ from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin, recorded_in
 from cpr_operator.reconcile.recover import apply_rollback
-from cpr_operator.reconcile.types import PassInput, Report
+from cpr_operator.reconcile.types import ReconcileInput, Report
 from cpr_operator.recovery.decide import RollBack
 from simulation.control_plane.run import input_in_mid_training
 from support.passes import with_status
@@ -20,7 +20,7 @@ from support.passes import with_status
 STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
 
 
-async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> PassInput:
+async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> ReconcileInput:
     """A job that has just gone back to step 0: shards restore, and the leader reports with new counters."""
     world = await input_in_mid_training(2)
     rolled = apply_rollback(begin(world), RollBack(None, (), "test")).status

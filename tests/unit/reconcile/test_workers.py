@@ -13,7 +13,7 @@ from cpr_operator.api.workers import workers_again
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.types import PassInput
+from cpr_operator.reconcile.types import ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
 from support.documents import edited
 from support.passes import with_report, with_status
@@ -22,18 +22,18 @@ MEASURING = WorkersInForce(reason="the first leader measures")
 TWO = WorkersInForce(count=2, reason="measured")
 
 
-def with_workers(world: PassInput, workers: WorkersInForce | None) -> PassInput:
+def with_workers(world: ReconcileInput, workers: WorkersInForce | None) -> ReconcileInput:
     runtime = world.job.status.runtime
     assert runtime is not None
     return with_status(world, runtime=runtime.evolve(workers=workers))
 
 
-def telling(world: PassInput, workers: int | None, state: TrainerState = TrainerState.TRAINING) -> PassInput:
+def telling(world: ReconcileInput, workers: int | None, state: TrainerState = TrainerState.TRAINING) -> ReconcileInput:
     """The leader reports this."""
     return with_report(world, "trainer/0", workers=workers, workers_reason="told", state=state)
 
 
-def after(world: PassInput) -> WorkersInForce | None:
+def after(world: ReconcileInput) -> WorkersInForce | None:
     found = apply_reports(begin(world)).status.runtime
     assert found is not None
     return found.workers

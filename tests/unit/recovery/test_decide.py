@@ -206,16 +206,16 @@ def test_what_trainers_keep_does_not_make_a_loss_larger() -> None:
 
 
 def test_who_may_push_again_is_asked_before_anything_is_decided() -> None:
-    decision = decide(situation(unheard=(1,)))
+    decision = decide(situation(unreported=(1,)))
     assert isinstance(decision, WaitForReport)
     assert "trainer/1" in decision.reason
-    flushed = decide(situation(losses=(Loss(0, 900, flushed=True),), unheard=(1,)))
+    flushed = decide(situation(losses=(Loss(0, 900, flushed=True),), unreported=(1,)))
     assert isinstance(flushed, Replace)
-    assert isinstance(decide(situation(losses=(Loss(0, 1000),), unheard=(1,))), Replace), "there is nothing to lose"
+    assert isinstance(decide(situation(losses=(Loss(0, 1000),), unreported=(1,))), Replace), "there is nothing to lose"
 
 
 def test_a_trainer_that_dies_while_a_shard_catches_up_takes_what_it_kept_along() -> None:
-    lost = {"losses": (), "lost_trainers": (1,), "survivors": (0,), "bereft": ((0, 900),)}
+    lost = {"losses": (), "lost_trainers": (1,), "survivors": (0,), "orphaned": ((0, 900),)}
     decision = decide(situation(**lost))
     assert isinstance(decision, Replace)
     assert decision.reserves == {0: ((900, 1000),)}

@@ -1,4 +1,4 @@
-"""Which anchor a new job starts from, if its spec names other jobs (`restoreFrom`). Chosen once, then frozen."""
+"""Which anchor a new job starts from, if its spec names other jobs (`restoreFrom`). RestoreSource once, then frozen."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LATEST = "spec.restoreFrom.latestOf"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RestoreSource:
     """What a job starts from: another job's anchor, or what its own spec says. `told` is the end of a sentence."""
 
     ancestor: Ancestor | None = None
-    told: str = ""
+    event_suffix: str = ""
 
     @property
     def key(self) -> str | None:
@@ -31,7 +31,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class NotYet:
+class NoSource:
     """There is no anchor to start from. With `refused`, there will be none before a spec is changed."""
 
     reason: str
@@ -43,7 +43,7 @@ class NotYet:
         return self.reason == REFUSED
 
 
-def origin_of(job: Job, others: tuple[JobView, ...]) -> Chosen | NotYet:
+def restore_source(job: Job, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
     """The anchor that a job starts from, which has not started yet.
 
     `others` are the jobs that `restoreFrom` may choose: that of the name in `job`, or for `latestOf` all jobs of the
@@ -51,20 +51,20 @@ def origin_of(job: Job, others: tuple[JobView, ...]) -> Chosen | NotYet:
     """
     restore = job.spec.restore_from
     if restore is None or restore.anchor is not None:
-        return Chosen()
+        return RestoreSource()
     if restore.latest_of is not None:
         return _latest(job, restore.latest_of, others)
     field = f"spec.restoreFrom.job: {restore.job}"
     other = next(iter(others), None)
     if other is None or other.deleting:
         what = "does not exist" if other is None else "is being deleted"
-        return NotYet(AWAITED, f"{field} {what}; create it, or create this job again with spec.restoreFrom.anchor")
+        return NoSource(AWAITED, f"{field} {what}; create it, or create this job again with spec.restoreFrom.anchor")
     if other.uid == job.id.uid:
-        return NotYet(REFUSED, f"{field} is this job; name another one")
+        return NoSource(REFUSED, f"{field} is this job; name another one")
     return _newest(field, job, other)
 
 
-def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> Chosen | NotYet:
+def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
     """The result of the job that succeeded last. Those created before this job are waited for, so none is left out."""
     matching = [other for other in others if other.uid != job.id.uid and not other.deleting]
     matching = [other for other in matching if selects(wanted, other.labels)]
@@ -74,15 +74,15 @@ def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> Chosen |
         first = min(earlier, key=_created)
         phase = first.status.get("phase", "Pending")
         remedy = "this job starts when that one is over; delete it to go on without it"
-        return NotYet(AWAITED, f"{_LATEST}: {first.name} is older than this job, and is {phase}; {remedy}")
+        return NoSource(AWAITED, f"{_LATEST}: {first.name} is older than this job, and is {phase}; {remedy}")
     if succeeded := [other for other in matching if other.status.get("phase") == "Succeeded"]:
         newest = max(succeeded, key=_completed)
         return _newest(f"{_LATEST}: {newest.name}", job, newest)
     none = f"{_LATEST} matches no job that has succeeded"
     if wanted.none == "Initialise":
-        return Chosen(told=f", from first values: {none}")
+        return RestoreSource(event_suffix=f", from first values: {none}")
     remedy = f"correct the labels, or create this job again with {_LATEST}.none: Initialise"
-    return NotYet(AWAITED, f"{none}; this job starts when one has; {remedy}")
+    return NoSource(AWAITED, f"{none}; this job starts when one has; {remedy}")
 
 
 def selects(wanted: LatestOf, labels: Mapping[str, str]) -> bool:
@@ -112,26 +112,26 @@ def _completed(job: JobView) -> tuple[float, str]:
     return epoch(job.status.get("completionTime")) or 0.0, job.name
 
 
-def _newest(field: str, job: Job, other: JobView) -> Chosen | NotYet:
+def _newest(field: str, job: Job, other: JobView) -> RestoreSource | NoSource:
     """The result of a job, or its newest anchor."""
     if not _same_store(job, other):
         remedy = "give both jobs the same spec.snapshots.store, or name another job"
-        return NotYet(REFUSED, f"{field} saves into another store, bucket or prefix; {remedy}")
+        return NoSource(REFUSED, f"{field} saves into another store, bucket or prefix; {remedy}")
     status = other.status
     newest = status.get("result") or (status.get("anchors") or [{}])[-1]
     if key := newest.get("key"):
-        return Chosen(Ancestor(job=other.name, key=str(key)), f", from the model of {other.name}: {key}")
+        return RestoreSource(Ancestor(job=other.name, key=str(key)), f", from the model of {other.name}: {key}")
     if status.get("phase") == "Failed":
-        return NotYet(REFUSED, f"{field} has failed and has no anchor; name another job")
-    return NotYet(AWAITED, f"{field} has no anchor yet; this job starts from its first one")
+        return NoSource(REFUSED, f"{field} has failed and has no anchor; name another job")
+    return NoSource(AWAITED, f"{field} has no anchor yet; this job starts from its first one")
 
 
-def frozen_origin(runtime: Runtime | None) -> str | None:
+def source_anchor(runtime: Runtime | None) -> str | None:
     """The anchor that a job has started from, by what its pods were told; None if there is none."""
-    return None if runtime is None else origin_in(runtime.job_spec)
+    return None if runtime is None else source_anchor_in(runtime.job_spec)
 
 
-def origin_in(job_spec: str) -> str | None:
+def source_anchor_in(job_spec: str) -> str | None:
     """The anchor in a job's description, of any version; None if it has none, or cannot be read."""
     try:
         key = json.loads(unpack(job_spec))["snapshots"]["restore_from"]

@@ -14,7 +14,15 @@ from cpr_operator.api.status import Ancestor, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile.origin import AWAITED, REFUSED, Chosen, NotYet, origin_in, origin_of, selects
+from cpr_operator.reconcile.restore_source import (
+    AWAITED,
+    REFUSED,
+    NoSource,
+    RestoreSource,
+    restore_source,
+    selects,
+    source_anchor_in,
+)
 from cpr_operator.reconcile.types import Job
 from simulation.control_plane.workload import spec
 
@@ -46,14 +54,14 @@ RESULT, FIRST, SECOND = ({"key": f"y/{name}"} for name in ("result", "first", "s
     ],
 )
 def test_the_result_is_taken_and_else_the_newest_anchor(status: dict[str, Any], key: str) -> None:
-    found = origin_of(job(**BYNAME), (yesterday(status=status),))
-    assert isinstance(found, Chosen)
+    found = restore_source(job(**BYNAME), (yesterday(status=status),))
+    assert isinstance(found, RestoreSource)
     assert (found.ancestor, found.key) == (Ancestor(job="yesterday", key=key), key)
 
 
 @pytest.mark.parametrize("wanted", [{}, {"restoreFrom": {"anchor": "key"}}])
 def test_a_job_that_names_no_other_job_needs_none(wanted: dict[str, Any]) -> None:
-    assert origin_of(job(**wanted), ()) == Chosen()
+    assert restore_source(job(**wanted), ()) == RestoreSource()
 
 
 @pytest.mark.parametrize(
@@ -70,20 +78,20 @@ def test_a_job_that_names_no_other_job_needs_none(wanted: dict[str, Any]) -> Non
     ],
 )
 def test_else_the_job_is_told_why_it_waits(other: JobView | None, reason: str, told: str) -> None:
-    found = origin_of(job(**BYNAME), () if other is None else (other,))
-    assert isinstance(found, NotYet)
+    found = restore_source(job(**BYNAME), () if other is None else (other,))
+    assert isinstance(found, NoSource)
     assert (found.reason, told in found.message) == (reason, True)
 
 
 @pytest.mark.parametrize("found", ["y/result", None])
 def test_what_was_chosen_is_in_the_description_of_the_job(found: str | None) -> None:
     told = to_json(to_job_spec(parse_spec(spec(restoreFrom={"job": "yesterday"})), "t", "today", found=found))
-    assert (origin_in(told), origin_in(pack(told))) == (found, found)
+    assert (source_anchor_in(told), source_anchor_in(pack(told))) == (found, found)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"snapshots": null}', "zlib:"])
 def test_a_description_that_cannot_be_read_names_none(text: str) -> None:
-    assert origin_in(text) is None
+    assert source_anchor_in(text) is None
 
 
 # The job that succeeded last of those with a label.
@@ -121,16 +129,16 @@ OWN = replace(yesterday(uid="t", labels=LABELS), name="today", created=10)
 )
 @pytest.mark.parametrize("none", ["Wait", "Initialise"])
 def test_the_job_is_taken_that_succeeded_last(others: list[JobView], key: str, none: str) -> None:
-    found = origin_of(latest(none), (*others, OWN))
-    assert isinstance(found, Chosen)
+    found = restore_source(latest(none), (*others, OWN))
+    assert isinstance(found, RestoreSource)
     assert found.key == key
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Suspended"])
 @pytest.mark.parametrize("none", ["Wait", "Initialise"])
 def test_an_older_job_that_is_not_over_is_waited_for(phase: str, none: str) -> None:
-    found = origin_of(latest(none), (member("a", hour=1), member("b", created=9, phase=phase), OWN))
-    assert found == NotYet(
+    found = restore_source(latest(none), (member("a", hour=1), member("b", created=9, phase=phase), OWN))
+    assert found == NoSource(
         AWAITED,
         f"spec.restoreFrom.latestOf: b is older than this job, and is {phase}; this job starts when that one is over; "
         "delete it to go on without it",
@@ -139,25 +147,25 @@ def test_an_older_job_that_is_not_over_is_waited_for(phase: str, none: str) -> N
 
 def test_of_two_jobs_of_one_second_only_one_waits_for_the_other() -> None:
     twin = replace(member("u", created=10), status={})
-    assert isinstance(origin_of(latest("Initialise"), (twin, OWN)), Chosen)
+    assert isinstance(restore_source(latest("Initialise"), (twin, OWN)), RestoreSource)
     first = replace(twin, uid="s")
-    assert isinstance(origin_of(latest("Initialise"), (first, OWN)), NotYet)
+    assert isinstance(restore_source(latest("Initialise"), (first, OWN)), NoSource)
 
 
 def test_the_first_job_of_a_series_waits_or_starts_from_first_values() -> None:
     others = (OWN, member("b", phase="Failed"))
-    waits = origin_of(latest(), others)
-    assert isinstance(waits, NotYet)
+    waits = restore_source(latest(), others)
+    assert isinstance(waits, NoSource)
     assert (waits.reason, "spec.restoreFrom.latestOf.none: Initialise" in waits.message) == (AWAITED, True)
-    starts = origin_of(latest("Initialise"), others)
-    assert isinstance(starts, Chosen)
-    assert (starts.key, "from first values" in starts.told) == (None, True)
+    starts = restore_source(latest("Initialise"), others)
+    assert isinstance(starts, RestoreSource)
+    assert (starts.key, "from first values" in starts.event_suffix) == (None, True)
 
 
 def test_a_series_that_moved_to_another_store_is_refused() -> None:
     moved = member("a", store=STORE | {"prefix": "p"})
-    found = origin_of(latest("Initialise"), (moved, OWN))
-    assert isinstance(found, NotYet)
+    found = restore_source(latest("Initialise"), (moved, OWN))
+    assert isinstance(found, NoSource)
     assert (found.refused, "another store, bucket or prefix" in found.message) == (True, True)
 
 
