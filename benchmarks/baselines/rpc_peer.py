@@ -25,7 +25,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.process import threads
 from cpr_trainer.runtime import read_job
 from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 from cpr_trainer.trainer.prefetch import Feed
 from cprjob_bench.roles.single import Tables
 
@@ -72,7 +72,7 @@ class Servers:
 def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
     """Train all steps as trainer `rank`."""
     replica, servers = DenseReplica(job.model, job.data.seed, precision=job.precision), Servers(placement)
-    crew = Crew(job.workers)
+    crew = ComputeWorkers(job.workers)
     batches = open_batches(job, rank, job.trainers)
     with closing(open_trace(rank)) as trace, Feed(batches, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:

@@ -32,7 +32,7 @@ from cpr_trainer.embedding.access import AnyAccess, find_access
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 from cprjob_bench.commands.train import BATCH_SIZE, document
 from cprjob_bench.options import TrainPreset
 
@@ -79,7 +79,7 @@ def work_of(model: ModelSpec) -> list[Work]:
     return works
 
 
-def train(replica: DenseReplica, works: Sequence[Work], crew: Crew, end_s: float) -> int:
+def train(replica: DenseReplica, works: Sequence[Work], crew: ComputeWorkers, end_s: float) -> int:
     """Take steps until an instant of the monotonic clock; return how many."""
     steps = 0
     while time.monotonic() < end_s:
@@ -95,7 +95,7 @@ def race(replicas: Sequence[DenseReplica], works: Sequence[Work], end_s: float) 
     taken = [0] * len(replicas)
 
     def run(worker: int) -> None:
-        taken[worker] = train(replicas[worker], works, Crew(), end_s)
+        taken[worker] = train(replicas[worker], works, ComputeWorkers(), end_s)
 
     threads = [threading.Thread(target=run, args=(worker,)) for worker in range(len(replicas))]
     for thread in threads:
@@ -134,7 +134,7 @@ def main() -> None:
     options = parser.parse_args()
     model, cores = model_of(options.preset), os.cpu_count() or 1
     works, replicas = work_of(model), sharing(model, options.precision, cores)
-    alone, crew = Crew(), Crew(cores)
+    alone, crew = ComputeWorkers(), ComputeWorkers(cores)
     ways = ["one", "side by side", "hogwild", *(["compiled"] if options.compile else [])]
     optimised = compiled(model, options.precision) if options.compile else replicas[0]
 

@@ -25,7 +25,7 @@ from cpr_trainer.embedding.access import Rows, as_rows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.evaluate import score_held_out
 from cpr_trainer.lone import LoneTrainer
-from cpr_trainer.trainer.early_stop import Verdict
+from cpr_trainer.trainer.early_stop import EarlyStopState
 from support import bag_data, feature_data, table_data
 from support.local_job import small_job, small_steps
 from support.row_dims import with_dims
@@ -173,10 +173,10 @@ JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
 }
 
 
-def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], Verdict]:
+def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopState]:
     """Return what one process scores at each evaluation up to the one that ends the job, and the verdict there."""
     dataset = open_dataset(job.data, job.model, files_of(job))
-    trainer, found, verdict = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), Verdict()
+    trainer, found, verdict = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), EarlyStopState()
     evaluation = job.evaluation
     assert evaluation is not None
     every, stop = evaluation.every, evaluation.early_stop

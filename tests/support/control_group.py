@@ -10,7 +10,7 @@ from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.allreduce.group_follower import Follower
 from cpr_trainer.trainer.allreduce.group_leader import Leader
-from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from support.patience import poll_interrupts
 
@@ -41,28 +41,28 @@ class Member:
 
     def __post_init__(self) -> None:
         me = Identity("job", "trainer", self.rank, self.incarnation, 1)
-        self.lobby = Lobby(me, self.key, self.host, 0, silence_s=5)
-        self.hearing = Hearing()
-        self.lobby.start()
+        self.listener = PeerListener(me, self.key, self.host, 0, silence_s=5)
+        self.liveness = PeerLiveness()
+        self.listener.start()
 
     @property
     def peer(self) -> Peer:
-        return Peer(self.rank, self.incarnation, self.host, self.lobby.port - CONTROL_PORT)
+        return Peer(self.rank, self.incarnation, self.host, self.listener.port - CONTROL_PORT)
 
-    def join(self, roster: TrainerRoster) -> Group:
+    def make_group(self, roster: TrainerRoster) -> Group:
         own = replace(roster, index=self.rank, incarnation=self.incarnation)
         self.group: Group  # Kept: the others' calls end where one lets go of its group.
         if self.rank == roster.leader:
-            self.group = Leader(self.lobby, self.hearing, own)
+            self.group = Leader(self.listener, self.liveness, own)
         else:
-            self.group = Follower(self.lobby, self.hearing, own, iter(lambda: 0.02, None))
+            self.group = Follower(self.listener, self.liveness, own, iter(lambda: 0.02, None))
         return self.group
 
-    def meet(self, group: Group) -> bool:
+    def join(self, group: Group) -> bool:
         def provide() -> None:
             self.replica.unpack(b"first", 0)
 
-        return group.meet(self.replica, provide, poll_interrupts)
+        return group.join(self.replica, provide, poll_interrupts)
 
 
 def roster_of(members: list[Member], group: int, leader: int = 0) -> TrainerRoster:

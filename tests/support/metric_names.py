@@ -13,7 +13,7 @@ from cpr_contract.reports import BestEvaluation, GroupScores, HeldOutScores, Tra
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_operator.metrics import Metrics as OperatorMetrics
 from cpr_trainer.shard.metrics import Metrics as ShardMetrics
-from cpr_trainer.trainer.status import Board, ReportCollector
+from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
 
 #: What Prometheus adds to what a pod says: its own labels of a target, and those of the chart's monitors.
 OF_TARGETS = frozenset({"namespace", "pod"})
@@ -78,5 +78,5 @@ def _trainer_registry() -> CollectorRegistry:
     known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, (GROUP,))
     known["best"] = BestEvaluation(AnchorRef("key", "digest", 1, 1, 1), 1.0, 1)
     registry = CollectorRegistry()
-    registry.register(ReportCollector(Board(replace(report, metrics=(("own", 1.0),), **known))))
+    registry.register(ReportCollector(StatusPublisher(replace(report, metrics=(("own", 1.0),), **known))))
     return registry

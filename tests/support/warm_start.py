@@ -72,19 +72,19 @@ def run_held(arguments: list[str]) -> int:
     train, take_step, last = Stepper.train, Stepper._step, Path(os.environ[HELD_AT])
     goals: list[Callable[[], int]] = []
 
-    def train_to(self: Stepper, feed: Any, group: Any, leading: Any, goal: Callable[[], int]) -> None:
+    def train_to(self: Stepper, feed: Any, group: Any, coordinator: Any, goal: Callable[[], int]) -> None:
         goals[:] = [goal]
-        train(self, feed, group, leading, goal)
+        train(self, feed, group, coordinator, goal)
 
-    def step_in_time(self: Stepper, vectors: Any, prefetch: Any, group: Any, leading: Any) -> None:
+    def step_in_time(self: Stepper, vectors: Any, prefetch: Any, group: Any, coordinator: Any) -> None:
         while self.state.done < goals[0]() and vectors.slice.step > int(last.read_text("ascii")):
-            self._watch.attend_or_stop()
-            if leading is not None and self.state.desk is not None:  # the others come further meanwhile
-                leading.save(self.state)
-                self._board.set(step=self.state.reached, samples=self.state.samples)
+            self._control.poll_interrupts()
+            if coordinator is not None and self.state.averaging is not None:  # the others come further meanwhile
+                coordinator.save(self.state)
+                self._status.update(step=self.state.reached, samples=self.state.samples)
             time.sleep(POLL_INTERVAL_S)
         if self.state.done < goals[0]():  # where trainers are to meet the step is not taken
-            take_step(self, vectors, prefetch, group, leading)
+            take_step(self, vectors, prefetch, group, coordinator)
 
     with mock.patch.object(Stepper, "train", train_to), mock.patch.object(Stepper, "_step", step_in_time):
         return run(arguments)

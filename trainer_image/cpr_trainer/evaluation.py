@@ -108,7 +108,7 @@ class ProgressiveValidation:
         self._own[-1] = self._own_samples
         return self._merged, self._own
 
-    def go_on(self, merged: Tensor, own: Tensor) -> None:
+    def resume(self, merged: Tensor, own: Tensor) -> None:
         """Go to what `counters` returned."""
         self._merged.copy_(merged)
         self._forget()

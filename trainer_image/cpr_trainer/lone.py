@@ -23,7 +23,7 @@ from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
 
 #: Told now and then how many samples are trained.
@@ -54,7 +54,7 @@ class LoneTrainer:
         self.arena.seed(self.placement, 0, Seeding.of(job.model, seed))
         self._dataset = dataset
         # Where a job would measure: one, so that each run has the same bits.
-        self._crew = Crew(1 if job.workers == MEASURED else job.workers)
+        self._crew = ComputeWorkers(1 if job.workers == MEASURED else job.workers)
 
     def train(self, injection: Injection | None, tell: Tell) -> None:
         """Train and score all steps. Raises DataError, DivergedError."""

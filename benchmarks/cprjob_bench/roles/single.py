@@ -26,7 +26,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.rates import rate_at
 from cpr_trainer.runtime import Trace, optional_path, read_job
 from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 from cpr_trainer.trainer.prefetch import Feed
 
 # The tables of a process without CPRJob, and their optimizers in torch: the equations of `tables.optimizers`.
@@ -109,7 +109,7 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)
     tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, job.device, job.precision)
-    loader, crew = Loader(dataset, order, rank=0, trainers=1, first_step=1), Crew(job.workers)
+    loader, crew = Loader(dataset, order, rank=0, trainers=1, first_step=1), ComputeWorkers(job.workers)
     with Feed(loader, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:
             trace.lap("data")

@@ -55,11 +55,15 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
         if over.is_set():
             raise InterruptedError
 
-    led = threads.submit(lambda: leader.join(roster_of([leader, friend], 1)).meet(leader.replica, lambda: None, go_on))
-    channel = friend.lobby.dial(leader.peer)
+    led = threads.submit(
+        lambda: leader.make_group(roster_of([leader, friend], 1)).join(leader.replica, lambda: None, go_on)
+    )
+    channel = friend.listener.connect_to(leader.peer)
     channel.send(Frame(Kind.HELLO, 1, payload=to_json(Hello(1, 1, 1, 1, NO_STATE)).encode()))
     try:
-        while (heard := friend.lobby.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM:
+        while (
+            (heard := friend.listener.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM
+        ):
             poll_interrupts()
         probes: dict[int, Future[bool]] = {}
         end_s = time.monotonic() + 4
@@ -75,4 +79,4 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
         over.set()
         assert led.exception(60)
         for member in (leader, friend):
-            member.lobby.close()
+            member.listener.close()

@@ -13,7 +13,7 @@ from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import StatusServer, status_server
 from cpr_trainer.trainer.allreduce import transport
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind, header_of
-from cpr_trainer.trainer.allreduce.listener import Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener
 
 HOST = "127.0.0.1"
 
@@ -40,9 +40,9 @@ def test_status_server_cuts_off_a_client_that_sends_byte_by_byte(monkeypatch: py
 
 def test_lobby_cuts_off_a_stranger_that_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_HANDSHAKE_S", 0.5)
-    lobby = Lobby(Identity("job", "trainer", 0, 1, 0), b"key", HOST, 0, silence_s=5)
-    lobby.start()
+    listener = PeerListener(Identity("job", "trainer", 0, 1, 0), b"key", HOST, 0, silence_s=5)
+    listener.start()
     try:
-        assert_cut_off(lobby.port, header_of(Frame(Kind.PROVE, 1, payload=bytes(4000))))
+        assert_cut_off(listener.port, header_of(Frame(Kind.PROVE, 1, payload=bytes(4000))))
     finally:
-        lobby.close()
+        listener.close()

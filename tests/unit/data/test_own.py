@@ -22,7 +22,7 @@ from cpr_trainer.data.open import Find, open_dataset
 from cpr_trainer.data.user import BLOCK_ROWS, UserFormat
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError
-from cpr_trainer.trainer.frozen_inputs import Pinning
+from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from support.bag_data import COLUMNS, TABLES, as_table, bag_clicks, write_bags
 from support.memory_store import MemoryStore
 from support.table_data import FILES, everything, model_of, read
@@ -202,7 +202,7 @@ def test_a_dataset_of_another_length_than_the_job_began_with_is_refused(installe
     store = MemoryStore()
 
     def opened() -> Any:
-        pinning = Pinning("uid", None, lambda: True, lambda: None)
+        pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
 
         def pinned(find: Find) -> Any:
             found: list[Index] = list(pinning.indices(store, FILES, find))

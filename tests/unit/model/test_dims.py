@@ -19,7 +19,7 @@ from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 
 DIMS = (4, 3, 6)
 SPEC = ModelSpec(
@@ -86,7 +86,9 @@ def test_gradients_of_a_step_are_those_of_autograd_and_0_for_a_table_that_is_not
     sizes = [len(access.unique.of_band(access.unique.numbers, band)) for band in range(3)]
     vectors = tuple(torch.randn(size, dim) for size, dim in zip(sizes, DIMS, strict=True))
     labels = np.array([1, 0, 1], np.float32)
-    found = compute(replica, Batch(np.zeros((3, 13), np.float32), ids, labels), access, lambda: vectors, 3, Crew())
+    found = compute(
+        replica, Batch(np.zeros((3, 13), np.float32), ids, labels), access, lambda: vectors, 3, ComputeWorkers()
+    )
     leaves = tuple(each.clone().requires_grad_() for each in vectors)
     logits = replica.model(torch.zeros(3, 13), access.embeddings(leaves))
     loss = nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(labels))

@@ -24,7 +24,7 @@ from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network, loss_share, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 from support.plain_batches import access_of
 
 SPEC = ModelSpec(
@@ -175,7 +175,7 @@ def slice_of(samples: int) -> tuple[Batch, Access, Tensor]:
 def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec]) -> None:
     batch, access, vectors = slice_of(16)
     replica = DenseReplica(own(Weighted), 1)
-    found = compute(replica, batch, access, lambda: vectors, 32, Crew())
+    found = compute(replica, batch, access, lambda: vectors, 32, ComputeWorkers())
     embeddings = access.embeddings(vectors).requires_grad_()
     weights = 1 + 2 * LABELS
     expected = nn.functional.binary_cross_entropy_with_logits(replica.model(DENSE, embeddings), LABELS, weights)
@@ -190,11 +190,11 @@ def test_slices_too_small_for_statistics_leave_them_as_they_are(
 ) -> None:
     replica = DenseReplica(own(Normed), 1)
     (few, access, vectors), whole = slice_of(samples), slice_of(16)
-    found = compute(replica, few, access, lambda: vectors, 16, Crew())
+    found = compute(replica, few, access, lambda: vectors, 16, ComputeWorkers())
     assert single_tensor(found.row_gradients).shape == (3 * samples, 4)
     assert bool(replica.gradients.any()) == bool(samples)
     assert replica.model.get_buffer("norm.num_batches_tracked") == 0
-    compute(replica, whole[0], whole[1], lambda: whole[2], 16, Crew())
+    compute(replica, whole[0], whole[1], lambda: whole[2], 16, ComputeWorkers())
     assert replica.model.get_buffer("norm.num_batches_tracked") == 1, "the next slice is one of training again"
 
 
@@ -284,7 +284,7 @@ def late_network() -> tuple[Late, Callable[[], object]]:
     validation = ProgressiveValidation.of(0, SPEC, network)
 
     def score() -> object:
-        computed = compute(replica, batch, access, lambda: vectors, 16, Crew())
+        computed = compute(replica, batch, access, lambda: vectors, 16, ComputeWorkers())
         validation.add(computed.logits, computed.labels, 0)
         validation.merge(validation.take_delta())
         return dict(validation.metrics())

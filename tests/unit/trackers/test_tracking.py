@@ -13,7 +13,7 @@ from cpr_contract.roster import AnchorRef, Counters
 from cpr_trainer.runtime.environment import BadSpecError
 from cpr_trainer.trainer import tracking as module
 from cpr_trainer.trainer.trackers import KINDS, read_trackers
-from cpr_trainer.trainer.tracking import Tracking, figures_of, tracking
+from cpr_trainer.trainer.tracking import Tracking, metrics_of, tracking
 
 REPORT = TrainerReport(
     1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 10, 1000, 1000, 5000, (), (), (), None, loss=0.5,
@@ -38,7 +38,7 @@ class FakeTracker:
 
 
 def test_figures_that_are_not_known_or_no_numbers_are_left_out() -> None:
-    assert figures_of(REPORT) == {
+    assert metrics_of(REPORT) == {
         "loss": 0.5, "calibration": 1.01, "saves": 3.0, "save_stall_seconds": 0.0, "paused_seconds": 0.0,
         "degraded_samples": 0.0,
     }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from cpr_contract.roster import Counters
 from cpr_trainer.store import StoreUnsuitableError
-from cpr_trainer.trainer.setup import begins
+from cpr_trainer.trainer.setup import is_new_job
 from support.memory_store import MemoryStore
 from support.shard_job import trainer_roster
 
@@ -40,9 +40,9 @@ def test_job_begins_until_its_network_is_saved(
     roster = replace(
         trainer_roster(()), index=index, leader=0, incarnation=incarnation, counters=Counters(1, 1, generation)
     )
-    assert begins(store, roster, "uid") is expected
+    assert is_new_job(store, roster, "uid") is expected
 
 
 def test_first_leader_needs_no_listing_to_know_that_its_job_begins() -> None:
     roster = replace(trainer_roster(()), index=0, leader=0, incarnation=1, counters=Counters(1, 1, 1))
-    assert begins(NoListings(), roster, "uid")
+    assert is_new_job(NoListings(), roster, "uid")

@@ -18,8 +18,8 @@ from cpr_contract.reports import (
     TrainerState,
 )
 from cpr_contract.roster import Counters
-from cpr_trainer.trainer.progress import Minute, line
-from cpr_trainer.trainer.status import Board, ReportCollector
+from cpr_trainer.trainer.progress import ProgressTimer, progress_line
+from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
 
 EVALUATION = HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25)
 
@@ -30,116 +30,116 @@ def _report() -> TrainerReport:
 
 
 def test_a_pause_is_reported_and_counted() -> None:
-    board = Board(_report())
-    with board.paused():
-        assert board.report().state is TrainerState.PAUSED
-    assert board.report().state is TrainerState.TRAINING
-    assert board.take_waited_s() > 0
-    assert board.take_waited_s() == 0
+    status = StatusPublisher(_report())
+    with status.paused():
+        assert status.report().state is TrainerState.PAUSED
+    assert status.report().state is TrainerState.TRAINING
+    assert status.take_waited_s() > 0
+    assert status.take_waited_s() == 0
 
 
 def test_an_interrupted_pause_leaves_the_state_before() -> None:
-    board = Board(_report())
-    with pytest.raises(InterruptedError), board.paused():
+    status = StatusPublisher(_report())
+    with pytest.raises(InterruptedError), status.paused():
         raise InterruptedError
-    assert board.state is TrainerState.TRAINING
+    assert status.state is TrainerState.TRAINING
 
 
 def test_a_short_wait_for_peers_is_no_pause() -> None:
-    board = Board(_report())
-    board.patience_s = 60.0
+    status = StatusPublisher(_report())
+    status.pause_after_s = 60.0
     seen = []
-    with board.waiting(lambda: seen.append(board.state)) as poll_interrupts:
+    with status.waiting(lambda: seen.append(status.state)) as poll_interrupts:
         poll_interrupts()
     assert seen == [TrainerState.TRAINING]
-    assert board.take_waited_s() == 0
+    assert status.take_waited_s() == 0
 
 
 def test_a_wait_beyond_patience_is_a_pause_from_its_beginning_and_nothing_after_it() -> None:
-    board = Board(_report())
-    board.patience_s = 0.05
+    status = StatusPublisher(_report())
+    status.pause_after_s = 0.05
     seen = set()
-    with board.waiting(lambda: seen.add(board.state)) as poll_interrupts:
+    with status.waiting(lambda: seen.add(status.state)) as poll_interrupts:
         while TrainerState.PAUSED not in seen:
             poll_interrupts()
-    assert board.state is TrainerState.TRAINING
-    assert board.take_waited_s() > 0.05
+    assert status.state is TrainerState.TRAINING
+    assert status.take_waited_s() > 0.05
 
 
 def test_a_standstill_within_a_wait_is_a_pause_though_nobody_attended() -> None:
-    board = Board(_report())
-    board.patience_s = 0.0
-    with board.waiting(lambda: None):
+    status = StatusPublisher(_report())
+    status.pause_after_s = 0.0
+    with status.waiting(lambda: None):
         pass
-    assert board.take_waited_s() > 0
+    assert status.take_waited_s() > 0
 
 
 def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
     slow, outage = Problem("Slow", "slow", "wait"), Problem("StoreUnreachable", "gone", "wait")
-    board = Board(_report(), standing=slow)
-    assert board.report().problem == slow
-    board.set(problem=outage)
-    assert board.report().problem == outage
-    board.set(problem=None)
-    assert board.report().problem == slow
-    board.look = lambda report: replace(report, problem=report.problem or outage)
-    assert board.report().problem == outage, "what is looked up goes before it, too"
-    board.look = lambda report: report
-    board.stand(outage)
-    assert board.report().problem == slow, "the first one stays"
-    later = Board(_report())
-    later.stand(outage)
+    status = StatusPublisher(_report(), lasting_problem=slow)
+    assert status.report().problem == slow
+    status.update(problem=outage)
+    assert status.report().problem == outage
+    status.update(problem=None)
+    assert status.report().problem == slow
+    status.fill_in = lambda report: replace(report, problem=report.problem or outage)
+    assert status.report().problem == outage, "what is looked up goes before it, too"
+    status.fill_in = lambda report: report
+    status.add_lasting_problem(outage)
+    assert status.report().problem == slow, "the first one stays"
+    later = StatusPublisher(_report())
+    later.add_lasting_problem(outage)
     assert later.report().problem == outage
-    assert board.report().state is TrainerState.TRAINING
+    assert status.report().state is TrainerState.TRAINING
 
 
 def test_groups_that_only_a_report_tells_are_waited_for_until_they_are_recorded() -> None:
     """Who else asks for a report proves nothing, nor does what is recorded of another generation."""
-    board = Board(_report())
-    generation = board.report().counters.generation
-    board.set(evaluation=replace(EVALUATION, step=20, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
+    status = StatusPublisher(_report())
+    generation = status.report().counters.generation
+    status.update(evaluation=replace(EVALUATION, step=20, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
     heard = [Recorded(generation, "", 10), Recorded(generation + 1, "", 20), Recorded(generation, "", 20)]
     left = iter((*map(to_json, heard[:2]), "no JSON", to_json(heard[2])))
 
     def ask() -> None:
         for recorded in left:
-            board.report()
-            board.hear(recorded)
+            status.report()
+            status.on_recorded(recorded)
             sleep(0.1)
 
     asker = threading.Thread(target=ask)
     asker.start()
-    board.wait_for_groups(within_s=60)
-    assert board.recorded == heard[2]
-    board.note(b'{"counters":{"roster":7}}')
-    assert board.recorded == heard[2], "a roster without a note changes nothing"
+    status.wait_until_recorded(within_s=60)
+    assert status.recorded == heard[2]
+    status.on_roster_note(b'{"counters":{"roster":7}}')
+    assert status.recorded == heard[2], "a roster without a note changes nothing"
     noted = replace(heard[2], anchor="noted")
-    board.note(to_json(RosterNote(noted)).encode())
-    assert board.recorded == noted
+    status.on_roster_note(to_json(RosterNote(noted)).encode())
+    assert status.recorded == noted
     asker.join()
 
 
 def test_groups_are_waited_for_so_long_and_no_longer(caplog: pytest.LogCaptureFixture) -> None:
-    board = Board(_report())
-    board.set(evaluation=replace(EVALUATION, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
-    board.wait_for_groups(within_s=0.01)
+    status = StatusPublisher(_report())
+    status.update(evaluation=replace(EVALUATION, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
+    status.wait_until_recorded(within_s=0.01)
     assert "did not record the scores by group" in caplog.text
 
 
 @pytest.mark.parametrize("evaluation", [None, EVALUATION])
 def test_what_the_last_word_tells_is_not_waited_for(evaluation: HeldOutScores | None) -> None:
-    board = Board(_report())
-    board.set(evaluation=evaluation)
-    board.wait_for_groups(within_s=float("inf"))
+    status = StatusPublisher(_report())
+    status.update(evaluation=evaluation)
+    status.wait_until_recorded(within_s=float("inf"))
 
 
 def test_metrics_are_the_report() -> None:
-    board = Board(_report())
-    board.look = lambda report: replace(report, saves=3)
-    board.set(samples=1200, auc=0.75, metrics=(("buy.auc", 0.5),))
-    board.set(evaluation=EVALUATION)
+    status = StatusPublisher(_report())
+    status.fill_in = lambda report: replace(report, saves=3)
+    status.update(samples=1200, auc=0.75, metrics=(("buy.auc", 0.5),))
+    status.update(evaluation=EVALUATION)
     registry = CollectorRegistry()
-    registry.register(ReportCollector(board))
+    registry.register(ReportCollector(status))
     page = generate_latest(registry).decode()
 
     assert "cprjob_trainer_samples 1200.0" in page
@@ -162,23 +162,23 @@ def report(**figures: Any) -> TrainerReport:
 
 
 def test_all_figures_are_in_the_line() -> None:
-    assert line(report(samples_per_s=6928.0, loss=0.45678, auc=0.75)) == (
+    assert progress_line(report(samples_per_s=6928.0, loss=0.45678, auc=0.75)) == (
         "step 1,200, 307,200 of 1,000,000 samples, 6,928 samples/s, loss 0.4568, AUC 0.7500, ETA 0:01:40"
     )
 
 
 def test_the_last_evaluation_is_in_the_line() -> None:
     found = HeldOutScores(1000, 256_000, 500, 0.8125, 0.5, 0.9, 1.1)
-    assert line(report(auc=0.75, evaluation=found)).endswith("AUC 0.7500, held-out AUC 0.8125 at step 1,000")
+    assert progress_line(report(auc=0.75, evaluation=found)).endswith("AUC 0.7500, held-out AUC 0.8125 at step 1,000")
 
 
 def test_figures_that_are_not_known_are_left_out() -> None:
-    assert line(report()) == "step 1,200, 307,200 of 1,000,000 samples"
-    assert line(report(loss=0.5)) == "step 1,200, 307,200 of 1,000,000 samples, loss 0.5000"
+    assert progress_line(report()) == "step 1,200, 307,200 of 1,000,000 samples"
+    assert progress_line(report(loss=0.5)) == "step 1,200, 307,200 of 1,000,000 samples, loss 0.5000"
 
 
 def test_a_line_is_due_once_a_minute() -> None:
-    minute = Minute(100.0)
+    minute = ProgressTimer(100.0)
     due = [now for now in range(100, 400) if minute.due(float(now))]
     assert due == [160, 220, 280, 340]
     assert minute.due(1000.0), "after a long step"

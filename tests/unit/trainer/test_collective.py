@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cpr_trainer.trainer.allreduce.auth import Pairs
+from cpr_trainer.trainer.allreduce.auth import PairProofs
 from cpr_trainer.trainer.allreduce.collective import Collective
 from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
 from cpr_trainer.trainer.interrupts import GroupBroken
 from support.patience import poll_interrupts
 
 HOST = "127.0.0.1"
-PAIRS = Pairs(b"key", "job", 1, 1, 0)
+PAIRS = PairProofs(b"key", "job", 1, 1, 0)
 
 
 class _Table:
@@ -26,15 +26,15 @@ class _Table:
         self._all_here = threading.Barrier(members)
         self._entries: list[Entry] = []
 
-    def trade(self, own: Entry) -> Entries:
+    def exchange_addresses(self, own: Entry) -> Entries:
         self._entries.append(own)
         self._all_here.wait()
         return Entries(tuple(self._entries))
 
 
-def _join(table: _Table, rank: int, members: int, pairs: Pairs) -> Exception | None:
+def _join(table: _Table, rank: int, members: int, pairs: PairProofs) -> Exception | None:
     """Build the group and prove the key in it; return what broke."""
-    collective = Collective(table.trade, rank, members, HOST)
+    collective = Collective(table.exchange_addresses, rank, members, HOST)
     try:
         collective.prove(replace(pairs, rank=rank), poll_interrupts)
         total = torch.ones(3)
@@ -50,7 +50,7 @@ def _join(table: _Table, rank: int, members: int, pairs: Pairs) -> Exception | N
 @pytest.mark.parametrize(
     "other", [PAIRS, replace(PAIRS, key=b"guess"), replace(PAIRS, generation=2), replace(PAIRS, group=2)]
 )
-def test_members_sum_only_with_those_who_prove_the_key_for_this_very_group(other: Pairs) -> None:
+def test_members_sum_only_with_those_who_prove_the_key_for_this_very_group(other: PairProofs) -> None:
     table = _Table(3)
     with ThreadPoolExecutor(3) as threads:
         ends = [threads.submit(_join, table, rank, 3, other if rank == 1 else PAIRS) for rank in range(3)]
@@ -61,4 +61,4 @@ def test_members_sum_only_with_those_who_prove_the_key_for_this_very_group(other
 
 def test_a_stranger_that_returns_every_question_proves_nothing() -> None:
     asked = [bytes([rank]) * 32 for rank in range(2)]
-    assert PAIRS.liars(PAIRS.proofs(asked, asked), asked, asked) == [1]
+    assert PAIRS.unauthenticated_ranks(PAIRS.proofs(asked, asked), asked, asked) == [1]

@@ -20,7 +20,7 @@ from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.entrypoint import build_network, loss_share
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import Computed, compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 from support.devices import on_each_device
 from support.plain_batches import access_of, single_ids
 
@@ -45,10 +45,12 @@ def batch() -> tuple[Batch, Access, Tensor]:
     return Batch(rng.normal(size=(SAMPLES, 13)).astype(np.float32), ids, labels), access, vectors
 
 
-def computed(precision: Precision, workers: int | Crew = 1, device: Device = "cpu") -> tuple[Computed, DenseReplica]:
+def computed(
+    precision: Precision, workers: int | ComputeWorkers = 1, device: Device = "cpu"
+) -> tuple[Computed, DenseReplica]:
     samples, access, vectors = batch()
     replica = DenseReplica(SPEC, 1, device, precision)
-    crew = Crew(workers) if isinstance(workers, int) else workers
+    crew = ComputeWorkers(workers) if isinstance(workers, int) else workers
     return compute(replica, samples, access, lambda: vectors, SAMPLES, crew), replica
 
 
@@ -79,7 +81,7 @@ def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done(devic
         happened.append("fetch")
         return vectors
 
-    compute(replica, samples, access, fetch, SAMPLES, Crew())
+    compute(replica, samples, access, fetch, SAMPLES, ComputeWorkers())
     assert happened == ["bottom", "fetch", "top"]
 
 
@@ -99,7 +101,7 @@ def test_bfloat16_changes_a_step_by_its_rounding_alone(device: Device) -> None:
 def test_a_loss_that_is_no_number_ends_training(device: Device) -> None:
     samples, access, vectors = batch()
     with pytest.raises(DivergedError, match="not finite"):
-        compute(DenseReplica(SPEC, 1, device), samples, access, lambda: vectors * torch.nan, SAMPLES, Crew())
+        compute(DenseReplica(SPEC, 1, device), samples, access, lambda: vectors * torch.nan, SAMPLES, ComputeWorkers())
 
 
 @on_each_device
@@ -108,7 +110,7 @@ def test_an_empty_slice_is_computed_as_well(device: Device) -> None:
     ids = single_ids(samples)[:0]
     none = Batch(samples.dense[:0], ids, samples.labels[:0])
     access = access_of(Placement.of(SPEC, 2), ids)
-    found = compute(DenseReplica(SPEC, 1, device), none, access, lambda: torch.empty(0, 8), SAMPLES, Crew())
+    found = compute(DenseReplica(SPEC, 1, device), none, access, lambda: torch.empty(0, 8), SAMPLES, ComputeWorkers())
     assert single_tensor(found.row_gradients).shape == (0, 8)
     assert found.loss_share == 0.0
 
@@ -132,7 +134,7 @@ def test_workers_compute_the_same_bits_in_whatever_order_they_come(workers: int)
         assert torch.equal(before.gradients, after.gradients)
 
 
-class InOrder(Crew):
+class InOrder(ComputeWorkers):
     """Workers that come one after the other, in this order."""
 
     def __init__(self, order: Sequence[int]) -> None:
@@ -155,7 +157,7 @@ def four_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("four_threads")
 def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processors() -> None:
-    crew, all_are_there = Crew(2), threading.Barrier(2)
+    crew, all_are_there = ComputeWorkers(2), threading.Barrier(2)
 
     def compute_part(_: slice) -> int:
         all_are_there.wait()
@@ -167,6 +169,6 @@ def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processor
 
 @pytest.mark.parametrize(("samples", "sizes"), [(1, [1]), (3, [3]), (5, [2, 3]), (9, [2, 2, 2, 3])])
 def test_no_worker_gets_a_lone_sample(samples: int, sizes: list[int]) -> None:
-    parts = Crew(4).parts(samples)
+    parts = ComputeWorkers(4).parts(samples)
     assert [part.stop - part.start for part in parts] == sizes
     assert [*range(samples)] == [each for part in parts for each in range(part.start, part.stop)]

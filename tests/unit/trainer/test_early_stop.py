@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import EarlyStopSpec, StopMetric, samples_at
 from cpr_trainer.errors import DataError
-from cpr_trainer.trainer.early_stop import Verdict, next_evaluation
+from cpr_trainer.trainer.early_stop import EarlyStopState, next_evaluation
 
 AUC = EarlyStopSpec("AUC", 2)
 
@@ -23,24 +23,26 @@ def scores(*aucs: float) -> list[HeldOutScores]:
     return [HeldOutScores(10 * n, 1000 * n, 50, auc, 0.5, 0.9, 1.0) for n, auc in enumerate(aucs, 1)]
 
 
-def judged(found: list[HeldOutScores], spec: EarlyStopSpec = AUC) -> Verdict:
-    return reduce(lambda verdict, each: verdict.after(each, spec), found, Verdict())
+def judged(found: list[HeldOutScores], spec: EarlyStopSpec = AUC) -> EarlyStopState:
+    return reduce(lambda early_stop_state, each: early_stop_state.after(each, spec), found, EarlyStopState())
 
 
 def test_patience_counts_evaluations_since_the_best() -> None:
-    assert judged(scores(0.7, 0.8, 0.75)) == Verdict(30, 0.8, 20, 1)
+    assert judged(scores(0.7, 0.8, 0.75)) == EarlyStopState(30, 0.8, 20, 1)
     assert not judged(scores(0.7, 0.8, 0.75)).ends(AUC)
-    assert judged(scores(0.7, 0.8, 0.75, 0.79)) == Verdict(40, 0.8, 20, 2)
+    assert judged(scores(0.7, 0.8, 0.75, 0.79)) == EarlyStopState(40, 0.8, 20, 2)
     assert judged(scores(0.7, 0.8, 0.75, 0.79)).ends(AUC)
-    assert judged(scores(0.7, 0.8, 0.75, 0.81)) == Verdict(40, 0.81, 40, 0)
+    assert judged(scores(0.7, 0.8, 0.75, 0.81)) == EarlyStopState(40, 0.81, 40, 0)
     assert not judged(scores(0.7, 0.8, 0.75, 0.79)).ends(None)
 
 
 def test_a_small_improvement_is_none() -> None:
     spec = replace(AUC, min_improvement=0.05)
-    assert judged(scores(0.7, 0.7)) == Verdict(20, 0.7, 10, 1), "nor is an equal score"
-    assert judged(scores(0.7, 0.74, 0.76), spec) == Verdict(30, 0.76, 30, 0), "by more than the best, not than the last"
-    assert judged(scores(0.7, 0.74, 0.74), spec) == Verdict(30, 0.7, 10, 2)
+    assert judged(scores(0.7, 0.7)) == EarlyStopState(20, 0.7, 10, 1), "nor is an equal score"
+    assert judged(scores(0.7, 0.74, 0.76), spec) == EarlyStopState(30, 0.76, 30, 0), (
+        "by more than the best, not than the last"
+    )
+    assert judged(scores(0.7, 0.74, 0.74), spec) == EarlyStopState(30, 0.7, 10, 2)
 
 
 @pytest.mark.parametrize("metric", ["LogLoss", "NormalisedEntropy"])
@@ -49,7 +51,7 @@ def test_losses_are_to_fall(metric: StopMetric) -> None:
         replace(each, logloss=value, normalised_entropy=value)
         for each, value in zip(scores(0.7, 0.6), (0.9, 0.8), strict=True)
     ]
-    assert judged(found, EarlyStopSpec(metric, 1)) == Verdict(20, 0.8, 20, 0)
+    assert judged(found, EarlyStopSpec(metric, 1)) == EarlyStopState(20, 0.8, 20, 0)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +67,8 @@ def test_losses_are_to_fall(metric: StopMetric) -> None:
 def test_metric_that_labels_or_groups_leave_undefined_is_bad_data(metric: StopMetric, scored: int, why: str) -> None:
     undefined = HeldOutScores(10, 1000, scored, None, None, None, None)
     with pytest.raises(DataError, match=why):
-        Verdict().after(undefined, EarlyStopSpec(metric, 2))
-    known = Verdict(10, 0.7, 10, 0)
+        EarlyStopState().after(undefined, EarlyStopSpec(metric, 2))
+    known = EarlyStopState(10, 0.7, 10, 0)
     assert known.after(undefined, EarlyStopSpec(metric, 2)) == known, "an evaluation that counts already"
 
 
@@ -78,15 +80,15 @@ def test_evaluations_that_are_made_again_change_nothing(aucs: list[float], again
 
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_a_verdict_goes_into_a_tensor_and_back(aucs: list[float]) -> None:
-    verdict = judged(scores(*aucs))
-    assert Verdict.of(verdict.tensor()) == verdict
-    assert Verdict.of(verdict.tensor() + torch.zeros(4, dtype=torch.float64)) == verdict
-    assert Verdict.of(None) == Verdict()
+    early_stop_state = judged(scores(*aucs))
+    assert EarlyStopState.of(early_stop_state.tensor()) == early_stop_state
+    assert EarlyStopState.of(early_stop_state.tensor() + torch.zeros(4, dtype=torch.float64)) == early_stop_state
+    assert EarlyStopState.of(None) == EarlyStopState()
 
 
 def test_another_tensor_is_no_verdict() -> None:
     with pytest.raises(ValueError, match="a verdict is float64"):
-        Verdict.of(torch.zeros(3))
+        EarlyStopState.of(torch.zeros(3))
 
 
 @given(every=st.integers(1, 300), batch=st.integers(1, 100), total=st.integers(1, 2000), step=st.integers(0, 60))

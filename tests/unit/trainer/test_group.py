@@ -13,7 +13,7 @@ import torch
 from cpr_contract.codec import to_json
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.group import Go, Group
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello, decide_meeting, missing_steps
+from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello, agree_on_state, missing_steps
 from cpr_trainer.trainer.interrupts import Finished, GroupBroken, Superseded
 from support.control_group import HOST, Member, roster_of
 from support.exchanges import wait_for
@@ -32,7 +32,7 @@ def members(request: pytest.FixtureRequest) -> Iterator[list[Member]]:
     made = [Member(rank, host=getattr(request, "param", HOST)) for rank in range(3)]
     yield made
     for member in made:
-        member.lobby.close()
+        member.listener.close()
 
 
 def _all(pool: ThreadPoolExecutor, calls: list[Callable[[], object]]) -> list[Any]:
@@ -59,9 +59,9 @@ def _step(group: Group, step: int, value: float) -> tuple[Go, float]:
 @pytest.mark.parametrize("members", [HOST, "::1"], indirect=True)
 def test_members_meet_step_and_finish(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     roster = roster_of(members, group=1)
-    groups = [member.join(roster) for member in members]
+    groups = [member.make_group(roster) for member in members]
 
-    met = _all(threads, [lambda m=m, g=g: m.meet(g) for m, g in zip(members, groups, strict=True)])
+    met = _all(threads, [lambda m=m, g=g: m.join(g) for m, g in zip(members, groups, strict=True)])
     assert met == [False] * 3, "nobody brought a state"
     assert [member.replica.data for member in members] == [b"first"] * 3
     assert [member.replica.done for member in members] == [0] * 3
@@ -78,7 +78,7 @@ def test_the_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolEx
         member.replica.unpack(b"state %d" % done, done)
     roster = roster_of(members, group=5)
 
-    met = _all(threads, [lambda m=m: m.meet(m.join(roster)) for m in members])
+    met = _all(threads, [lambda m=m: m.join(m.make_group(roster)) for m in members])
 
     assert met == [True] * 3
     assert [member.replica.data for member in members] == [b"state 8"] * 3
@@ -86,11 +86,11 @@ def test_the_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolEx
 
 def test_survivors_go_on_with_a_newcomer(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     first = roster_of(members, group=1)
-    groups = [member.join(first) for member in members]
-    _all(threads, [lambda m=m, g=g: m.meet(g) for m, g in zip(members, groups, strict=True)])
+    groups = [member.make_group(first) for member in members]
+    _all(threads, [lambda m=m, g=g: m.join(g) for m, g in zip(members, groups, strict=True)])
     for member in members:
         member.replica.done = 4
-    members[0].lobby.close()  # the leader is gone
+    members[0].listener.close()  # the leader is gone
 
     broken = _all(threads, [lambda g=g: _step(g, 5, 1.0) for g in groups[1:]])
     assert [type(error) for error in broken] == [GroupBroken, GroupBroken]
@@ -99,8 +99,8 @@ def test_survivors_go_on_with_a_newcomer(threads: ThreadPoolExecutor, members: l
 
     members[0] = Member(0, incarnation=2)
     second = roster_of(members, group=2, leader=1)
-    groups = [member.join(second) for member in members]
-    met = _all(threads, [lambda m=m, g=g: m.meet(g) for m, g in zip(members, groups, strict=True)])
+    groups = [member.make_group(second) for member in members]
+    met = _all(threads, [lambda m=m, g=g: m.join(g) for m, g in zip(members, groups, strict=True)])
     assert met == [True] * 3
     assert members[0].replica.done == 4
     steps = _all(threads, [lambda g=g: _step(g, 5, 1.0) for g in groups])
@@ -110,24 +110,24 @@ def test_survivors_go_on_with_a_newcomer(threads: ThreadPoolExecutor, members: l
 def test_words_of_a_connection_that_was_given_up_come_late(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     leader, early, late = members
     roster = roster_of(members, group=1)
-    led = leader.join(roster)
-    given_up = early.lobby.dial(leader.peer)
+    led = leader.make_group(roster)
+    given_up = early.listener.connect_to(leader.peer)
     hello = Frame(Kind.HELLO, early.rank, payload=to_json(Hello(early.rank, 1, 1, 1, NO_STATE)).encode())
-    first = [threads.submit(lambda m=m, g=g: m.meet(g)) for m, g in ((leader, led), (early, early.join(roster)))]
-    wait_for(lambda: led.absent() == (late.rank,))
+    first = [threads.submit(lambda m=m, g=g: m.join(g)) for m, g in ((leader, led), (early, early.make_group(roster)))]
+    wait_for(lambda: led.missing() == (late.rank,))
     given_up.send(hello)
-    early.lobby.drop(given_up)
+    early.listener.drop(given_up)
 
-    met = _all(threads, [*(future.result for future in first), lambda: late.meet(late.join(roster))])
+    met = _all(threads, [*(future.result for future in first), lambda: late.join(late.make_group(roster))])
     assert met == [False] * 3
 
 
 def test_a_leader_that_had_no_address_at_first_is_found(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     roster = roster_of(members, group=1)
     early = replace(roster, trainers=tuple(replace(peer, host="", port_base=0) for peer in roster.trainers))
-    groups = [member.join(early) for member in members]
-    met = [threads.submit(lambda m=m, g=g: m.meet(g)) for m, g in zip(members, groups, strict=True)]
-    wait_for(lambda: all(group.absent() for group in groups))
+    groups = [member.make_group(early) for member in members]
+    met = [threads.submit(lambda m=m, g=g: m.join(g)) for m, g in zip(members, groups, strict=True)]
+    wait_for(lambda: all(group.missing() for group in groups))
     for group in groups:
         group.follow(roster)
     assert [each.result() for each in met] == [False] * 3
@@ -135,35 +135,35 @@ def test_a_leader_that_had_no_address_at_first_is_found(threads: ThreadPoolExecu
 
 def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor) -> None:
     leader, stale, fresh = Member(0), Member(1, incarnation=1), Member(1, incarnation=2)
-    told = threads.submit(lambda: stale.meet(stale.join(roster_of([leader, stale], group=1))))
+    told = threads.submit(lambda: stale.join(stale.make_group(roster_of([leader, stale], group=1))))
     roster = roster_of([leader, fresh], group=2)
-    led = threads.submit(lambda: leader.meet(leader.join(roster)))
+    led = threads.submit(lambda: leader.join(leader.make_group(roster)))
 
     assert isinstance(told.exception(), Superseded)
-    fresh.meet(fresh.join(roster))
+    fresh.join(fresh.make_group(roster))
     assert led.result() is False
     for member in (leader, stale, fresh):
-        member.lobby.close()
+        member.listener.close()
 
 
 def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -> None:
     leader, stranger, friend = Member(0), Member(1, key=b"guess"), Member(1)
     roster = roster_of([leader, friend], group=1)
-    led = threads.submit(lambda: leader.meet(leader.join(roster)))
+    led = threads.submit(lambda: leader.join(leader.make_group(roster)))
     attempts = iter(range(3))
 
     def give_up() -> None:
         if next(attempts, None) is None:
             raise InterruptedError
 
-    refused = stranger.join(roster)
+    refused = stranger.make_group(roster)
     with pytest.raises(InterruptedError):
-        refused.meet(stranger.replica, poll_interrupts, give_up)
+        refused.join(stranger.replica, poll_interrupts, give_up)
     assert not led.done()
-    friend.meet(friend.join(roster))
+    friend.join(friend.make_group(roster))
     assert led.result() is False
     for member in (leader, stranger, friend):
-        member.lobby.close()
+        member.listener.close()
 
 
 def test_a_closed_lobby_leaves_no_thread_behind() -> None:
@@ -171,7 +171,7 @@ def test_a_closed_lobby_leaves_no_thread_behind() -> None:
     member = Member(0)
     started = set(threading.enumerate()) - before
     assert started
-    member.lobby.close()
+    member.listener.close()
     for thread in started:
         thread.join()
     assert not [thread.name for thread in started if thread.is_alive()]
@@ -195,7 +195,7 @@ def test_the_most_advanced_is_copied_to_all_behind(
     done: tuple[int, ...], source: int | None, copy_to: tuple[int, ...]
 ) -> None:
     for hellos in permutations(_hellos(*done)):
-        meeting = decide_meeting(hellos, leader=1)
+        meeting = agree_on_state(hellos, leader=1)
 
         assert (meeting.source, tuple(sorted(meeting.copy_to))) == (source, copy_to)
         assert meeting.done == max(done)

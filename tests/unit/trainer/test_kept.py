@@ -18,8 +18,8 @@ from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.memory import Kind, ResumeFile
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
-from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
-from cpr_trainer.trainer.resume import Kept, Left, Told
+from cpr_trainer.trainer.page import CHANGING, NOTHING, ResumeHeader
+from cpr_trainer.trainer.resume import ReportedState, ResumePoint, ResumeState
 from cpr_trainer.trainer.scores import ScoredSlice
 from cpr_trainer.trainer.state import DenseState
 from support.killed_lines import killed_at
@@ -53,24 +53,24 @@ class House:
         optimizer = replace(job.model.dense_optimizer, kind=kind)
         model = replace(job.model, dense_optimizer=optimizer, entrypoint=f"{__name__}:Normed")
         self.job: JobSpec = replace(job, model=model)
-        self.page = Page.new(self.job)
+        self.header = ResumeHeader.new(self.job)
         self.begin()
 
-    def begin(self) -> Left | None:
+    def begin(self) -> ResumePoint | None:
         """Begin the next life."""
         torch.manual_seed(0)
-        self.page = Page(ResumeFile(self.page.file.descriptor), self.job)
-        self.page.begin_process()
+        self.header = ResumeHeader(ResumeFile(self.header.file.descriptor), self.job)
+        self.header.begin_process()
         self.state = DenseState(self.job, SAMPLES)
-        self.kept = Kept(self.page, self.state, SHARDS)
-        goes_on = self.page.keeps(GENERATION)
-        left = self.kept.go_on() if goes_on else None
-        self.state.before_change = self.page.forget
+        self.resume_state = ResumeState(self.header, self.state, SHARDS)
+        resumes = self.header.holds(GENERATION)
+        left = self.resume_state.restore() if resumes else None
+        self.state.before_change = self.header.invalidate
         if left is None:
-            self.kept.begin_anew(GENERATION)
+            self.resume_state.reset(GENERATION)
             self.state.begin({})
-            self.kept.prepare(Told())
-            self.kept.commit(None, np.full((SHARDS, 4), -1))
+            self.resume_state.prepare(ReportedState())
+            self.resume_state.commit(None, np.full((SHARDS, 4), -1))
         return left
 
     def step(self) -> None:
@@ -83,7 +83,7 @@ class House:
         labels = (torch.rand(8) < 0.5).float()
         self.state.scores.add(ScoredSlice(step, 1, 400 + 8 * step, logits.detach(), labels, 0.5))
         to_merge = self.state.scores.to_merge() if step % 3 == 0 else ()
-        self.kept.begin_step()
+        self.resume_state.begin_step()
         half = replica.live.shape[1] // 2
         before = replica.live.clone()
         replica.step(step)
@@ -93,8 +93,8 @@ class House:
         if to_merge:
             self.state.scores.merge(*to_merge)
         self.state.done, self.state.lost = step, ((0, step),)
-        self.kept.prepare(Told(self.state.lost, evaluation=EVALUATION, loss=self.state.scores.loss))
-        self.kept.commit(step, np.full((SHARDS, 4), step))
+        self.resume_state.prepare(ReportedState(self.state.lost, evaluation=EVALUATION, loss=self.state.scores.loss))
+        self.resume_state.commit(step, np.full((SHARDS, 4), step))
 
     def steps_to(self, last: int) -> None:
         while self.state.done < last:
@@ -119,12 +119,12 @@ def test_a_step_killed_at_any_line_is_taken_once(kind: OptimizerKind, stride: in
         house = House(kind)
         house.steps_to(2)
         died = killed_at(line, house.step, *FILES)
-        assert house.page.usable
+        assert house.header.usable
         left = house.begin()
         assert left is not None
         assert left.pushed == house.state.done
         assert left.standing.tolist() == [[house.state.done] * 4] * SHARDS
-        assert left.told.evaluation == EVALUATION
+        assert left.reported.evaluation == EVALUATION
         done.add(house.state.done)
         house.steps_to(4)
         assert house.all == calm.all, f"killed at line {line}"
@@ -139,17 +139,17 @@ def test_lives_share_the_areas_of_the_first() -> None:
     house.steps_to(2)
     house.begin()
     house.begin()
-    assert len([*house.page.file.areas(Kind.DENSE)]) == 1
-    assert (house.page.process_number, house.state.done) == (3, 2)
+    assert len([*house.header.file.areas(Kind.DENSE)]) == 1
+    assert (house.header.process_number, house.state.done) == (3, 2)
 
 
 def test_a_life_in_another_generation_finds_nothing() -> None:
     house = House()
     house.steps_to(2)
-    assert house.page.keeps(GENERATION)
-    assert not house.page.keeps(GENERATION + 1)
-    house.kept.begin_anew(GENERATION + 1)
-    assert (house.page.valid, house.page.usable) == (NOTHING, True)
+    assert house.header.holds(GENERATION)
+    assert not house.header.holds(GENERATION + 1)
+    house.resume_state.reset(GENERATION + 1)
+    assert (house.header.valid, house.header.usable) == (NOTHING, True)
 
 
 def unpack_another(house: House) -> None:
@@ -157,7 +157,7 @@ def unpack_another(house: House) -> None:
 
 
 def lose_a_push(house: House) -> None:
-    house.kept.commit(3, None)
+    house.resume_state.commit(3, None)
 
 
 @pytest.mark.parametrize("work", [unpack_another, lose_a_push])
@@ -165,20 +165,20 @@ def test_what_is_neither_the_old_nor_the_new_is_not_gone_on_from(work: Callable[
     house = House()
     house.steps_to(2)
     work(house)
-    assert (house.page.valid, house.page.usable) == (CHANGING, False)
-    house.kept.prepare(Told())
-    house.kept.commit(2, np.zeros((SHARDS, 4), np.int64))
-    assert house.page.usable
+    assert (house.header.valid, house.header.usable) == (CHANGING, False)
+    house.resume_state.prepare(ReportedState())
+    house.resume_state.commit(2, np.zeros((SHARDS, 4), np.int64))
+    assert house.header.usable
 
 
 def test_a_state_that_was_never_kept_may_be_replaced() -> None:
     house = House()
-    house.page.start_over(GENERATION)
+    house.header.reset(GENERATION)
     house.state.done = NO_STATE
     unpack_another(house)
-    assert house.page.usable
+    assert house.header.usable
 
 
 def test_a_file_of_another_job_does_not_fit() -> None:
     house = House()
-    assert not Page(house.page.file, replace(house.job, job_uid="another")).usable
+    assert not ResumeHeader(house.header.file, replace(house.job, job_uid="another")).usable

@@ -15,7 +15,7 @@ from cpr_contract.roster import Peer
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.allreduce import transport
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.listener import Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener
 from cpr_trainer.trainer.allreduce.transport import Channel
 from support.descriptors import no_descriptors_left
 
@@ -24,24 +24,24 @@ KEY = b"key"
 READER = "control-reader"
 
 
-def lobby_of(rank: int) -> Lobby:
-    lobby = Lobby(Identity("job", "trainer", rank, 1, 0), KEY, HOST, 0, silence_s=5)
-    lobby.start()
-    return lobby
+def listener_of(rank: int) -> PeerListener:
+    listener = PeerListener(Identity("job", "trainer", rank, 1, 0), KEY, HOST, 0, silence_s=5)
+    listener.start()
+    return listener
 
 
 @pytest.fixture
-def lobby() -> Iterator[Lobby]:
-    lobby = lobby_of(0)
-    yield lobby
-    lobby.close()
+def listener() -> Iterator[PeerListener]:
+    listener = listener_of(0)
+    yield listener
+    listener.close()
 
 
 @pytest.fixture
-def dial(lobby: Lobby) -> Iterator[Callable[[], Channel]]:
+def connect_to(listener: PeerListener) -> Iterator[Callable[[], Channel]]:
     """Another trainer's way to the lobby."""
-    other = lobby_of(1)
-    yield lambda: other.dial(Peer(0, 1, HOST, lobby.port - CONTROL_PORT))
+    other = listener_of(1)
+    yield lambda: other.connect_to(Peer(0, 1, HOST, listener.port - CONTROL_PORT))
     other.close()
 
 
@@ -57,21 +57,21 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_a_lobby_without_descriptors_hears_of_callers_later(
-    lobby: Lobby, dial: Callable[[], Channel], caplog: pytest.LogCaptureFixture
+    listener: PeerListener, connect_to: Callable[[], Channel], caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as stranger:
         with no_descriptors_left():
-            stranger.connect((HOST, lobby.port))
-            while "cannot accept" not in caplog.text and lobby.alive():
+            stranger.connect((HOST, listener.port))
+            while "cannot accept" not in caplog.text and listener.alive():
                 time.sleep(0.01)
-        assert lobby.alive()
-        assert is_admitted(dial())
+        assert listener.alive()
+        assert is_admitted(connect_to())
 
 
 @pytest.mark.usefixtures("patient")
 def test_a_lobby_without_threads_hears_of_callers_later(
-    lobby: Lobby,
-    dial: Callable[[], Channel],
+    listener: PeerListener,
+    connect_to: Callable[[], Channel],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -84,29 +84,29 @@ def test_a_lobby_without_threads_hears_of_callers_later(
 
     with monkeypatch.context() as patch, socket.socket() as stranger:
         patch.setattr(threading.Thread, "start", refuse)
-        stranger.connect((HOST, lobby.port))
+        stranger.connect((HOST, listener.port))
         stranger.sendall(b"?")
-        while "cannot accept" not in caplog.text and lobby.alive():
+        while "cannot accept" not in caplog.text and listener.alive():
             time.sleep(0.01)
-    assert lobby.alive()
-    assert is_admitted(dial())
+    assert listener.alive()
+    assert is_admitted(connect_to())
 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("words", [b"", b"?"], ids=["idle", "slow"])
 def test_strangers_take_a_bounded_number_of_threads_and_keep_nobody_out(
-    lobby: Lobby, dial: Callable[[], Channel], words: bytes
+    listener: PeerListener, connect_to: Callable[[], Channel], words: bytes
 ) -> None:
     with ExitStack() as strangers:
         for _ in range(100):
-            strangers.enter_context(socket.create_connection((HOST, lobby.port))).sendall(words)
-        assert is_admitted(dial())
+            strangers.enter_context(socket.create_connection((HOST, listener.port))).sendall(words)
+        assert is_admitted(connect_to())
         # Both ends of the honest connection are read here, too.
         threads = sum(thread.name == READER for thread in threading.enumerate())
         assert threads <= (32 if words else 0) + 2
 
 
-def test_a_lobby_that_has_ended_is_not_alive(lobby: Lobby) -> None:
-    lobby.close()
-    while lobby.alive():
+def test_a_lobby_that_has_ended_is_not_alive(listener: PeerListener) -> None:
+    listener.close()
+    while listener.alive():
         time.sleep(0.01)

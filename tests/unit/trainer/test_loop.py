@@ -18,25 +18,25 @@ from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.allreduce.solo import Solo
-from cpr_trainer.trainer.frozen_inputs import Pinning
+from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.interrupts import PollInterrupts, RosterChanged
 from cpr_trainer.trainer.loop import Loop
 from cpr_trainer.trainer.setup import Setup
-from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.status import StatusPublisher
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 
 #: Called where a network is built, which takes its time.
-built: list[Board] = []
+built: list[StatusPublisher] = []
 reports: list[TrainerReport] = []
 
 
 def watched_network(spec: ModelSpec, seed: int) -> torch.nn.Module:
     """The DLRM; somebody asks for the report meanwhile."""
-    reports.extend(board.report() for board in built)
+    reports.extend(status.report() for status in built)
     return Dlrm(spec, seed)
 
 
-class _Watch:
+class _Signals:
     """Rosters of two generations, one after the other."""
 
     def __init__(self, *rosters: TrainerRoster) -> None:
@@ -54,19 +54,19 @@ class _Watch:
 class _TrainedOn(Solo):
     """A group that trained, and paused, and hears of a rollback."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, status: StatusPublisher) -> None:
         super().__init__()
-        self._board = board
+        self._status = status
 
-    def meet(self, replica: object, provide: object, poll_interrupts: PollInterrupts) -> bool:
+    def join(self, replica: object, provide: object, poll_interrupts: PollInterrupts) -> bool:
         del replica, provide, poll_interrupts
-        self._board.set(state=TrainerState.TRAINING, step=9, samples=900, samples_started=1000, lost=((300, 700),))
+        self._status.update(state=TrainerState.TRAINING, step=9, samples=900, samples_started=1000, lost=((300, 700),))
         raise RosterChanged("a rollback")
 
 
 def read_setup(job: JobSpec, roster: TrainerRoster, folder: Path) -> Setup:
     environment = Environment(job, folder / "roster", KEY, HOST, 0, Access(), Access(), folder, folder / "word", None)
-    pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
+    pinning = FrozenInputs(job.job_uid, job.data.uri, lambda: True, lambda: None)
     store = open_store(job.snapshots.store, *environment.store_access)
     return Setup.read(environment, roster, store, (pinning, pinning))
 
@@ -84,12 +84,12 @@ def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp
     roster = replace(trainer_roster(()), leader=1)  # the duties of a leader need shards
     rosters = [replace(roster, counters=Counters(g, 1, g)) for g in (1, 2, 3)]
     setup = read_setup(job, rosters[0], tmp_path)
-    board = Board(
+    status = StatusPublisher(
         TrainerReport(1, job.job_uid, 0, 1, Counters(1, 1, 1), TrainerState.LOADING, 0, 0, 0, 0, (), (), (), None)
     )
     exchange = Exchange(job, 0, 1, KEY, setup.order.total_samples)
-    loop = Loop(setup, _Watch(rosters[0], *rosters), board, exchange, lambda *_: _TrainedOn(board))  # type: ignore[arg-type]
-    built.append(board)
+    loop = Loop(setup, _Signals(rosters[0], *rosters), status, exchange, lambda *_: _TrainedOn(status))  # type: ignore[arg-type]
+    built.append(status)
     try:
         with pytest.raises(StopIteration):
             loop.run()

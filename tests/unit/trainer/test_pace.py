@@ -75,8 +75,8 @@ def test_the_cost_is_a_counter() -> None:
 
 def test_patience_grows_with_the_steps_and_not_with_one_of_them() -> None:
     pace = Pace()
-    assert pace.patience_s == 1.0
+    assert pace.pause_after_s == 1.0
     for _ in range(9):
         pace.note(4.0, 0.0, saving=False)
     pace.note(500.0, 0.0, saving=False)
-    assert pace.patience_s == 20.0
+    assert pace.pause_after_s == 20.0

@@ -12,18 +12,18 @@ from cpr_contract.roster import Counters
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, StoreUnsuitableError
 from cpr_trainer.trainer.interrupts import RosterChanged
-from cpr_trainer.trainer.status import Board
-from cpr_trainer.trainer.store_retry import Reading, insist
+from cpr_trainer.trainer.status import StatusPublisher
+from cpr_trainer.trainer.store_retry import RetryingReader, retry_store_errors
 
 
-def board() -> Board:
+def status() -> StatusPublisher:
     counters = Counters(1, 1, 1)
-    return Board(TrainerReport(1, "job", 0, 1, counters, TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None))
+    return StatusPublisher(TrainerReport(1, "job", 0, 1, counters, TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None))
 
 
 @pytest.mark.parametrize("error", [StoreUnreachableError, CredentialsRefusedError])
 def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[StoreError]) -> None:
-    shown, seen, fails = board(), set(), 3
+    shown, seen, fails = status(), set(), 3
 
     def poll_interrupts() -> None:
         report = shown.report()
@@ -36,7 +36,7 @@ def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[St
             raise error("The store does not answer.", "Wait.")
         return "rows"
 
-    assert Reading(shown, poll_interrupts).read(read) == "rows"
+    assert RetryingReader(shown, poll_interrupts).read(read) == "rows"
     assert (TrainerState.PAUSED, error.reason) in seen
     assert (shown.state, shown.report().problem) == (TrainerState.TRAINING, None)
     assert shown.take_waited_s() > 0
@@ -44,17 +44,17 @@ def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[St
 
 def test_unsuitable_store_is_waited_for_unless_the_job_has_not_begun() -> None:
     """A job that has saves is not failed by a gateway that somebody has to repair."""
-    shown, answers = board(), list[StoreError | None]([StoreUnsuitableError("The store cannot.", "Repair it."), None])
+    shown, answers = status(), list[StoreError | None]([StoreUnsuitableError("The store cannot.", "Repair it."), None])
 
     def call() -> str:
         if (error := answers.pop(0)) is not None:
             raise error
         return "read"
 
-    assert insist(call, shown, lambda: None) == "read"
+    assert retry_store_errors(call, shown, lambda: None) == "read"
     answers = [StoreUnreachableError("Away.", "Wait."), StoreUnsuitableError("The store cannot.", "Use another.")]
     with pytest.raises(StoreUnsuitableError):
-        insist(call, shown, lambda: None, final=StoreUnsuitableError)
+        retry_store_errors(call, shown, lambda: None, final=StoreUnsuitableError)
 
 
 def test_what_no_wait_can_mend_is_raised() -> None:
@@ -62,7 +62,7 @@ def test_what_no_wait_can_mend_is_raised() -> None:
         raise DataError("a.csv has changed.", "Restore it.")
 
     with pytest.raises(DataError):
-        Reading(board(), lambda: None).read(read)
+        RetryingReader(status(), lambda: None).read(read)
 
 
 def test_a_read_that_hangs_holds_up_nothing_that_the_trainer_is_told() -> None:
@@ -72,7 +72,7 @@ def test_a_read_that_hangs_holds_up_nothing_that_the_trainer_is_told() -> None:
         raise RosterChanged("another group")
 
     with pytest.raises(RosterChanged):
-        Reading(board(), poll_interrupts).read(lambda: stuck.wait(10))
+        RetryingReader(status(), poll_interrupts).read(lambda: stuck.wait(10))
     stuck.set()
 
 
@@ -88,7 +88,7 @@ def test_each_attempt_waits_for_a_future_of_its_own() -> None:
                 return pool.submit(_fail)
             return pool.submit(int, begun)
 
-        assert Reading(board(), lambda: None).wait(begin) == 3
+        assert RetryingReader(status(), lambda: None).wait(begin) == 3
 
 
 def _fail() -> int:

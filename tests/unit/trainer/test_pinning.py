@@ -22,7 +22,7 @@ from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
 from cpr_trainer.trainer import frozen_inputs as pinning_module
-from cpr_trainer.trainer.frozen_inputs import Pinning
+from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.interrupts import Terminated
 from cpr_trainer.trainer.workers import Workers
 from support.fake_s3 import BUCKET, FakeS3
@@ -47,9 +47,9 @@ class World:
         leads: Callable[[], bool] = lambda: True,
         poll_interrupts: Callable[[], None] = lambda: None,
         hear: Callable[[int], None] = lambda _: None,
-    ) -> tuple[Dataset, Pinning]:
+    ) -> tuple[Dataset, FrozenInputs]:
         """Do as a trainer does that starts."""
-        pinning = Pinning("uid", data.uri, leads, poll_interrupts, hear)
+        pinning = FrozenInputs("uid", data.uri, leads, poll_interrupts, hear)
         return open_dataset(
             data, model_of(TABLES), self.files, lambda find: pinning.indices(self.store, self.files, find)
         ), pinning
@@ -110,8 +110,8 @@ def test_what_a_job_is_scored_on_is_pinned_beside_what_it_trains(world: World) -
     trained, _ = world.open(spec("CSV", URI))
     world.s3.objects |= {"test/1.csv": day(7, 30), "test/2.csv": day(8, 40)}
 
-    def scored() -> tuple[Dataset, Pinning]:
-        pinning = Pinning("uid", f"s3://{BUCKET}/test/", lambda: True, lambda: None, evaluates=True)
+    def scored() -> tuple[Dataset, FrozenInputs]:
+        pinning = FrozenInputs("uid", f"s3://{BUCKET}/test/", lambda: True, lambda: None, evaluates=True)
         data = spec("CSV", f"s3://{BUCKET}/test/")
         found = open_dataset(
             data, model_of(TABLES), world.files, lambda find: pinning.indices(world.store, world.files, find)
@@ -158,7 +158,7 @@ def test_leader_counts_new_files_seldom_and_bridges_a_failed_listing(
 
 
 def test_data_without_files_has_no_new_ones() -> None:
-    pinning = Pinning("uid", None, lambda: True, lambda: None)
+    pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
     pinning.count_new_files()
     assert pinning.new_files == 0
 
@@ -198,8 +198,8 @@ def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(
 def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World) -> None:
     data, leads, asked = spec("CSV", URI), True, 0
 
-    def start() -> tuple[Dataset, Pinning]:
-        pinning = Pinning("uid", URI, lambda: leads, lambda: None)
+    def start() -> tuple[Dataset, FrozenInputs]:
+        pinning = FrozenInputs("uid", URI, lambda: leads, lambda: None)
 
         def keep(find: FindVocabularies) -> Vocabularies:
             def counted(poll_interrupts: Callable[[], None]) -> Vocabularies:
@@ -247,7 +247,7 @@ def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
         return Workers(2, "faster")
 
     with pytest.raises(Terminated):
-        Pinning("uid", None, lambda: True, _die).find_workers(store, measure)
+        FrozenInputs("uid", None, lambda: True, _die).find_workers(store, measure)
     assert read_workers(store, "uid") is None
 
 
@@ -255,10 +255,10 @@ def test_of_two_leaders_the_faster_one_decides() -> None:
     store = MemoryStore()
 
     def slow(_: object) -> Workers:
-        Pinning("uid", None, lambda: True, lambda: None).find_workers(store, lambda _: Workers(4, "faster"))
+        FrozenInputs("uid", None, lambda: True, lambda: None).find_workers(store, lambda _: Workers(4, "faster"))
         return Workers(2, "slower")
 
-    pinning = Pinning("uid", None, lambda: True, lambda: None)
+    pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
     assert pinning.find_workers(store, slow) == Workers(4, "faster")
     store.delete([workers_key("uid")])
     for _ in range(2):

@@ -24,21 +24,21 @@ from support.shard_job import HOST, KEY, small_job
 OLD, NEW = "flags : fpu avx512f\n", "flags : fpu avx512f avx512_bf16\n"
 
 
-class _Watch:
+class _ReadsReport:
     """Asks the process for its report where that would wait for its first roster, and ends it."""
 
     current = None
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.told = b""
+        self.report = b""
 
     def healthy(self) -> bool:
         return True
 
-    def first(self) -> None:
+    def wait_for_roster(self) -> None:
         with urlopen(self._url) as page:  # noqa: S310 -- our own
-            self.told = page.read()
+            self.report = page.read()
         raise Terminated
 
 
@@ -51,14 +51,14 @@ def problem_at_start(folder: Path, precision: Precision, device: Device) -> Prob
     environment = Environment(
         job, folder / "roster", KEY, HOST, base, Access(), Access(), folder, folder / "word", None
     )
-    watch = _Watch(f"http://{HOST}:{port}/status")
+    control = _ReadsReport(f"http://{HOST}:{port}/status")
     with pytest.raises(Terminated):
-        _train(environment, watch, None, RosterFile(environment.roster_file, TrainerRoster))  # type: ignore[arg-type]
-    return from_json(TrainerReport, watch.told.decode()).problem
+        _train(environment, control, None, RosterFile(environment.roster_file, TrainerRoster))  # type: ignore[arg-type]
+    return from_json(TrainerReport, control.report.decode()).problem
 
 
 @pytest.mark.parametrize(
-    ("precision", "device", "cpuinfo", "told"),
+    ("precision", "device", "cpuinfo", "reported"),
     [
         ("bf16", "cpu", OLD, True),
         ("bf16", "cpu", NEW, False),
@@ -73,7 +73,7 @@ def test_it_is_in_the_first_report_and_in_the_log(  # noqa: PLR0913, PLR0917 -- 
     precision: Precision,
     device: Device,
     cpuinfo: str,
-    told: bool,  # noqa: FBT001 -- the same
+    reported: bool,  # noqa: FBT001 -- the same
 ) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
@@ -81,8 +81,8 @@ def test_it_is_in_the_first_report_and_in_the_log(  # noqa: PLR0913, PLR0917 -- 
 
     problem = problem_at_start(tmp_path, precision, device)
 
-    assert (problem is not None) == told
-    assert bool(caplog.messages) == told
+    assert (problem is not None) == reported
+    assert bool(caplog.messages) == reported
     if problem is not None:
         assert problem.reason == "PrecisionEmulated"
         for text in (f"{problem.message} {problem.remedy}", *caplog.messages):

@@ -16,11 +16,11 @@ from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.allreduce.group import Group
-from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from cpr_trainer.trainer.async_sync import averaging_server
-from cpr_trainer.trainer.async_sync.async_groups import ShadowFollower, ShadowLeader
-from cpr_trainer.trainer.async_sync.averaging_state import GAP_STEPS, Desk
+from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
+from cpr_trainer.trainer.async_sync.averaging_state import GAP_STEPS, AveragingState
 from cpr_trainer.trainer.interrupts import Finished
 from cpr_trainer.trainer.state import DenseState
 from support.devices import on_each_device
@@ -42,16 +42,16 @@ class Member:
 
     def __post_init__(self) -> None:
         me = Identity("job", "trainer", self.rank, self.incarnation, 1)
-        self.lobby = Lobby(me, b"key", HOST, 0, silence_s=5)
-        self.hearing = Hearing()
-        self.lobby.start()
+        self.listener = PeerListener(me, b"key", HOST, 0, silence_s=5)
+        self.liveness = PeerLiveness()
+        self.listener.start()
         job = small_job(Path("unused"), samples=100 * LAST_STEP, trainers=3)
         job = replace(job, dense_sync=self.kind, device=self.device)
         self.state = DenseState(job, 100 * LAST_STEP, self.rank)
 
     @property
     def peer(self) -> Peer:
-        return Peer(self.rank, self.incarnation, HOST, self.lobby.port - CONTROL_PORT)
+        return Peer(self.rank, self.incarnation, HOST, self.listener.port - CONTROL_PORT)
 
     @property
     def parameters(self) -> torch.Tensor:
@@ -61,10 +61,10 @@ class Member:
         own = replace(roster, index=self.rank, incarnation=self.incarnation)
         self.group: Group
         if self.rank == roster.leader:
-            self.group = ShadowLeader(self.lobby, self.hearing, own, self.kind, self.state)
+            self.group = AsyncLeader(self.listener, self.liveness, own, self.kind, self.state)
         else:
-            self.group = ShadowFollower(self.lobby, self.hearing, own, self.state, lambda: iter(lambda: 0.02, None))
-        return self.group.meet(self.state, lambda: self.state.begin({}), poll_interrupts)
+            self.group = AsyncFollower(self.listener, self.liveness, own, self.state, lambda: iter(lambda: 0.02, None))
+        return self.group.join(self.state, lambda: self.state.begin({}), poll_interrupts)
 
     def step(self, *scores: torch.Tensor) -> None:
         step = self.state.done + 1
@@ -74,13 +74,13 @@ class Member:
         self.state.done = step
 
     def halt(self) -> None:
-        assert self.state.desk is not None
-        self.state.desk.halted = self.state.done
+        assert self.state.averaging is not None
+        self.state.averaging.halted_step = self.state.done
 
     @property
     def meeting(self) -> int:
-        assert self.state.desk is not None
-        return self.state.desk.meeting
+        assert self.state.averaging is not None
+        return self.state.averaging.barrier_step
 
 
 def roster_of(members: list[Member], group: int = 1, leader: int = 0) -> TrainerRoster:
@@ -102,8 +102,8 @@ def meet(members: list[Member], roster: TrainerRoster) -> list[bool]:
 
 def synced(member: Member) -> Callable[[], bool]:
     """Whether the member, which takes no steps meanwhile, has a target at hand."""
-    assert member.state.desk is not None
-    return lambda: member.state.desk._target is not None  # type: ignore[union-attr]
+    assert member.state.averaging is not None
+    return lambda: member.state.averaging._target is not None  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def made() -> Iterator[list[Member]]:
     for member in members:
         if hasattr(member, "group"):
             member.group.leave()
-        member.lobby.close()
+        member.listener.close()
 
 
 def trio(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu") -> list[Member]:
@@ -149,7 +149,7 @@ def test_a_leader_that_had_no_address_at_first_is_found(made: list[Member], begu
         for member in members:
             member.group.follow(roster)
         assert [each.result(WAIT_S) for each in met] == [begun] * 3
-    eventually(lambda: not members[0].group.absent(), "all have come to the leader")
+    eventually(lambda: not members[0].group.missing(), "all have come to the leader")
 
 
 @on_each_device
@@ -158,7 +158,7 @@ def test_copies_are_averaged_while_nobody_waits(
 ) -> None:
     monkeypatch.setattr(averaging_server, "PATIENCE_S", WAIT_S)  # On a busy machine one may be late.
     members = met(made, device=device)
-    eventually(lambda: not members[0].group.absent(), "a round waits for those who are connected")
+    eventually(lambda: not members[0].group.missing(), "a round waits for those who are connected")
     for member in members:
         member.parameters.fill_(3.0 * member.rank)
         for _ in range(GAP_STEPS):
@@ -167,7 +167,7 @@ def test_copies_are_averaged_while_nobody_waits(
         eventually(synced(member), "a target comes back")
         member.step()
     assert [float(member.parameters[0]) for member in members] == [1.5, 3.0, 4.5], "half way to the mean, 3"
-    assert [member.state.desk.sync_gap for member in members] == [GAP_STEPS + 1] * 3  # type: ignore[union-attr]
+    assert [member.state.averaging.sync_gap for member in members] == [GAP_STEPS + 1] * 3  # type: ignore[union-attr]
     eventually(lambda: members[0].state.reached == GAP_STEPS, "the leader knows what all have reached")
     assert members[0].state.samples == 100 * GAP_STEPS
 
@@ -175,7 +175,7 @@ def test_copies_are_averaged_while_nobody_waits(
 @on_each_device
 def test_an_offered_copy_is_on_the_cpu_and_stays_as_it_is(device: Device) -> None:
     parameters = torch.zeros(3, device=device)
-    _, copy = Desk(parameters, rank=0, trainers=2).take_copy()
+    _, copy = AveragingState(parameters, rank=0, trainers=2).take_copy()
     parameters.fill_(1.0)
     assert copy.device.type == "cpu"
     assert not copy.any()
@@ -193,13 +193,13 @@ def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
 def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync, device: Device) -> None:
     members = met(made, kind, device)
     members[2].group.leave()
-    members[2].lobby.close()
+    members[2].listener.close()
     for member in members[:2]:
         for _ in range(GAP_STEPS):
             member.step()
     for member in members[:2]:
         eventually(synced(member), "those who are left are averaged")
-    eventually(lambda: members[0].group.absent() == (2,), "the leader says who is missing")
+    eventually(lambda: members[0].group.missing() == (2,), "the leader says who is missing")
     assert members[0].state.reached == 0, "what nobody knows of is not reached"
 
 
@@ -219,7 +219,7 @@ def test_followers_train_on_without_their_leader_and_find_the_next(made: list[Me
             member.step()
     eventually(synced(members[1]), "a first average")
     members[0].group.leave()
-    members[0].lobby.close()
+    members[0].listener.close()
     for _ in range(3):
         members[1].step()
     for member in members[1:]:
@@ -248,20 +248,20 @@ def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) ->
 
     score(members[1], 5)
     score(members[2], 7)
-    eventually(lambda: len(members[0].state.desk.arrived) == 2, "both arrive")  # type: ignore[union-attr]
+    eventually(lambda: len(members[0].state.averaging.arrived) == 2, "both arrive")  # type: ignore[union-attr]
     score(members[0], 1)
     assert members[0].state.scores.validation.samples == 13
-    eventually(lambda: members[1].state.desk._merged is not None, "the sums come back")  # type: ignore[union-attr]
+    eventually(lambda: members[1].state.averaging._merged is not None, "the sums come back")  # type: ignore[union-attr]
     score(members[1], 0)
     assert members[1].state.scores.validation.samples == 13
-    eventually(lambda: not members[1].state.desk.outgoing, "what came is not sent again")  # type: ignore[union-attr]
+    eventually(lambda: not members[1].state.averaging.outgoing, "what came is not sent again")  # type: ignore[union-attr]
 
 
 def test_what_a_leader_scored_for_its_predecessor_is_not_lost(made: list[Member]) -> None:
     members = met(made)
     later = roster_of(members, group=2, leader=1)
     members[0].group.leave()
-    members[0].lobby.close()
+    members[0].listener.close()
     scores = members[1].state.scores
     counters, losses = scores.to_merge()
     counters[-1] += 5
@@ -360,8 +360,8 @@ def test_a_successor_that_finds_later_pushes_of_its_rank_moves_the_meeting(made:
         walk(member, GAP_STEPS)
         member.halt()
     eventually(members[0].group.conclude, "all have met")
-    assert members[2].state.desk is not None
-    members[2].state.desk.halted = GAP_STEPS + 1
+    assert members[2].state.averaging is not None
+    members[2].state.averaging.halted_step = GAP_STEPS + 1
     for member in members:
         eventually(at(member, GAP_STEPS + 1), "all are told where")
     assert not members[0].group.conclude()

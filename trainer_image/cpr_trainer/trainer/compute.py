@@ -15,7 +15,7 @@ from cpr_trainer.embedding.features import Features
 from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
     access: AnyAccess,
     fetch: Callable[[], Rows],
     batch_size: int,
-    crew: Crew,
+    crew: ComputeWorkers,
 ) -> Computed:
     """Compute a slice of a global batch of `batch_size` samples; its gradients add up over workers and trainers.
 

@@ -10,47 +10,47 @@ from cpr_contract.roster import TrainerRoster
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import RosterFile
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, RosterChanged, Superseded, Terminated
-from cpr_trainer.trainer.standstill import Standstill
+from cpr_trainer.trainer.standstill import PauseDetector
 
 #: The main loop turns many times a second where it waits; only a step's arithmetic and a store call take longer.
 _STUCK_S = 120.0
 
 
-class Watch:
+class ControlSignals:
     """The newest roster, and the wish to stop, which SIGTERM brings or a roster.
 
     A thread follows the roster's file; the main thread calls `poll_roster` in every wait and before every step.
-    `on_roster` is called on the main thread with each newer roster of the same group and generation. `hears` says
-    whether the other trainers still reach this one.
+    `on_roster` is called on the main thread with each newer roster of the same group and generation. `listener_alive`
+    says whether the other trainers still reach this one.
     """
 
     def __init__(self, rosters: RosterFile[TrainerRoster], stop: threading.Event) -> None:
         self.stop = stop
         self.on_roster: Callable[[TrainerRoster], None] = lambda _: None
-        self.hears: Callable[[], bool] = lambda: True
-        self.standstill = Standstill()
+        self.listener_alive: Callable[[], bool] = lambda: True
+        self.pause_detector = PauseDetector()
         self._rosters = rosters
         self._newest: TrainerRoster | None = None
         self._failure: TrainerError | None = None
         self._current: TrainerRoster | None = None
-        self._turned = monotonic()
+        self._heartbeat_at = monotonic()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="roster", daemon=True)
+        self._thread = threading.Thread(target=self._read_rosters, name="roster", daemon=True)
 
     def start(self) -> None:
         """Begin to follow the roster's file, and to look for standstills."""
         self._thread.start()
-        self.standstill.start()
+        self.pause_detector.start()
 
     def close(self) -> None:
         """Stop following and looking."""
         self._ended.set()
-        self.standstill.close()
+        self.pause_detector.close()
 
-    def first(self) -> TrainerRoster:
+    def wait_for_roster(self) -> TrainerRoster:
         """Wait for a roster and take it as the current one. Raises Terminated, Superseded, ContractVersionError."""
         while self._newest is None:
-            self.turn()
+            self.heartbeat()
             self._raise_failure()
             if self.stop.wait(POLL_INTERVAL_S):
                 raise Terminated("told to stop before the first roster")
@@ -72,13 +72,13 @@ class Watch:
         return self._current
 
     @property
-    def all_stop(self) -> bool:
+    def job_stops(self) -> bool:
         """Whether it is the newest roster that says stop: then it says so to everybody."""
         return self._newest is not None and self._newest.stop
 
     def poll_roster(self) -> None:
         """Turn once, and follow a newer roster. Raises RosterChanged if it is of another group or generation."""
-        self.turn()
+        self.heartbeat()
         self._raise_failure()
         before = self._current
         if before is None or self._newest is before:
@@ -94,15 +94,15 @@ class Watch:
         if self.stop.is_set():
             raise Terminated("told to stop")
 
-    def turn(self) -> None:
+    def heartbeat(self) -> None:
         """Note that the main loop makes progress."""
-        self._turned = monotonic()
+        self._heartbeat_at = monotonic()
 
     def healthy(self) -> bool:
         """Whether the main loop turned lately, and the other trainers reach this one."""
-        return monotonic() - self._turned < _STUCK_S and self.hears()
+        return monotonic() - self._heartbeat_at < _STUCK_S and self.listener_alive()
 
-    def _follow(self) -> None:
+    def _read_rosters(self) -> None:
         try:
             for roster in self._rosters.watch(self._ended):
                 self._newest = roster

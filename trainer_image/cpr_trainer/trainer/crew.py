@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 LEAST_SAMPLES = 2
 
 
-class Crew:
+class ComputeWorkers:
     """So many workers, each on its share of the processors. A lone one works in the caller's thread."""
 
     def __init__(self, workers: int = 1) -> None:

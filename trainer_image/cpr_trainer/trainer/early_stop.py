@@ -17,7 +17,7 @@ _FIELDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EarlyStopState:
     """What the evaluations up to and with that of `step` (0: none) say.
 
     `best` is the best value of the metric, None without one, and `best_step` the step of its model, 0 without one.
@@ -64,7 +64,7 @@ class Verdict:
         return cls(int(step), None if isnan(best) else best, int(best_step), int(since))
 
 
-NO_VERDICT = Verdict()
+NO_EVALUATION = EarlyStopState()
 
 
 def value_of(scores: HeldOutScores, spec: EarlyStopSpec) -> float | None:

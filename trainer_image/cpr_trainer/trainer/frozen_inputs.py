@@ -33,7 +33,7 @@ _ASK_SLICES = 20
 _LIST_EVERY_S = 600.0
 
 
-class Pinning:
+class FrozenInputs:
     """One trainer's view of what its job keeps. `leads` tells whether it is the leader by the newest roster.
 
     `pinned` is what all train, None for data without files. `new_files` counts those that `uri` names and which came

@@ -27,17 +27,17 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.prefetch import Slice, Vectors, slice_of
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
-from cpr_trainer.trainer.store_retry import Reading
+from cpr_trainer.trainer.store_retry import RetryingReader
 
 
-class HeldOut:
+class HeldOutEvaluator:
     """This trainer's part of the held-out samples, which it reads once and keeps in memory."""
 
-    def __init__(self, setup: Setup, exchange: Exchange, shards: Shards, reading: Reading) -> None:
+    def __init__(self, setup: Setup, exchange: Exchange, shards: Shards, reader: RetryingReader) -> None:
         self._setup = setup
         self._exchange = exchange
         self._shards = shards
-        self._reading = reading
+        self._reading = reader
         self._slices: tuple[Slice, ...] | None = None
         self._grouped: Grouped | None = None
         self._first = 0
@@ -66,7 +66,7 @@ class HeldOut:
         if self.due(step):
             self._score(step, replica)
 
-    def score_at_rest(
+    def score_at_barrier(
         self, step: int, replica: DenseReplica, sum_up: Callable[[tuple[Tensor, ...]], None]
     ) -> HeldOutScores:
         """Return what all trainers score by the model of this step, at which they stand; `sum_up` sums in place.

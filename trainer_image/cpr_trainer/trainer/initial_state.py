@@ -16,18 +16,18 @@ from cpr_trainer.checkpoint.restore.vocabularies import check_vocabularies
 from cpr_trainer.trainer.interrupts import PollInterrupts
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.status import Board
-from cpr_trainer.trainer.store_retry import insist, poll_and_sleep
+from cpr_trainer.trainer.status import StatusPublisher
+from cpr_trainer.trainer.store_retry import poll_and_sleep, retry_store_errors
 
 _LOG = logging.getLogger(__name__)
 
 
-class Starter:
+class InitialStateLoader:
     """Loads the leader's first state. `roster` returns the newest roster: its floor may sink while this waits."""
 
-    def __init__(self, setup: Setup, board: Board, roster: Callable[[], TrainerRoster]) -> None:
+    def __init__(self, setup: Setup, status: StatusPublisher, roster: Callable[[], TrainerRoster]) -> None:
         self._setup = setup
-        self._board = board
+        self._status = status
         self._roster = roster
 
     def provide(self, state: DenseState, poll_interrupts: PollInterrupts) -> None:
@@ -36,7 +36,7 @@ class Starter:
         Raises LayoutError or DamagedError for a `restore_from` that cannot be used, ModelError for a save of another
         network, and what `poll_interrupts` raises.
         """
-        restored = insist(self._newest, self._board, poll_interrupts)
+        restored = retry_store_errors(self._newest, self._status, poll_interrupts)
         if restored is None:
             self._wait_for_another_anchor(poll_interrupts)
             return
@@ -100,7 +100,7 @@ class Starter:
     def _wait_for_another_anchor(self, poll_interrupts: PollInterrupts) -> None:
         anchor = self._roster().anchor
         key = anchor.key if anchor else "step 0"
-        self._board.set(
+        self._status.update(
             problem=Problem(
                 "AnchorDamaged",
                 f"The dense state of {key} does not verify.",
@@ -112,8 +112,8 @@ class Starter:
 
     def _wait_for_floor(self, restored: RestoredDense, poll_interrupts: PollInterrupts) -> None:
         offer = SaveRef(restored.ref.key, restored.step, restored.samples) if restored.ref else None
-        before = self._board.state
-        self._board.set(state=TrainerState.BELOW_FLOOR, dense_save=offer)
+        before = self._status.state
+        self._status.update(state=TrainerState.BELOW_FLOOR, dense_save=offer)
         while restored.samples < self._roster().dense_floor_samples:
             poll_and_sleep(poll_interrupts)
-        self._board.set(state=before)
+        self._status.update(state=before)

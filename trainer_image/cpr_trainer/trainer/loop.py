@@ -23,18 +23,18 @@ from cpr_trainer.runtime import backoff
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE, missing_steps
-from cpr_trainer.trainer.barriers import Stops
-from cpr_trainer.trainer.control import Watch
-from cpr_trainer.trainer.initial_state import Starter
+from cpr_trainer.trainer.barriers import Barriers
+from cpr_trainer.trainer.control import ControlSignals
+from cpr_trainer.trainer.initial_state import InitialStateLoader
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, Interruption, RosterChanged
-from cpr_trainer.trainer.page import Page
+from cpr_trainer.trainer.page import ResumeHeader
 from cpr_trainer.trainer.prefetch import Feed
-from cpr_trainer.trainer.save_coordinator import Leading
+from cpr_trainer.trainer.save_coordinator import SaveCoordinator
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.status import StatusPublisher
 from cpr_trainer.trainer.step import Stepper
-from cpr_trainer.trainer.store_retry import insist
+from cpr_trainer.trainer.store_retry import retry_store_errors
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,34 +58,34 @@ MakeGroup = Callable[[TrainerRoster, DenseState], Group]
 class Loop:
     """One trainer's training, from its first roster to the end of the job.
 
-    `make_group` returns this trainer's view of the group that a roster names. `group` and `leading` are for whoever
-    reports: the present group, and the leader's duties (None elsewhere). With a `page` it goes on where the last
+    `make_group` returns this trainer's view of the group that a roster names. `group` and `coordinator` are for whoever
+    reports: the present group, and the leader's duties (None elsewhere). With a `header` it goes on where the last
     process stood, if that was in the roster's generation.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- who, of what, and with whom
         self,
         setup: Setup,
-        watch: Watch,
-        board: Board,
+        control: ControlSignals,
+        status: StatusPublisher,
         exchange: Exchange,
         make_group: MakeGroup,
-        page: Page | None = None,
+        header: ResumeHeader | None = None,
     ) -> None:
         self.group: Group | None = None
-        self.leading: Leading | None = None
+        self.coordinator: SaveCoordinator | None = None
         self._setup = setup
-        self._watch = watch
-        self._board = board
+        self._control = control
+        self._status = status
         self._exchange = exchange
         self._make_group = make_group
-        self._stepper = Stepper(setup, watch, board, exchange, page)
-        self._stops = Stops(setup, self._stepper, board, watch.poll_interrupts)
-        self._roster = watch.adopt()
+        self._stepper = Stepper(setup, control, status, exchange, header)
+        self._barriers = Barriers(setup, self._stepper, status, control.poll_interrupts)
+        self._roster = control.adopt()
         generation = self._roster.counters.generation
-        self._goes_on = self._stepper.go_on(generation)
-        self._generation = generation if self._goes_on else 0
-        watch.on_roster = self._follow
+        self._resumes = self._stepper.resume(generation)
+        self._generation = generation if self._resumes else 0
+        control.on_roster = self._follow
 
     def run(self) -> Result | None:
         """Train to the end; return the final anchor and scores on the leader.
@@ -94,7 +94,7 @@ class Loop:
         trainer.
         """
         while True:
-            self._take_up(self._watch.adopt())
+            self._take_up(self._control.adopt())
             try:
                 return self._serve(self._roster)
             except RosterChanged as changed:
@@ -109,39 +109,39 @@ class Loop:
         time: whatever members come next can start from it. Without lockstep there is such a step only where all have
         met. Raises StoreError if nothing can be saved.
         """
-        patience_s = _SETTLE_S
+        pause_after_s = _SETTLE_S
         if self._setup.job.replay.enabled:
-            patience_s = _REPLAY_STOP_S if self._watch.all_stop else _REPLAY_S
+            pause_after_s = _REPLAY_STOP_S if self._control.job_stops else _REPLAY_S
         settled = False
         with suppress(RosterChanged):  # another group or generation needs nothing of this process any more
-            settled = self._stepper.shards.settle_within(patience_s)
-        state, leading = self._stepper.state, self.leading
-        if leading is None or state.done == NO_STATE:
+            settled = self._stepper.shards.settle_within(pause_after_s)
+        state, coordinator = self._stepper.state, self.coordinator
+        if coordinator is None or state.done == NO_STATE:
             return None
-        alike = self._setup.job.lockstep or self._board.met is not None
-        anchor = self._last_cut(leading) if settled and state.done and self._watch.all_stop and alike else None
-        leading.close()
-        return anchor or self._save_dense(leading)
+        alike = self._setup.job.lockstep or self._status.met is not None
+        anchor = self._last_cut(coordinator) if settled and state.done and self._control.job_stops and alike else None
+        coordinator.close()
+        return anchor or self._save_dense(coordinator)
 
-    def _last_cut(self, leading: Leading) -> AnchorRef | None:
+    def _last_cut(self, coordinator: SaveCoordinator) -> AnchorRef | None:
         """Return the anchor of the last complete step; None if a shard is away or misses some, or it takes too long."""
         state, began = self._stepper.state, monotonic()
         self._exchange.heartbeat(state.done)
-        patience_s = max(_LEAST_CUT_S, _CUT_COMMITS * (leading.committer.state.commit_s or 0.0))
-        while (anchor := leading.finish(state)) is None and monotonic() - began < patience_s:
+        pause_after_s = max(_LEAST_CUT_S, _CUT_COMMITS * (coordinator.committer.state.commit_s or 0.0))
+        while (anchor := coordinator.finish(state)) is None and monotonic() - began < pause_after_s:
             if self._exchange.away() or min(self._exchange.applied()) < state.done:
                 break
-            self._watch.turn()
+            self._control.heartbeat()
             sleep(POLL_INTERVAL_S)
         return anchor
 
-    def _save_dense(self, leading: Leading) -> SaveRef | None:
+    def _save_dense(self, coordinator: SaveCoordinator) -> SaveRef | None:
         """Save the dense state alone. Raises StoreError."""
         copy = self._setup.dense_copy(self._stepper.state, self._roster)
         delays = backoff(random.Random(), first_s=0.2)
         for _ in range(_FLUSH_ATTEMPTS - 1):
             try:
-                return write_dense(self._setup.store, copy) or leading.committer.state.dense_save
+                return write_dense(self._setup.store, copy) or coordinator.committer.state.dense_save
             except StoreError:
                 _LOG.warning("the dense state is not saved yet", exc_info=True)
                 sleep(next(delays))
@@ -149,15 +149,15 @@ class Loop:
 
     def close(self) -> None:
         """End the committer, once it has done what it is at."""
-        if self.leading is not None:
-            self.leading.close()
+        if self.coordinator is not None:
+            self.coordinator.close()
 
     def _follow(self, roster: TrainerRoster) -> None:
         """Go on under a newer roster of the same group and generation."""
         self._adopt(roster)
         if self.group is not None:
             self.group.follow(roster)
-        self._board.set(counters=roster.counters)
+        self._status.update(counters=roster.counters)
 
     def _adopt(self, roster: TrainerRoster) -> None:
         _LOG.info("follows roster %d", roster.counters.roster)
@@ -170,22 +170,22 @@ class Loop:
         The report changes in one piece, so that nothing of the old ones is ever told under the new counters.
         """
         fresh = roster.counters.generation != self._generation
-        before = self.leading
+        before = self.coordinator
         self.group = None
         if fresh:
-            self.leading = None
+            self.coordinator = None
         self._adopt(roster)
         joining: dict[str, Any] = {"counters": roster.counters, "state": TrainerState.JOINING, "met": None}
         if not fresh:
-            self._board.set(**joining)
+            self._status.update(**joining)
             return
         nothing_yet: dict[str, Any] = {"step": 0, "samples": 0, "samples_started": 0, "lost": (), "dense_save": None}
-        self._board.set(**joining, **nothing_yet, degraded_samples=0, evaluation=None, best=None)
+        self._status.update(**joining, **nothing_yet, degraded_samples=0, evaluation=None, best=None)
         self._generation = roster.counters.generation
-        self._stops.start_over()
+        self._barriers.start_over()
         if before is not None:
             before.close()
-        self._goes_on = False
+        self._resumes = False
         self._stepper.start_over(roster.counters.generation)
 
     def _serve(self, roster: TrainerRoster) -> Result | None:
@@ -194,15 +194,15 @@ class Loop:
         try:
             while True:
                 try:
-                    self._board.set(state=TrainerState.JOINING)
+                    self._status.update(state=TrainerState.JOINING)
                     self._take_up_duties(roster)
                     self._meet(group)
-                    if self.leading is not None:
-                        self.leading.heal(self._stepper.state)
+                    if self.coordinator is not None:
+                        self.coordinator.on_group_formed(self._stepper.state)
                     while True:
                         self._train(group)
-                        if self._stops.due():
-                            self._stops.stand(group, self.leading, self._mend, self._announce)
+                        if self._barriers.due():
+                            self._barriers.stand(group, self.coordinator, self._resend_missing, self._announce)
                         elif (result := self._halt(group)) is not None:
                             return result
                 except GroupBroken as broken:
@@ -213,17 +213,21 @@ class Loop:
     def _take_up_duties(self, roster: TrainerRoster) -> None:
         """Begin to lead, go on, or stop, as the roster says."""
         leads = roster.leader == roster.index
-        if self.leading is not None and not leads:
-            self.leading.close()
-            self.leading = None
-        if leads and self.leading is None:
-            anchors = insist(self._starter().known_anchors, self._board, self._watch.poll_interrupts)
-            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, self._recorded_anchor, anchors)
+        if self.coordinator is not None and not leads:
+            self.coordinator.close()
+            self.coordinator = None
+        if leads and self.coordinator is None:
+            anchors = retry_store_errors(
+                self._initial_state().known_anchors, self._status, self._control.poll_interrupts
+            )
+            self.coordinator = SaveCoordinator(
+                self._setup, self._exchange, lambda: self._roster, self._recorded_anchor, anchors
+            )
 
     def _meet(self, group: Group) -> None:
         """Come to the same dense state as all others, with every push up to it on its way."""
-        poll_interrupts, state = self._watch.poll_interrupts, self._stepper.state
-        survived = group.meet(state, lambda: self._starter().provide(state, poll_interrupts), poll_interrupts)
+        poll_interrupts, state = self._control.poll_interrupts, self._stepper.state
+        survived = group.join(state, lambda: self._initial_state().provide(state, poll_interrupts), poll_interrupts)
         if not survived and state.reached < self._setup.last_step:
             try:
                 if self._setup.job.lockstep:
@@ -236,19 +240,19 @@ class Loop:
         # A trainer that is gone may have completed, and pushed, one step more than anybody here.
         started = self._setup.samples_at(min(state.farthest + 1, self._setup.last_step))
         self._stepper.start(started)
-        self._board.set(step=state.reached, samples=state.samples, lost=state.lost)
-        self._board.set(**state.scores.figures())
+        self._status.update(step=state.reached, samples=state.samples, lost=state.lost)
+        self._status.update(**state.scores.report_fields())
         self._stepper.keep()
-        self._stops.forget()
-        self._stops.tell_best(self.leading)
-        if self.leading is not None:
-            self.leading.save(state)
+        self._barriers.forget()
+        self._barriers.report_best(self.coordinator)
+        if self.coordinator is not None:
+            self.coordinator.save(state)
 
     def _catch_up_with_shards(self, group: Group) -> None:
         """Nobody survived: go on after the highest step that any shard applied of any rank."""
         self._stepper.shards.await_ready()
         group.announce(max(self._exchange.applied()))
-        with self._board.waiting(self._watch.poll_interrupts) as poll_interrupts:
+        with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
             reached = group.go(0, poll_interrupts).step
         self._stepper.state.skip_to(max(reached, self._stepper.state.done))
 
@@ -264,20 +268,20 @@ class Loop:
     def _goal(self) -> int:
         """The step to train to now: the next stop; or where all are to meet, which is here until it is named."""
         state = self._stepper.state
-        if state.desk is None or not self._roster.meet:
-            return self._stops.goal()
-        return max(state.done, state.desk.meeting)
+        if state.averaging is None or not self._roster.meet:
+            return self._barriers.goal()
+        return max(state.done, state.averaging.barrier_step)
 
     def _train(self, group: Group) -> None:
         stepper, setup = self._stepper, self._setup
         if stepper.state.done < setup.last_step:
-            if stepper.pushed is None or self._goes_on:
+            if stepper.pushed is None or self._resumes:
                 stepper.shards.await_ready()
-                self._goes_on = False
+                self._resumes = False
             self._repair(stepper.pushed)
         if stepper.state.done >= self._goal():
             return
-        self._board.set(state=TrainerState.TRAINING)
+        self._status.update(state=TrainerState.TRAINING)
         counters = self._roster.counters
         _LOG.info(
             "training after step %d of %d (generation %d, group %d)",
@@ -293,8 +297,8 @@ class Loop:
             trainers=setup.job.trainers,
             first_step=stepper.state.done + 1,
         )
-        with Feed(loader, setup.placement, stepper.reading.wait, split=setup.job.prefetch == 1) as feed:
-            stepper.train(feed, group, self.leading, self._goal)
+        with Feed(loader, setup.placement, stepper.reader.wait, split=setup.job.prefetch == 1) as feed:
+            stepper.train(feed, group, self.coordinator, self._goal)
 
     def _repair(self, pushed: int | None) -> None:
         """Push the steps up to `done` that this rank has not pushed to every shard."""
@@ -306,7 +310,7 @@ class Loop:
             stepper.repair(step)
         stepper.pushed = max(stepper.pushed or 0, stepper.state.done)
 
-    def _mend(self) -> bool:
+    def _resend_missing(self) -> bool:
         """Push what shards lack up to here, if they came back without it; return whether they have it all."""
         if self._exchange.away() or not self._stepper.shards.settle_within(POLL_INTERVAL_S):
             return False
@@ -321,7 +325,7 @@ class Loop:
         """
         exchange, stepper = self._exchange, self._stepper
         for step in range(min(exchange.counted()) + 1, first):
-            self._watch.poll_interrupts()
+            self._control.poll_interrupts()
             exchange.count(step, stepper.slice_of(step).access.unique)
         for step in range(max(exchange.counted()), first - 1, -1):
             exchange.uncount(step, stepper.slice_of(step).access.unique)
@@ -332,56 +336,56 @@ class Loop:
         Then part; or return None once there are steps to train.
         """
         stepper, began = self._stepper, monotonic()
-        ends = self._stops.ends()
-        self._board.set(state=TrainerState.FINISHING if ends else TrainerState.MEETING)
+        ends = self._barriers.ends()
+        self._status.update(state=TrainerState.FINISHING if ends else TrainerState.MEETING)
         stepper.work()
         if self._setup.job.lockstep:
             self._announce(stepper.state.done)
         while stepper.state.done >= self._goal():
-            self._stops.say_halted(self._exchange.applied())
-            if self.leading is not None and not group.conclude():
-                self._lead_on(self.leading, monotonic() - began)
-            elif self.leading is not None and (anchor := self._end(self.leading)):
+            self._barriers.report_halted(self._exchange.applied())
+            if self.coordinator is not None and not group.conclude():
+                self._lead_on(self.coordinator, monotonic() - began)
+            elif self.coordinator is not None and (anchor := self._end(self.coordinator)):
                 if ends:
-                    self._board.set(result=anchor, state=TrainerState.FINISHED)
+                    self._status.update(result=anchor, state=TrainerState.FINISHED)
                     group.dismiss()
                     # The last word has no room for them.
-                    self._board.wait_for_groups(_RECORDED_S)
+                    self._status.wait_until_recorded(_RECORDED_S)
                     return self._result(anchor)
-                self._stops.meet_at(anchor)
-            group.listen(self._watch.poll_interrupts)
+                self._barriers.meet_at(anchor)
+            group.listen(self._control.poll_interrupts)
             # A shard that came back without the last step cannot take the cut before it has it.
-            self._mend()
-        self._board.set(met=None)
+            self._resend_missing()
+        self._status.update(met=None)
         return None
 
     def _result(self, anchor: AnchorRef) -> Result:
-        state, board = self._stepper.state, self._board
-        evaluation = board.evaluation and replace(board.evaluation, groups=(), rest=None)
-        total, figures = self._setup.order.total_samples, state.scores.figures()
-        return Result(anchor, state.lost, **figures, evaluation=evaluation, best=board.best, total_samples=total)
+        state, status = self._stepper.state, self._status
+        evaluation = status.evaluation and replace(status.evaluation, groups=(), rest=None)
+        total, figures = self._setup.order.total_samples, state.scores.report_fields()
+        return Result(anchor, state.lost, **figures, evaluation=evaluation, best=status.best, total_samples=total)
 
-    def _end(self, leading: Leading) -> AnchorRef | None:
+    def _end(self, coordinator: SaveCoordinator) -> AnchorRef | None:
         """All trainers stand at one step: return its anchor, None as long as it is not committed."""
         state = self._stepper.state
-        self._board.set(step=state.reached, samples=state.samples)
+        self._status.update(step=state.reached, samples=state.samples)
         self._announce(state.reached)
-        return leading.finish(state)
+        return coordinator.finish(state)
 
     def _announce(self, cut_step: int) -> None:
         """Tell the shards of a cut, by pings and by what is pushed again."""
         self._stepper.cut_step = cut_step
         self._exchange.heartbeat(cut_step)
 
-    def _lead_on(self, leading: Leading, since_s: float) -> None:
+    def _lead_on(self, coordinator: SaveCoordinator, since_s: float) -> None:
         """Plan cuts and save for the others, who train on; this trainer has had no step for `since_s`."""
         stepper = self._stepper
-        self._announce(leading.announce(stepper.state.reached + 1, stepper.pace.trained_s + since_s))
-        leading.save(stepper.state)
-        self._board.set(step=stepper.state.reached, samples=stepper.state.samples)
+        self._announce(coordinator.announce(stepper.state.reached + 1, stepper.pace.trained_s + since_s))
+        coordinator.save(stepper.state)
+        self._status.update(step=stepper.state.reached, samples=stepper.state.samples)
 
     def _recorded_anchor(self) -> str:
-        return self._board.recorded.anchor
+        return self._status.recorded.anchor
 
-    def _starter(self) -> Starter:
-        return Starter(self._setup, self._board, lambda: self._roster)
+    def _initial_state(self) -> InitialStateLoader:
+        return InitialStateLoader(self._setup, self._status, lambda: self._roster)

@@ -35,105 +35,114 @@ from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.allreduce.group_follower import Follower
 from cpr_trainer.trainer.allreduce.group_leader import Leader
-from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.solo import Solo
-from cpr_trainer.trainer.async_sync.async_groups import ShadowFollower, ShadowLeader
-from cpr_trainer.trainer.control import Watch
-from cpr_trainer.trainer.frozen_inputs import Pinning
+from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
+from cpr_trainer.trainer.control import ControlSignals
+from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.interrupts import Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import Loop, MakeGroup
-from cpr_trainer.trainer.page import Page
-from cpr_trainer.trainer.setup import Setup, begins
+from cpr_trainer.trainer.page import ResumeHeader
+from cpr_trainer.trainer.setup import Setup, is_new_job
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.status import Board, ReportCollector
-from cpr_trainer.trainer.store_retry import insist
+from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
+from cpr_trainer.trainer.store_retry import retry_store_errors
 from cpr_trainer.trainer.trackers import read_trackers
 from cpr_trainer.trainer.tracking import tracking
 
 _LOG = logging.getLogger(__name__)
 
 
-def run(environment: Environment, page: Page | None = None) -> ExitCode:
-    """Be a trainer until the job is done, or something ends this process. `page`: its supervisor's, if it has one.
+def run(environment: Environment, header: ResumeHeader | None = None) -> ExitCode:
+    """Be a trainer until the job is done, or something ends this process. `header`: its supervisor's, if it has one.
 
     Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
     only a person can mend.
     """
     rosters = RosterFile(environment.roster_file, TrainerRoster)
-    watch = Watch(rosters, stop_on_sigterm())
-    watch.start()
+    control = ControlSignals(rosters, stop_on_sigterm())
+    control.start()
     try:
-        return _train(environment, watch, page, rosters)
+        return _train(environment, control, header, rosters)
     except Terminated:
         return ExitCode.FLUSHED  # Nothing was trained by this process yet.
     except Superseded:
         return ExitCode.SUPERSEDED
     finally:
-        watch.close()
+        control.close()
 
 
-def _train(environment: Environment, watch: Watch, page: Page | None, rosters: RosterFile[TrainerRoster]) -> ExitCode:
+def _train(
+    environment: Environment, control: ControlSignals, header: ResumeHeader | None, rosters: RosterFile[TrainerRoster]
+) -> ExitCode:
     trackers = read_trackers(environment.trackers, environment.job)
-    file = None if page is None else page.file
+    file = None if header is None else header.file
     spill, problem = _spill(environment, file)
-    standing = problem or _slowness(environment.job)
-    board = Board(_first_report(environment, 1 if page is None else page.process_number), standing)
+    lasting_problem = problem or _slowness(environment.job)
+    status = StatusPublisher(
+        _first_report(environment, 1 if header is None else header.process_number), lasting_problem
+    )
     registry = CollectorRegistry()
-    registry.register(ReportCollector(board))
-    rosters.on_read = board.note
+    registry.register(ReportCollector(status))
+    rosters.on_read = status.on_roster_note
     with StatusServer(
         environment.address,
         environment.port_base + HTTP_PORT,
-        status=board.report,
-        healthy=lambda: watch.healthy() or board.state is TrainerState.LOADING,
-        ready=lambda: board.state in _READY,
+        status=status.report,
+        healthy=lambda: control.healthy() or status.state is TrainerState.LOADING,
+        ready=lambda: status.state in _READY,
         registry=registry,
         receive=environment.receiver(rosters.offer),
-        hear=environment.recorded_receiver(board.hear),
+        hear=environment.recorded_receiver(status.on_recorded),
     ):
-        roster = watch.first()
+        roster = control.wait_for_roster()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.
-        goes_on = page is not None and page.keeps(roster.counters.generation)
-        if not goes_on:
-            board.set(**_who(roster))
+        resumes = header is not None and header.holds(roster.counters.generation)
+        if not resumes:
+            status.update(**_who(roster))
         try:
-            setup = _set_up(environment, watch, board, roster)
+            setup = _set_up(environment, control, status, roster)
         except StoreUnsuitableError as error:
             return _refuse(environment, error)
         total_samples = setup.order.total_samples
         workers = setup.workers
-        board.set(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
+        status.update(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, total_samples, file=file, spill=spill)
-        loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch), page)
-        if goes_on:
-            board.set(**_who(roster))
-        if page is not None:
-            watch.standstill.on_turn = page.tick
-        board.look = lambda report: look(_timed(report, page), exchange, loop.group, loop.leading, setup.job)
-        with closing(setup.trace), tracking(trackers, board.report, lambda: loop.leading is not None):
+        loop = Loop(setup, control, status, exchange, _group_maker(setup, control), header)
+        if resumes:
+            status.update(**_who(roster))
+        if header is not None:
+            control.pause_detector.on_tick = header.tick
+        status.fill_in = lambda report: look(_timed(report, header), exchange, loop.group, loop.coordinator, setup.job)
+        with closing(setup.trace), tracking(trackers, status.report, lambda: loop.coordinator is not None):
             code = _run(loop, environment)
         if spill is not None:
             spill.remove()  # no other process begins after this end
         return code
 
 
-def _set_up(environment: Environment, watch: Watch, board: Board, roster: TrainerRoster) -> Setup:
+def _set_up(environment: Environment, control: ControlSignals, status: StatusPublisher, roster: TrainerRoster) -> Setup:
     """Return what does not change, once the store lets it be read. Raises as `Setup.read` does.
 
     Before a job begins, its leader probes the store: StoreUnsuitableError ends the job then, and not once it has saves.
     """
 
     def follow() -> None:
-        _follow(watch)
+        _follow(control)
 
-    job, pinnings = environment.job, _pinnings(environment, watch, board)
+    job, pinnings = environment.job, _pinnings(environment, control, status)
     store = open_store(job.snapshots.store, *environment.store_access)
     final: type[StoreError] | tuple[()] = ()
-    if insist(lambda: begins(store, roster, job.job_uid), board, follow):
+    if retry_store_errors(lambda: is_new_job(store, roster, job.job_uid), status, follow):
         final = StoreUnsuitableError
-        insist(lambda: store.probe(probe_prefix(job.job_uid)), board, follow, final=final)
-    return insist(lambda: Setup.read(environment, roster, store, pinnings, board.stand), board, follow, final=final)
+        retry_store_errors(lambda: store.probe(probe_prefix(job.job_uid)), status, follow, final=final)
+    return retry_store_errors(
+        lambda: Setup.read(environment, roster, store, pinnings, status.add_lasting_problem),
+        status,
+        follow,
+        final=final,
+    )
 
 
 def _refuse(environment: Environment, error: StoreUnsuitableError) -> ExitCode:
@@ -142,8 +151,8 @@ def _refuse(environment: Environment, error: StoreUnsuitableError) -> ExitCode:
     return end_with(environment.termination_file, problem_of(error), ExitCode.STORE_UNSUITABLE)
 
 
-def _timed(report: TrainerReport, page: Page | None) -> TrainerReport:
-    return report if page is None else replace(report, in_place_s=page.in_place_s)
+def _timed(report: TrainerReport, header: ResumeHeader | None) -> TrainerReport:
+    return report if header is None else replace(report, in_place_s=header.in_place_s)
 
 
 def _who(roster: TrainerRoster) -> dict[str, Any]:
@@ -156,26 +165,28 @@ def _who(roster: TrainerRoster) -> dict[str, Any]:
     }
 
 
-def _pinnings(environment: Environment, watch: Watch, board: Board) -> tuple[Pinning, Pinning]:
+def _pinnings(
+    environment: Environment, control: ControlSignals, status: StatusPublisher
+) -> tuple[FrozenInputs, FrozenInputs]:
     """Return those of what is trained, and of what the job is scored on."""
 
     def leads() -> bool:
-        return watch.current is not None and watch.current.leader == watch.current.index
+        return control.current is not None and control.current.leader == control.current.index
 
     job = environment.job
     # Data that comes from code has no files, so none are added.
     uri = job.data.uri if job.data.entrypoint is None else None
     scored = None if job.evaluation is None else job.evaluation.uri
     return (
-        Pinning(job.job_uid, uri, leads, lambda: _follow(watch), lambda count: board.set(new_files=count)),
-        Pinning(job.job_uid, scored, leads, lambda: _follow(watch), evaluates=True),
+        FrozenInputs(job.job_uid, uri, leads, lambda: _follow(control), lambda count: status.update(new_files=count)),
+        FrozenInputs(job.job_uid, scored, leads, lambda: _follow(control), evaluates=True),
     )
 
 
-def _follow(watch: Watch) -> None:
+def _follow(control: ControlSignals) -> None:
     """Poll while nothing depends on the roster yet: only a stop ends the wait."""
     with suppress(RosterChanged):
-        watch.poll_interrupts()
+        control.poll_interrupts()
 
 
 def _run(loop: Loop, environment: Environment) -> ExitCode:
@@ -254,27 +265,27 @@ def _first_report(environment: Environment, life: int) -> TrainerReport:
     )
 
 
-def _group_maker(setup: Setup, watch: Watch) -> MakeGroup:
+def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
     """Return how this process sees the group of a roster; with more than one trainer it listens from now on."""
     if setup.job.trainers == 1:
         return lambda _roster, _state: Solo()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
-    lobby = Lobby(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, setup.job.silence_s)
-    hearing = Hearing()
-    lobby.start()
-    watch.hears = lobby.alive
+    listener = PeerListener(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, setup.job.silence_s)
+    liveness = PeerLiveness()
+    listener.start()
+    control.listener_alive = listener.alive
 
     def delays_s() -> Iterator[float]:
         return backoff(random.Random(), first_s=0.1, cap_s=1.0)
 
     def make(roster: TrainerRoster, _state: DenseState) -> Group:
         if roster.leader == setup.rank:
-            return Leader(lobby, hearing, roster)
-        return Follower(lobby, hearing, roster, delays_s())
+            return Leader(listener, liveness, roster)
+        return Follower(listener, liveness, roster, delays_s())
 
     def make_shadow(roster: TrainerRoster, state: DenseState) -> Group:
         if roster.leader == setup.rank:
-            return ShadowLeader(lobby, hearing, roster, setup.job.dense_sync, state)
-        return ShadowFollower(lobby, hearing, roster, state, delays_s)
+            return AsyncLeader(listener, liveness, roster, setup.job.dense_sync, state)
+        return AsyncFollower(listener, liveness, roster, state, delays_s)
 
     return make if setup.job.lockstep else make_shadow

@@ -22,7 +22,7 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.crew import ComputeWorkers
 from cpr_trainer.trainer.interrupts import PollInterrupts
 from cpr_trainer.trainer.workers import Workers, candidates, choose
 
@@ -66,7 +66,7 @@ class Trial:
         self._access = find_access(placement, batch.ids)
         self._vectors = _vectors(job.model, self._access.unique, job.data.seed)
 
-    def compute(self, crew: Crew) -> tuple[Tensor, ...]:
+    def compute(self, crew: ComputeWorkers) -> tuple[Tensor, ...]:
         """Compute the batch; return logits, and the gradients of the network and of rows. Raises DivergedError."""
         done = compute(self._replica, self._batch, self._access, lambda: self._vectors, len(self._batch), crew)
         rows = done.row_gradients if isinstance(done.row_gradients, tuple) else (done.row_gradients,)
@@ -79,7 +79,7 @@ class Trial:
         Raises DivergedError, and ModelError if it refuses the whole.
         """
         parts = max(2, len(self._batch) // 4)
-        with closing(Crew()) as alone, closing(Crew(parts)) as together:
+        with closing(ComputeWorkers()) as alone, closing(ComputeWorkers(parts)) as together:
             whole = self.compute(alone)
             try:
                 divided = self.compute(together)
@@ -98,7 +98,7 @@ def measure(trial: Trial, counts: Sequence[int], poll_interrupts: PollInterrupts
     """
     times_s: dict[int, list[float]] = {count: [] for count in counts}
     with ExitStack() as stack:
-        crews = {count: stack.enter_context(closing(Crew(count))) for count in counts}
+        crews = {count: stack.enter_context(closing(ComputeWorkers(count))) for count in counts}
         for count in counts:  # Threads and memory come with the first time.
             poll_interrupts()
             trial.compute(crews[count])

@@ -47,7 +47,7 @@ class Pace:
         return fmean(self._usual) if self._usual else None
 
     @property
-    def patience_s(self) -> float:
+    def pause_after_s(self) -> float:
         """How long a step may wait for others before the wait is a pause."""
         return max(_PATIENCE_S, _PATIENCE_STEPS * median(self._last)) if self._last else _PATIENCE_S
 

@@ -14,7 +14,7 @@ _SUPERVISOR, _VALID, _GENERATION, _STARTED = range(FIRST_FREE_WORD, FIRST_FREE_W
 NOTHING, CHANGING = 0, -1
 
 
-class Page(ControlBlock):
+class ResumeHeader(ControlBlock):
     """A page of one trainer's file."""
 
     def __init__(self, file: ResumeFile, job: JobSpec) -> None:
@@ -22,12 +22,12 @@ class Page(ControlBlock):
         self.file = file
 
     @classmethod
-    def new(cls, job: JobSpec) -> Page:
+    def new(cls, job: JobSpec) -> ResumeHeader:
         """Return the page of a new file, and say in it whose it is. Raises OSError."""
-        page = cls(ResumeFile.new(), job)
-        page.initialise()
-        page._words[_SUPERVISOR] = os.getpid()
-        return page
+        header = cls(ResumeFile.new(), job)
+        header.initialise()
+        header._words[_SUPERVISOR] = os.getpid()
+        return header
 
     @property
     def supervisor(self) -> int:
@@ -51,17 +51,17 @@ class Page(ControlBlock):
     def valid(self, copy: int) -> None:
         self._words[_VALID] = copy
 
-    def keeps(self, generation: int) -> bool:
+    def holds(self, generation: int) -> bool:
         """Whether there is a state of this generation."""
         return self.valid > NOTHING and int(self._words[_GENERATION]) == generation
 
-    def start_over(self, generation: int) -> None:
+    def reset(self, generation: int) -> None:
         """Keep nothing: a generation begins."""
         self.valid = NOTHING
         self._words[_STARTED] = 0
         self._words[_GENERATION] = generation
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """The state is about to be replaced: what was kept is true no more."""
         if self.valid > NOTHING:
             self.valid = CHANGING

@@ -9,7 +9,7 @@ from cpr_contract.reports import TrainerReport
 EVERY_S = 60.0
 
 
-class Minute:
+class ProgressTimer:
     """Says when the next line is due. Times are seconds of one clock; the first line comes a minute after the start."""
 
     def __init__(self, now: float) -> None:
@@ -23,7 +23,7 @@ class Minute:
         return True
 
 
-def line(report: TrainerReport) -> str:
+def progress_line(report: TrainerReport) -> str:
     """Step, samples, speed, loss, AUC and the time left at this speed. Figures that are not known yet are left out."""
     parts = [f"step {report.step:,}", f"{report.samples:,} of {report.total_samples:,} samples"]
     if report.samples_per_s:

@@ -21,8 +21,8 @@ from cpr_contract.reports import HeldOutScores
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.memory import Kind, MappedMemory, Memory, ResumeFile, SizeOf
 from cpr_trainer.exchange.outbox import STANDING
-from cpr_trainer.trainer.early_stop import NO_VERDICT, Verdict
-from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
+from cpr_trainer.trainer.early_stop import NO_EVALUATION, EarlyStopState
+from cpr_trainer.trainer.page import CHANGING, NOTHING, ResumeHeader
 from cpr_trainer.trainer.scores import Scored
 from cpr_trainer.trainer.state import DenseState
 
@@ -35,95 +35,95 @@ _Form = tuple[tuple[int, ...], DTypeLike]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedState:
     """What a trainer has told, or will, and what follows from no other number: see `TrainerReport`."""
 
     lost: Ranges = ()
     evaluation: HeldOutScores | None = None
     loss: float | None = None
     degraded_samples: int = 0
-    verdict: Verdict = NO_VERDICT
+    early_stop_state: EarlyStopState = NO_EVALUATION
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Left:
+class ResumePoint:
     """What the last process left. pushed: the last step that it pushed, None for none. standing: of the exchange."""
 
     pushed: int | None
     standing: Ints
-    told: Told
+    reported: ReportedState
 
 
-class Kept:
+class ResumeState:
     """Keeps a state, which lives in the file's memory from now on. shards: of the job."""
 
-    def __init__(self, page: Page, state: DenseState, shards: int) -> None:
-        self._page = page
+    def __init__(self, header: ResumeHeader, state: DenseState, shards: int) -> None:
+        self._header = header
         self._state = state
         replica = state.replica
         self._in_place = replica.device.type == "cpu"
         shape = tuple(replica.live.shape)
         forms = [(shape, np.float32)] * 2 + _Record.forms(state, shards) * 2
-        memory = _memory(page.file, forms)
+        memory = _memory(header.file, forms)
         self._dense = [torch.from_numpy(memory.array(shape, np.float32)) for _ in range(2)]
         self._records = [_Record(memory, state, shards) for _ in range(2)]
         self._copy = self._record = 0
-        self._words: tuple[Told | None, bytes] = (None, b"")
+        self._words: tuple[ReportedState | None, bytes] = (None, b"")
 
-    def begin_anew(self, generation: int) -> None:
+    def reset(self, generation: int) -> None:
         """Keep nothing of what was kept before: the state begins a generation."""
-        self._page.start_over(generation)
-        self._move_in()
+        self._header.reset(generation)
+        self._move_state_into_file()
 
-    def go_on(self) -> Left:
+    def restore(self) -> ResumePoint:
         """Let the state be what was kept; there is something."""
-        self._copy, self._record = (self._page.valid - 1) % 2, (self._page.valid - 1) // 2
+        self._copy, self._record = (self._header.valid - 1) % 2, (self._header.valid - 1) // 2
         left = self._records[self._record].load(self._state)
         self._state.replica.live.copy_(self._dense[self._copy])
         if self._in_place:
-            self._move_in()
+            self._move_state_into_file()
             self._copy = 0
-            self._say()
+            self._publish()
         return left
 
     @torch.no_grad()
     def begin_step(self) -> None:
         """The parameters are about to change."""
-        if not self._in_place or self._page.valid <= NOTHING:
+        if not self._in_place or self._header.valid <= NOTHING:
             return
         if self._copy == 1:  # what the last step has left was never complete
-            self._page.valid = CHANGING
+            self._header.valid = CHANGING
             return
         self._dense[1].copy_(self._dense[0])
         self._copy = 1
-        self._say()
+        self._publish()
 
     @torch.no_grad()
-    def prepare(self, told: Told) -> None:
+    def prepare(self, reported: ReportedState) -> None:
         """Copy what is to be valid next, but for what comes with `commit`."""
         if not self._in_place:
             self._dense[1 - self._copy].copy_(self._state.replica.live)
-        if told != self._words[0]:
-            self._words = told, to_json(told).encode()
+        if reported != self._words[0]:
+            self._words = reported, to_json(reported).encode()
         self._records[1 - self._record].write(self._state, self._words[1])
 
     def commit(self, pushed: int | None, standing: Ints | None) -> None:
         """From here on the next process goes on from what was prepared; without a standing it does not go on at all.
 
-        pushed, standing: see `Left`; that push is kept, and nothing of it was sent yet.
+        pushed, standing: see `ResumePoint`; that push is kept, and nothing of it was sent yet.
         """
         if standing is None:
-            self._page.valid = CHANGING
+            self._header.valid = CHANGING
             return
         self._record = 1 - self._record
         self._records[self._record].complete(pushed, standing)
         self._copy = 0 if self._in_place else 1 - self._copy
-        self._say()
+        self._publish()
 
-    def _say(self) -> None:
-        self._page.valid = 1 + self._copy + 2 * self._record
+    def _publish(self) -> None:
+        self._header.valid = 1 + self._copy + 2 * self._record
 
-    def _move_in(self) -> None:
+    def _move_state_into_file(self) -> None:
         """Let the state live in the file, if it can."""
         if self._in_place:
             self._dense[0].copy_(self._state.replica.live)
@@ -177,19 +177,19 @@ class _Record:
         self._numbers[_PUSHED] = _NONE if pushed is None else pushed
         self._standing[:] = standing
 
-    def load(self, state: DenseState) -> Left:
+    def load(self, state: DenseState) -> ResumePoint:
         done, pushed, scored_step, unmerged, length = self._numbers.tolist()
-        told = from_json(Told, self._text[:length].tobytes())
+        reported = from_json(ReportedState, self._text[:length].tobytes())
         merged, own, rest = (counters.clone() for counters in self._counters)
         shares = self._sums[:2].clone()
-        state.scores.go_on(Scored(merged, own, rest if unmerged else None, shares, scored_step), told.loss)
+        state.scores.resume(Scored(merged, own, rest if unmerged else None, shares, scored_step), reported.loss)
         state.replica.optimizer_steps = float(self._sums[2])
         torch.set_rng_state(self._random.clone())
         with torch.no_grad():
             for place, buffer in zip(self._buffers, state.replica.buffers().values(), strict=True):
                 buffer.copy_(place.clone().view(buffer.dtype).reshape(buffer.shape))
-        state.done, state.lost, state.verdict = done, told.lost, told.verdict
-        return Left(None if pushed == _NONE else pushed, self._standing.copy(), told)
+        state.done, state.lost, state.early_stop_state = done, reported.lost, reported.early_stop_state
+        return ResumePoint(None if pushed == _NONE else pushed, self._standing.copy(), reported)
 
 
 def _memory(file: ResumeFile, forms: list[_Form]) -> Memory:

@@ -18,7 +18,7 @@ from cpr_trainer.trainer.state import DenseState
 _FULL = 0.75
 
 
-class Leading:
+class SaveCoordinator:
     """The leader's duties in one generation, across groups as long as this trainer leads them.
 
     `roster` returns the newest roster; `recorded` the key of the newest anchor that the job's status holds; `anchors`
@@ -37,7 +37,7 @@ class Leading:
         self._setup = setup
         self._exchange = exchange
         self._roster = roster
-        self._schedule = CutSchedule(setup.next_stop)
+        self._schedule = CutSchedule(setup.next_barrier)
         self._offered_step = 0
         self._void_step = 0
         self._dense_saved = monotonic()
@@ -73,7 +73,7 @@ class Leading:
         full, interval_s = self._exchange.kept() >= _FULL, self._roster().interval_s
         return self._schedule.announce(step, trained_s, interval_s, uncommitted=self.committer.busy, urgent=full)
 
-    def heal(self, state: DenseState) -> None:
+    def on_group_formed(self, state: DenseState) -> None:
         """A group begins: where pushes are kept, cut at once, because who is new in it keeps none of before.
 
         A cut that is announced and not reached holds all of that, too.
@@ -87,7 +87,7 @@ class Leading:
         Nothing is before an evaluation that belongs to it.
         """
         self.committer.check()
-        if self._setup.judges(state):
+        if self._setup.evaluation_due(state):
             return
         if state.reached >= self._schedule.announced > self._offered_step:
             self._offer_cut(state, self._schedule.announced)

@@ -81,7 +81,7 @@ class Scores:
         self.loss = total / steps if steps else self.loss
         self._loss_shares.zero_()
 
-    def figures(self) -> dict[str, Any]:
+    def report_fields(self) -> dict[str, Any]:
         """Return what is reported of the merged scores, by the fields of a report; None for what is not known yet."""
         validation = self.validation
         scores = {"auc": validation.auc(), "logloss": validation.log_loss(), "metrics": validation.metrics()}
@@ -91,9 +91,9 @@ class Scores:
         """Return what there is, no copies: it changes with every step."""
         return Scored(*self.validation.counters(), self._unmerged, self._loss_shares, self._scored_step)
 
-    def go_on(self, scored: Scored, loss: float | None) -> None:
+    def resume(self, scored: Scored, loss: float | None) -> None:
         """Go to what `scored` returned, and was copied."""
-        self.validation.go_on(scored.merged, scored.own)
+        self.validation.resume(scored.merged, scored.own)
         self._unmerged, self._loss_shares, self._scored_step = scored.unmerged, scored.loss_shares, scored.step
         self.loss = loss
 

@@ -21,14 +21,14 @@ from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store
 from cpr_trainer.trainer.early_stop import next_evaluation
-from cpr_trainer.trainer.frozen_inputs import Pinning
+from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.measuring import find_workers
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.workers import Workers
 from cprjob_serving.vocabulary import Vocabulary
 
 
-def begins(store: Store, roster: TrainerRoster, job_uid: str) -> bool:
+def is_new_job(store: Store, roster: TrainerRoster, job_uid: str) -> bool:
     """Return whether this process leads a job that has saved nothing of its network yet. Raises StoreError.
 
     The first process to lead is not asked of the store, which may be one that cannot tell.
@@ -58,9 +58,9 @@ class Setup:
     placement: Placement
     layout: str
     trace: Trace
-    pinning: Pinning
+    pinning: FrozenInputs
     scored: Dataset
-    evaluation_pinning: Pinning
+    evaluation_pinning: FrozenInputs
     vocabularies: Mapping[str, Vocabulary]
     workers: Workers
 
@@ -70,7 +70,7 @@ class Setup:
         environment: Environment,
         roster: TrainerRoster,
         store: Store,
-        pinnings: tuple[Pinning, Pinning],
+        pinnings: tuple[FrozenInputs, FrozenInputs],
         warn: Callable[[Problem], None] = log_problem,
     ) -> Setup:
         """Open the data that is trained, and the data that the job is scored on, as its pinning has each.
@@ -142,7 +142,7 @@ class Setup:
         """What ends the job early, if anything does."""
         return None if self.job.evaluation is None else self.job.evaluation.early_stop
 
-    def next_stop(self, step: int) -> int:
+    def next_barrier(self, step: int) -> int:
         """Return the first step after `step` at which all trainers stand: where an evaluation may end the job, or last.
 
         There the model is saved as well, so that the best one is an anchor.
@@ -152,10 +152,10 @@ class Setup:
             return self.last_step
         return next_evaluation(step, spec.every, self.order.batch_size, self.last_step)
 
-    def judges(self, state: DenseState) -> bool:
+    def evaluation_due(self, state: DenseState) -> bool:
         """Whether the model where all stand now is to be evaluated before anything else happens."""
         step = state.done
-        return self.early_stop is not None and state.verdict.step < step == self.next_stop(step - 1)
+        return self.early_stop is not None and state.early_stop_state.step < step == self.next_barrier(step - 1)
 
     def samples_at(self, step: int) -> int:
         """Samples of the steps up to and with `step`."""
@@ -182,6 +182,6 @@ class Setup:
             dense_lost=state.lost,
             ids=self.job.model.table_ids,
             model=with_vocabularies(state.saved_model(), self.vocabularies),
-            best_step=state.verdict.best_step,
+            best_step=state.early_stop_state.best_step,
         )
         return DenseCopy(meta, state.tensors())

@@ -11,10 +11,10 @@ from cpr_trainer.embedding.access import Rows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.encoding import Values
-from cpr_trainer.trainer.control import Watch
+from cpr_trainer.trainer.control import ControlSignals
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.prefetch import Vectors
-from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.status import StatusPublisher
 from cpr_trainer.trainer.values import as_array
 
 T = TypeVar("T")
@@ -23,18 +23,18 @@ T = TypeVar("T")
 class Shards:
     """Reads and changes rows. Every method waits as long as it takes and raises what ends a wait."""
 
-    def __init__(self, exchange: Exchange, watch: Watch, board: Board) -> None:
+    def __init__(self, exchange: Exchange, control: ControlSignals, status: StatusPublisher) -> None:
         self._exchange = exchange
-        self._watch = watch
-        self._board = board
+        self._control = control
+        self._status = status
 
     def await_ready(self, step: int | None = None) -> None:
         """Wait until all shards serve this generation, but for those that `step` can spare."""
         if not self._exchange.away(step):
             return
-        with self._board.paused():
+        with self._status.paused():
             while True:
-                self._watch.poll_interrupts()
+                self._control.poll_interrupts()
                 try:
                     self._exchange.wait_ready(POLL_INTERVAL_S, step)
                 except ShardsAwayError:
@@ -45,7 +45,7 @@ class Shards:
         """Return the vectors of a slice; asked for again after a shard was away."""
         while True:
             try:
-                with self._board.waiting(self._watch.poll_interrupts) as poll_interrupts:
+                with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
                     return vectors.take(lambda lookup: _result(lookup, poll_interrupts))
             except ShardsAwayError:
                 self.await_ready(vectors.slice.step)
@@ -59,21 +59,21 @@ class Shards:
         keep: see `Exchange.push`.
         """
         values = tuple(map(as_array, gradients)) if isinstance(gradients, tuple) else as_array(gradients)
-        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, POLL_INTERVAL_S, keep), step)
+        self._retry(lambda: self._exchange.push(step, rows, values, cut_step, POLL_INTERVAL_S, keep), step)
 
     def settle(self) -> None:
         """Wait until all pushes are acknowledged."""
-        self._insist(lambda: self._exchange.settle(POLL_INTERVAL_S))
+        self._retry(lambda: self._exchange.settle(POLL_INTERVAL_S))
 
-    def settle_within(self, patience_s: float) -> bool:
+    def settle_within(self, pause_after_s: float) -> bool:
         """Wait a little for acknowledgements; return whether all came. Never pauses.
 
         Follows rosters meanwhile: they name the successors of shards. Raises what ends a wait, but not because this
         process is to stop.
         """
-        end = monotonic() + patience_s
+        end = monotonic() + pause_after_s
         while monotonic() < end:
-            self._watch.poll_roster()
+            self._control.poll_roster()
             try:
                 self._exchange.settle(POLL_INTERVAL_S)
             except (ShardsAwayError, TimeoutError):
@@ -81,15 +81,15 @@ class Shards:
             return True
         return False
 
-    def _insist(self, call: Callable[[], None], step: int | None = None) -> None:
+    def _retry(self, call: Callable[[], None], step: int | None = None) -> None:
         """Call until it succeeds, waiting for shards that are slow or away.
 
         To stop is no reason not to wait for slow ones: what all trainers have summed is to be pushed by all.
         """
         while True:
             try:
-                with self._board.waiting(self._watch.poll_roster) as poll_interrupts:
-                    _patiently(call, poll_interrupts)
+                with self._status.waiting(self._control.poll_roster) as poll_interrupts:
+                    _retry_timeouts(call, poll_interrupts)
             except ShardsAwayError:
                 self.await_ready(step)
             else:
@@ -97,10 +97,10 @@ class Shards:
 
 
 def _result(lookup: PendingLookup, poll_interrupts: PollInterrupts) -> Values:
-    return _patiently(lambda: lookup.result(POLL_INTERVAL_S), poll_interrupts)
+    return _retry_timeouts(lambda: lookup.result(POLL_INTERVAL_S), poll_interrupts)
 
 
-def _patiently(call: Callable[[], T], poll_interrupts: PollInterrupts) -> T:
+def _retry_timeouts(call: Callable[[], T], poll_interrupts: PollInterrupts) -> T:
     while True:
         try:
             return call()

@@ -18,8 +18,8 @@ from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.dense_optimizer import state_kind
 from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE
-from cpr_trainer.trainer.async_sync.averaging_state import Desk
-from cpr_trainer.trainer.early_stop import Verdict
+from cpr_trainer.trainer.async_sync.averaging_state import AveragingState
+from cpr_trainer.trainer.early_stop import EarlyStopState
 from cpr_trainer.trainer.scores import Scores
 
 _EVALUATION, _LOST, _STEPS, _VERDICT = "evaluation", "lost", "steps", "verdict"
@@ -29,16 +29,16 @@ class DenseState:
     """Begins without a state: `done` is NO_STATE until one is begun, loaded or copied.
 
     `lost` are the sample ranges that this state did not train on, in this generation. Without lockstep `done` is the
-    last step of rank `rank` alone, and `desk` knows of the others. `verdict` is of the evaluations up to `done`, where
-    they may end the job. `before_change` is called before the state is replaced as a whole.
+    last step of rank `rank` alone, and `averaging` knows of the others. `early_stop_state` is of the evaluations up to
+    `done`, where they may end the job. `before_change` is called before the state is replaced as a whole.
     """
 
     def __init__(self, job: JobSpec, total_samples: int, rank: int = 0) -> None:
         self.before_change: Callable[[], None] = lambda: None
-        self.desk: Desk | None = None
+        self.averaging: AveragingState | None = None
         self.done = NO_STATE
         self.lost: Ranges = ()
-        self.verdict = Verdict()
+        self.early_stop_state = EarlyStopState()
         self._judged = job.evaluation is not None and job.evaluation.early_stop is not None
         self._model, self._seed = job.model, job.data.seed
         self.replica = DenseReplica(job.model, job.data.seed, job.device, job.precision)
@@ -47,7 +47,7 @@ class DenseState:
         self._total_samples = total_samples
         self._alone = job.trainers == 1
         if not job.lockstep:
-            self.desk = Desk(self.replica.parameters, rank, job.trainers)
+            self.averaging = AveragingState(self.replica.parameters, rank, job.trainers)
 
     @property
     def done(self) -> int:
@@ -57,18 +57,18 @@ class DenseState:
     @done.setter
     def done(self, step: int) -> None:
         self._done = step
-        if self.desk is not None:
-            self.desk.done = max(step, 0)
+        if self.averaging is not None:
+            self.averaging.done = max(step, 0)
 
     @property
     def reached(self) -> int:
         """The last step that all trainers have completed: `done` in lockstep, else as far as is known here."""
-        return self.done if self.desk is None else min(self.desk.stand())
+        return self.done if self.averaging is None else min(self.averaging.held_steps())
 
     @property
     def farthest(self) -> int:
         """The last step that any trainer has completed, as far as is known here."""
-        return max(self.done, 0 if self.desk is None else max(self.desk.steps))
+        return max(self.done, 0 if self.averaging is None else max(self.averaging.steps))
 
     @property
     def samples(self) -> int:
@@ -80,7 +80,7 @@ class DenseState:
         self.before_change()
         if tensors:
             self.replica.load(tensors)
-        self._stand((0,) * len(self.desk.steps) if self.desk is not None else (), 0)
+        self._stand((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
 
     def begin_by_name(self, anchor: SavedModel, tensors: Mapping[str, Tensor], rules: ByNameSpec, key: str) -> None:
         """Stand at step 0 with what another job's network has by the same names, and else first values.
@@ -93,7 +93,7 @@ class DenseState:
         new = DenseParts(state_kind(spec), replica.parameter_shapes(), replica.buffer_shapes())
         mapping = map_dense(old, new, rules, key)
         replica.take(tensors, mapping.pieces, mapping.buffers)
-        self._stand((0,) * len(self.desk.steps) if self.desk is not None else (), 0)
+        self._stand((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
 
     def saved_model(self) -> SavedModel:
         """Return what a save tells jobs of other models."""
@@ -111,20 +111,20 @@ class DenseState:
         self.replica.load(tensors)
         try:
             self.scores.load(tensors[_EVALUATION])
-            self.verdict = Verdict.of(tensors.get(_VERDICT))
+            self.early_stop_state = EarlyStopState.of(tensors.get(_VERDICT))
         except ValueError as error:
             raise another_network(str(error)) from error
         self.lost = tuple((int(start), int(stop)) for start, stop in tensors[_LOST])
-        self._stand(tuple(tensors[_STEPS].tolist()) if self.desk is not None else (), done)
+        self._stand(tuple(tensors[_STEPS].tolist()) if self.averaging is not None else (), done)
 
     def _stand(self, steps: tuple[int, ...], done: int) -> None:
         """Stand after step `done`; without lockstep after the step of the own rank in `steps`."""
         self.done = done
-        if self.desk is not None:
-            if len(steps) != self.desk.trainers:  # an anchor of other trainers: all had met at its step
-                steps = (done,) * self.desk.trainers
-            self.desk.begin(steps)
-            self.done = self.desk.done
+        if self.averaging is not None:
+            if len(steps) != self.averaging.trainers:  # an anchor of other trainers: all had met at its step
+                steps = (done,) * self.averaging.trainers
+            self.averaging.begin(steps)
+            self.done = self.averaging.done
 
     def skip_to(self, done: int) -> None:
         """Go on after step `done`: the steps in between were trained by nobody who is still here."""
@@ -137,7 +137,7 @@ class DenseState:
         """Return copies on the CPU: those of the network, int64 counters, int64 [n, 2] lost ranges.
 
         Without lockstep int64 [W], too: the last step of each rank that is in the network. Where evaluations may end
-        the job, float64 [4]: see `Verdict`.
+        the job, float64 [4]: see `EarlyStopState`.
         Several trainers merge their scores at some steps, and what is not merged is no part of a state; a lone one need
         not ask anybody.
         """
@@ -149,9 +149,9 @@ class DenseState:
             _LOST: torch.tensor(self.lost, dtype=torch.int64).view(-1, 2),
         }
         if self._judged:
-            tensors[_VERDICT] = self.verdict.tensor()
-        if self.desk is not None:
-            tensors[_STEPS] = torch.tensor(self.desk.stand(), dtype=torch.int64)
+            tensors[_VERDICT] = self.early_stop_state.tensor()
+        if self.averaging is not None:
+            tensors[_STEPS] = torch.tensor(self.averaging.held_steps(), dtype=torch.int64)
         return tensors
 
     def pack(self) -> bytes:

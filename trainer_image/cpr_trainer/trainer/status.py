@@ -29,27 +29,28 @@ from cpr_trainer.trainer.interrupts import PollInterrupts
 
 _LOG = logging.getLogger(__name__)
 
-_LOOK_S = 0.05
+_CHECK_INTERVAL_S = 0.05
 
 
-class Board:
+class StatusPublisher:
     """Holds the report. The main thread changes it; the status page's threads read it.
 
-    `look` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts longer
-    than `patience_s` is a pause. `recorded` is what the operator said last that the job's status holds. `standing` is a
-    problem that lasts as long as the process and keeps nothing from training: it is reported while there is no other.
+    `fill_in` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts
+    longer than `pause_after_s` is a pause. `recorded` is what the operator said last that the job's status holds.
+    `lasting_problem` is a problem that lasts as long as the process and keeps nothing from training: it is reported
+    while there is no other.
     """
 
-    def __init__(self, first: TrainerReport, standing: Problem | None = None) -> None:
-        self.look: Callable[[TrainerReport], TrainerReport] = lambda report: report
-        self.patience_s = 1.0
+    def __init__(self, first: TrainerReport, lasting_problem: Problem | None = None) -> None:
+        self.fill_in: Callable[[TrainerReport], TrainerReport] = lambda report: report
+        self.pause_after_s = 1.0
         self.recorded = Recorded(0, "", 0)
         self._report = first
-        self._standing = standing
+        self._lasting_problem = lasting_problem
         self._lock = threading.Lock()
         self._waited_s = 0.0
 
-    def set(self, **fields: Any) -> None:
+    def update(self, **fields: Any) -> None:
         """Replace fields of the report."""
         with self._lock:
             self._report = replace(self._report, **fields)
@@ -74,26 +75,26 @@ class Board:
         """The best evaluation, as reported now."""
         return self._report.best
 
-    def stand(self, problem: Problem) -> None:
+    def add_lasting_problem(self, problem: Problem) -> None:
         """Log a problem that lasts as long as the process, and report it unless there is such a one already."""
         _LOG.warning("%s %s", problem.message, problem.remedy)
-        self._standing = self._standing or problem
+        self._lasting_problem = self._lasting_problem or problem
 
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""
         with self._lock:
             report = self._report
-        report = self.look(report)
-        return report if report.problem else replace(report, problem=self._standing)
+        report = self.fill_in(report)
+        return report if report.problem else replace(report, problem=self._lasting_problem)
 
-    def hear(self, recorded: str) -> None:
+    def on_recorded(self, recorded: str) -> None:
         """Take in what the operator says that the job's status holds; any thread may call it."""
         try:
             self.recorded = from_json(Recorded, recorded)
         except ContractError as error:
             _LOG.warning("%s is ignored: %s", RECORDED_HEADER, error)
 
-    def note(self, roster: bytes) -> None:
+    def on_roster_note(self, roster: bytes) -> None:
         """Take in the same from the file of the roster, where an operator writes it that has no key for a header."""
         try:
             recorded = from_json(RosterNote, roster).recorded
@@ -102,7 +103,7 @@ class Board:
         else:
             self.recorded = recorded or self.recorded
 
-    def wait_for_groups(self, within_s: float) -> None:
+    def wait_until_recorded(self, within_s: float) -> None:
         """Wait until the job's status holds the scores by group of the last evaluation, if there are any."""
         evaluation, until = self.evaluation, monotonic() + within_s
         if evaluation is None or not evaluation.groups:
@@ -112,7 +113,7 @@ class Board:
             if monotonic() > until:
                 _LOG.warning("the operator did not record the scores by group within %.0f s", within_s)
                 return
-            sleep(_LOOK_S)
+            sleep(_CHECK_INTERVAL_S)
 
     def take_waited_s(self) -> float:
         """Return the seconds paused since the last call."""
@@ -123,12 +124,12 @@ class Board:
     def paused(self) -> Iterator[None]:
         """Report Paused, and count the time."""
         before, start = self.state, monotonic()
-        self.set(state=TrainerState.PAUSED)
+        self.update(state=TrainerState.PAUSED)
         try:
             yield
         finally:
             self._waited_s += monotonic() - start
-            self.set(state=before)
+            self.update(state=before)
 
     @contextmanager
     def waiting(self, poll_interrupts: PollInterrupts) -> Iterator[PollInterrupts]:
@@ -136,17 +137,17 @@ class Board:
         before, start = self.state, monotonic()
 
         def poll_and_report() -> None:
-            if self.state is not TrainerState.PAUSED and monotonic() - start > self.patience_s:
-                self.set(state=TrainerState.PAUSED)
+            if self.state is not TrainerState.PAUSED and monotonic() - start > self.pause_after_s:
+                self.update(state=TrainerState.PAUSED)
             poll_interrupts()
 
         try:
             yield poll_and_report
         finally:
             waited_s = monotonic() - start
-            if waited_s > self.patience_s:
+            if waited_s > self.pause_after_s:
                 self._waited_s += waited_s
-                self.set(state=before)
+                self.update(state=before)
 
 
 _GAUGES: Mapping[str, tuple[str, str]] = {
@@ -187,12 +188,12 @@ _BEST: Mapping[str, tuple[str, str]] = {
 class ReportCollector(Collector):
     """The report's figures as Prometheus metrics."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, status: StatusPublisher) -> None:
+        self._status = status
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family for each figure that is known."""
-        report = self._board.report()
+        report = self._status.report()
         for kind, families in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for field, (name, text) in families.items():
                 value = getattr(report, field)

@@ -11,21 +11,21 @@ from cpr_trainer.embedding.access import Rows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.compute import Computed, compute
-from cpr_trainer.trainer.control import Watch
-from cpr_trainer.trainer.crew import Crew
-from cpr_trainer.trainer.held_out import HeldOut
+from cpr_trainer.trainer.control import ControlSignals
+from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.held_out import HeldOutEvaluator
 from cpr_trainer.trainer.pace import Pace
-from cpr_trainer.trainer.page import Page
+from cpr_trainer.trainer.page import ResumeHeader
 from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
-from cpr_trainer.trainer.progress import Minute, line
-from cpr_trainer.trainer.resume import Kept, Told
-from cpr_trainer.trainer.save_coordinator import Leading
+from cpr_trainer.trainer.progress import ProgressTimer, progress_line
+from cpr_trainer.trainer.resume import ReportedState, ResumeState
+from cpr_trainer.trainer.save_coordinator import SaveCoordinator
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.status import Board
-from cpr_trainer.trainer.store_retry import Reading
+from cpr_trainer.trainer.status import StatusPublisher
+from cpr_trainer.trainer.store_retry import RetryingReader
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,66 +33,73 @@ _LOG = logging.getLogger(__name__)
 class Stepper:
     """Trains steps into `state`. `pushed` is the last step handed to the exchange, None before the first.
 
-    With a `page` all that a next process needs is kept. A step is complete once its push is kept, too, and before
+    With a `header` all that a next process needs is kept. A step is complete once its push is kept, too, and before
     anything of that is sent: so whatever a shard was sent, the next process can send again.
 
     A push comes after the step's all-reduce: so no rank ever pushes a step that the most advanced trainer has not
     completed, and what a trainer that died between two pushes leaves open can be computed again.
     """
 
-    def __init__(self, setup: Setup, watch: Watch, board: Board, exchange: Exchange, page: Page | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        control: ControlSignals,
+        status: StatusPublisher,
+        exchange: Exchange,
+        header: ResumeHeader | None = None,
+    ) -> None:
         self.state = DenseState(setup.job, setup.order.total_samples, setup.rank)
         self.pushed: int | None = None
         self.cut_step = 0
         self.degraded_samples = 0
-        self.shards = Shards(exchange, watch, board)
-        self.reading = Reading(board, watch.poll_interrupts)
+        self.shards = Shards(exchange, control, status)
+        self.reader = RetryingReader(status, control.poll_interrupts)
         self.pace = Pace()
-        self.held_out = HeldOut(setup, exchange, self.shards, self.reading)
-        self._minute = Minute(monotonic())
-        self._crew = Crew(setup.workers.count)
+        self.held_out = HeldOutEvaluator(setup, exchange, self.shards, self.reader)
+        self._progress = ProgressTimer(monotonic())
+        self._crew = ComputeWorkers(setup.workers.count)
         self._setup = setup
-        self._watch = watch
-        self._board = board
+        self._control = control
+        self._status = status
         self._exchange = exchange
-        self._page = page
-        self._kept: Kept | None = None
+        self._header = header
+        self._resume_state: ResumeState | None = None
 
-    def go_on(self, generation: int) -> bool:
+    def resume(self, generation: int) -> bool:
         """Go on where the last process stood, and tell so; whether it left anything of this generation."""
-        page, state = self._page, self.state
-        if page is None or not page.keeps(generation):
+        header, state = self._header, self.state
+        if header is None or not header.holds(generation):
             return False
-        self._kept = Kept(page, state, self._setup.job.shards)
-        left = self._kept.go_on()
-        state.before_change = page.forget
-        self.pushed, self.degraded_samples = left.pushed, left.told.degraded_samples
+        self._resume_state = ResumeState(header, state, self._setup.job.shards)
+        left = self._resume_state.restore()
+        state.before_change = header.invalidate
+        self.pushed, self.degraded_samples = left.pushed, left.reported.degraded_samples
         self._exchange.inherit(generation, left.pushed or 0, left.standing)
-        self._board.set(
+        self._status.update(
             step=state.reached,
             samples=state.samples,
-            samples_started=page.samples_started,
+            samples_started=header.samples_started,
             lost=state.lost,
-            evaluation=left.told.evaluation,
+            evaluation=left.reported.evaluation,
             degraded_samples=self.degraded_samples,
-            **state.scores.figures(),
+            **state.scores.report_fields(),
         )
-        _LOG.info("life %d goes on after step %d", page.process_number, state.done)
+        _LOG.info("life %d goes on after step %d", header.process_number, state.done)
         return True
 
     def keep(self) -> None:
         """Keep the state as it is between two steps."""
-        if self._kept is not None:
-            self._kept.prepare(self._told())
-            self._kept.commit(self.pushed, self._exchange.standing())
+        if self._resume_state is not None:
+            self._resume_state.prepare(self._reported())
+            self._resume_state.commit(self.pushed, self._exchange.standing())
 
     def start_over(self, generation: int) -> None:
         """Forget the state: a new generation begins."""
         self.state = DenseState(self._setup.job, self._setup.order.total_samples, self._setup.rank)
-        if self._page is not None:
-            self._kept = Kept(self._page, self.state, self._setup.job.shards)
-            self._kept.begin_anew(generation)
-            self.state.before_change = self._page.forget
+        if self._header is not None:
+            self._resume_state = ResumeState(self._header, self.state, self._setup.job.shards)
+            self._resume_state.reset(generation)
+            self.state.before_change = self._header.invalidate
         self.pushed = None
         self.cut_step = 0
         self.degraded_samples = 0
@@ -109,18 +116,18 @@ class Stepper:
         """Return this trainer's slice of any step."""
         setup = self._setup
         rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
-        return slice_of(step, self.reading.read(lambda: setup.dataset.take(rows)), setup.placement)
+        return slice_of(step, self.reader.read(lambda: setup.dataset.take(rows)), setup.placement)
 
-    def train(self, feed: Feed, group: Group, leading: Leading | None, goal: Callable[[], int]) -> None:
+    def train(self, feed: Feed, group: Group, coordinator: SaveCoordinator | None, goal: Callable[[], int]) -> None:
         """Train up to step `goal()`. Raises what ends a wait, Terminated only between steps or in a wait."""
         prefetch = Prefetch(feed, self._exchange, self._setup.job.prefetch)
         self.pace.paused_s += self._take_paused_s()  # before the first step
         while self.state.done < goal() and (vectors := prefetch.take()) is not None:
-            self._watch.poll_interrupts()
+            self._control.poll_interrupts()
             self.held_out.score(self.state.done, self.state.replica)
-            self._step(vectors, prefetch, group, leading)
+            self._step(vectors, prefetch, group, coordinator)
 
-    def _step(self, vectors: Vectors, prefetch: Prefetch, group: Group, leading: Leading | None) -> None:
+    def _step(self, vectors: Vectors, prefetch: Prefetch, group: Group, coordinator: SaveCoordinator | None) -> None:
         """Train the slice of `vectors`."""
         began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
         step = wanted.step
@@ -139,8 +146,8 @@ class Stepper:
         trace.lap("compute")
         self._score(step, computed)
         trace.lap("score")
-        announced = leading.announce(self.state.reached + 1, self.pace.trained_s) if leading else 0
-        with self._board.waiting(self._watch.poll_interrupts) as poll_interrupts:
+        announced = coordinator.announce(self.state.reached + 1, self.pace.trained_s) if coordinator else 0
+        with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
             self.cut_step = group.go(announced, poll_interrupts).cut_step
         trace.lap("go")
         self._reduce(step, group)
@@ -151,9 +158,9 @@ class Stepper:
         trace.lap("push")
         prefetch.pushed()
         trace.lap("ask late")
-        if leading is not None:
-            leading.save(self.state)
-        self._tell(began, leading)
+        if coordinator is not None:
+            coordinator.save(self.state)
+        self._tell(began, coordinator)
         trace.end(step)
 
     def _score(self, step: int, computed: Computed) -> None:
@@ -180,65 +187,67 @@ class Stepper:
         to_merge = scores.to_merge() if show else ()
         held_out = self.held_out.counters(step)
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
-        with self._board.waiting(self._watch.poll_roster) as poll_interrupts:
+        with self._status.waiting(self._control.poll_roster) as poll_interrupts:
             group.sum((replica.gradients, *to_merge, *held_out), poll_interrupts)
-        if self._kept is not None:
-            self._kept.begin_step()
+        if self._resume_state is not None:
+            self._resume_state.begin_step()
         replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
         if show:
-            self._board.set(**scores.figures())
+            self._status.update(**scores.report_fields())
         if held_out:
-            self._board.set(evaluation=self.held_out.scores(step - 1, held_out, replica))
+            self._status.update(evaluation=self.held_out.scores(step - 1, held_out, replica))
         self.state.done = step
 
     def _push(self, wanted: Slice, computed: Computed) -> None:
-        pushed, kept = max(wanted.step, self.pushed or 0), self._kept
-        if kept is not None:
-            kept.prepare(self._told())
+        pushed, resume_state = max(wanted.step, self.pushed or 0), self._resume_state
+        if resume_state is not None:
+            resume_state.prepare(self._reported())
 
         def keep(standing: Ints | None) -> None:
-            if kept is not None:
-                kept.commit(pushed, standing)
+            if resume_state is not None:
+                resume_state.commit(pushed, standing)
 
         self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step, keep)
         self.pushed = pushed
 
     def start(self, samples: int) -> None:
         """Tell that shards may be sent what belongs to these samples: no process after this one will tell less."""
-        if self._page is not None:
-            self._page.samples_started = samples
-        self._board.set(samples_started=samples)
+        if self._header is not None:
+            self._header.samples_started = samples
+        self._status.update(samples_started=samples)
 
-    def _told(self) -> Told:
+    def _reported(self) -> ReportedState:
         state = self.state
-        return Told(state.lost, self._board.evaluation, state.scores.loss, self.degraded_samples, state.verdict)
+        return ReportedState(
+            state.lost, self._status.evaluation, state.scores.loss, self.degraded_samples, state.early_stop_state
+        )
 
     def _take_paused_s(self) -> float:
         """Return the seconds since the last call in which nothing was trained: waits, or the process stood still."""
-        return max(self._board.take_waited_s(), self._watch.standstill.take_s())
+        return max(self._status.take_waited_s(), self._control.pause_detector.take_paused_s())
 
     def work(self) -> None:
         """Note that this process does what it is for."""
-        if self._page is not None:
-            self._page.record_serving(monotonic())
+        if self._header is not None:
+            self._header.record_serving(monotonic())
 
-    def _tell(self, began: float, leading: Leading | None) -> None:
+    def _tell(self, began: float, coordinator: SaveCoordinator | None) -> None:
         self.work()
-        pace, saving = self.pace, leading is not None and leading.take_saving()
+        pace, saving = self.pace, coordinator is not None and coordinator.take_saving()
         delay_s = pace.note(monotonic() - began, self._take_paused_s(), saving=saving)
-        if leading is not None:
-            leading.cost.note(delay_s)
-        self._board.patience_s = pace.patience_s
+        if coordinator is not None:
+            coordinator.cost.note(delay_s)
+        self._status.pause_after_s = pace.pause_after_s
         usual_s = pace.usual_step_s
-        self._board.set(
+        self._status.update(
             step=self.state.reached,
             samples=self.state.samples,
-            sync_gap=None if self.state.desk is None else self.state.desk.sync_gap,
+            sync_gap=None if self.state.averaging is None else self.state.averaging.sync_gap,
             samples_per_s=self._setup.order.batch_size / usual_s if usual_s else None,
             paused_s=pace.paused_s,
             degraded_samples=self.degraded_samples,
         )
-        if self._minute.due(monotonic()) or self.state.done == self._setup.last_step:
-            _LOG.info("%s", line(self._board.report()))
+        if self._progress.due(monotonic()) or self.state.done == self._setup.last_step:
+            _LOG.info("%s", progress_line(self._status.report()))

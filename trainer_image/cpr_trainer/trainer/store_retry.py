@@ -11,13 +11,17 @@ from typing import TypeVar
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
-from cpr_trainer.trainer.status import Board
+from cpr_trainer.trainer.status import StatusPublisher
 
 T = TypeVar("T")
 
 
-def insist(
-    call: Callable[[], T], board: Board, poll_interrupts: PollInterrupts, *, final: type[StoreError] | tuple[()] = ()
+def retry_store_errors(
+    call: Callable[[], T],
+    status: StatusPublisher,
+    poll_interrupts: PollInterrupts,
+    *,
+    final: type[StoreError] | tuple[()] = (),
 ) -> T:
     """Return what `call` returns, tried again while the store fails; the board says so meanwhile.
 
@@ -30,12 +34,12 @@ def insist(
         except final:
             raise
         except StoreError as error:
-            board.set(problem=problem_of(error))
+            status.update(problem=problem_of(error))
             end = monotonic() + next(delays)
             while monotonic() < end:
                 poll_and_sleep(poll_interrupts)
         else:
-            board.set(problem=None)
+            status.update(problem=None)
             return result
 
 
@@ -45,14 +49,14 @@ def poll_and_sleep(poll_interrupts: PollInterrupts) -> None:
     sleep(POLL_INTERVAL_S)
 
 
-class Reading:
+class RetryingReader:
     """Reads training data on other threads. While its store fails the trainer is paused, not failed.
 
     Every method raises what `poll_interrupts` raises, and DataError for what no wait can mend.
     """
 
-    def __init__(self, board: Board, poll_interrupts: PollInterrupts) -> None:
-        self._board = board
+    def __init__(self, status: StatusPublisher, poll_interrupts: PollInterrupts) -> None:
+        self._status = status
         self._poll_interrupts = poll_interrupts
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
 
@@ -65,8 +69,8 @@ class Reading:
         try:
             return self._result(begin())
         except StoreError:
-            with self._board.paused():
-                return insist(lambda: self._result(begin()), self._board, self._poll_interrupts)
+            with self._status.paused():
+                return retry_store_errors(lambda: self._result(begin()), self._status, self._poll_interrupts)
 
     def _result(self, future: Future[T]) -> T:
         while not wait((future,), POLL_INTERVAL_S).done:

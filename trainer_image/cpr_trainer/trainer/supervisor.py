@@ -18,7 +18,7 @@ from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.runtime import Environment
 from cpr_trainer.runtime.supervision import Supervisor, exit_with_parent
 from cpr_trainer.trainer.main import run as train
-from cpr_trainer.trainer.page import Page
+from cpr_trainer.trainer.page import ResumeHeader
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,27 +28,27 @@ def run(environment: Environment, threads: int) -> int:
 
     Raises TrainerError for what only a person can mend.
     """
-    page: Page | None = None
+    header: ResumeHeader | None = None
     if environment.resume_file is not None:
-        page = Page(ResumeFile(environment.resume_file), environment.job)
-        exit_with_parent(page.supervisor)
+        header = ResumeHeader(ResumeFile(environment.resume_file), environment.job)
+        exit_with_parent(header.supervisor)
     elif environment.supervised and environment.job.lockstep:
-        page = made = Page.new(environment.job)
+        header = made = ResumeHeader.new(environment.job)
         job = environment.job
-        code = Supervisor(page, environment.termination_file, job.silence_s, lambda: begin(made)).run()
+        code = Supervisor(header, environment.termination_file, job.silence_s, lambda: begin(made)).run()
         if code is not None:
             return code
     torch.set_num_threads(threads)  # not in a supervisor: it starts threads
-    return train(environment, page)
+    return train(environment, header)
 
 
-def begin(page: Page) -> int:
+def begin(header: ResumeHeader) -> int:
     """Begin a process: return its pid, and in itself 0. What threads or a device's driver hold, no fork can use."""
     if may_fork():
         return os.fork()
     _LOG.warning("the supervisor has threads, or has begun to use a device: the process loads its code itself")
-    os.set_inheritable(page.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument
-    variables = os.environ | {env.RESUME_FILE: str(page.file.descriptor)}
+    os.set_inheritable(header.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument
+    variables = os.environ | {env.RESUME_FILE: str(header.file.descriptor)}
     return os.posix_spawn(sys.executable, (sys.executable, "-m", "cpr_trainer", env.ROLE_TRAINER), variables)
 
 

@@ -56,7 +56,7 @@ class Tracking:
     def _log(self, report: TrainerReport) -> None:
         if report.samples in {0, self._samples}:
             return
-        self._samples, figures = report.samples, figures_of(report)
+        self._samples, figures = report.samples, metrics_of(report)
         self._each(lambda tracker: tracker.log(report.samples, figures))
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Tracking:
                 self._failing.discard(number)
 
 
-def figures_of(report: TrainerReport) -> Mapping[str, float]:
+def metrics_of(report: TrainerReport) -> Mapping[str, float]:
     """The figures of a report by name; those that are not known are left out."""
     known = {
         "loss": report.loss,

@@ -31,7 +31,7 @@ PAIR_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class PairProofs:
     """What the member `rank` of a dense group answers to the others, and expects of them."""
 
     key: bytes
@@ -45,7 +45,9 @@ class Pairs:
         both = enumerate(zip(asked_by, asked, strict=True))
         return [self._proof(self.rank, other, theirs, mine) for other, (theirs, mine) in both]
 
-    def liars(self, proofs: Sequence[bytes], asked: Sequence[bytes], asked_by: Sequence[bytes]) -> list[int]:
+    def unauthenticated_ranks(
+        self, proofs: Sequence[bytes], asked: Sequence[bytes], asked_by: Sequence[bytes]
+    ) -> list[int]:
         """Return the ranks whose proof does not hold."""
         every = enumerate(zip(proofs, asked, asked_by, strict=True))
         return [
@@ -61,7 +63,7 @@ class Pairs:
         return hmac.new(self.key, text, hashlib.sha256).digest()
 
 
-def introduce(connection: socket.socket, deadline: float, key: bytes, me: Identity, peer: Peer) -> None:
+def authenticate(connection: socket.socket, deadline: float, key: bytes, me: Identity, peer: Peer) -> None:
     """Prove the key to the trainer `peer`, which was called, and check its proof. Raises OSError.
 
     `deadline` is a point of `monotonic`.
@@ -76,7 +78,7 @@ def introduce(connection: socket.socket, deadline: float, key: bytes, me: Identi
     _say(connection, deadline, me, proof)
 
 
-def welcome(connection: socket.socket, deadline: float, key: bytes, me: Identity) -> None:
+def accept_peer(connection: socket.socket, deadline: float, key: bytes, me: Identity) -> None:
     """Check the proof of whoever called, and prove the key to it. Raises OSError.
 
     `deadline` is a point of `monotonic`.

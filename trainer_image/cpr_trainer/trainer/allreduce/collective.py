@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, Pairs
-from cpr_trainer.trainer.allreduce.rendezvous import Rendezvous, Trade
+from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, PairProofs
+from cpr_trainer.trainer.allreduce.rendezvous import AddressStore, ExchangeAddresses
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 #: torch's own stubs leave out the classes below the default group.
@@ -28,25 +28,25 @@ _parked: list[Collective] = []
 
 
 class Collective:
-    """Sums over the trainers of one meeting; `prove` comes first. `trade` tells the members' addresses.
+    """Sums over the trainers of one meeting; `prove` comes first. `exchange_addresses` tells the members' addresses.
 
-    Raises GroupBroken if not all of them come within the time-out, and what `trade` raises.
+    Raises GroupBroken if not all of them come within the time-out, and what `exchange_addresses` raises.
     """
 
-    def __init__(self, trade: Trade, rank: int, trainers: int, address: str) -> None:
+    def __init__(self, exchange_addresses: ExchangeAddresses, rank: int, trainers: int, address: str) -> None:
         gloo = _torch.ProcessGroupGloo
         options = gloo._Options()  # noqa: SLF001 -- torch has no public name for the options of a group of one's own
         options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
         options._timeout = TIMEOUT  # noqa: SLF001
         try:
-            self._store = Rendezvous(trade)  # Gloo keeps it for as long as the group lives.
+            self._store = AddressStore(exchange_addresses)  # Gloo keeps it for as long as the group lives.
             self._group = gloo(self._store, rank, trainers, options)
         except RuntimeError as error:
             raise GroupBroken(f"the group could not be built: {error}") from error
         self._trainers = trainers
         self._works: tuple[Any, ...] = ()
 
-    def prove(self, pairs: Pairs, poll_interrupts: PollInterrupts) -> None:
+    def prove(self, pairs: PairProofs, poll_interrupts: PollInterrupts) -> None:
         """Prove the job's key to every other trainer over the very connections that will carry the sums.
 
         Raises GroupBroken if somebody does not prove it, and what `poll_interrupts` raises: nothing may be summed then.
@@ -54,9 +54,9 @@ class Collective:
         asked = [secrets.token_bytes(PAIR_BYTES) for _ in range(self._trainers)]
         told = self._trade_with_each(asked, poll_interrupts)
         proofs = self._trade_with_each(pairs.proofs(told, asked), poll_interrupts)
-        if liars := pairs.liars(proofs, asked, told):
+        if failed := pairs.unauthenticated_ranks(proofs, asked, told):
             raise GroupBroken(
-                f"in the dense group the place of trainer {liars[0]} is taken by somebody without the key"
+                f"in the dense group the place of trainer {failed[0]} is taken by somebody without the key"
             )
 
     def _trade_with_each(self, words: list[bytes], poll_interrupts: PollInterrupts) -> list[bytes]:

@@ -41,12 +41,12 @@ class Go:
 class Group(Protocol):
     """Trainers of one (group, generation).
 
-    All methods but `absent` and `silent` are for the main thread; they wait in slices and raise what `poll_interrupts`
-    raises, and GroupBroken when a member is lost: `meet` again then. Without lockstep (`async_sync`) they wait for
-    nobody.
+    All methods but `missing` and `unresponsive` are for the main thread; they wait in slices and raise what
+    `poll_interrupts` raises, and GroupBroken when a member is lost: `join` again then. Without lockstep (`async_sync`)
+    they wait for nobody.
     """
 
-    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """Wait for all members; afterwards all hold the same state.
 
         Returns whether somebody brought one; else the leader's `provide` made it. Retries until it succeeds.
@@ -81,11 +81,11 @@ class Group(Protocol):
         """The leader's last word: the job is done."""
         ...
 
-    def absent(self) -> tuple[int, ...]:
+    def missing(self) -> tuple[int, ...]:
         """Ranks that this trainer waits for."""
         ...
 
-    def silent(self, for_s: float) -> tuple[int, ...]:
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """Ranks that were heard, and not for the last `for_s` seconds."""
         ...
 

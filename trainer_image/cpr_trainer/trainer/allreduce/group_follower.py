@@ -12,7 +12,7 @@ from cpr_contract.roster import Peer, TrainerRoster
 from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
-from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.meeting import Form, Hello
 from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
 from cpr_trainer.trainer.allreduce.transport import Channel
@@ -26,10 +26,16 @@ class Follower:
     """
 
     def __init__(
-        self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, delays_s: Iterator[float], *, sums: bool = True
+        self,
+        listener: PeerListener,
+        liveness: PeerLiveness,
+        roster: TrainerRoster,
+        delays_s: Iterator[float],
+        *,
+        sums: bool = True,
     ) -> None:
-        self._lobby = lobby
-        self._hearing = hearing
+        self._listener = listener
+        self._liveness = liveness
         self._roster = roster
         self._leader = leader_of(roster)
         self._delays_s = delays_s
@@ -38,7 +44,7 @@ class Follower:
         self._collective: Collective | None = None
         self._waiting = False
 
-    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`; `provide` is the leader's."""
         del provide
         self._waiting = True
@@ -58,7 +64,7 @@ class Follower:
 
     def announce(self, step: int) -> None:
         """See `Group`."""
-        self._tell(Frame(Kind.READY, self._lobby.rank, step))
+        self._tell(Frame(Kind.READY, self._listener.rank, step))
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`."""
@@ -87,13 +93,13 @@ class Follower:
     def dismiss(self) -> None:
         """See `Group`; the leader's alone."""
 
-    def absent(self) -> tuple[int, ...]:
+    def missing(self) -> tuple[int, ...]:
         """See `Group`."""
         return (self._leader.index,) if self._waiting else ()
 
-    def silent(self, for_s: float) -> tuple[int, ...]:
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._hearing.silent(for_s, ((self._leader.index, self._leader.incarnation),))
+        return self._liveness.unresponsive(for_s, ((self._leader.index, self._leader.incarnation),))
 
     def leave(self) -> None:
         """See `Group`."""
@@ -101,34 +107,34 @@ class Follower:
             self._collective.leave()
             self._collective = None
         if self._channel:
-            self._lobby.drop(self._channel)
+            self._listener.drop(self._channel)
             self._channel = None
 
     def _meet(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
         self.leave()
         poll_interrupts()
         try:
-            self._channel = self._lobby.dial(self._leader)
+            self._channel = self._listener.connect_to(self._leader)
         except OSError as error:
             raise GroupBroken(f"the leader cannot be reached: {error}") from error
         counters = self._roster.counters
-        hello = Hello(self._lobby.rank, self._roster.incarnation, counters.group, counters.generation, replica.done)
-        self._tell(Frame(Kind.HELLO, self._lobby.rank, payload=to_json(hello).encode()))
-        self._hearing.listen_to(self._leader.index, self._leader.incarnation, self._channel)
+        hello = Hello(self._listener.rank, self._roster.incarnation, counters.group, counters.generation, replica.done)
+        self._tell(Frame(Kind.HELLO, self._listener.rank, payload=to_json(hello).encode()))
+        self._liveness.track(self._leader.index, self._leader.incarnation, self._channel)
         form = self._be_led(replica, poll_interrupts)
         if self._sums:
             self._collective = Collective(
-                lambda own: self._trade(own, poll_interrupts),
-                self._lobby.rank,
+                lambda own: self._exchange_addresses(own, poll_interrupts),
+                self._listener.rank,
                 len(self._roster.trainers),
-                self._lobby.address,
+                self._listener.address,
             )
-            self._collective.prove(self._lobby.pairs(counters), poll_interrupts)
+            self._collective.prove(self._listener.pairs(counters), poll_interrupts)
         return form
 
-    def _trade(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
+    def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Give the leader this trainer's entry for those of all."""
-        self._tell(Frame(Kind.ENTRY, self._lobby.rank, payload=to_json(own).encode()))
+        self._tell(Frame(Kind.ENTRY, self._listener.rank, payload=to_json(own).encode()))
         end = monotonic() + TIMEOUT.total_seconds()
         while monotonic() <= end:
             frame = self._take(poll_interrupts)
@@ -142,7 +148,7 @@ class Follower:
             if frame is None:
                 continue
             if frame.kind is Kind.FETCH:
-                self._tell(Frame(Kind.STATE, self._lobby.rank, replica.done, payload=replica.pack()))
+                self._tell(Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack()))
             elif frame.kind is Kind.STATE:
                 replica.unpack(frame.payload, frame.step)
             elif frame.kind is Kind.FORM:
@@ -151,12 +157,14 @@ class Follower:
     def _take(self, poll_interrupts: PollInterrupts) -> Frame | None:
         """Return the leader's next frame, if any came in this slice."""
         poll_interrupts()
-        received = self._lobby.inbox.take(POLL_INTERVAL_S)
+        received = self._listener.inbox.take(POLL_INTERVAL_S)
         if received is None:
             return None
         if received.channel is not self._channel:
             if received.frame is not None:
-                self._lobby.drop(received.channel)  # It takes this trainer for the leader: its roster is another one.
+                self._listener.drop(
+                    received.channel
+                )  # It takes this trainer for the leader: its roster is another one.
             return None
         if received.frame is None:
             raise GroupBroken("the leader is gone")

@@ -12,8 +12,8 @@ from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
-from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
-from cpr_trainer.trainer.allreduce.meeting import Form, Hello, Meeting, decide_meeting
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
+from cpr_trainer.trainer.allreduce.meeting import Form, Hello, StateAgreement, agree_on_state
 from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
 from cpr_trainer.trainer.allreduce.transport import Channel, Received
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
@@ -24,9 +24,11 @@ _PARTING_S = 2.0
 class Leader:
     """The `Group` of the trainer that the roster names leader. Without `sums` it only meets and admits."""
 
-    def __init__(self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, *, sums: bool = True) -> None:
-        self._lobby = lobby
-        self._hearing = hearing
+    def __init__(
+        self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, *, sums: bool = True
+    ) -> None:
+        self._listener = listener
+        self._liveness = liveness
         self._roster = roster
         self._sums = sums
         self._others = {peer.index: peer for peer in roster.trainers if peer.index != roster.index}
@@ -42,7 +44,7 @@ class Leader:
         """The connections of all who met, by rank."""
         return self._members
 
-    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`."""
         while True:
             try:
@@ -65,7 +67,7 @@ class Leader:
         self._waiting = False
         go = Go(max(self._step, *self._ready.values()), cut_step)
         self._ready.clear()
-        self._tell_all(Frame(Kind.GO, self._lobby.rank, go.step, go.cut_step))
+        self._tell_all(Frame(Kind.GO, self._listener.rank, go.step, go.cut_step))
         return go
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
@@ -84,24 +86,26 @@ class Leader:
 
     def dismiss(self) -> None:
         """See `Group`."""
-        part(self._lobby, tuple(self._members.values()))
+        part(self._listener, tuple(self._members.values()))
 
-    def absent(self) -> tuple[int, ...]:
+    def missing(self) -> tuple[int, ...]:
         """See `Group`."""
         if not self._waiting:
             return ()
         present = self._ready if self._members else self._arrived
         return tuple(sorted(self._others.keys() - present.keys()))
 
-    def silent(self, for_s: float) -> tuple[int, ...]:
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._hearing.silent(for_s, tuple((peer.index, peer.incarnation) for peer in self._others.values()))
+        return self._liveness.unresponsive(
+            for_s, tuple((peer.index, peer.incarnation) for peer in self._others.values())
+        )
 
     def leave(self) -> None:
         """See `Group`."""
         self._disband()
         for _, channel in self._arrived.values():
-            self._lobby.drop(channel)
+            self._listener.drop(channel)
 
     def _disband(self) -> None:
         """Let everybody go; each comes back with a new connection."""
@@ -109,7 +113,7 @@ class Leader:
             self._collective.leave()
             self._collective = None
         for channel in self._members.values():
-            self._lobby.drop(channel)
+            self._listener.drop(channel)
         self._members = {}
         self._ready = {}
 
@@ -119,8 +123,8 @@ class Leader:
         while self._arrived.keys() != self._others.keys():
             self._take(poll_interrupts)
         self._waiting = False
-        own = Hello(self._lobby.rank, self._roster.incarnation, *self._key, replica.done)
-        meeting = decide_meeting((own, *(hello for hello, _ in self._arrived.values())), self._lobby.rank)
+        own = Hello(self._listener.rank, self._roster.incarnation, *self._key, replica.done)
+        meeting = agree_on_state((own, *(hello for hello, _ in self._arrived.values())), self._listener.rank)
         self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
         self._arrived = {}
         self._share_state(meeting, replica, provide, poll_interrupts)
@@ -128,32 +132,32 @@ class Leader:
         return meeting.source is not None
 
     def _share_state(
-        self, meeting: Meeting, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
+        self, meeting: StateAgreement, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
     ) -> None:
         if meeting.source is None:
             provide()
-        elif meeting.source != self._lobby.rank:
-            self._tell(meeting.source, Frame(Kind.FETCH, self._lobby.rank))
+        elif meeting.source != self._listener.rank:
+            self._tell(meeting.source, Frame(Kind.FETCH, self._listener.rank))
             state = self._await_state(meeting.source, poll_interrupts)
             replica.unpack(state.payload, state.step)
-        receivers = tuple(rank for rank in meeting.copy_to if rank != self._lobby.rank)
+        receivers = tuple(rank for rank in meeting.copy_to if rank != self._listener.rank)
         if receivers:
-            state = Frame(Kind.STATE, self._lobby.rank, replica.done, payload=replica.pack())
+            state = Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack())
             for rank in receivers:
                 self._tell(rank, state)
 
-    def _form(self, meeting: Meeting, replica: Replica, poll_interrupts: PollInterrupts) -> None:
+    def _form(self, meeting: StateAgreement, replica: Replica, poll_interrupts: PollInterrupts) -> None:
         form = Form(replica.done, survivors=meeting.source is not None)
-        self._tell_all(Frame(Kind.FORM, self._lobby.rank, replica.done, payload=to_json(form).encode()))
+        self._tell_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
         if not self._sums:
             return
         self._collective = Collective(
             lambda own: self._gather(own, poll_interrupts),
-            self._lobby.rank,
+            self._listener.rank,
             1 + len(self._members),
-            self._lobby.address,
+            self._listener.address,
         )
-        self._collective.prove(self._lobby.pairs(self._roster.counters), poll_interrupts)
+        self._collective.prove(self._listener.pairs(self._roster.counters), poll_interrupts)
 
     def _gather(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Collect the entry of every member, and tell them all."""
@@ -166,7 +170,7 @@ class Leader:
             if received and received.frame and received.frame.kind is Kind.ENTRY:
                 found[received.frame.rank] = from_json(Entry, bytes(received.frame.payload))
         entries = Entries((own, *found.values()))
-        self._tell_all(Frame(Kind.ENTRY, self._lobby.rank, payload=to_json(entries).encode()))
+        self._tell_all(Frame(Kind.ENTRY, self._listener.rank, payload=to_json(entries).encode()))
         return entries
 
     def _await_state(self, source: int, poll_interrupts: PollInterrupts) -> Frame:
@@ -178,7 +182,7 @@ class Leader:
     def _take(self, poll_interrupts: PollInterrupts) -> Received | None:
         """Handle one arrival; return it if it is a member's. Raises GroupBroken if a member is lost."""
         poll_interrupts()
-        received = self._lobby.inbox.take(POLL_INTERVAL_S)
+        received = self._listener.inbox.take(POLL_INTERVAL_S)
         if received is None:
             return None
         if received.frame and received.frame.kind is Kind.HELLO:
@@ -202,15 +206,15 @@ class Leader:
         try:
             hello = from_json(Hello, bytes(frame.payload))
         except ContractError:
-            self._lobby.drop(channel)
+            self._listener.drop(channel)
             return None
         peer = self._others.get(hello.rank)
         if peer and hello.incarnation < peer.incarnation:
-            channel.send(Frame(Kind.REFUSED, self._lobby.rank))
+            channel.send(Frame(Kind.REFUSED, self._listener.rank))
         if peer is None or hello.incarnation != peer.incarnation or (hello.group, hello.generation) != self._key:
-            self._lobby.drop(channel)  # One of us has an older roster: the other side tries again.
+            self._listener.drop(channel)  # One of us has an older roster: the other side tries again.
             return None
-        self._hearing.listen_to(hello.rank, hello.incarnation, channel)
+        self._liveness.track(hello.rank, hello.incarnation, channel)
         return hello
 
     def _receive_hello(self, channel: Channel, frame: Frame) -> None:
@@ -220,7 +224,7 @@ class Leader:
         if former := self._arrived.get(hello.rank):
             # Which of the two is the newer? Each proves the key at its own pace, so the order of arrival does not tell.
             # Whoever still uses the former one sees it close, and comes again.
-            self._lobby.drop(former[1])
+            self._listener.drop(former[1])
         self._arrived[hello.rank] = (hello, channel)
         if hello.rank in self._members:
             raise GroupBroken(f"trainer {hello.rank} came back")
@@ -238,11 +242,11 @@ class Leader:
             self._tell(rank, frame)
 
 
-def part(lobby: Lobby, channels: Sequence[Channel]) -> None:
+def part(listener: PeerListener, channels: Sequence[Channel]) -> None:
     """Tell all that the job is done, and wait until they have hung up."""
     for channel in channels:
-        channel.send(Frame(Kind.DONE, lobby.rank))
+        channel.send(Frame(Kind.DONE, listener.rank))
     # Who goes with words unread resets the connection, and may so take back its own last word.
     end = monotonic() + _PARTING_S
     while monotonic() < end and not all(channel.closed for channel in channels):
-        lobby.inbox.take(POLL_INTERVAL_S)
+        listener.inbox.take(POLL_INTERVAL_S)

@@ -15,7 +15,7 @@ from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import Acceptor, connect, listen
-from cpr_trainer.trainer.allreduce.auth import Pairs, introduce, welcome
+from cpr_trainer.trainer.allreduce.auth import PairProofs, accept_peer, authenticate
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.transport import Authenticate, Channel, Inbox
 
@@ -30,7 +30,7 @@ _PATIENCE_S = 5.0
 _POLL_S = 0.5
 
 
-class Lobby:
+class PeerListener:
     """One trainer's end of all control connections; it listens on `address`, `port`."""
 
     def __init__(self, me: Identity, key: bytes, address: str, port: int, silence_s: float) -> None:
@@ -70,20 +70,20 @@ class Lobby:
         for channel in self._channels():
             channel.close()
 
-    def dial(self, peer: Peer, inbox: Inbox | None = None) -> Channel:
+    def connect_to(self, peer: Peer, inbox: Inbox | None = None) -> Channel:
         """Connect to another trainer; what it says comes into `inbox`, by default everybody's. Raises OSError."""
         if not peer.host:
             raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
         connection = connect(peer.host, peer.port_base + CONTROL_PORT, _DIAL_S)
         channel = self._open_channel(
-            connection, lambda fresh, end: introduce(fresh, end, self._key, self._me, peer), inbox
+            connection, lambda fresh, end: authenticate(fresh, end, self._key, self._me, peer), inbox
         )
         channel.start()
         return channel
 
-    def pairs(self, counters: Counters) -> Pairs:
+    def pairs(self, counters: Counters) -> PairProofs:
         """Return what this trainer proves to the members of a dense group, and they to it."""
-        return Pairs(self._key, self._me.job_uid, counters.group, counters.generation, self.rank)
+        return PairProofs(self._key, self._me.job_uid, counters.group, counters.generation, self.rank)
 
     def drop(self, channel: Channel) -> None:
         """End a connection and forget it."""
@@ -110,7 +110,7 @@ class Lobby:
 
     def _receive(self, connection: socket.socket, _address: object) -> Callable[[], None]:
         """Check the proof of a caller in a thread of its own. Raises OSError if there can be no more threads."""
-        channel = self._open_channel(connection, lambda fresh, end: welcome(fresh, end, self._key, self._me))
+        channel = self._open_channel(connection, lambda fresh, end: accept_peer(fresh, end, self._key, self._me))
         channel.on_settled = lambda: self._acceptor.leave(connection)
         channel.start()
         return channel.close
@@ -122,21 +122,21 @@ class Lobby:
                     channel.send(Frame(Kind.PING, self.rank))
 
 
-class Hearing:
+class PeerLiveness:
     """When each incarnation of a trainer was last heard, across connections."""
 
     def __init__(self) -> None:
         self._channels: dict[tuple[int, int], Channel] = {}
 
-    def listen_to(self, rank: int, incarnation: int, channel: Channel) -> None:
+    def track(self, rank: int, incarnation: int, channel: Channel) -> None:
         """From now on, `channel` is how this incarnation is heard."""
         self._channels[rank, incarnation] = channel
 
-    def silent(self, for_s: float, members: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    def unresponsive(self, for_s: float, members: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
         """Return the ranks of those (rank, incarnation) that were heard once, and not for the last `for_s` seconds."""
         now = monotonic()
         return tuple(
             rank
             for rank, incarnation in members
-            if (channel := self._channels.get((rank, incarnation))) and now - channel.last_heard > for_s
+            if (channel := self._channels.get((rank, incarnation))) and now - channel.last_seen > for_s
         )

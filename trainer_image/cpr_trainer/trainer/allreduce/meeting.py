@@ -31,7 +31,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class StateAgreement:
     """The outcome: all go on from the state of rank `source` after step `done`; `copy_to` receive it.
 
     `source` is None if nobody has a state: the leader then loads one, and everybody receives it.
@@ -43,7 +43,7 @@ class Meeting:
     reason: str
 
 
-def decide_meeting(hellos: tuple[Hello, ...], leader: int) -> Meeting:
+def agree_on_state(hellos: tuple[Hello, ...], leader: int) -> StateAgreement:
     """Choose the most advanced state; among equals the leader's, then that of the lowest rank.
 
     Members that completed the same all-reduces hold the same state and receive nothing.
@@ -51,9 +51,11 @@ def decide_meeting(hellos: tuple[Hello, ...], leader: int) -> Meeting:
     best = max(hellos, key=lambda hello: (hello.done, hello.rank == leader, -hello.rank))
     if best.done == NO_STATE:
         others = tuple(hello.rank for hello in hellos if hello.rank != leader)
-        return Meeting(None, NO_STATE, others, "no trainer survived")
+        return StateAgreement(None, NO_STATE, others, "no trainer survived")
     behind = tuple(hello.rank for hello in hellos if hello.done != best.done)
-    return Meeting(best.rank, best.done, behind, f"trainer {best.rank} is the most advanced, at step {best.done}")
+    return StateAgreement(
+        best.rank, best.done, behind, f"trainer {best.rank} is the most advanced, at step {best.done}"
+    )
 
 
 def missing_steps(done: int, pushed: int | None, applied: tuple[int, ...], window: int) -> range:

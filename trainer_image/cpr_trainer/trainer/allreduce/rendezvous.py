@@ -28,20 +28,20 @@ class Entries:
 
 
 #: Sends this trainer's entry, and returns those of all. Raises GroupBroken, and what ends a wait.
-Trade = Callable[[Entry], Entries]
+ExchangeAddresses = Callable[[Entry], Entries]
 
 
-class Rendezvous(_torch.Store):  # type: ignore[misc]
+class AddressStore(_torch.Store):  # type: ignore[misc]
     """The store of one process group. Each trainer sets one entry, before it asks for those of the others."""
 
-    def __init__(self, trade: Trade) -> None:
+    def __init__(self, exchange_addresses: ExchangeAddresses) -> None:
         super().__init__()
-        self._trade = trade
+        self._exchange_addresses = exchange_addresses
         self._known: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:
         """Put an entry in, and wait for everybody's."""
-        entries = self._trade(Entry(key, bytes(value).hex())).entries
+        entries = self._exchange_addresses(Entry(key, bytes(value).hex())).entries
         self._known = {entry.key: bytes.fromhex(entry.value) for entry in entries}
 
     def get(self, key: str) -> bytes:

@@ -19,7 +19,7 @@ class Solo:
     def __init__(self) -> None:
         self._step = 0
 
-    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`."""
         poll_interrupts()
         if replica.done != NO_STATE:
@@ -54,11 +54,11 @@ class Solo:
     def dismiss(self) -> None:
         """See `Group`."""
 
-    def absent(self) -> tuple[int, ...]:
+    def missing(self) -> tuple[int, ...]:
         """See `Group`."""
         return ()
 
-    def silent(self, for_s: float) -> tuple[int, ...]:  # noqa: ARG002 -- as all groups
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:  # noqa: ARG002 -- as all groups
         """See `Group`."""
         return ()
 

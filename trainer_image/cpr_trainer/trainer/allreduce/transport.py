@@ -53,7 +53,7 @@ class Channel:
     """One connection. `send_s` bounds how long a send may wait for a peer that does not read."""
 
     def __init__(self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox, send_s: float) -> None:
-        self.last_heard = monotonic()
+        self.last_seen = monotonic()
         self.on_settled: Callable[[], None] = lambda: None  # called once, when the proof held or the connection ended
         self._connection = connection
         self._authenticate = authenticate
@@ -107,7 +107,7 @@ class Channel:
             self.on_settled()
             while True:
                 frame = receive_frame(self._connection)
-                self.last_heard = monotonic()
+                self.last_seen = monotonic()
                 self._inbox.put(Received(self, frame))
         except OSError:
             self._end()

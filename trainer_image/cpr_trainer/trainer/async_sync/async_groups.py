@@ -17,42 +17,42 @@ from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
 from cpr_trainer.trainer.allreduce.group_follower import Follower, leader_of
 from cpr_trainer.trainer.allreduce.group_leader import Leader, part
-from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Form, Hello
 from cpr_trainer.trainer.allreduce.transport import Channel
 from cpr_trainer.trainer.async_sync.averaging import combiner_of
-from cpr_trainer.trainer.async_sync.averaging_client import Spoke
-from cpr_trainer.trainer.async_sync.averaging_server import Hub
-from cpr_trainer.trainer.async_sync.averaging_state import Desk, ScoreDelta
+from cpr_trainer.trainer.async_sync.averaging_client import AveragingClient
+from cpr_trainer.trainer.async_sync.averaging_server import AveragingServer
+from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, ScoreDelta
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.state import DenseState
 
 
-class ShadowLeader:
+class AsyncLeader:
     """The view of the trainer that leads: it averages for all, and knows how far everybody is."""
 
     def __init__(
-        self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, kind: DenseSync, state: DenseState
+        self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, kind: DenseSync, state: DenseState
     ) -> None:
-        self._lobby = lobby
+        self._listener = listener
         self._kind = kind
         self._state = state
-        self._desk = desk_of(state)
-        self._desk.arrived.extend(self._desk.outgoing)  # What it scored for a leader that is gone.
-        self._desk.outgoing.clear()
+        self._averaging = averaging_of(state)
+        self._averaging.arrived.extend(self._averaging.outgoing)  # What it scored for a leader that is gone.
+        self._averaging.outgoing.clear()
         self._others = tuple(peer.index for peer in roster.trainers if peer.index != roster.index)
-        self._meeting = Leader(lobby, hearing, roster, sums=False)
-        self._hub: Hub | None = None
+        self._meeting = Leader(listener, liveness, roster, sums=False)
+        self._server: AveragingServer | None = None
         self._step = 0
         self._concluded: int | None = None  # the step of the meeting whose mean was taken
 
-    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`: only who has no state waits for all, because somebody else may have one."""
-        survived = replica.done != NO_STATE or self._meeting.meet(replica, provide, poll_interrupts)
+        survived = replica.done != NO_STATE or self._meeting.join(replica, provide, poll_interrupts)
         combiner = combiner_of(self._kind, self._state.replica.parameters.cpu())
-        hub = Hub(self._lobby.inbox, self._meeting.admit, self._desk, combiner, self._welcome)
-        hub.start(self._meeting.members.items())
-        self._hub = hub
+        server = AveragingServer(self._listener.inbox, self._meeting.admit, self._averaging, combiner, self._send_state)
+        server.start(self._meeting.members.items())
+        self._server = server
         return survived
 
     def follow(self, roster: TrainerRoster) -> None:
@@ -72,8 +72,8 @@ class ShadowLeader:
         """See `Group`: this trainer's gradients stand for all; scores that came from others are added."""
         poll_interrupts()
         gradients, *scores = tensors
-        gradients.mul_(self._desk.trainers)
-        self._desk.stepped()
+        gradients.mul_(self._averaging.trainers)
+        self._averaging.stepped()
         if scores:
             self._add_arrived(*scores)
 
@@ -84,94 +84,96 @@ class ShadowLeader:
 
     def conclude(self) -> bool:
         """See `Group`: the mean of what all met with is the state of then."""
-        is_new = self._concluded != self._desk.meeting
-        last = self._hub.last_mean() if self._hub is not None and is_new else None
+        is_new = self._concluded != self._averaging.barrier_step
+        last = self._server.last_mean() if self._server is not None and is_new else None
         if last is not None:
-            self._concluded = self._desk.meeting
-            self._desk.conclude(last)
+            self._concluded = self._averaging.barrier_step
+            self._averaging.conclude(last)
             counters, losses = self._state.scores.to_merge()
             self._add_arrived(counters, losses)
             self._state.scores.merge(counters, losses)
-        return self._concluded == self._desk.meeting == self._desk.halted
+        return self._concluded == self._averaging.barrier_step == self._averaging.halted_step
 
     def dismiss(self) -> None:
         """See `Group`."""
-        if self._hub is not None:
-            part(self._lobby, self._hub.stop())
+        if self._server is not None:
+            part(self._listener, self._server.stop())
 
-    def absent(self) -> tuple[int, ...]:
+    def missing(self) -> tuple[int, ...]:
         """See `Group`: those who meet without a state wait; later the absent are named, and nobody waits."""
-        if self._hub is None:
-            return self._meeting.absent()
-        return tuple(sorted(set(self._others) - self._hub.present()))
+        if self._server is None:
+            return self._meeting.missing()
+        return tuple(sorted(set(self._others) - self._server.present()))
 
-    def silent(self, for_s: float) -> tuple[int, ...]:
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.silent(for_s)
+        return self._meeting.unresponsive(for_s)
 
     def leave(self) -> None:
         """See `Group`."""
-        if self._hub is not None:
-            self._hub.leave(self._lobby.drop)
+        if self._server is not None:
+            self._server.leave(self._listener.drop)
         self._meeting.leave()
 
     def _check(self, poll_interrupts: PollInterrupts) -> None:
         poll_interrupts()
-        if self._hub is not None:
-            self._hub.check()
+        if self._server is not None:
+            self._server.check()
 
-    def _welcome(self, rank: int, channel: Channel) -> None:
+    def _send_state(self, rank: int, channel: Channel) -> None:
         """Give a newcomer the state, which says where its rank goes on."""
-        steps = self._desk.steps
-        channel.send(Frame(Kind.STATE, self._lobby.rank, steps[rank], payload=self._state.pack()))
+        steps = self._averaging.steps
+        channel.send(Frame(Kind.STATE, self._listener.rank, steps[rank], payload=self._state.pack()))
         form = Form(steps[rank], survivors=True)
-        channel.send(Frame(Kind.FORM, self._lobby.rank, steps[rank], payload=to_json(form).encode()))
+        channel.send(Frame(Kind.FORM, self._listener.rank, steps[rank], payload=to_json(form).encode()))
 
     def _add_arrived(self, counters: Tensor, losses: Tensor) -> None:
-        arrived = self._desk.arrived
+        arrived = self._averaging.arrived
         while arrived:
             delta = arrived.popleft()
             counters += delta.counters
             losses += delta.losses
-        if self._hub is not None:
-            self._hub.share(self._state.scores.merged() + counters)
+        if self._server is not None:
+            self._server.share(self._state.scores.merged() + counters)
 
 
-class ShadowFollower:
+class AsyncFollower:
     """The view of a trainer that another one leads."""
 
     def __init__(
         self,
-        lobby: Lobby,
-        hearing: Hearing,
+        listener: PeerListener,
+        liveness: PeerLiveness,
         roster: TrainerRoster,
         state: DenseState,
         delays_s: Callable[[], Iterator[float]],
     ) -> None:
         self._state = state
-        self._desk = desk_of(state)
-        self._meeting = Follower(lobby, hearing, roster, delays_s(), sums=False)
+        self._averaging = averaging_of(state)
+        self._meeting = Follower(listener, liveness, roster, delays_s(), sums=False)
         counters = roster.counters
 
         def hello() -> Hello:
             return Hello(roster.index, roster.incarnation, counters.group, counters.generation, state.done)
 
-        self._spoke = Spoke(lobby, hearing, leader_of(roster), self._desk, hello, state.pack, delays_s)
+        self._client = AveragingClient(
+            listener, liveness, leader_of(roster), self._averaging, hello, state.pack, delays_s
+        )
         self._step = 0
 
-    def meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`: only who has no state waits for the leader."""
         survived = True
         if replica.done == NO_STATE:
-            survived = self._meeting.meet(replica, provide, poll_interrupts)
+            survived = self._meeting.join(replica, provide, poll_interrupts)
             self._meeting.leave()
-        self._spoke.start()
+        self._client.start()
         return survived
 
     def follow(self, roster: TrainerRoster) -> None:
         """See `Group`."""
         self._meeting.follow(roster)
-        self._spoke.follow(leader_of(roster))
+        self._client.follow(leader_of(roster))
 
     def announce(self, step: int) -> None:
         """See `Group`."""
@@ -181,26 +183,26 @@ class ShadowFollower:
         """See `Group`: nobody is waited for, and the leader alone tells shards of cuts."""
         del cut_step
         poll_interrupts()
-        self._spoke.check()
+        self._client.check()
         return Go(self._step, 0)
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """See `Group`: this trainer's gradients stand for all; its scores go to the leader."""
         poll_interrupts()
         gradients, *scores = tensors
-        gradients.mul_(self._desk.trainers)
-        self._desk.stepped()
+        gradients.mul_(self._averaging.trainers)
+        self._averaging.stepped()
         if scores:
             counters, losses = scores
-            self._desk.outgoing.append(ScoreDelta(self._step, counters.clone(), losses.clone()))
+            self._averaging.outgoing.append(ScoreDelta(self._step, counters.clone(), losses.clone()))
             counters.zero_()
-            if (merged := self._desk.take_merged()) is not None:
+            if (merged := self._averaging.take_merged()) is not None:
                 self._state.scores.load(merged)
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
         poll_interrupts()
-        self._spoke.check()
+        self._client.check()
         sleep(POLL_INTERVAL_S)
 
     def conclude(self) -> bool:
@@ -210,22 +212,22 @@ class ShadowFollower:
     def dismiss(self) -> None:
         """See `Group`; the leader's alone."""
 
-    def absent(self) -> tuple[int, ...]:
+    def missing(self) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.absent()
+        return self._meeting.missing()
 
-    def silent(self, for_s: float) -> tuple[int, ...]:
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.silent(for_s)
+        return self._meeting.unresponsive(for_s)
 
     def leave(self) -> None:
         """See `Group`."""
         self._meeting.leave()
-        self._spoke.stop()
+        self._client.stop()
 
 
-def desk_of(state: DenseState) -> Desk:
+def averaging_of(state: DenseState) -> AveragingState:
     """Return the desk of a job without lockstep."""
-    if state.desk is None:
+    if state.averaging is None:
         raise ValueError("trainers in lockstep share no desk")
-    return state.desk
+    return state.averaging

@@ -14,32 +14,32 @@ from torch import Tensor
 from cpr_contract.codec import to_json
 from cpr_contract.roster import Peer
 from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.listener import Hearing, Lobby
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.meeting import Hello
 from cpr_trainer.trainer.allreduce.transport import Channel, Inbox
-from cpr_trainer.trainer.async_sync.averaging_state import Desk, pack_scores, unpack_target
+from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_scores, unpack_target
 from cpr_trainer.trainer.interrupts import Finished, Superseded
 
 _TURN_S = 0.01
 
 
-class Spoke:
+class AveragingClient:
     """A follower's end. `hello` introduces it, `pack` returns its state; `delays_s` makes the pauses between calls."""
 
     def __init__(  # noqa: PLR0913, PLR0917 -- whom, as whom, how, and what for
         self,
-        lobby: Lobby,
-        hearing: Hearing,
+        listener: PeerListener,
+        liveness: PeerLiveness,
         leader: Peer,
-        desk: Desk,
+        averaging: AveragingState,
         hello: Callable[[], Hello],
         pack: Callable[[], bytes],
         delays_s: Callable[[], Iterator[float]],
     ) -> None:
-        self._lobby = lobby
-        self._hearing = hearing
+        self._listener = listener
+        self._liveness = liveness
         self._leader = leader
-        self._desk = desk
+        self._averaging = averaging
         self._hello = hello
         self._pack = pack
         self._delays_s = delays_s
@@ -65,7 +65,7 @@ class Spoke:
         """End the connection, and soon the thread: it may be in the middle of a call, and nobody waits for it."""
         self._ended.set()
         if (channel := self._channel) is not None:
-            self._lobby.drop(channel)
+            self._listener.drop(channel)
 
     def check(self) -> None:
         """Raise what the leader said last (Finished, Superseded), or what else has ended the thread."""
@@ -89,49 +89,49 @@ class Spoke:
             self._hear(received.frame)
         self._send_scores(channel)
         self._say_halted(channel)
-        if not self._waits_for_target and self._desk.due():
-            step, copy = self._desk.take_copy()
-            self._waits_for_target = channel.send(Frame(Kind.COPY, self._lobby.rank, step, payload=_bytes(copy)))
+        if not self._waits_for_target and self._averaging.due():
+            step, copy = self._averaging.take_copy()
+            self._waits_for_target = channel.send(Frame(Kind.COPY, self._listener.rank, step, payload=_bytes(copy)))
             if not self._waits_for_target:
-                self._desk.offer_again()
+                self._averaging.offer_again()
 
     def _call(self) -> None:
         """Connect anew; what was not answered is said again."""
         try:
-            channel = self._lobby.dial(self._leader, self._inbox)
+            channel = self._listener.connect_to(self._leader, self._inbox)
         except OSError:
             self._ended.wait(next(self._delays))
             return
         self._waits_for_target, self._scores_sent, self._halted_said = False, -1, -1
-        self._desk.offer_again()
+        self._averaging.offer_again()
         self._channel = channel
         if self._ended.is_set():
-            self._lobby.drop(channel)
+            self._listener.drop(channel)
             return
-        self._hearing.listen_to(self._leader.index, self._leader.incarnation, channel)
+        self._liveness.track(self._leader.index, self._leader.incarnation, channel)
         if not channel.send(_hello_frame(self._hello())):
-            self._lobby.drop(channel)
+            self._listener.drop(channel)
             self._ended.wait(next(self._delays))
         else:
             self._delays = self._delays_s()
 
     def _hear(self, frame: Frame) -> None:
-        desk = self._desk
+        averaging = self._averaging
         match frame.kind:
             case Kind.TARGET:
-                steps, target = unpack_target(bytearray(frame.payload), desk.trainers)
-                desk.hear(steps)
-                desk.put_target(target)
+                steps, target = unpack_target(bytearray(frame.payload), averaging.trainers)
+                averaging.merge_steps(steps)
+                averaging.put_target(target)
                 self._waits_for_target = False
             case Kind.SCORES if frame.payload:
-                desk.put_merged(bytearray(frame.payload))
+                averaging.put_merged(bytearray(frame.payload))
             case Kind.SCORES:
-                while desk.outgoing and desk.outgoing[0].step <= frame.step:
-                    desk.outgoing.popleft()
+                while averaging.outgoing and averaging.outgoing[0].step <= frame.step:
+                    averaging.outgoing.popleft()
             case Kind.GO:
-                desk.meet_at(frame.step)
+                averaging.set_barrier(frame.step)
             case Kind.FETCH if self._channel is not None:
-                self._channel.send(Frame(Kind.STATE, self._lobby.rank, desk.done, payload=self._pack()))
+                self._channel.send(Frame(Kind.STATE, self._listener.rank, averaging.done, payload=self._pack()))
             case Kind.DONE:
                 raise Finished
             case Kind.REFUSED:
@@ -140,14 +140,14 @@ class Spoke:
                 pass  # A form, or a sign of life.
 
     def _say_halted(self, channel: Channel) -> None:
-        halted = self._desk.halted
-        if halted != self._halted_said and channel.send(Frame(Kind.READY, self._lobby.rank, halted)):
+        halted = self._averaging.halted_step
+        if halted != self._halted_said and channel.send(Frame(Kind.READY, self._listener.rank, halted)):
             self._halted_said = halted
 
     def _send_scores(self, channel: Channel) -> None:
-        for delta in tuple(self._desk.outgoing):
+        for delta in tuple(self._averaging.outgoing):
             if delta.step > self._scores_sent:
-                channel.send(Frame(Kind.SCORES, self._lobby.rank, delta.step, payload=pack_scores(delta)))
+                channel.send(Frame(Kind.SCORES, self._listener.rank, delta.step, payload=pack_scores(delta)))
                 self._scores_sent = delta.step
 
 

@@ -16,7 +16,7 @@ from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello
 from cpr_trainer.trainer.allreduce.transport import Channel, Inbox, Received
 from cpr_trainer.trainer.async_sync.averaging import Combiner, mean
-from cpr_trainer.trainer.async_sync.averaging_state import Desk, pack_target, unpack_scores
+from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_target, unpack_scores
 
 _TURN_S = 0.01
 #: How long a round waits for a copy after the first one came.
@@ -26,17 +26,22 @@ PATIENCE_S = 1.0
 Admit = Callable[[Channel, Frame], Hello | None]
 
 
-class Hub:
-    """Averages for all trainers of a group. `welcome` sends a newcomer the state that it goes on from."""
+class AveragingServer:
+    """Averages for all trainers of a group. `send_state` sends a newcomer the state that it goes on from."""
 
     def __init__(
-        self, inbox: Inbox, admit: Admit, desk: Desk, combiner: Combiner, welcome: Callable[[int, Channel], None]
+        self,
+        inbox: Inbox,
+        admit: Admit,
+        averaging: AveragingState,
+        combiner: Combiner,
+        send_state: Callable[[int, Channel], None],
     ) -> None:
         self._inbox = inbox
         self._admit = admit
-        self._desk = desk
+        self._averaging = averaging
         self._combiner = combiner
-        self._welcome = welcome
+        self._send_state = send_state
         self._channels: dict[int, Channel] = {}
         self._copies: dict[int, tuple[int, Tensor]] = {}
         self._round_began = 0.0
@@ -82,11 +87,11 @@ class Hub:
 
     def last_mean(self) -> Tensor | None:
         """Return the mean of what all other trainers and this one met with; None while somebody is on the way."""
-        desk, copies = self._desk, tuple(self._last_copies.values())
-        stand = {desk.done, desk.halted, *self._halted.values()} == {desk.meeting}
-        if not stand or len(copies) < desk.trainers - 1:
+        averaging, copies = self._averaging, tuple(self._last_copies.values())
+        stand = {averaging.done, averaging.halted_step, *self._halted.values()} == {averaging.barrier_step}
+        if not stand or len(copies) < averaging.trainers - 1:
             return None
-        _, own = desk.take_copy()
+        _, own = averaging.take_copy()
         return mean((own, *copies))
 
     def _run(self) -> None:
@@ -101,14 +106,14 @@ class Hub:
         if received is not None:
             self._handle(received)
         self._name_meeting()
-        if self._desk.due():
-            self._offer(self._desk.rank, *self._desk.take_copy())
+        if self._averaging.due():
+            self._offer(self._averaging.rank, *self._averaging.take_copy())
         self._combine(monotonic())
         if (merged := self._merged) is not None:
             self._merged = None
             for channel in tuple(self._channels.values()):
                 if not channel.closed:
-                    channel.send(Frame(Kind.SCORES, self._desk.rank, payload=merged))
+                    channel.send(Frame(Kind.SCORES, self._averaging.rank, payload=merged))
 
     def _handle(self, received: Received) -> None:
         channel, frame = received.channel, received.frame
@@ -130,32 +135,32 @@ class Hub:
         self._halted.pop(hello.rank, None)
         self._named = -1
         if hello.done == NO_STATE:
-            self._welcome(hello.rank, channel)
+            self._send_state(hello.rank, channel)
 
     def _hear(self, frame: Frame) -> None:
         if frame.kind is Kind.COPY:
             copy = torch.frombuffer(frame.payload, dtype=torch.float32)
             self._offer(frame.rank, frame.step, copy)
-            if frame.step == self._desk.meeting:
+            if frame.step == self._averaging.barrier_step:
                 self._last_copies[frame.rank] = copy
         elif frame.kind is Kind.READY:
             self._halted[frame.rank] = frame.step
         elif frame.kind is Kind.SCORES:
-            self._desk.arrived.append(unpack_scores(frame.step, bytearray(frame.payload)))
-            self._channels[frame.rank].send(Frame(Kind.SCORES, self._desk.rank, frame.step))
+            self._averaging.arrived.append(unpack_scores(frame.step, bytearray(frame.payload)))
+            self._channels[frame.rank].send(Frame(Kind.SCORES, self._averaging.rank, frame.step))
 
     def _name_meeting(self) -> None:
         """Once all stand, let them come together where the farthest does. Somebody may find out that it is farther."""
-        desk = self._desk
-        halted = (desk.halted, *self._halted.values())
-        if len(halted) < desk.trainers or min(halted) < 0 or max(halted) == self._named:
+        averaging = self._averaging
+        halted = (averaging.halted_step, *self._halted.values())
+        if len(halted) < averaging.trainers or min(halted) < 0 or max(halted) == self._named:
             return
         self._named = max(halted)
         self._last_copies.clear()
-        desk.meet_at(self._named)
+        averaging.set_barrier(self._named)
         for channel in tuple(self._channels.values()):
             if not channel.closed:
-                channel.send(Frame(Kind.GO, desk.rank, self._named))
+                channel.send(Frame(Kind.GO, averaging.rank, self._named))
 
     def _offer(self, rank: int, step: int, copy: Tensor) -> None:
         if not self._copies:
@@ -174,21 +179,21 @@ class Hub:
 
     def _awaited(self) -> frozenset[int]:
         """Ranks that train, are connected, and have not offered a copy in this round."""
-        desk = self._desk
+        averaging = self._averaging
         training = self.present() - self._last_copies.keys()
-        if desk.done != desk.meeting:
-            training |= {desk.rank}
+        if averaging.done != averaging.barrier_step:
+            training |= {averaging.rank}
         return training - self._copies.keys()
 
     def _answer(self, ranks: tuple[int, ...]) -> None:
-        desk = self._desk
+        averaging = self._averaging
         offered = {rank: self._copies.pop(rank) for rank in ranks}
         target = self._combiner.combine(tuple(copy for _, copy in offered.values()))
         for rank, (step, _) in offered.items():
-            desk.steps[rank] = max(desk.steps[rank], step)
-        answer = pack_target(tuple(desk.steps), target)
+            averaging.steps[rank] = max(averaging.steps[rank], step)
+        answer = pack_target(tuple(averaging.steps), target)
         for rank in ranks:
-            if rank == desk.rank:
-                desk.put_target(target)
+            if rank == averaging.rank:
+                averaging.put_target(target)
             elif (channel := self._channels.get(rank)) is not None:
-                channel.send(Frame(Kind.TARGET, desk.rank, payload=answer))
+                channel.send(Frame(Kind.TARGET, averaging.rank, payload=answer))

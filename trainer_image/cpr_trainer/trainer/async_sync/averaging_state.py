@@ -25,7 +25,7 @@ class ScoreDelta:
     losses: Tensor
 
 
-class Desk:
+class AveragingState:
     """One generation's, of rank `rank`; `parameters` are the worker's own, float32 [p], flat, on its device.
 
     Copies and targets are on the CPU.
@@ -33,17 +33,17 @@ class Desk:
     The worker calls `begin`, `stepped`, `take_merged` and `conclude`, and halts; the thread does the rest. `steps[r]`
     is the last step of rank r whose copy was combined, as far as this trainer has heard; the worker is at `done`.
 
-    All come together at a step where the job ends, and where they are asked to meet. `halted` is the step after which
-    the worker stands, and no shard has a later one of its rank; -1 while it trains. `meeting` is where all are to
-    stand, as the leader named it last; -1 before.
+    All come together at a step where the job ends, and where they are asked to meet. `halted_step` is the step after
+    which the worker stands, and no shard has a later one of its rank; -1 while it trains. `barrier_step` is where all
+    are to stand, as the leader named it last; -1 before.
     """
 
     def __init__(self, parameters: Tensor, rank: int, trainers: int) -> None:
         self.rank = rank
         self.steps = [0] * trainers
         self.done = 0
-        self.halted = -1
-        self.meeting = -1
+        self.halted_step = -1
+        self.barrier_step = -1
         self.outgoing: deque[ScoreDelta] = deque()
         self.arrived: deque[ScoreDelta] = deque()
         self._parameters = parameters
@@ -69,13 +69,13 @@ class Desk:
         self.steps[:] = steps
         self.done = steps[self.rank]
 
-    def stand(self) -> tuple[int, ...]:
+    def held_steps(self) -> tuple[int, ...]:
         """Return what a state of this trainer holds of each rank: of its own, everything."""
         return tuple(self.done if rank == self.rank else step for rank, step in enumerate(self.steps))
 
     def stepped(self) -> None:
         """Blend towards the target that came meanwhile, if one did; called by the worker, once a step."""
-        self.halted = -1
+        self.halted_step = -1
         self._since_blend += 1
         target, self._target = self._target, None
         if target is not None:
@@ -85,13 +85,13 @@ class Desk:
 
     def conclude(self, parameters: Tensor) -> None:
         """Take these parameters, in which every rank's steps up to the meeting are: all stand there."""
-        self.steps[:] = [self.meeting] * self.trainers
+        self.steps[:] = [self.barrier_step] * self.trainers
         self._parameters.copy_(parameters)
         self._target = None
 
     def due(self) -> bool:
         """Whether this trainer's next copy is to be offered: it has moved on, or come to where all meet."""
-        arrived = self.done == self.meeting and self._offered < self.done
+        arrived = self.done == self.barrier_step and self._offered < self.done
         return arrived or self.done - max(self._offered, 0) >= GAP_STEPS
 
     def take_copy(self) -> tuple[int, Tensor]:
@@ -103,9 +103,9 @@ class Desk:
         """The copy that was offered last may never have come: offer another."""
         self._offered = -1
 
-    def meet_at(self, step: int) -> None:
+    def set_barrier(self, step: int) -> None:
         """Let all come together after `step`; the copy of then is offered, whatever was offered before."""
-        self.meeting = step
+        self.barrier_step = step
         self.offer_again()
 
     def put_target(self, target: Tensor) -> None:
@@ -121,7 +121,7 @@ class Desk:
         merged, self._merged = self._merged, None
         return merged
 
-    def hear(self, steps: tuple[int, ...]) -> None:
+    def merge_steps(self, steps: tuple[int, ...]) -> None:
         """Take in every rank's steps as the leader knows them; of each rank the most advanced counts."""
         self.steps[:] = map(max, self.steps, steps)
 
