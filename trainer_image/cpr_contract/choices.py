@@ -7,8 +7,10 @@ from typing import Literal
 
 #: How the dense network of an export is written beside the tables.
 ExportFormat = Literal["safetensors", "torch-export", "onnx"]
-#: What becomes of what the source of an import lacks, and of the dense network: the words of `spec.restoreFrom`.
+#: How a model takes parts of another one (`spec.restoreFrom`): parts that only this one has, parts that only the other
+#: one has, and the dense network.
 Missing = Literal["Fail", "Initialise"]
+Extra = Literal["Fail", "Ignore"]
 Dense = Literal["ByName", "Initialise"]
 #: How trainers keep their dense copies together: step by step in lockstep, or by averages in the background.
 DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]

@@ -24,6 +24,10 @@ Ids = Literal["CPR64", "RowNumber", "Vocabulary", "XXH64", "Murmur3"]
 #: What an id does that has no row: it makes the sample a bad one, or it is taken as `DEFAULT_ROW`.
 OutOfRange = Literal["Fail", "DefaultRow"]
 DEFAULT_ROW = 0
+#: The kinds of phases of a learning rate, and of the optimizers of the dense network and of embedding rows.
+PhaseKind = Literal["Constant", "Warmup", "Linear", "Cosine", "Polynomial", "Step"]
+DenseOptimizerKind = Literal["SGD", "Adagrad", "Adam", "AdamW"]
+RowOptimizer = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class PhaseSpec:
     the level times `factor` after each `every` steps, Constant stays. `power` is for Polynomial.
     """
 
-    kind: Literal["Constant", "Warmup", "Linear", "Cosine", "Polynomial", "Step"]
+    kind: PhaseKind
     steps: int
     start: float = 0.0
     end: float = 0.0
@@ -52,7 +56,7 @@ class OptimizerSpec:
     Gradients with a norm above `clip_norm` are scaled down to it; None: none are.
     """
 
-    kind: Literal["SGD", "Adagrad", "Adam", "AdamW"]
+    kind: DenseOptimizerKind
     learning_rate: float
     momentum: float = 0.0
     nesterov: bool = False
@@ -62,9 +66,6 @@ class OptimizerSpec:
     weight_decay: float = 0.0
     clip_norm: float | None = None
     schedule: tuple[PhaseSpec, ...] = ()
-
-
-RowOptimizer = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cpr_contract.choices import DenseSync, Device, Precision, Rebase, ReplayPolicy, Strategy
+from cpr_contract.choices import Dense, DenseSync, Device, Extra, Missing, Precision, Rebase, ReplayPolicy, Strategy
 from cpr_contract.model import ModelSpec
 
 
@@ -95,11 +95,11 @@ class ByNameSpec:
     values.
     """
 
-    missing: Literal["Fail", "Initialise"] = "Fail"
-    extra: Literal["Fail", "Ignore"] = "Fail"
+    missing: Missing = "Fail"
+    extra: Extra = "Fail"
     resized: Resized = "Fail"
     map: tuple[TableSourceSpec, ...] = ()
-    dense: Literal["ByName", "Initialise"] = "ByName"
+    dense: Dense = "ByName"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cpr_contract.choices import Bits
 from cpr_operator.api.model import (
     MAX_RANGES,
     MAX_SHARDS,
@@ -31,7 +32,7 @@ class Plan(Model):
     """Planned training time between two cuts."""
     priority_interval_seconds: Seconds = 0
     """Planned time between two saves of each shard's most important rows; 0 for none."""
-    stored_bits: Literal[32, 8, 4, 3, 2] = 32
+    stored_bits: Bits = 32
     """Bits per value of a row in saves; 32 is exact."""
     expected_lost_samples: Seconds = 0
     """Samples expected to be lost by the end of the job; a loss counts by the portion of the shards it hits."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cpr_contract.choices import Dense, Extra, Missing
 from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES
 from cpr_contract.spec import DataFormat, Resized
 from cpr_operator.api.model import ColumnName, Entrypoint, ObjectName, SpecModel, Uri
@@ -133,10 +134,10 @@ class RestoreFrom(SpecModel):
     waited for."""
     tables: Literal["ByName"] = "ByName"
     """How tables of the anchor are found."""
-    missing: Literal["Fail", "Initialise"] = "Fail"
+    missing: Missing = "Fail"
     """What this job has and the anchor has not: tables, and dense parameters and buffers by name and shape. Fail: the
     job fails. Initialise: it starts from first values."""
-    extra: Literal["Fail", "Ignore"] = "Fail"
+    extra: Extra = "Fail"
     """What the anchor has and this job has not: tables, and dense parameters and buffers by name and shape. Fail: the
     job fails. Ignore: it is left out."""
     resized: Resized = "Fail"
@@ -153,6 +154,6 @@ class RestoreFrom(SpecModel):
         | None
     ) = None
     """Tables whose name in the anchor is another one."""
-    dense: Literal["ByName", "Initialise"] = "ByName"
+    dense: Dense = "ByName"
     """ByName: the dense network starts from the anchor's parameters, buffers and optimizer state. Initialise: it starts
     from first values, whatever missing and extra say."""

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
+from cpr_contract.model import (
+    MAX_FEATURES,
+    MAX_NUMERIC,
+    MAX_TABLES,
+    DenseOptimizerKind,
+    FeaturePooling,
+    Ids,
+    OutOfRange,
+    PhaseKind,
+    Pooling,
+    RowOptimizer,
+)
 from cpr_operator.api.model import ColumnName, Entrypoint, SpecModel, Uri
 from cpr_operator.api.rules import model as rules
 
@@ -16,13 +27,12 @@ from cpr_operator.api.rules import model as rules
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
-SparseKind = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 
 
 class Phase(SpecModel):
     """Some steps of a schedule. A phase begins at the level at which the one before ended, the first one at 1."""
 
-    kind: Literal["Constant", "Warmup", "Linear", "Cosine", "Polynomial", "Step"]
+    kind: PhaseKind
     """How the level changes. Constant: not at all. Warmup: in a line from `start`, to 1 in its last step. Linear: in a
     line to `end`. Cosine: along half a cosine wave to `end`. Polynomial: to `end` like (1 - done)^power, where done is
     the portion of the phase that is over. Step: times `factor` after each `every` steps."""
@@ -47,7 +57,7 @@ Schedule = Annotated[tuple[Phase, ...], Field(max_length=8)]
 class DenseOptimizer(SpecModel):
     """The optimizer of the dense network. Its arithmetic is that of torch.optim."""
 
-    kind: Literal["SGD", "Adagrad", "Adam", "AdamW"] = "SGD"
+    kind: DenseOptimizerKind = "SGD"
     """The algorithm. For each parameter, SGD keeps nothing, or one value with a momentum, Adagrad one, Adam and AdamW
     two."""
     learning_rate: LearningRate = 0.1
@@ -77,7 +87,7 @@ class DenseOptimizer(SpecModel):
 class TableOptimizer(SpecModel):
     """The optimizer of one embedding table."""
 
-    kind: SparseKind
+    kind: RowOptimizer
     """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none. All
     tables of one dim reserve the space of the largest. Adam is lazy: it updates the moments of a row only when the row
     has a gradient."""
@@ -97,7 +107,7 @@ class TableOptimizer(SpecModel):
 class SparseOptimizer(TableOptimizer):
     """The optimizer of the embedding tables that have no optimizer of their own."""
 
-    kind: SparseKind = "RowWiseAdagrad"
+    kind: RowOptimizer = "RowWiseAdagrad"
     """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none.
     Adam is lazy: it updates the moments of a row only when the row has a gradient."""
     learning_rate: LearningRate = 0.1

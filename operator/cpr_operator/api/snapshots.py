@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cpr_contract.choices import Rebase, Strategy
 from cpr_operator.api.model import MAX_ANCHORS, SpecModel
 from cpr_operator.api.rules.job import GUESSED_SENSITIVITY
 from cpr_operator.api.store_spec import Store
@@ -37,10 +38,10 @@ class Snapshots(SpecModel):
     """Where saves go."""
     interval: Interval = Interval()
     """How often all shards are saved."""
-    rebase: Literal["Consecutive", "OneShot", "Intermittent"] = "Intermittent"
+    rebase: Rebase = "Intermittent"
     """The earlier save that a shard's save of changed rows is based on. Consecutive: the last one. OneShot: the last
     full one. Intermittent: the last full one, until a new full save is expected to cost less."""
-    strategy: Literal["Full", "MFU", "SSU", "SCAR", "Growth"] = "Full"
+    strategy: Strategy = "Full"
     """Which rows each shard also saves between cuts, so that they are fresher after a restore. Full: none. MFU: the
     most frequently updated. SSU: a sample of those in use. SCAR: the farthest from their last save. Growth: those whose
     RowWiseAdagrad accumulator grew most, by its square root."""

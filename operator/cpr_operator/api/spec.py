@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-from cpr_contract.choices import DenseSync, Device
+from cpr_contract.choices import DenseSync, Device, Precision
 from cpr_operator.api.data_spec import Data, RestoreFrom
 from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import (
@@ -122,7 +122,7 @@ class Trainers(SpecModel):
     """How the copies of the dense network are synchronised. AllReduce: all trainers take each step together. ShadowMA,
     ShadowBMUF, ShadowEASGD: each trainer trains its part of every batch at its own pace, and a background thread
     averages the copies, so that no trainer waits for a slow or dead one. They need at least two trainers."""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     """bf16: the dense network computes in bfloat16, and vectors and gradients are sent in it. Parameters, rows and
     optimizers stay float32. About twice as fast on processors and GPUs with bfloat16 instructions, far slower on
     others."""

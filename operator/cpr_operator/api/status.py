@@ -138,7 +138,7 @@ class Condition(Model):
     """The metadata.generation that the condition was computed from."""
 
 
-class WorkersInForce(Model):
+class WorkerCount(Model):
     """How many workers each trainer has. It stays as long as the job lives."""
 
     count: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
@@ -167,7 +167,7 @@ class Runtime(Model):
     restart_rules: bool = False
     """Whether the container of a shard that is killed begins again in its pod, with all rows: the cluster had rules for
     that when the job started (Kubernetes 1.35)."""
-    workers: WorkersInForce | None = None
+    workers: WorkerCount | None = None
     """How many workers each trainer has, and why. Absent in jobs started by version 0.1.0."""
 
 

@@ -14,18 +14,11 @@ from rich.table import Table
 
 from cpr_contract.choices import ReplayPolicy
 from cpr_operator import policy
-from cpr_operator.api.sizes import (
-    redundancy_bytes,
-    replay_in_force,
-    rows_bytes,
-    shard_bytes,
-    step_of,
-    steps_kept,
-)
+from cpr_operator.api.frozen_settings import replay_in_force, worker_count
+from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, shard_bytes, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Status, WorkersInForce
+from cpr_operator.api.status import Status, WorkerCount
 from cpr_operator.api.validate import Invalid, parse_spec, parse_status, validate
-from cpr_operator.api.workers import workers_in_force
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
 from cpr_operator.desired.advice import warnings
 from cpr_operator.policy import alternatives
@@ -104,9 +97,11 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     """
     spec, status, inputs = _read(job)
     replay = replay_in_force(spec, status)
-    more, workers = redundancy_bytes(spec, replay), workers_in_force(spec, status)
+    more, workers = redundancy_bytes(spec, replay), worker_count(spec, status.runtime)
     if as_json:
-        step = asdict(step_of(spec)) | {"steps_until_full": steps_kept(spec, replay) if replay.enabled else None}
+        step = asdict(step_traffic(spec)) | {
+            "steps_until_full": steps_until_full(spec, replay) if replay.enabled else None
+        }
         document = _document(inputs) | {
             "replay": asdict(replay),
             "workers": workers.to_dict(),
@@ -133,7 +128,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
 
 def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
     """How much memory the pods of each role need, by the sizes in the spec."""
-    rows, step = rows_bytes(spec), step_of(spec)
+    rows, step = rows_bytes(spec), step_traffic(spec)
     redundancy = f", and redundancy takes {_mib(more)} more" if more else ""
     yield (
         f"A shard holds {_mib(rows)} of rows and their optimizer state{redundancy};"
@@ -141,11 +136,11 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
     )
     some = ", ".join(step.bags[:3]) + (", ..." if step.bags[3:] else "")
     bags = f", with one id in each bag of {some}" if step.bags else ""
-    kept = f"; {steps_kept(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
+    kept = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
     yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{kept}."
 
 
-def _workers(workers: WorkersInForce) -> str:
+def _workers(workers: WorkerCount) -> str:
     if workers.count is None:
         return f"How many workers a trainer has is not known yet: {workers.reason}."
     return f"A trainer has {workers.count} worker{'s' if workers.count > 1 else ''}: {workers.reason}."

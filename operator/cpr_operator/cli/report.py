@@ -20,7 +20,7 @@ from cpr_operator.api.status import (
     Member,
     Progress,
     Status,
-    WorkersInForce,
+    WorkerCount,
 )
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.console import OptionError, Where, check_file
@@ -141,7 +141,7 @@ def headline(job: str, status: Status) -> str:
     )
 
 
-def workers_of(status: Status) -> WorkersInForce | None:
+def workers_of(status: Status) -> WorkerCount | None:
     """How many workers each trainer has, once that is known."""
     workers = None if status.runtime is None else status.runtime.workers
     return None if workers is None or workers.count is None else workers

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cpr_operator.api.frozen_settings import replay_policy
 from cpr_operator.api.quantities import limit_of, main_container, write_bytes
-from cpr_operator.api.sizes import redundancy_bytes, replay_policy, rows_bytes, shard_bytes, step_of, steps_kept
+from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, shard_bytes, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.store_spec import Store
 from cpr_operator.api.templates import MERGE_KEYS
@@ -83,7 +84,7 @@ def _too_small(spec: CPRJobSpec) -> Iterator[Invalid]:
         verb = "cannot" if limit < rows_bytes(spec) else "may not"
         message = f"{_gib(limit)} {verb} hold a shard: it needs {_gib(needed)}, {_gib(rows_bytes(spec))} of it for rows"
         yield Invalid(field, message, "raise it, remove it, or state more spec.shards.replicas")
-    step, kept = step_of(spec), steps_kept(spec, replay)
+    step, kept = step_traffic(spec), steps_until_full(spec, replay)
     if replay.enabled and kept < FEW_STEPS:
         size = _gib(replay.memory_bytes + replay.spill_bytes)
         pushed = f"a trainer pushes up to {_gib(step.pushed_bytes)} in each"

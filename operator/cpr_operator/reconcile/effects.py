@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
-from cpr_operator.api.sizes import replay_in_force
+from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
 from cpr_operator.clocks import elapsed_s

@@ -6,11 +6,10 @@ import hashlib
 import json
 
 from cpr_contract.codec import pack, to_json
+from cpr_operator.api.frozen_settings import replay_policy, worker_count
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import replay_policy
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Runtime
-from cpr_operator.api.workers import workers_again
 from cpr_operator.desired.description import next_version
 from cpr_operator.reconcile.queue import quota_of
 from cpr_operator.reconcile.types import ReconcileInput
@@ -21,7 +20,7 @@ def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
     replay = replay_policy(spec, None if before is None else before.replay)
-    workers = workers_again(spec, before)
+    workers = worker_count(spec, before)
     described = to_job_spec(spec, job.uid, job.name, version, found=source, replay=replay, workers=workers)
     return Runtime(
         image=spec.image,

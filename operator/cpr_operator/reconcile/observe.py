@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import ExitCode, Recorded, SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
-from cpr_operator.api.sizes import replay_in_force
+from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung, warned

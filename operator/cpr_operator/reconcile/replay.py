@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from cpr_contract.reports import TrainerReport
-from cpr_operator.api.sizes import data_shards_of, recoverable, replay_in_force
+from cpr_operator.api.frozen_settings import replay_in_force
+from cpr_operator.api.sizes import data_shards_of, recoverable
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current, report_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cpr_contract.reports import TrainerReport, TrainerState
-from cpr_operator.api.status import Status, WorkersInForce
+from cpr_operator.api.status import Status, WorkerCount
 
 
 def workers_as_told(status: Status, leader: TrainerReport) -> Status:
@@ -12,9 +12,9 @@ def workers_as_told(status: Status, leader: TrainerReport) -> Status:
     if runtime is None or runtime.workers is None or runtime.workers.count is not None:
         return status
     if leader.workers is not None:
-        told = WorkersInForce(count=leader.workers, reason=leader.workers_reason)
+        told = WorkerCount(count=leader.workers, reason=leader.workers_reason)
     elif leader.state is TrainerState.TRAINING:
-        told = WorkersInForce(count=1, reason="trainers tell of no measurement: the image is of an earlier release")
+        told = WorkerCount(count=1, reason="trainers tell of no measurement: the image is of an earlier release")
     else:
         return status
     return status.evolve(runtime=runtime.evolve(workers=told))

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from cpr_operator.api.frozen_settings import replay_policy
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import redundancy_bytes, replay_policy, rows_bytes, step_of
+from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, step_traffic
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
@@ -76,7 +77,7 @@ def test_step_of_a_trainer_has_each_row_of_its_batch_once(
     edits: Edits, rows: int, row_bytes: int, bags: tuple[str, ...]
 ) -> None:
     large: Edits = {"spec.model.tables.0.rows": 2**31, "spec.model.tables.1.rows": 2**31}
-    step = step_of(parse_spec(edited(large | edits)["spec"]))
+    step = step_traffic(parse_spec(edited(large | edits)["spec"]))
     assert step.rows == pytest.approx(rows, rel=1e-3)
     assert step.pushed_bytes == pytest.approx(rows * row_bytes, rel=1e-3)
     assert step.vectors_bytes == pytest.approx(rows * 16, rel=1e-3)

@@ -26,7 +26,7 @@ from cpr_operator.api.status import (
     Shard,
     Status,
     Trainer,
-    WorkersInForce,
+    WorkerCount,
 )
 from cpr_operator.cli.progress import Pace, PlainProgress, Snapshot, frame, line, states
 from cpr_operator.cli.report import next_step_here, print_summary, report, trained
@@ -66,7 +66,7 @@ STATUS = Status(
         contract_version=1,
         template_hash="h",
         job_spec="{}",
-        workers=WorkersInForce(count=2, reason="measured for the first batch"),
+        workers=WorkerCount(count=2, reason="measured for the first batch"),
     ),
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cpr_operator.api.sizes import replay_policy
+from cpr_operator.api.frozen_settings import replay_policy
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId

@@ -7,9 +7,9 @@ import pytest
 from cpr_contract.codec import from_json, unpack
 from cpr_contract.reports import TrainerState
 from cpr_contract.spec import MEASURED, JobSpec
-from cpr_operator.api.status import Runtime, WorkersInForce
+from cpr_operator.api.frozen_settings import worker_count
+from cpr_operator.api.status import Runtime, WorkerCount
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.api.workers import workers_again
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.observe import begin
@@ -18,11 +18,11 @@ from simulation.control_plane.run import input_in_mid_training
 from support.documents import edited
 from support.passes import with_report, with_status
 
-MEASURING = WorkersInForce(reason="the first leader measures")
-TWO = WorkersInForce(count=2, reason="measured")
+MEASURING = WorkerCount(reason="the first leader measures")
+TWO = WorkerCount(count=2, reason="measured")
 
 
-def with_workers(world: ReconcileInput, workers: WorkersInForce | None) -> ReconcileInput:
+def with_workers(world: ReconcileInput, workers: WorkerCount | None) -> ReconcileInput:
     runtime = world.job.status.runtime
     assert runtime is not None
     return with_status(world, runtime=runtime.evolve(workers=workers))
@@ -33,7 +33,7 @@ def telling(world: ReconcileInput, workers: int | None, state: TrainerState = Tr
     return with_report(world, "trainer/0", workers=workers, workers_reason="told", state=state)
 
 
-def after(world: ReconcileInput) -> WorkersInForce | None:
+def after(world: ReconcileInput) -> WorkerCount | None:
     found = apply_reports(begin(world)).status.runtime
     assert found is not None
     return found.workers
@@ -41,7 +41,7 @@ def after(world: ReconcileInput) -> WorkersInForce | None:
 
 async def test_the_number_that_the_leader_measured_stands_in_the_status_and_is_never_told_anew() -> None:
     world = await input_in_mid_training(2)
-    assert after(telling(with_workers(world, MEASURING), 3)) == WorkersInForce(count=3, reason="told")
+    assert after(telling(with_workers(world, MEASURING), 3)) == WorkerCount(count=3, reason="told")
     assert after(telling(with_workers(world, TWO), 3)) == TWO
 
 
@@ -58,7 +58,7 @@ async def test_a_leader_that_trains_and_tells_of_no_workers_is_of_an_older_image
 
 
 @pytest.mark.parametrize(("before", "told"), [(TWO, 2), (MEASURING, MEASURED)])
-async def test_a_job_that_resumes_has_the_workers_that_it_had_or_measures(before: WorkersInForce, told: int) -> None:
+async def test_a_job_that_resumes_has_the_workers_that_it_had_or_measures(before: WorkerCount, told: int) -> None:
     """It states them, and needs no document in the store any more."""
     again = runtime(with_workers(await input_in_mid_training(1), before), None)
     assert again.workers == before
@@ -76,6 +76,6 @@ async def test_a_job_that_an_earlier_release_started_keeps_what_its_pods_were_to
     described = unpack(before.job_spec)
     number = from_json(JobSpec, described).workers
     described = described.replace(f'"workers":{number}', f'"workers":{told}' if told else '"other":0')
-    found = workers_again(parse_spec(edited({})["spec"]), before.evolve(job_spec=described))
+    found = worker_count(parse_spec(edited({})["spec"]), before.evolve(job_spec=described))
     assert found.count == count
     assert "earlier release" in found.reason
