@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.model.entrypoint import OwnLoss, OwnMetrics, build_network
+from cpr_trainer.model.entrypoint import CustomLoss, CustomMetrics, build_network
 from support.torch_rates import torch_rates
 
 #: (table, rows int64 [k]) -> first values, float32 [k, D].
@@ -107,7 +107,7 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         metrics = {}
         for name, (auc, loss_of_label, calibration) in zip(model.labels, found, strict=True):
             metrics |= {f"{name}.auc": auc, f"{name}.logloss": loss_of_label, f"{name}.calibration": calibration}
-    if isinstance(network, OwnMetrics):
+    if isinstance(network, CustomMetrics):
         metrics |= network.metrics(network.metric_sums(all_logits, all_labels).double())
     return OracleResult(
         losses=tuple(losses),
@@ -139,7 +139,7 @@ def torch_optimizer(spec: OptimizerSpec, parameters: Iterable[nn.Parameter]) -> 
 
 def mean_loss(network: torch.nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the loss that a batch is trained with, a scalar."""
-    if isinstance(network, OwnLoss):
+    if isinstance(network, CustomLoss):
         return network.sample_losses(logits, labels).mean()
     return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
 

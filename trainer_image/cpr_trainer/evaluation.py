@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import DivergedError
-from cpr_trainer.model.entrypoint import OwnMetrics, metric_sums, metrics, own_sums
+from cpr_trainer.model.entrypoint import CustomMetrics, count_metric_sums, metric_sums, metrics
 
 #: 1 / 512 of a logit each: samples within one count as ties, which costs less than 1e-3 of AUC for any useful spread.
 BINS = 2**14
@@ -41,7 +41,7 @@ class ProgressiveValidation:
     """
 
     def __init__(
-        self, total_samples: int, labels: tuple[str, ...] = ("label",), own: OwnMetrics | None = None, sums: int = 0
+        self, total_samples: int, labels: tuple[str, ...] = ("label",), own: CustomMetrics | None = None, sums: int = 0
     ) -> None:
         self._unscored = total_samples // _UNSCORED_FRACTION
         self._labels = labels
@@ -53,9 +53,9 @@ class ProgressiveValidation:
     @classmethod
     def of(cls, total_samples: int, spec: ModelSpec, network: nn.Module) -> Self:
         """Return scores of the labels of a model, and by the metrics of its network."""
-        if not isinstance(network, OwnMetrics):
+        if not isinstance(network, CustomMetrics):
             return cls(total_samples, spec.labels)
-        return cls(total_samples, spec.labels, network, own_sums(network, spec))
+        return cls(total_samples, spec.labels, network, count_metric_sums(network, spec))
 
     @torch.no_grad()
     def add(self, logits: Tensor, labels: Tensor, first_sample: int) -> None:

@@ -18,7 +18,7 @@ def test_a_device_that_is_there_is_opened(device: Device) -> None:
 
 def test_without_a_gpu_the_field_and_the_remedy_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ModelError, match=r"^spec\.trainers\.device is cuda, .* sees no GPU\.") as caught:
+    with pytest.raises(ModelError, match=r"^spec\.trainers\.device is cuda, .* finds no GPU\.") as caught:
         open_device("cuda")
     assert "nvidia.com/gpu" in caught.value.remedy
     assert "set spec.trainers.device to cpu" in caught.value.remedy

@@ -314,8 +314,8 @@ def late_network() -> tuple[Late, Callable[[], object]]:
         ("metric_sums", lambda: None, "returns NoneType"),
         ("metrics", lambda: None, "AttributeError"),
         ("metrics", lambda: {"a": "b"}, "ValueError: could not convert string to float: 'b'"),
-        ("metrics", lambda: {str(place): 0.0 for place in range(9)}, "returns 9 figures"),
-        ("metrics", lambda: {"x" * 33: 0.0}, "returns 1 figures: x"),
+        ("metrics", lambda: {str(place): 0.0 for place in range(9)}, "returns 9 metrics"),
+        ("metrics", lambda: {"x" * 33: 0.0}, "returns 1 metrics: x"),
     ],
 )
 def test_code_of_a_network_that_fails_later_is_a_bad_model_with_its_line(

@@ -108,7 +108,7 @@ def test_a_number_can_be_predicted_with_a_loss_of_its_own() -> None:
     [
         (OneLogit, r"forward .* returns torch.float32 \[2\] for 2 samples"),
         (OfEachLabel, r"sample_losses .* returns torch.float32 \[2, 2\] for 2 samples"),
-        (Chatty, "metrics .* returns 9 figures: metric 0, .*8 at most"),
+        (Chatty, "metrics .* returns 9 metrics: metric 0, .*at most 8"),
         (Whole, r"metric_sums .* returns torch.int64 \[2\]"),
     ],
 )
@@ -121,5 +121,5 @@ def test_names_of_metrics_are_checked_whenever_they_are_computed() -> None:
     scores = ProgressiveValidation.of(0, SPEC, build_network(SPEC, 1, factory=Late))
     scores.add(LOGITS, LABELS, 0)
     scores.merge(scores.take_delta())
-    with pytest.raises(ModelError, match="Late returns 1 figures: 1"):
+    with pytest.raises(ModelError, match="Late returns 1 metrics: 1"):
         scores.metrics()

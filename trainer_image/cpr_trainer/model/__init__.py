@@ -1,4 +1,4 @@
-"""The dense half of a DLRM: what every trainer holds a replica of.
+"""The dense half of a DLRM, of which every trainer has a replica.
 
-Embedding vectors come in from the shards and their gradients go back; nothing here knows of tables or rows.
+Embedding vectors arrive from the shards, and their gradients return to them; no module here depends on tables or rows.
 """

@@ -1,7 +1,7 @@
-"""The optimizers of the dense network: those of torch.optim, on the flat tensor that its parameters are.
+"""The optimizers of the dense network: those of torch.optim, on the flat tensor of its parameters.
 
-They are torch's own functions. Its optimizer objects would do the same, but the first of them loads torch's compiler,
-which takes seconds at the start of each trainer.
+They call torch's own functions. Its optimizer objects would compute the same, but the first of them loads torch's
+compiler, which takes seconds at the start of each trainer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cpr_trainer.rates import rate_at
 
 
 def memory_width(spec: OptimizerSpec) -> int:
-    """Return how many values an optimizer keeps of each parameter; first values are zero."""
+    """Return the number of values that an optimizer has for each parameter; first values are zero."""
     match spec.kind:
         case "SGD":
             return 1 if spec.momentum else 0
@@ -33,15 +33,15 @@ def memory_width(spec: OptimizerSpec) -> int:
 
 
 def counts_steps(spec: OptimizerSpec) -> bool:
-    """Return whether steps are counted: Adam's moments begin at zero, which the first steps make up for.
+    """Return True if the optimizer counts steps: Adam's first steps correct moments that begin at zero.
 
-    Those of SGD with momentum are counted, too: so a save tells its momentum from what Adagrad keeps.
+    SGD with momentum counts them, too, to distinguish its saved momentum from the sums of Adagrad.
     """
     return spec.kind in {"Adam", "AdamW"} or spec.momentum > 0
 
 
 def state_kind(spec: OptimizerSpec) -> str:
-    """Return a name of what an optimizer keeps of each parameter: those of one name can go on from each other."""
+    """Return the name of an optimizer's state: optimizers of one name can continue from each other's state."""
     if spec.kind == "SGD" and spec.momentum:
         return "SGD with momentum"
     return "Adam" if spec.kind == "AdamW" else spec.kind
@@ -51,8 +51,8 @@ class DenseOptimizer:
     """Steps `parameters`, float32 [p], by `gradients`, float32 [p], both on one device and changed in place.
 
     memory: float32 [m, p] with m = `memory_width`, changed in place: the momentum of SGD, the sums of squares of
-    Adagrad, the means of gradients and of their squares of Adam. steps: how many were taken, float32 []
-    on the CPU, as torch counts them.
+    Adagrad, the means of gradients and of their squares of Adam. steps: the number of steps taken, float32 [] on the
+    CPU, as torch counts them.
     """
 
     def __init__(self, spec: OptimizerSpec, parameters: Tensor, gradients: Tensor, memory: Tensor) -> None:
@@ -64,11 +64,11 @@ class DenseOptimizer:
 
     @torch.no_grad()
     def step(self, step: int) -> None:
-        """Take the job's `step` (from 1). The gradients are clipped in place first, if the spec says so."""
+        """Take the job's `step` (from 1). The gradients are clipped in place first, if the spec has `clip_norm`."""
         spec, parameters = self._spec, self._parameters
         if spec.clip_norm is not None:
             clip_grad_norm_(parameters, spec.clip_norm)
-        assert parameters.grad is not None  # noqa: S101 -- it is set once and for all
+        assert parameters.grad is not None  # noqa: S101 -- set once, by the constructor
         ours: tuple[list[Tensor], list[Tensor]] = ([parameters], [parameters.grad])
         memory = list(self._memory)
         rate, decay = rate_at(spec, step), spec.weight_decay

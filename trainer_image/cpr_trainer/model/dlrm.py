@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from cpr_contract.model import ModelSpec
 from cpr_trainer.embedding.features import Features
 
-# The dot products of all pairs of vectors of a sample: DLRM's interaction of features.
+#: A network's embeddings, see `cpr_trainer.embedding.access`.
+Embedded = Tensor | tuple[Tensor, ...] | Features
 
 
 def pair_numbers(vectors: int) -> Tensor:
@@ -28,7 +29,7 @@ def pair_numbers(vectors: int) -> Tensor:
 
 
 def pairwise_dots(vectors: Tensor, below: Tensor, numbers: Tensor) -> Tensor:
-    """Return the dot products of all pairs of m vectors of each sample, [n, m (m - 1) / 2].
+    """Return the dot products of all pairs of m vectors of each sample, [n, m (m - 1) / 2]: DLRM's interaction.
 
     vectors: [n, m, D]. below: int64 [pairs], places of the lower triangle in a flattened [m, m] matrix.
     numbers: int64 [m * m], `pair_numbers(m)` flattened.
@@ -37,7 +38,7 @@ def pairwise_dots(vectors: Tensor, below: Tensor, numbers: Tensor) -> Tensor:
 
 
 class _PairwiseDots(torch.autograd.Function):
-    """Autograd would scatter into the triangle and multiply twice; a gather and one product take a third of that."""
+    """A gather and one product; autograd would scatter into the triangle and multiply twice, in three times as long."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, below: Tensor, numbers: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ class _PairwiseDots(torch.autograd.Function):
 
 
 def _columns(values: Tensor, places: Tensor) -> Tensor:
-    """Return the columns of `values` [n, k] at `places` [c], [n, c], by the way that is fastest for its dtype.
+    """Return the columns of `values` [n, k] at `places` [c], [n, c], by the operator that is fastest for its dtype.
 
     On a CPU, index_select has a fast path for fp32 only. In bf16 it takes 2.7 times as long as gather. In fp32 gather
     takes about twice as long as index_select.
@@ -65,17 +66,12 @@ def _columns(values: Tensor, places: Tensor) -> Tensor:
     return values.gather(1, places.expand(len(values), -1))
 
 
-#: What a network takes of the tables, see `cpr_trainer.embedding.access`.
-Embedded = Tensor | tuple[Tensor, ...] | Features
-
-
 class Dlrm(nn.Module):
-    """Maps N numbers and F embedding vectors of each sample to the logit of a click: one for each feature, or table.
+    """Maps N numbers and F embedding vectors of each sample, one for each feature or table, to the logit of a click.
 
-    Vectors of tables whose dim is not the model's embedding_dim are projected to it by a matrix for each table, learned
-    like the rest: mixed dimension embeddings (Ginart et al., arXiv 1909.11810). Parameters follow from `seed` alone and
-    are the same on every machine. Raises ValueError if the bottom network does not end in the embedding dimension or
-    the top network not in 1.
+    A learned matrix for each table projects vectors of another dim to the model's embedding_dim: mixed dimension
+    embeddings (Ginart et al., arXiv 1909.11810). Parameters follow from `seed` alone and are the same on every machine.
+    Raises ValueError if the bottom network does not end in the embedding dimension or the top network not in 1.
     """
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
@@ -108,11 +104,11 @@ class Dlrm(nn.Module):
         return self.with_embeddings(self.before_embeddings(dense), embeddings)
 
     def before_embeddings(self, dense: Tensor) -> Tensor:
-        """Return what the bottom network makes of the numbers, [n, D]."""
+        """Return the output of the bottom network for the numbers, [n, D]."""
         return cast(Tensor, self.bottom(dense))
 
     def with_embeddings(self, summary: Tensor, embeddings: Embedded) -> Tensor:
-        """Return logits, float32 [n], from what `before_embeddings` returned, [n, D], and embeddings."""
+        """Return logits, float32 [n], from the result of `before_embeddings`, [n, D], and embeddings."""
         vectors = torch.cat((summary.unsqueeze(1), self._of_one_dim(embeddings)), dim=1)
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))
@@ -130,24 +126,25 @@ class Dlrm(nn.Module):
 
 
 def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers of these widths with ReLU between them."""
+    """Return linear layers of these widths with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layers += [_linear(inputs, outputs, generator), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
-def _projection(dim: int, wanted: int, generator: torch.Generator) -> nn.Module:
-    """What makes vectors of `wanted` values out of those of a table."""
-    return nn.Identity() if dim == wanted else _linear(dim, wanted, generator, bias=False)
+def _projection(dim: int, to: int, generator: torch.Generator) -> nn.Module:
+    """Return a layer that projects vectors of `dim` values to vectors of `to` values."""
+    return nn.Identity() if dim == to else _linear(dim, to, generator, bias=False)
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """A layer with DLRM's spreads: variance 2 / (inputs + outputs) of a weight, 1 / outputs of a bias.
+    """Return a layer with DLRM's variances: 2 / (inputs + outputs) of a weight, 1 / outputs of a bias.
 
-    Uniform where DLRM is normal: a uniform number is a random integer times a power of two, exact on every processor.
+    Values are uniform, not normal as in DLRM: a uniform number is a random integer times a power of two, exact on every
+    processor.
     """
-    # On no device it leaves torch's own random state alone. `to_empty` would load sympy: seconds of each start.
+    # The meta device leaves torch's global random state unchanged. `to_empty` would load sympy: seconds of each start.
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
     variances = {"weight": 2 / (inputs + outputs), "bias": 1 / outputs}
     for name, parameter in tuple(layer.named_parameters()):

@@ -1,10 +1,12 @@
-"""Where a job's dense network comes from (`model.entrypoint`, or the DLRM), and where it is computed.
+"""Builds a job's dense network (`model.entrypoint`, or the DLRM) on its device, checks it, and calls its methods.
 
 A factory is called with the job's `ModelSpec` and a seed, and returns a `torch.nn.Module` that maps numeric features,
-float32 [n, N], and embeddings to logits: [n], or [n, L] where L labels and targets are predicted. Embeddings are
-[n, T, D]; where tables have several dims they are a tuple, of each table [n, D_t]. Of a model that states features they
-are `cpr_trainer.features.Features`: of each by its name [n, D_t], or a sequence. More than that is optional: see the
+float32 [n, N], and embeddings to logits: [n], or [n, L] if the model predicts L labels and targets. Embeddings are
+[n, T, D], or a tuple with [n, D_t] for each table if tables have several dims. If the model states features they are
+`cpr_trainer.features.Features`: [n, D_t] by the name of each, or a sequence. Other methods are optional: see the
 protocols.
+
+An error of a network's own code is a ModelError, in the probe and later, and so is a result of another shape.
 """
 
 from __future__ import annotations
@@ -25,61 +27,46 @@ from cpr_trainer.entrypoints import load, users_code
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged
 
-# Where the dense network is computed: on the processors, or on a GPU.
-
-
-def open_device(name: Device) -> torch.device:
-    """Return a job's device. Raises ModelError if it is a GPU and torch sees none."""
-    if name == "cuda" and not torch.cuda.is_available():
-        built = "with" if torch.version.cuda else "without"
-        raise ModelError(
-            f"spec.trainers.device is cuda, and torch, built {built} CUDA, sees no GPU.",
-            "Let spec.trainers.template ask for nvidia.com/gpu in the resources of main, and use a trainer image with "
-            "a CUDA build of torch; or set spec.trainers.device to cpu.",
-        )
-    return torch.device(name)
-
-
 DLRM = "cpr_trainer.model.dlrm:Dlrm"
 #: Returns the dense network of a model, from its spec and a seed.
 Factory = Callable[[ModelSpec, int], object]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-#: Two, so that nothing that is one a batch passes for one a sample.
+#: Two, so that one value a batch is not accepted as one a sample.
 _PROBED_SAMPLES = 2
-#: Figures go into reports, and into the last word of a trainer.
-_MOST_METRICS, _LONGEST_NAME = 8, 32
+#: Metrics are written to reports, and to the termination message of a trainer.
+_MAX_METRICS, _MAX_NAME = 8, 32
 
 
 @runtime_checkable
 class Overlapping(Protocol):
-    """A network with work that needs no embeddings: it is done while they are on their way."""
+    """A network with work that needs no embeddings: it is done while the lookups are in flight."""
 
     def before_embeddings(self, dense: Tensor, /) -> Any:
         """Return whatever `with_embeddings` needs of dense, float32 [n, N]."""
 
     def with_embeddings(self, begun: Any, embeddings: Any, /) -> Tensor:
-        """Return logits, [n] or [n, L], from what `before_embeddings` returned and embeddings."""
+        """Return logits, [n] or [n, L], from the result of `before_embeddings` and embeddings."""
 
 
 @runtime_checkable
-class OwnLoss(Protocol):
-    """A network with a loss of its own; others have the log loss, the mean over labels."""
+class CustomLoss(Protocol):
+    """A network with its own loss; others have the log loss, the mean over labels."""
 
     def sample_losses(self, logits: Tensor, labels: Tensor, /) -> Tensor:
         """Return the loss of each sample, [n], from logits and labels, float32 [n] or [n, L]."""
 
 
 @runtime_checkable
-class OwnMetrics(Protocol):
-    """A network with metrics of its own, from sums: those of slices, steps and trainers are added up."""
+class CustomMetrics(Protocol):
+    """A network with its own metrics, from sums: those of slices, steps and trainers are added up."""
 
     def metric_sums(self, logits: Tensor, labels: Tensor, /) -> Tensor:
         """Return k sums over some samples, [k], from logits and labels, float32 [n] or [n, L]."""
 
     def metrics(self, sums: Tensor, /) -> Mapping[str, float]:
-        """Return figures by name, 8 at most, from the sums over all samples, float64 [k].
+        """Return metrics by name, 8 at most, from the sums over all samples, float64 [k].
 
-        None, a value that is no number, and a ZeroDivisionError say that a figure is not defined for these samples.
+        None, a value that is no number, and a ZeroDivisionError mark a metric as undefined for these samples.
         """
 
 
@@ -92,8 +79,8 @@ def build_network(
 ) -> nn.Module:
     """Return the dense network of a model, on `device`; torch's random numbers follow from `seed` while it is built.
 
-    `factory`, if there is one, is what `spec.entrypoint` names, and nothing is imported. Raises ModelError if there is
-    no such device, it cannot be built, or a first pass in `precision` shows that it is not what it has to be.
+    A `factory` replaces the import of `spec.entrypoint`. Raises ModelError if the device is missing, the network cannot
+    be built, or a first pass in `precision` shows that it does not fit.
     """
     place = open_device(device)
     name = spec.entrypoint or DLRM
@@ -106,7 +93,7 @@ def build_network(
         if not isinstance(network, nn.Module):
             raise ModelError(
                 f"The entrypoint {name} returned {type(network).__name__}, not a torch.nn.Module.",
-                "Let it return the dense network.",
+                "It has to return the dense network.",
             )
         with _calls(network, "to"):
             network.to(place)
@@ -114,13 +101,22 @@ def build_network(
     return network
 
 
-# All calls of a network's own code, in the probe and later: what it raises is a ModelError, and so is another shape.
+def open_device(name: Device) -> torch.device:
+    """Return a job's device. Raises ModelError if it is a GPU and torch finds none."""
+    if name == "cuda" and not torch.cuda.is_available():
+        built = "with" if torch.version.cuda else "without"
+        raise ModelError(
+            f"spec.trainers.device is cuda, and torch, built {built} CUDA, finds no GPU.",
+            "Request nvidia.com/gpu in the resources of main in spec.trainers.template, and use a trainer image with "
+            "a CUDA build of torch; or set spec.trainers.device to cpu.",
+        )
+    return torch.device(name)
 
 
 def start(network: nn.Module, dense: Tensor, outputs: Sequence[int] = ()) -> Callable[[Any], Tensor]:
-    """Begin a forward pass with dense, float32 [n, N]; return what ends it: embeddings to logits, [n, *outputs].
+    """Begin a forward pass with dense, float32 [n, N]; return its second part, from embeddings to logits [n, *outputs].
 
-    Both raise ModelError.
+    Both parts raise ModelError.
     """
     shape = (len(dense), *outputs)
     if not isinstance(network, Overlapping):
@@ -135,12 +131,12 @@ def _end(
 ) -> Tensor:
     with _calls(network, method):
         logits = end(embeddings)
-    require_shape(network, method, logits, shape)
+    _require_shape(network, method, logits, shape)
     return logits
 
 
 def traced(network: nn.Module, dense: Tensor, embeddings: Any) -> Tensor:
-    """Return logits of a forward pass that torch.export traces; its errors are those of the network."""
+    """Return logits of a forward pass that torch.export traces; errors of the network pass unchanged."""
     if isinstance(network, Overlapping):
         return network.with_embeddings(network.before_embeddings(dense), embeddings)
     return network(dense, embeddings)  # type: ignore[no-any-return]
@@ -152,52 +148,52 @@ def loss_share(network: nn.Module, logits: Tensor, labels: Tensor, batch_size: i
     logits, labels: float32 [n] or [n, L], the slice. batch_size: samples of the whole batch, all trainers
     together; so shares, and gradients, add up over trainers. Raises ModelError.
     """
-    if isinstance(network, OwnLoss):
+    if isinstance(network, CustomLoss):
         with _calls(network, "sample_losses"):
             losses = network.sample_losses(logits, labels)
-        require_shape(network, "sample_losses", losses, labels.shape[:1])
+        _require_shape(network, "sample_losses", losses, labels.shape[:1])
         return losses.sum() / batch_size
     losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return losses / (batch_size * labels.shape[1:].numel())
 
 
 def gradients(network: nn.Module, loss: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Return the gradients of a loss, None of what it does not depend on. Raises ModelError."""
+    """Return the gradients of a loss, None for a leaf that it does not depend on. Raises ModelError."""
     with _calls(network, "the backward pass"):
         return torch.autograd.grad(loss, leaves, allow_unused=True)
 
 
-def metric_sums(network: OwnMetrics, logits: Tensor, labels: Tensor, count: int | None = None) -> Tensor:
+def metric_sums(network: CustomMetrics, logits: Tensor, labels: Tensor, count: int | None = None) -> Tensor:
     """Return the sums of a network's own metrics over some samples, [k]; k is `count` if that is stated.
 
     logits, labels: float32 [n] or [n, L]. Raises ModelError.
     """
     with _calls(network, "metric_sums"):
         sums = network.metric_sums(logits, labels)
-    wanted = (len(sums) if isinstance(sums, Tensor) and sums.dim() else 1,) if count is None else (count,)
-    require_shape(network, "metric_sums", sums, wanted, samples=len(labels))
+    shape = (len(sums) if isinstance(sums, Tensor) and sums.dim() else 1,) if count is None else (count,)
+    _require_shape(network, "metric_sums", sums, shape, samples=len(labels))
     return sums
 
 
-def metrics(network: OwnMetrics, sums: Tensor) -> dict[str, float]:
-    """Return a network's own figures by name, from sums, float64 [k]; those that are not defined are NaN or missing.
+def metrics(network: CustomMetrics, sums: Tensor) -> dict[str, float]:
+    """Return a network's own metrics by name, from sums, float64 [k]; those that are not defined are NaN or missing.
 
     Raises ModelError.
     """
     with _calls(network, "metrics"):
         try:
             found = network.metrics(sums)
-            figures = {name: nan if value is None else float(value) for name, value in found.items()}
+            values = {name: nan if value is None else float(value) for name, value in found.items()}
         except ZeroDivisionError:
             return {}
-    names = [*figures]
-    if len(names) > _MOST_METRICS or not all(isinstance(each, str) and len(each) <= _LONGEST_NAME for each in names):
-        shown = ", ".join(str(each)[:_LONGEST_NAME] for each in names[: _MOST_METRICS + 1])
+    names = [*values]
+    if len(names) > _MAX_METRICS or not all(isinstance(each, str) and len(each) <= _MAX_NAME for each in names):
+        shown = ", ".join(str(each)[:_MAX_NAME] for each in names[: _MAX_METRICS + 1])
         raise ModelError(
-            f"metrics of the network {type(network).__name__} returns {len(names)} figures: {shown}.",
-            f"Let it return {_MOST_METRICS} at most, with names that are text of {_LONGEST_NAME} characters at most.",
+            f"metrics of the network {type(network).__name__} returns {len(names)} metrics: {shown}.",
+            f"Return at most {_MAX_METRICS}, with names that are text of at most {_MAX_NAME} characters.",
         )
-    return figures
+    return values
 
 
 def set_training(network: nn.Module, *, on: bool) -> None:
@@ -212,22 +208,22 @@ def state_of(network: nn.Module) -> dict[str, Tensor]:
         return network.state_dict()
 
 
-def own_sums(network: OwnMetrics, spec: ModelSpec) -> int:
-    """Return how many sums the metrics of a network need. Raises ModelError."""
+def count_metric_sums(network: CustomMetrics, spec: ModelSpec) -> int:
+    """Return the number of sums that the metrics of a network need. Raises ModelError."""
     zeros = torch.zeros(_PROBED_SAMPLES, *spec.output_shape)
     return len(metric_sums(network, zeros, zeros))
 
 
-def require_shape(
+def _require_shape(
     network: object, method: str, values: object, shape: Sequence[int], samples: int | None = None
 ) -> None:
-    """Raise ModelError if a method of a network has not returned floating point numbers of a shape."""
+    """Raise ModelError unless a method of a network returned floating point numbers of this shape."""
     if not (isinstance(values, Tensor) and values.shape == torch.Size(shape) and values.is_floating_point()):
         found = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise ModelError(
             f"{method} of the network {type(network).__name__} returns {found} for "
             f"{shape[0] if samples is None else samples} samples.",
-            f"Let it return floating point numbers: a tensor {list(shape)}.",
+            f"It has to return floating point numbers: a tensor {list(shape)}.",
         )
 
 
@@ -243,10 +239,10 @@ def _calls(network: object, method: str) -> AbstractContextManager[None]:
 def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, device: torch.device) -> None:
     """Raise ModelError if a network does not map features and embeddings to logits that can be trained.
 
-    dtype: what it computes with. device: where it is.
+    dtype: that of the computation. device: that of the network.
     """
-    wanted = (_PROBED_SAMPLES, *spec.output_shape)
-    if spec.targets and not isinstance(network, OwnLoss):
+    shape = (_PROBED_SAMPLES, *spec.output_shape)
+    if spec.targets and not isinstance(network, CustomLoss):
         raise ModelError(
             f"The network of {name} has no loss for {', '.join(spec.targets)}, which need not be 0 or 1.",
             "Give it sample_losses, or name them in spec.data.columns.labels.",
@@ -261,12 +257,12 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
         computed = str(dtype).removeprefix("torch.")
         raise ModelError(
             error.message,
-            f"It takes [n, {spec.dense_width}] features, float32, and {_told_shapes(spec)} embeddings, {computed},"
+            f"It takes [n, {spec.dense_width}] features, float32, and {_described_shapes(spec)} embeddings, {computed},"
             f" and returns [n{''.join(f', {size}' for size in spec.output_shape)}] logits; correct it, or spec.model.",
         ) from error
-    logits, labels = logits.float(), torch.zeros(wanted, device=device)
-    if isinstance(network, OwnMetrics):
-        sums = metric_sums(network, logits.detach().cpu(), torch.ones(wanted), own_sums(network, spec))
+    logits, labels = logits.float(), torch.zeros(shape, device=device)
+    if isinstance(network, CustomMetrics):
+        sums = metric_sums(network, logits.detach().cpu(), torch.ones(shape), count_metric_sums(network, spec))
         metrics(network, sums.double())
     found = gradients(network, loss_share(network, logits, labels, 1), leaves)
     set_training(network, on=True)
@@ -275,17 +271,17 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
     if any(parameter.dtype is not torch.float32 for parameter in network.parameters()):
         raise ModelError(
             f"The network of {name} has parameters that are not float32.",
-            "Leave them float32; spec.trainers.precision says what is computed with.",
+            "Leave them float32; spec.trainers.precision is the type of the computation.",
         )
     if any(not isinstance(value, Tensor) for value in state_of(network).values()):
         raise ModelError(
             f"The state of the network of {name} is not of tensors alone.",
-            "Keep in buffers what get_extra_state returns.",
+            "Store the result of get_extra_state in buffers.",
         )
 
 
 def _probed(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> tuple[Any, list[Tensor]]:
-    """Return embeddings as a network takes them, all zeros, and the leaves that they consist of."""
+    """Return embeddings for a network, all zeros, and their leaves."""
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(*shape, dtype=dtype, device=device).requires_grad_()
@@ -311,13 +307,13 @@ def _probed(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> tuple[
 
 
 def _embedding_shapes(spec: ModelSpec) -> list[tuple[int, ...]]:
-    """Return what a sample has of embeddings: one block, or a vector for each table where dims differ."""
+    """Return the shapes of a sample's embeddings: one block, or a vector for each table if dims differ."""
     if len(spec.dims) == 1:
         return [(len(spec.tables), *spec.dims)]
     return [(dim,) for dim in spec.table_dims]
 
 
-def _told_shapes(spec: ModelSpec) -> str:
+def _described_shapes(spec: ModelSpec) -> str:
     if spec.features:
         return f"features by name, {len(spec.features)} of them, as"
     shapes = [f"[n, {', '.join(map(str, shape))}]" for shape in _embedding_shapes(spec)]

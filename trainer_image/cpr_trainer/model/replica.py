@@ -1,6 +1,6 @@
-"""One trainer's replica of the dense network: its parameters, gradients and optimizer state in flat buffers.
+"""One trainer's replica of the dense network: its parameters, gradients and optimizer state in flat tensors.
 
-Flat, so that an all-reduce, a save and a copy to a newcomer each move one tensor.
+An all-reduce, a save and a copy to a new trainer each move one tensor.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width
 from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network, state_of
 
-#: How the dense state is named in a save: float32 [k, p], see `DenseReplica.state`; each buffer of the network; and,
-#: where it matters, how many steps the optimizer has taken, float32 [].
+#: The names in a save: of the dense state, float32 [k, p], see `DenseReplica.state`; of each buffer of the network; and
+#: of the number of steps, float32 [], if the optimizer counts them.
 NETWORK, _BUFFER, _OPTIMIZER_STEPS = "network", "buffer.", "optimizer_steps"
 
 
 class DenseReplica:
     """The dense network and its optimizer.
 
-    model: the network; its parameters and their gradients are views of the buffers below.
-    parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: what the network
-    computes with, and takes embeddings in. `factory`: see `build_network`. Raises ModelError if the network cannot be
-    built, or there is no such device.
+    model: the network; its parameters and their gradients are views of the tensors below.
+    parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: that of the
+    computation, and of embeddings. `factory`: see `build_network`. Raises ModelError if the network cannot be built, or
+    the device is missing.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class DenseReplica:
         for place, parameter in self._places():
             first[0, place] = parameter.detach().flatten()
             parameter.grad = self.gradients[place].view_as(parameter)
-        self._live_in(first)
+        self._attach(first)
 
     def move_to(self, state: Tensor) -> None:
-        """Live in this tensor from now on, float32 [k, p] on the device, with the state that is in it."""
+        """Use this tensor as the state from now on, float32 [k, p] on the device, with its values."""
         steps = self.optimizer_steps
-        self._live_in(state)
+        self._attach(state)
         self.optimizer_steps = steps
 
     @property
@@ -65,14 +65,14 @@ class DenseReplica:
 
     @property
     def optimizer_steps(self) -> float:
-        """How many steps the optimizer has taken."""
+        """The number of steps that the optimizer has taken."""
         return float(self._optimizer.steps)
 
     @optimizer_steps.setter
     def optimizer_steps(self, steps: float) -> None:
         self._optimizer.steps.fill_(steps)
 
-    def _live_in(self, state: Tensor) -> None:
+    def _attach(self, state: Tensor) -> None:
         self._state = state
         self.parameters = state[0]
         self._optimizer = DenseOptimizer(self._spec, self.parameters, self.gradients, state[1:])
@@ -102,7 +102,7 @@ class DenseReplica:
 
     @torch.no_grad()
     def add_gradients(self, found: Sequence[Tensor | None]) -> None:
-        """Add to the gradients of `trained`, one by one; None is of a parameter that was not used."""
+        """Add to the gradients of `trained`, one by one; None stands for a parameter that was not used."""
         for parameter, gradient in zip(self.trained, found, strict=True):
             if gradient is not None and parameter.grad is not None:
                 parameter.grad.add_(gradient)
@@ -112,9 +112,9 @@ class DenseReplica:
         self._optimizer.step(step)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies on the CPU of all that makes this replica: `state`, and the network's buffers by name.
+        """Return copies on the CPU of this replica's tensors: `state`, and the network's buffers by name.
 
-        Also how many steps the optimizer has taken, if it counts them.
+        The number of steps is one of them if the optimizer counts them.
         """
         buffers = {_BUFFER + name: value.detach().cpu().clone() for name, value in self.buffers().items()}
         steps = {_OPTIMIZER_STEPS: self._optimizer.steps.clone()} if self._counted else {}
@@ -122,7 +122,7 @@ class DenseReplica:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go to what `tensors` returned. Raises ModelError if that is of another network."""
+        """Load a result of `tensors`. Raises ModelError if it is of another network."""
         try:
             self.load_state(tensors[NETWORK])
         except ValueError as error:
@@ -140,16 +140,16 @@ class DenseReplica:
         return tuple(SavedTensor(name, tuple(each.shape)) for name, each in self.model.named_parameters())
 
     def buffer_shapes(self) -> tuple[SavedTensor, ...]:
-        """Return name and shape of what `buffers` returns."""
+        """Return name and shape of each of `buffers`."""
         return tuple(SavedTensor(name, tuple(each.shape)) for name, each in self.buffers().items())
 
     @torch.no_grad()
     def take(
         self, tensors: Mapping[str, Tensor], pieces: Sequence[tuple[int, int, int]], buffers: Sequence[str]
     ) -> None:
-        """Take parts of what `tensors` returned, of another network with an optimizer of the same `state_kind`.
+        """Copy parts of a result of `tensors`, of another network with an optimizer of the same `state_kind`.
 
-        pieces: of the flat state, as (first there, first here, size). buffers: the names of those to take.
+        pieces: of the flat state, as (first there, first here, size). buffers: the names of those to copy.
         """
         saved = tensors[NETWORK]
         for there, here, size in pieces:
@@ -166,25 +166,25 @@ class DenseReplica:
             self._optimizer.steps.copy_(steps)
 
     def buffers(self) -> dict[str, Tensor]:
-        """Return what a state of the network has besides parameters, such as running statistics; no copies."""
+        """Return the network's state without its parameters, such as running statistics; no copies."""
         parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         return {name: value for name, value in state_of(self.model).items() if name not in parameters}
 
     def state(self) -> Tensor:
         """Return a copy of parameters and optimizer state, float32 [k, p] on the device.
 
-        First the parameters, then what the optimizer keeps of each: see `DenseOptimizer`. k is 1 for SGD, 2 for SGD
-        with momentum and for Adagrad, 3 for Adam and AdamW.
+        The parameters are first, then the optimizer's state: see `DenseOptimizer`. k is 1 for SGD, 2 for SGD with
+        momentum and for Adagrad, 3 for Adam and AdamW.
         """
         return self._state.clone()
 
     @torch.no_grad()
     def load_state(self, state: Tensor) -> None:
-        """Go to a state that `state` returned, from any device. Raises ValueError if its shape or type differs."""
+        """Load a result of `state`, from any device. Raises ValueError if its shape or type differs."""
         if state.shape[1:] == self._state.shape[1:] and len(state) != len(self._state):
             raise ValueError(
                 f"a dense state with {len(state) - 1} values of the optimizer for each parameter does not fit this "
-                f"model.denseOptimizer, which keeps {len(self._state) - 1}"
+                f"model.denseOptimizer, which has {len(self._state) - 1}"
             )
         if state.shape != self._state.shape or state.dtype != self._state.dtype:
             raise ValueError(
