@@ -44,7 +44,7 @@ class _Seen:
         return _Seen(self.pod_at, pod.deleting_until, until if self.until is None else min(self.until, until))
 
 
-class Sightings:
+class FirstSeen:
     """When this operator first saw the pods of one job."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
-from cpr_operator.desired.guards import Peers
+from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.desired.template import Restriction
 
 NAMESPACES = "CPR_OPERATOR_NAMESPACES"
@@ -37,14 +37,14 @@ class Configuration:
     """What the operator's environment says.
 
     No namespaces: all of the cluster. `lease` is (namespace, name).
-    `peers` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
+    `sources` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
     what pod templates may say. `kueue`: jobs may stand in queues of Kueue.
     """
 
     namespaces: tuple[str, ...] = ()
     http_port: int = DEFAULT_HTTP_PORT
     lease: tuple[str, str] = ("default", "cprjob")
-    peers: Peers | None = None
+    sources: IngressSources | None = None
     restriction: Restriction | None = field(default_factory=Restriction)
     kueue: bool = False
 
@@ -58,8 +58,8 @@ class Configuration:
         if not re.fullmatch(f"{_NAME}/{_NAME}", lease):
             raise ConfigurationError(f"{LEASE} is {lease!r}; it must be a namespace and a name: NAMESPACE/NAME")
         namespace, _, name = lease.partition("/")
-        peers, restriction, kueue = _peers(environ), _restriction(environ), _truth(environ, KUEUE, "false")
-        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), peers, restriction, kueue)
+        sources, restriction, kueue = _ingress_sources(environ), _restriction(environ), _truth(environ, KUEUE, "false")
+        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), sources, restriction, kueue)
 
 
 def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def _peers(environ: Mapping[str, str]) -> Peers | None:
+def _ingress_sources(environ: Mapping[str, str]) -> IngressSources | None:
     namespace, text = environ.get(OWN_NAMESPACE, ""), environ.get(REPORT_PEERS, "") or "[]"
     try:
         others = json.loads(text)
@@ -75,7 +75,7 @@ def _peers(environ: Mapping[str, str]) -> Peers | None:
         others = None
     if not isinstance(others, list) or not all(isinstance(peer, dict) for peer in others):
         raise ConfigurationError(f"{REPORT_PEERS} is {text!r}; it must be a JSON list of NetworkPolicyPeers")
-    return Peers(namespace, tuple(others)) if namespace else None
+    return IngressSources(namespace, tuple(others)) if namespace else None
 
 
 def _restriction(environ: Mapping[str, str]) -> Restriction | None:

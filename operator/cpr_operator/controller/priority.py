@@ -1,4 +1,4 @@
-"""Decides how urgent the requests of a pass are, and how often figures are written. Pure."""
+"""The priority of a pass's requests, and the rates of passes and of status writes. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cpr_operator.reconcile import Outcome
 
 #: Status fields that change all the time.
 VOLATILE = frozenset({"progress", "history", "shown", "overhead", "policy"})
-#: The maximum rate of figure writes for all jobs together: a third of what the API server should take.
-FIGURES_PER_S = 16.0
-#: The rate of passes for all training jobs together, and the maximum seconds between two of one job.
-LOOKS_PER_S, LONGEST_S = 25.0, 45.0
+#: The maximum rate of progress writes for all jobs together: a third of the writes that the API server should take.
+PROGRESS_WRITES_PER_S = 16.0
+#: The rate of passes for all training jobs together, and the maximum seconds between two passes of one job.
+PASSES_PER_S, MAX_WAKE_S = 25.0, 45.0
 #: Phases in which no training waits for the operator.
-_NOTHING_WAITS: frozenset[Phase] = frozenset({"Pending", "Starting", "Suspended", "Succeeded", "Failed"})
+_IDLE: frozenset[Phase] = frozenset({"Pending", "Starting", "Suspended", "Succeeded", "Failed"})
 
 
 def request_priority(before: Status, outcome: Outcome) -> Priority:
@@ -27,15 +27,15 @@ def request_priority(before: Status, outcome: Outcome) -> Priority:
     if before.phase == after.phase == "Running" and not _has_effects(outcome) and not outcome.stalled:
         edited = before.observed_generation != after.observed_generation
         return Priority.START if edited else Priority.REGULAR
-    return Priority.START if before.phase in _NOTHING_WAITS else Priority.RECOVERY
+    return Priority.START if before.phase in _IDLE else Priority.RECOVERY
 
 
-def status_priority(before: Status, urgency: Priority) -> Priority:
+def status_priority(before: Status, priority: Priority) -> Priority:
     """The priority of a status write: that of its effects, but new jobs come after started ones."""
-    return Priority.BEGIN if before.start_time is None else urgency
+    return Priority.BEGIN if before.start_time is None else priority
 
 
-def pause_s(before: Status, after: Status, urgency: Priority, progress_s: float, running_jobs: int) -> float:
+def status_pause_s(before: Status, after: Status, priority: Priority, progress_s: float, running_jobs: int) -> float:
     """Minimum seconds between the last write of this job's status and the next one.
 
     If only volatile fields changed, they are written every `progress_s`. The more jobs run, the less
@@ -43,30 +43,30 @@ def pause_s(before: Status, after: Status, urgency: Priority, progress_s: float,
     """
     volatile = _lasting(after) == _lasting(before)
     own_s = progress_s if volatile else 0.0
-    shared_s = running_jobs / FIGURES_PER_S if volatile or urgency is Priority.REGULAR else 0.0
+    shared_s = running_jobs / PROGRESS_WRITES_PER_S if volatile or priority is Priority.REGULAR else 0.0
     return max(own_s, shared_s)
 
 
-def wake_s(wanted_s: float, urgency: Priority, running_jobs: int) -> float:
+def wake_after_s(wanted_s: float, priority: Priority, running_jobs: int) -> float:
     """Seconds until the next pass if no event comes first.
 
-    Everything urgent causes an event: pods that end or vanish, and pods that are not ready because
+    Everything that needs a fast reaction causes an event: pods that end or vanish, and pods that are not ready because
     they wait for others. Passes of training jobs may therefore be rarer if there are many jobs.
     """
-    if urgency is not Priority.REGULAR:
+    if priority is not Priority.REGULAR:
         return wanted_s
-    return max(wanted_s, min(running_jobs / LOOKS_PER_S, LONGEST_S))
+    return max(wanted_s, min(running_jobs / PASSES_PER_S, MAX_WAKE_S))
 
 
-def all_seen(status: Status, pods: tuple[PodView, ...]) -> bool:
+def lists_all_members(status: Status, pods: tuple[PodView, ...]) -> bool:
     """Whether the list has the pod of every member. A pod that a cache lacks may still exist."""
     uids = {pod.uid for pod in pods}
     return all(member.uid in uids for member in status.members)
 
 
 def _has_effects(outcome: Outcome) -> bool:
-    wanted = (outcome.creates, outcome.deletes, outcome.rosters, outcome.events)
-    return any(wanted) or outcome.delete_job or outcome.release
+    effects = (outcome.creates, outcome.deletes, outcome.rosters, outcome.events)
+    return any(effects) or outcome.delete_job or outcome.release
 
 
 def _lasting(status: Status) -> Mapping[str, object]:

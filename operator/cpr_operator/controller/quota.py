@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from cpr_contract import env
-from cpr_operator.clocks import Sightings
+from cpr_operator.clocks import FirstSeen
 from cpr_operator.cluster.protocol import (
     BusyError,
     Cluster,
@@ -35,7 +35,7 @@ READ_S = 2.0
 RELEASE_S = 2.0
 
 
-async def queue_of(cluster: Cluster, view: JobView, job: Job, *, enabled: bool | None, refused: str) -> Queue | None:
+async def read_queue(cluster: Cluster, view: JobView, job: Job, *, enabled: bool | None, refused: str) -> Queue | None:
     """What Kueue says of the job; None if it stands in no queue, or there are none (`enabled` is None).
 
     A job that has started stays in its queue although it loses the label, because its quota is in use. `refused`: the
@@ -92,7 +92,7 @@ class QuotaRelease:
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._cluster = cluster.at(Priority.START)
         self._clock = clock
-        self._sightings: dict[tuple[str, str], Sightings] = {}
+        self._first_seen: dict[tuple[str, str], FirstSeen] = {}
 
     async def run_pass(self, namespace: str, name: str) -> float | None:
         """Look at one Workload, whose job may be gone. Returns the seconds until the next look; None after the last.
@@ -101,11 +101,11 @@ class QuotaRelease:
         """
         found = await self._cluster.read("Workload", namespace, name)
         if found is None or not awaits_release(found):
-            self._sightings.pop((namespace, name), None)
+            self._first_seen.pop((namespace, name), None)
             return None
         labels = found["metadata"]["labels"]
         job = JobView(namespace, labels[env.LABEL_JOB], labels[env.LABEL_JOB_UID], 0, "", 0.0, deleting=True)
-        seen = self._sightings.setdefault((namespace, name), Sightings())
+        seen = self._first_seen.setdefault((namespace, name), FirstSeen())
         for cached in (True, False):  # a pod that the cache lacks may be there
             listed = await self._cluster.list_pods(job, cached=cached)
             pods = seen.own((pod for pod in listed if pod.owner_uid == job.uid), self._clock())
@@ -113,7 +113,7 @@ class QuotaRelease:
                 return RELEASE_S
         with suppress(NotFoundError):
             await self._cluster.remove_finalizer(found, QUOTA_FINALIZER)
-        self._sightings.pop((namespace, name), None)
+        self._first_seen.pop((namespace, name), None)
         return None
 
 

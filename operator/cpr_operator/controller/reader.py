@@ -1,47 +1,247 @@
-"""Reads a job as the core sees it, and the jobs whose anchors a new one may start from."""
+"""The reads of a pass: the job, its pods, their reports, and the state of the cluster that decisions need."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cpr_operator.api.validate import check_new, parse_spec, parse_status
-from cpr_operator.cluster.protocol import Cluster, NotFoundError
-from cpr_operator.cluster.views import JobView
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.limits import longest_report
+from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_contract.roster import seal
+from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
+from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_new, parse_spec, parse_status
+from cpr_operator.cluster.protocol import (
+    BusyError,
+    Cluster,
+    ClusterError,
+    NotFoundError,
+    Priority,
+    RefusedError,
+    UnavailableError,
+)
+from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import JobCache
+from cpr_operator.controller.priority import lists_all_members
+from cpr_operator.controller.quota import read_queue
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile import Job
-from cpr_operator.reconcile.deletion import FINALIZER
+from cpr_operator.desired.template import Restriction
+from cpr_operator.reconcile import (
+    AdmissionGate,
+    Job,
+    ReconcileInput,
+    Report,
+    Timing,
+    first_round,
+    missed_by_peers,
+    second_round,
+    spare_is_needed,
+    suspects,
+)
+from cpr_operator.reconcile.deletion import FINALIZER, kept_anchors
+from cpr_operator.reconcile.observe import leader_report, recorded_in, unexplained, unreported_ends
 
-#: The rules of a model with so many tables and features take a few milliseconds: no more than handing them over.
+logger = logging.getLogger(__name__)
+
+#: Seconds for a pod's report, and for that of a pod that other members miss: most likely it never answers.
+REPORT_DEADLINE_S, UNRESPONSIVE_DEADLINE_S = 2.0, 0.5
+#: A report of at most this size is parsed in the event loop, a longer one in a thread.
+SHORT_REPORT = 16 << 10
+#: The rules of a model with at most this number of tables and features are evaluated in the event loop.
 FEW_TABLES = 64
+#: Seconds for which an answer about the installed CRD is valid.
+CRD_FRESH_S = 10.0
 
 
-async def read_job(view: JobView, memory: JobCache) -> Job:
-    """The job as the core reads it. Raises InvalidSpecError and InvalidStatusError.
+class UnreadableJobError(Exception):
+    """A job's spec or status cannot be parsed. `reason` is that of the condition, the text its message."""
 
-    The rules of a spec are evaluated once per metadata.generation, for a large model in a thread: they would block the
-    polls and probes of other jobs.
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class JobReader:
+    """Reads for passes over all jobs.
+
+    `admission_gate` returns why no new job may start, None if they may; `restart_rules` returns whether the cluster
+    restarts containers in their pods. `restriction` limits pod templates. `kueue` says whether jobs may stand in
+    queues of Kueue; None: there are none.
     """
-    spec_generation = (view.uid, view.spec_generation)
-    if memory.checked == spec_generation:
-        return job_of(view, checked=True)
-    large = _tables_and_features(view.spec) > FEW_TABLES
-    job = await asyncio.to_thread(job_of, view) if large else job_of(view)
-    memory.checked = spec_generation
-    return job
+
+    cluster: Cluster
+    clock: Callable[[], float]
+    timing: Timing
+    admission_gate: Callable[[], Awaitable[AdmissionGate | None]] | None
+    restart_rules: Callable[[], Awaitable[bool]] | None
+    restriction: Restriction | None
+    kueue: bool | None
+
+    async def parse_job(self, view: JobView, cache: JobCache) -> Job:
+        """Validate the job's spec and status. Raises UnreadableJobError.
+
+        A version never changes, and most passes find that of the pass before. The rules of a spec are evaluated once
+        per metadata.generation, for a large model in a thread: they would block the polls and probes of other jobs.
+        """
+        version = (view.uid, view.resource_version)
+        if cache.job is not None and cache.read_version == version:
+            return cache.job
+        spec_generation = (view.uid, view.spec_generation)
+        try:
+            if cache.checked == spec_generation:
+                job = job_of(view, checked=True)
+            elif _tables_and_features(view.spec) > FEW_TABLES:
+                job = await asyncio.to_thread(job_of, view)
+            else:
+                job = job_of(view)
+        except InvalidSpecError as error:
+            raise UnreadableJobError("InvalidSpec", f"{error}; correct spec, or create the job again") from error
+        except InvalidStatusError as error:
+            remedy = "run the version of the operator that wrote it, or undo the edit (--subresource=status)"
+            raise UnreadableJobError("InvalidStatus", f"{error}; {remedy}") from error
+        cache.checked, cache.job, cache.read_version = spec_generation, job, version
+        return job
+
+    async def list_pods(self, view: JobView, job: Job, cache: JobCache) -> tuple[PodView, ...]:
+        """The job's pods: from the server's cache while no event points to a change, else as they are."""
+        priority, events = cache.read_priority, cache.events
+        if priority is Priority.REGULAR and not job.deleting and not job.spec.suspend:
+            listed = await self.cluster.at(priority).list_pods(view, cached=True)
+            if lists_all_members(job.status, listed):
+                return listed
+            priority = Priority.RECOVERY
+        listed = await self.cluster.at(min(priority, Priority.BEGIN)).list_pods(view)
+        cache.listed = events
+        return listed
+
+    async def observe(self, view: JobView, job: Job, listed: tuple[PodView, ...], cache: JobCache) -> ReconcileInput:
+        """The input of the decision, with the reports of the pods that it depends on."""
+        is_new = job.status.start_time is None
+        may_start = job.status.phase in {"Pending", "Suspended"}
+        observed = ReconcileInput(
+            job=job,
+            pods=cache.own_pods(view, listed, self.clock()),
+            reports={},
+            now=self.clock(),
+            refusals=cache.refusals | cache.prerequisites.refusals,
+            admission_gate=await self.admission_gate() if self.admission_gate and is_new else None,
+            kept_anchors=await anchors_in_use(self.cluster, job),
+            terminating=cache.terminating or cache.prerequisites.terminating,
+            key_digest=cache.prerequisites.digest,
+            restriction=self.restriction,
+            source_jobs=await source_jobs_of(self.cluster, job),
+            queue=await read_queue(self.cluster, view, job, enabled=self.kueue, refused=cache.workload_refused),
+            restart_rules=await self.restart_rules() if self.restart_rules and may_start else False,
+            leader_unresponsive=cache.leader_unresponsive,
+            watched_s=cache.watched_s(self.clock(), self.timing.running_s),
+            timing=self.timing,
+        )
+        observed = await self._with_warnings(observed, cache)
+        observed = await self._with_reports(observed, first_round(observed), cache)
+        observed = await self._with_reports(observed, second_round(observed), cache)
+        observed = await self._with_lost_node(observed, suspects(observed))
+        cache.leader_unresponsive = leader_report(observed) is None
+        return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
+
+    async def _with_warnings(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
+        """The input with the newest Warning events of pods that do not start."""
+        pod = cache.to_look_up(unexplained(observed), observed.now)
+        if pod is not None:
+            warning = None
+            # An older chart does not let the operator list events.
+            with contextlib.suppress(RefusedError, UnavailableError, BusyError):
+                warning = await self.cluster.at(Priority.REGULAR).newest_warning(pod)
+            cache.warnings[pod.uid] = observed.now, warning
+        found = {uid: warning for uid, (_, warning) in cache.warnings.items() if warning is not None}
+        return replace(observed, warnings=found) if found else observed
+
+    async def _with_reports(
+        self, observed: ReconcileInput, pods: tuple[PodView, ...], cache: JobCache
+    ) -> ReconcileInput:
+        """The input with the reports of these pods. A pod without a valid answer is left out.
+
+        All are polled concurrently. The first answers may name members that no longer respond.
+        """
+        spec, members = observed.job.spec, len(observed.before.members)
+        max_bytes = longest_report(max(spec.shards.replicas + spec.trainers.replicas, members))
+        header = _recorded_header(observed, cache)
+        async with asyncio.TaskGroup() as group:
+            parsing = asyncio.Lock()
+            polls = {pod.uid: group.create_task(self._report(pod, max_bytes, header(pod), parsing)) for pod in pods}
+            if polls:
+                await asyncio.wait(polls.values(), timeout=UNRESPONSIVE_DEADLINE_S)
+            hopeless = set(missed_by_peers(_answered(observed, polls)))
+            spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE}
+            if spares and not spare_is_needed(observed):
+                hopeless |= spares
+            for uid in hopeless & polls.keys():
+                polls[uid].cancel()
+        return _answered(observed, polls)
+
+    async def _report(self, pod: PodView, max_bytes: int, recorded: str, parsing: asyncio.Lock) -> Report | None:
+        """One pod's report. Long ones are parsed in a thread, one of a job at a time: they would block other jobs."""
+        answer = await self.cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes, recorded)
+        if answer is None or len(answer) <= SHORT_REPORT:
+            return None if answer is None else parse_report(pod, answer)
+        async with parsing:
+            return await asyncio.to_thread(parse_report, pod, answer)
+
+    async def _with_lost_node(self, observed: ReconcileInput, pods: tuple[PodView, ...]) -> ReconcileInput:
+        """The input with the node of these pods as lost, if none of them can be reached."""
+        if any(await asyncio.gather(*(self.cluster.reaches(pod) for pod in pods))):
+            return observed
+        return replace(observed, lost_node=pods[0].node if pods else "")
 
 
-def _tables_and_features(spec: Mapping[str, Any]) -> int:
-    """How many of both a spec lists that is not validated yet."""
-    model = spec.get("model")
-    lists = (model.get(part) for part in ("tables", "features")) if isinstance(model, Mapping) else ()
-    return sum(len(each) for each in lists if isinstance(each, list))
+class InstalledCrd:
+    """Checks that the installed CRD is this operator's: under another one no new job starts.
+
+    An older schema would silently drop fields that a user wrote, perhaps a limit. `read` reads the CRD's annotations;
+    an answer is valid for `CRD_FRESH_S` by `clock` (seconds).
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[Mapping[str, str]]], clock: Callable[[], float]) -> None:
+        self._read = read
+        self._clock = clock
+        self._read_at: float | None = None
+        self._gate: AdmissionGate | None = None
+        self._reading = asyncio.Lock()
+
+    async def admission_gate(self) -> AdmissionGate | None:
+        """Why no new job may start now; None if it may. Concurrent callers share one read."""
+        async with self._reading:
+            now = self._clock()
+            if self._read_at is None or now >= self._read_at + CRD_FRESH_S:
+                found = await self._check()
+                if found is not None and found != self._gate:
+                    logger.warning("no new job starts: %s", found.message)
+                self._read_at, self._gate = now, found
+            return self._gate
+
+    async def _check(self) -> AdmissionGate | None:
+        try:
+            annotations = await self._read()
+        except ClusterError as error:
+            remedy = "the operator retries; its ServiceAccount must be allowed to get the CRD"
+            return AdmissionGate("Unknown", "Unknown", f"the CRD cannot be read: {error}; {remedy}")
+        installed = annotations.get(HASH_ANNOTATION, "none")
+        if installed == schema_hash():
+            return None
+        text = f"the installed CRD belongs to another release (schema {installed}, not {schema_hash()})"
+        return AdmissionGate("True", "SchemaDiffers", f"{text}: upgrade the chart's CRD")
 
 
 def job_of(view: JobView, *, checked: bool = False) -> Job:
-    """See `read_job`. `checked`: see `parse_spec`."""
+    """The job with spec and status validated. `checked`: see `parse_spec`.
+
+    Raises InvalidSpecError and InvalidStatusError.
+    """
     identity = JobId(view.namespace, view.name, view.uid)
     status, spec = parse_status(view.status), parse_spec(view.spec, checked=checked)
     if status.runtime is None:  # Later the model cannot change, and at the limits this takes longer than reading it.
@@ -50,9 +250,10 @@ def job_of(view: JobView, *, checked: bool = False) -> Job:
 
 
 async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
-    """The jobs among which `restoreFrom` of a job that has not started chooses; none if it names an anchor, or nothing.
+    """The jobs from which `restoreFrom` of a job that has not started chooses an anchor.
 
-    With `job` that is the one of this name, with `latestOf` all of the namespace. Raises BusyError, UnavailableError.
+    With `job` that is the job of this name, with `latestOf` all jobs of the namespace, otherwise none.
+    Raises BusyError, UnavailableError.
     """
     restore = job.spec.restore_from
     if restore is None or job.status.start_time is not None:
@@ -65,3 +266,45 @@ async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
         return (await cluster.get_job(job.id.namespace, restore.job),)
     except NotFoundError:
         return ()
+
+
+async def anchors_in_use(cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """The anchors of a job under deletion that other jobs of its namespace restore from; else none."""
+    if not (job.deleting and job.has_finalizer):
+        return ()
+    return kept_anchors(job, await cluster.list_jobs((job.id.namespace,)))
+
+
+def parse_report(pod: PodView, answer: bytes) -> Report | None:
+    """A pod's answer; None if it is not a report of its role."""
+    try:
+        return from_json(TrainerReport, answer) if pod.role == env.ROLE_TRAINER else from_json(ShardReport, answer)
+    except ContractError as error:
+        # As text: a log record that keeps the error would keep the whole parsed document.
+        logger.warning("%s returned an invalid report: %s", pod.name, str(error))
+        return None
+
+
+def _tables_and_features(spec: Mapping[str, Any]) -> int:
+    """The number of both in a spec that is not validated yet."""
+    model = spec.get("model")
+    lists = (model.get(part) for part in ("tables", "features")) if isinstance(model, Mapping) else ()
+    return sum(len(each) for each in lists if isinstance(each, list))
+
+
+def _recorded_header(observed: ReconcileInput, cache: JobCache) -> Callable[[PodView], str]:
+    """Return a function that gives the header of a pod's poll: what the status holds of its reports, sealed.
+
+    The header is empty for a shard, and if another operator made the job's key.
+    """
+    runtime = observed.before.runtime
+    key = cache.prerequisites.issued(runtime.key_digest) if runtime else None
+    recorded = to_json(recorded_in(observed.before))
+    return lambda pod: seal(key, pod.name, recorded) if key and pod.role == env.ROLE_TRAINER else ""
+
+
+def _answered(observed: ReconcileInput, polls: Mapping[str, asyncio.Task[Report | None]]) -> ReconcileInput:
+    """The input with the reports that have arrived so far, by pod uid."""
+    done = ((uid, task.result()) for uid, task in polls.items() if task.done() and not task.cancelled())
+    reports = {uid: report for uid, report in done if report is not None}
+    return replace(observed, reports={**observed.reports, **reports})

@@ -14,9 +14,8 @@ from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller
-from cpr_operator.controller.controller import read_report
 from cpr_operator.controller.quota import QuotaRelease
-from cpr_operator.controller.reader import job_of
+from cpr_operator.controller.reader import job_of, parse_report
 from cpr_operator.desired.workload import QUEUE_LABEL
 from cpr_operator.reconcile import ReconcileInput, Timing
 from cpr_operator.reconcile.members import account_of
@@ -100,7 +99,7 @@ class Simulation:
 
     def copy(self) -> Simulation:
         """Return a copy of this moment, which can be run on independently. Immutable parts are shared."""
-        cluster, memories = self.cluster, self.controller._memories.values()
+        cluster, caches = self.cluster, self.controller._caches.values()
         shared: list[object] = [self.scenario, self._status, *cluster.statuses, *cluster.jobs.values()]
         shared += [*cluster.objects.values(), *cluster.secrets.values(), *cluster.events.values()]
         shared += [*cluster._former.values(), *cluster._listed.values()]
@@ -110,8 +109,8 @@ class Simulation:
             shared += [plane.spec, *plane.store.anchors]
             shared += [shard.roster for shard in plane.shards.values()]
             shared += [trainer.roster for trainer in plane.trainers.values()]
-        for memory in memories:
-            shared += [memory.job, *memory.ended_pods.values()]
+        for cache in caches:
+            shared += [cache.job, *cache.ended_pods.values()]
         return copy.deepcopy(self, {id(each): each for each in shared})
 
     async def passes(self, count: int) -> None:
@@ -124,7 +123,7 @@ class Simulation:
         """The input of the next pass, with a report of every pod that answers."""
         job = job_of(await self.cluster.get_job("default", "job"))
         pods = tuple(pod.view() for pod in self.cluster.pods.values())
-        answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
+        answers = {pod.uid: parse_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
         reports = {uid: report for uid, report in answers.items() if report is not None}
         return ReconcileInput(job, pods, reports, now=self.cluster.now)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from cpr_contract.codec import unpack
 from cpr_operator.api.status import Ancestor, Status
-from cpr_operator.controller.finalizer import kept_for_others
-from cpr_operator.controller.reader import job_of
+from cpr_operator.controller.reader import anchors_in_use, job_of
 from cpr_operator.reconcile.restore_source import source_anchor_in
 from simulation.control_plane.workload import spec
 from support.house import House
@@ -101,7 +100,7 @@ async def test_what_was_chosen_stays_when_a_newer_job_succeeds_and_is_kept_for_t
     assert house.status.ancestor == Ancestor(job="yesterday", key="y/result")
     house.cluster.jobs["default", "yesterday"] = replace(house.cluster.jobs["default", "yesterday"], status={})
     going = replace(job_of(house.cluster.jobs["default", "yesterday"]), deleting=True, has_finalizer=True)
-    assert await kept_for_others(house.cluster, going) == ("y/result",)
+    assert await anchors_in_use(house.cluster, going) == ("y/result",)
     house.cluster.add_job("newer", spec(), uid="n", labels={"series": "clicks"})
     house.cluster.jobs["default", "newer"] = replace(
         house.cluster.jobs["default", "newer"],

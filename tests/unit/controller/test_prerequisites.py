@@ -16,8 +16,8 @@ from cpr_contract.reports import Problem
 from cpr_contract.roster import KEY_CHANGED, key_digest
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.controller import Controller
-from cpr_operator.controller.prerequisites import GUARD_S
-from cpr_operator.desired.guards import Peers
+from cpr_operator.controller.prerequisites import CHECK_S
+from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.nodes import Pod
 from simulation.control_plane.workload import spec
@@ -43,7 +43,7 @@ class PrerequisiteHouse(House):
             lambda: self.cluster.now,
             timing=timing,
             new_key=lambda: f"key-{next(KEYS)}",
-            peers=Peers("operators"),
+            sources=IngressSources("operators"),
             rng=random.Random(1),
         )
 
@@ -81,7 +81,7 @@ async def test_a_key_that_is_lost_is_made_anew_for_all_and_nothing_is_lost() -> 
     house.cluster.secrets.clear()
     await house.go(4)
     assert house.status.phase == "Running", "it is looked at seldom"
-    house.cluster.now += GUARD_S
+    house.cluster.now += CHECK_S
     await house.go(1)
     assert (house.status.phase, "key was lost" in house.condition("Suspended")[2]) == ("Suspending", True)
     await house.go(30)
@@ -137,7 +137,7 @@ async def test_a_key_that_an_earlier_version_made_is_kept_until_it_is_lost() -> 
     volumes = house.cluster.member("shard", 1).manifest["spec"]["volumes"]
     assert {"name": "cprjob-key", "secret": {"secretName": "job-12345-key"}} in volumes
     house.cluster.secrets.clear()
-    house.cluster.now += GUARD_S
+    house.cluster.now += CHECK_S
     await house.go(40)
     assert house.status.phase == "Running"
     assert (len(house.keys()), "job-12345-key" in house.cluster.secrets) == (1, False)
@@ -152,7 +152,7 @@ async def test_a_server_that_does_not_say_whether_a_secret_exists_changes_nothin
 
     house.cluster.has_secret = refuse
     house.cluster.kill("shard", 1)
-    house.cluster.now += GUARD_S
+    house.cluster.now += CHECK_S
     await house.go(12)
     assert (house.status.phase, house.status.restarts) == ("Running", 1)
 
@@ -206,7 +206,7 @@ async def test_what_is_deleted_or_edited_by_hand_comes_back() -> None:
     house.cluster.objects.clear()
     await house.go(4)
     assert house.cluster.objects == {}
-    house.cluster.now += GUARD_S
+    house.cluster.now += CHECK_S
     await house.go(1)
     assert specs(house) == before
 

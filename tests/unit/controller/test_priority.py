@@ -6,7 +6,7 @@ import pytest
 
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, PodPatch, Priority
-from cpr_operator.controller.priority import pause_s, request_priority, status_priority, wake_s
+from cpr_operator.controller.priority import request_priority, status_pause_s, status_priority, wake_after_s
 from cpr_operator.reconcile import Outcome
 from cpr_operator.reconcile.types import PodDelete
 
@@ -44,7 +44,7 @@ def test_what_stands_still_is_urgent(before: str, after: str, effects: dict[str,
 def test_an_edit_is_answered_at_once() -> None:
     after = status("Running", observedGeneration=2)
     assert request_priority(status("Running", observedGeneration=1), Outcome(after)) is Priority.START
-    assert pause_s(status("Running", observedGeneration=1), after, Priority.START, 15.0, 1000) == 0.0
+    assert status_pause_s(status("Running", observedGeneration=1), after, Priority.START, 15.0, 1000) == 0.0
 
 
 def test_jobs_that_have_begun_go_before_new_ones() -> None:
@@ -68,7 +68,7 @@ def test_jobs_that_have_begun_go_before_new_ones() -> None:
 def test_figures_are_written_less_often_the_more_jobs_run(
     change: dict[str, Any], urgency: Priority, jobs: int, seconds: float
 ) -> None:
-    assert pause_s(status("Running"), status("Running", **change), urgency, 15.0, jobs) == seconds
+    assert status_pause_s(status("Running"), status("Running", **change), urgency, 15.0, jobs) == seconds
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_figures_are_written_less_often_the_more_jobs_run(
     ],
 )
 def test_the_more_jobs_train_the_rarer_each_is_looked_at(urgency: Priority, jobs: int, seconds: float) -> None:
-    assert wake_s(5.0, urgency, jobs) == seconds
+    assert wake_after_s(5.0, urgency, jobs) == seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cpr_operator.api.status import Condition
@@ -179,7 +181,7 @@ async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypat
 
 async def test_a_job_with_the_label_says_what_to_enable() -> None:
     driver = Simulation(Scenario("disabled", (), queue="team"))
-    driver.controller._kueue = False
+    driver.controller._reader = replace(driver.controller._reader, kueue=False)
     await driver.passes(3)
     assert (quota(driver).status, quota(driver).reason) == ("False", "KueueDisabled")
     assert "kueue.enabled=true" in quota(driver).message

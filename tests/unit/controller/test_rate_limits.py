@@ -13,7 +13,7 @@ from cpr_operator.cluster.api_server import AT_ONCE, READS_PER_S, WRITES_PER_S
 from cpr_operator.cluster.protocol import BusyError, Priority
 from cpr_operator.cluster.rate_limiter import RateLimiter
 from cpr_operator.controller import Controller
-from cpr_operator.controller.priority import FIGURES_PER_S, pause_s, request_priority
+from cpr_operator.controller.priority import PROGRESS_WRITES_PER_S, request_priority, status_pause_s
 from cpr_operator.reconcile import Outcome, Timing
 from simulation.control_plane.clock import now, run
 from simulation.control_plane.cluster import SimulatedCluster
@@ -90,7 +90,7 @@ async def figures_of(jobs: int, rations: Rations) -> None:
     status = Status(phase="Running", start_time=0.0)
     later = status.evolve(restarts=1)
     urgency = request_priority(status, Outcome(later))
-    pause = pause_s(status, later, urgency, 15.0, jobs)
+    pause = status_pause_s(status, later, urgency, 15.0, jobs)
 
     async def job(number: int) -> None:
         await asyncio.sleep(15.0 * number / jobs)
@@ -133,7 +133,7 @@ def test_a_recovery_does_not_wait_for_the_figures_of_other_jobs() -> None:
 
     took, rations = run(main())
     assert took < 1.0
-    each_s = max(15.0, jobs / FIGURES_PER_S)
+    each_s = max(15.0, jobs / PROGRESS_WRITES_PER_S)
     written = Counter(what for *_, what in rations.taken if what.startswith("figures"))
     assert written.total() <= jobs * (1 + WATCHED_S / each_s)
     assert len(written) == jobs

@@ -12,8 +12,8 @@ import pytest
 from cpr_operator.cluster.protocol import BusyError, ConflictError, PodPatch, Priority, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import Controller
-from cpr_operator.controller.controller import AGAIN_S, BUSY_S
-from cpr_operator.controller.roster_delivery import AT_ONCE
+from cpr_operator.controller.controller import BUSY_RETRY_S, CONFLICT_RETRY_S
+from cpr_operator.controller.writer import MAX_ROSTER_WRITES
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
@@ -133,7 +133,7 @@ async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(house:
     house.cluster.set_spec("job", suspend=True)
     await house.go()
     assert house.status.phase == "Running"
-    assert await house.go(dt=20) == AGAIN_S
+    assert await house.go(dt=20) == CONFLICT_RETRY_S
     await house.go()
     assert house.status.phase == "Suspending"
 
@@ -162,7 +162,7 @@ async def test_a_job_that_is_to_stop_is_not_looked_at_in_the_cache(house: Trains
 
 async def test_a_regular_pass_for_which_there_is_no_room_is_put_off(house: Trains) -> None:
     house.cluster.full = True
-    assert await house.go() == BUSY_S
+    assert await house.go() == BUSY_RETRY_S
     assert house.cluster.cached == []
     house.cluster.kill("shard", 1)
     house.saw(next(name for name in house.cluster.pods if "shard-1" in name))
@@ -181,7 +181,7 @@ async def test_figures_for_which_there_is_no_room_are_written_with_the_next_pass
     before = house.status
     wake = await house.go()
     assert wake is not None
-    assert wake > BUSY_S
+    assert wake > BUSY_RETRY_S
     assert house.status == before
     house.cluster.write_status = write
     await house.go()
@@ -236,7 +236,7 @@ async def test_several_rosters_are_written_at_once_and_trainers_come_first() -> 
     await house.go(6)
     trainers = [f"job-12345-trainer-{index}-1" for index in range(20)]
     assert house.cluster.told[:20] == trainers
-    assert house.cluster.most == AT_ONCE
+    assert house.cluster.most == MAX_ROSTER_WRITES
 
 
 async def test_rosters_end_with_the_error_of_one_of_them_and_are_written_by_the_next_pass(house: Trains) -> None:

@@ -14,7 +14,7 @@ from cpr_operator.cluster.pod_reports import CONNECT_S, CONNECT_TRIES
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import Controller
-from cpr_operator.controller.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S
+from cpr_operator.controller.reader import REPORT_DEADLINE_S, UNRESPONSIVE_DEADLINE_S
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.clock import now, run
 from simulation.control_plane.cluster import SimulatedCluster
@@ -139,7 +139,7 @@ LOOKED_AFTER = pytest.mark.parametrize("looked_after_s", [UNREADY_S + part for p
 @LOOKED_AFTER
 def test_what_hangs_is_replaced_soon_after_it_is_called_silent(members: Members, looked_after_s: float) -> None:
     # A pass that began before anybody was silent waits for the leader in full.
-    asking_s = SILENT_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
+    asking_s = UNRESPONSIVE_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
 
     async def story(house: Slow) -> None:
         for member in members:
@@ -159,7 +159,7 @@ def test_what_is_on_a_lost_node_is_replaced_soon_after_its_heartbeats_are_overdu
     members: Members, looked_after_s: float
 ) -> None:
     # A pass that began before any heartbeat was overdue waits for the leader's node in full.
-    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + SILENT_DEADLINE_S if LEADER in members else 0.0)
+    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + UNRESPONSIVE_DEADLINE_S if LEADER in members else 0.0)
 
     async def story(house: Slow) -> None:
         for member in members:
@@ -261,7 +261,7 @@ def test_a_spare_that_answers_late_is_waited_for_where_a_shard_is_lost(*, lost: 
         begun = now()
         await house.look()
         took_s = now() - begun
-        assert took_s > SILENT_DEADLINE_S if lost else took_s <= SILENT_DEADLINE_S + ANSWER_S
+        assert took_s > UNRESPONSIVE_DEADLINE_S if lost else took_s <= UNRESPONSIVE_DEADLINE_S + ANSWER_S
         assert (house.status.shards[1].pod == spare.name) == lost
 
     in_training(story, shards__spares=1)

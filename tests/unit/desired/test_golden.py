@@ -19,7 +19,7 @@ from cpr_contract.choices import ReplayPolicy
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
+from cpr_operator.desired.job_objects import IngressSources, disruption_budgets, key_secret, network_policy
 from cpr_operator.desired.names import JobId, key_secret_name, spare_name
 from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
@@ -139,11 +139,11 @@ def spilling(**changes: Any) -> PodPlan:
     return replace(plan(**changes), replay=ReplayPolicy(256 << 20, 4 << 30, "asked for"))
 
 
-def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
+def job_objects(*, by_uid: bool) -> list[Mapping[str, Any]]:
     """The objects around two trainers and four shards, beside the key."""
     status = Status(trainers=tuple(Trainer(index=i) for i in range(2)), shards=tuple(Shard(index=i) for i in range(4)))
-    peers = Peers("operators", ({"namespaceSelector": {"matchLabels": {"team": "monitoring"}}},))
-    return [network_policy(JOB, peers, by_uid=by_uid), *disruption_budgets(JOB, status, by_uid=by_uid)]
+    sources = IngressSources("operators", ({"namespaceSelector": {"matchLabels": {"team": "monitoring"}}},))
+    return [network_policy(JOB, sources, by_uid=by_uid), *disruption_budgets(JOB, status, by_uid=by_uid)]
 
 
 #: Data in a store of its own, beside that of the saves.
@@ -182,8 +182,8 @@ CASES: dict[str, Callable[[], Any]] = {
         plan(trainers__template=TEMPLATE, shards__template=SHARD_TEMPLATE, snapshots__store__credentialsSecret="minio"),
         "abc123",
     ),
-    "guards": lambda: guards(by_uid=True),
-    "guards-of-0.1.0": lambda: guards(by_uid=False),
+    "job-objects": lambda: job_objects(by_uid=True),
+    "job-objects-of-0.1.0": lambda: job_objects(by_uid=False),
     "policy-of-an-operator-outside": lambda: network_policy(JOB, None, by_uid=True),
     "key": lambda: key_secret(JOB, "0123456789abcdef", DIGEST),
 }
@@ -202,7 +202,7 @@ VARIANT_OF = {
     "cleanup-with-template": "cleanup",
     "tool": "cleanup",
     "tool-with-template": "tool",
-    "guards-of-0.1.0": "guards",
+    "job-objects-of-0.1.0": "job-objects",
 }
 
 

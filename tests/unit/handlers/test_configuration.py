@@ -9,7 +9,7 @@ import pytest
 
 from cpr_operator.cluster.watch_cache import WatchCache
 from cpr_operator.configuration import Configuration, ConfigurationError
-from cpr_operator.desired.guards import Peers
+from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.desired.template import Restriction
 from cpr_operator.handlers import make_registry, read_status
 from cpr_operator.metrics import Metrics
@@ -26,7 +26,7 @@ READ: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"KUEUE": "true"}, {"kueue": True}),
     ({"SERVICE_ACCOUNTS": "a, b"}, {"restriction": Restriction(frozenset({"a", "b"}))}),
     ({"RESTRICT_TEMPLATES": "false"}, {"restriction": None}),
-    ({"NAMESPACE": "operators", "REPORT_PEERS": json.dumps([PEER])}, {"peers": Peers("operators", (PEER,))}),
+    ({"NAMESPACE": "operators", "REPORT_PEERS": json.dumps([PEER])}, {"sources": IngressSources("operators", (PEER,))}),
 ]
 WRONG = {
     "HTTP_PORT": ("x", "-1", "65536", "80.5"),

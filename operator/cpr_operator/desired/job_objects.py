@@ -21,8 +21,8 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
-    """Who may reach the HTTP port of a job's pods: the operator's namespace, and others (NetworkPolicyPeer)."""
+class IngressSources:
+    """Sources that may reach the HTTP port of a job's pods: the operator's namespace, and others."""
 
     namespace: str
     others: tuple[Mapping[str, Any], ...] = ()
@@ -64,10 +64,10 @@ def _disruption_budget(job: JobId, role: Role, replicas: int, *, by_uid: bool) -
     }
 
 
-def network_policy(job: JobId, peers: Peers | None, *, by_uid: bool) -> Manifest:
-    """Allow the job's pods to reach each other on any port, because Gloo picks its own, and `peers` on the HTTP port.
+def network_policy(job: JobId, sources: IngressSources | None, *, by_uid: bool) -> Manifest:
+    """Allow the job's pods to reach each other on any port, because Gloo picks its own, and `sources` on the HTTP port.
 
-    Without `peers` everyone may reach the HTTP port, because the operator runs outside the cluster.
+    Without `sources` every pod may reach the HTTP port, because the operator runs outside the cluster.
     """
     members = {"matchLabels": _members(job, by_uid=by_uid)}
     http = env.DEFAULT_PORT_BASE + env.HTTP_PORT
@@ -80,17 +80,17 @@ def network_policy(job: JobId, peers: Peers | None, *, by_uid: bool) -> Manifest
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": [{"podSelector": members}]},
-                {"from": _asking(peers), "ports": [{"protocol": "TCP", "port": http}]},
+                {"from": _ingress_from(sources), "ports": [{"protocol": "TCP", "port": http}]},
             ],
         },
     }
 
 
-def _asking(peers: Peers | None) -> list[Mapping[str, Any]]:
-    if peers is None:
+def _ingress_from(sources: IngressSources | None) -> list[Mapping[str, Any]]:
+    if sources is None:
         return [{"namespaceSelector": {}}]
-    own = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": peers.namespace}}}
-    return [own, *peers.others]
+    own = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": sources.namespace}}}
+    return [own, *sources.others]
 
 
 def _members(job: JobId, *, by_uid: bool) -> dict[str, str]:
