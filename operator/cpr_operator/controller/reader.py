@@ -44,7 +44,7 @@ from cpr_operator.reconcile import (
     suspects,
 )
 from cpr_operator.reconcile.deletion import FINALIZER, kept_anchors
-from cpr_operator.reconcile.observe import leader_report, recorded_in, unexplained, unreported_ends
+from cpr_operator.reconcile.observe import recorded_in, unexplained, unreported_ends
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class JobReader:
         observed = await self._with_reports(observed, first_round(observed), cache)
         observed = await self._with_reports(observed, second_round(observed), cache)
         observed = await self._with_lost_node(observed, suspects(observed))
-        cache.leader_unresponsive = leader_report(observed) is None
+        cache.leader_unresponsive = observed.leader_report is None
         return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
 
     async def _with_warnings(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:

@@ -36,9 +36,7 @@ from cpr_operator.reconcile.observe import (
     is_current,
     is_premature,
     is_settled,
-    leader_report,
     on_lineage,
-    report_of,
     start_anchor,
     takes_part,
 )
@@ -56,7 +54,7 @@ def apply_reports(state: ReconcileState) -> ReconcileState:
     # serves its generation.
     state = _apply_shards(state)
     state = _apply_trainers(state)
-    leader, status = leader_report(state.observed), state.status
+    leader, status = state.leader_report, state.status
     if leader is None or not is_current(status, leader) or is_premature(state, leader):
         return state
     status = workers_as_told(replay_as_told(_apply_figures(state, leader), leader), leader)
@@ -121,7 +119,7 @@ def _apply_shards(state: ReconcileState) -> ReconcileState:
 
 def _apply_shard(state: ReconcileState, shard: Shard, told: _Told) -> Shard:
     """The entry with what the shard reports; what concerns the whole job goes into `told`."""
-    report = report_of(state.observed, shard)
+    report = state.report_of(shard)
     if not isinstance(report, ShardReport):
         return shard
     current, returns = is_current(state.status, report), not is_settled(shard)
@@ -194,7 +192,7 @@ def _apply_trainers(state: ReconcileState) -> ReconcileState:
 
 
 def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
-    report, status = report_of(state.observed, trainer), state.status
+    report, status = state.report_of(trainer), state.status
     if not isinstance(report, TrainerReport):
         return trainer
     trainer = trainer.evolve(state=report.state.value, problem=report.problem.reason if report.problem else "")

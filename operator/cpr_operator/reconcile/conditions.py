@@ -16,7 +16,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Trouble
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.observe import is_settled, leader_report
+from cpr_operator.reconcile.observe import is_settled
 from cpr_operator.reconcile.types import Active, EventReason, Fact, Lost, NeverSeen, ReconcileInput, ReconcileState
 
 #: Problems of pods with the store or the saves in it, as the trainer image reports them.
@@ -116,7 +116,7 @@ def update_conditions(state: ReconcileState) -> ReconcileState:
         *data(state.observed),
         *precision(state.status),
         *spill(state.status),
-        *replay_memory(state.status, leader_report(state.observed)),
+        *replay_memory(state.status, state.leader_report),
     )
 
 
@@ -204,7 +204,7 @@ def _continues_until(status: Status) -> str:
 def reports_available(state: ReconcileState) -> Iterator[ConditionUpdate]:
     """Whether the leader answers. If it does not, nothing else follows from that."""
     status = state.status
-    if leader_report(state.observed) is not None:
+    if state.leader_report is not None:
         yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
     elif status.trainers and status.trainers[status.leader or 0].host:
         message = "the leader does not answer on its HTTP port; check its log and the network policies"
@@ -273,7 +273,7 @@ def snapshots(state: ReconcileState) -> Iterator[ConditionUpdate]:
         who, what = problem
         message = f"{who}: {what.message}; {what.remedy}; {_at_risk(state.status)}"
         yield ConditionUpdate("SnapshotsDegraded", "True", what.reason, message)
-    elif leader_report(state.observed) is not None or not state.status.conditions:
+    elif state.leader_report is not None or not state.status.conditions:
         yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
 
 
@@ -299,7 +299,7 @@ def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
 
     Only the first leader looks for ids, so the second condition stays as it is without such a report.
     """
-    report = leader_report(observed)
+    report = observed.leader_report
     if report is not None and report.problem is not None and report.problem.reason == IDS_SPELLED_TWICE:
         text = f"{report.problem.message} {report.problem.remedy}"
         yield ConditionUpdate("IdsSpelledTwice", "True", "TwoSpellings", text)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cpr_operator.api.status import Member
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.conditions import ConditionUpdate, not_started, set_conditions
-from cpr_operator.reconcile.observe import AT_WORK, is_settled, leader_report
+from cpr_operator.reconcile.observe import AT_WORK, is_settled
 from cpr_operator.reconcile.types import Active, EventReason, Fact, NeverSeen, ReconcileState
 
 #: Cause of a failed job, and reason of `Suspended`.
@@ -27,7 +27,7 @@ def overdue(state: ReconcileState) -> str:
     Only time in which this operator was running counts, because it tells the pods about each other.
     """
     deadline_s = state.spec.failure_policy.startup_deadline_seconds
-    leader = leader_report(state.observed)
+    leader = state.leader_report
     if state.observed.watched_s < deadline_s or (leader is not None and leader.state in AT_WORK):
         return ""
     since, leader_answers = state.now - deadline_s, leader is not None
@@ -46,7 +46,7 @@ def not_replaced(state: ReconcileState) -> str:
     A replacement that runs is not among them: it restores, or waits for others. Nor does the deadline count while
     training goes on without the lost members, or may do so: a leader that runs has to answer.
     """
-    deadline_s, leader = state.spec.recovery.deadline_seconds, leader_report(state.observed)
+    deadline_s, leader = state.spec.recovery.deadline_seconds, state.leader_report
     if deadline_s is None or state.observed.watched_s < deadline_s:
         return ""
     waiting = {m.name: m for m in state.status.members if not_started(state.facts[m.name])}
@@ -88,7 +88,7 @@ def never_trained(state: ReconcileState) -> bool:
     """
     status = state.status
     trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
-    return trained == 0 and (status.restarts == 0 or leader_report(state.observed) is not None)
+    return trained == 0 and (status.restarts == 0 or state.leader_report is not None)
 
 
 def give_back(state: ReconcileState, reason: str, late: str, more_time: str) -> ReconcileState:

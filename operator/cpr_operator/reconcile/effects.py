@@ -21,7 +21,6 @@ from cpr_operator.desired.rosters import Rosters
 from cpr_operator.reconcile.apply_reports import with_shown
 from cpr_operator.reconcile.history import with_history
 from cpr_operator.reconcile.members import M
-from cpr_operator.reconcile.observe import leader_report
 from cpr_operator.reconcile.plan import plan_events
 from cpr_operator.reconcile.spare_pods import as_members, is_spare, superfluous
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput, ReconcileState
@@ -167,7 +166,7 @@ def _wake_after(state: ReconcileState) -> float | None:
         return max(timing.changing_s, min(timing.running_s, status.resume_at - state.now))
     if phase in {"Suspended", "Pending"}:
         return timing.running_s if phase == "Pending" or state.spec.suspend else timing.changing_s
-    if phase == "Running" and leader_report(state.observed) is None:
+    if phase == "Running" and state.leader_report is None:
         return timing.changing_s
     if phase == "Running":
         return max(timing.floor_s, min(timing.running_s, _save_interval(state) / 2))

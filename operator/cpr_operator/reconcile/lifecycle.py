@@ -35,7 +35,7 @@ from cpr_operator.reconcile.deadlines import (
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.frozen import runtime
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
-from cpr_operator.reconcile.observe import is_current, is_settled, report_of
+from cpr_operator.reconcile.observe import is_current, is_settled
 from cpr_operator.reconcile.plan import planned
 from cpr_operator.reconcile.restore_source import AWAITED, RestoreSource
 from cpr_operator.reconcile.results import final_anchor, result_of, with_termination_message
@@ -169,7 +169,7 @@ def _with_last_count(state: ReconcileState, shard: Shard, result: Anchor) -> Sha
     """
     if shard.lost_at is not None:
         return shard.evolve(lost_row_updates=None, allowance=0)
-    report = report_of(state.observed, shard)
+    report = state.report_of(shard)
     if not shard.lost_row_updates or (
         isinstance(report, ShardReport) and min(report.applied, default=0) >= result.step
     ):
@@ -283,7 +283,7 @@ def with_late_shards_lost(state: ReconcileState) -> ReconcileState:
 
 def _restored_too_late(state: ReconcileState, shard: Shard) -> bool:
     """Whether a replacement waits for pushes that no trainer will send. Other replacements have reported by now."""
-    report = report_of(state.observed, shard)
+    report = state.report_of(shard)
     if not isinstance(report, ShardReport) or report.state is not ShardState.READY:
         return False
     return is_current(state.status, report) and shard.lost_at is not None

@@ -11,7 +11,6 @@ from cpr_operator.api.status import FailureRecord, Shard, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Kind, restarted
 from cpr_operator.reconcile.members import record_restart, with_shards, with_trainer
-from cpr_operator.reconcile.observe import report_of
 from cpr_operator.reconcile.types import Active, ReconcileState
 
 
@@ -22,7 +21,7 @@ def record_restarts(state: ReconcileState) -> ReconcileState:
     """
     state = _with_times(state)
     for shard in state.status.shards:
-        pod, report = _alive(state, shard), report_of(state.observed, shard)
+        pod, report = _alive(state, shard), state.report_of(shard)
         # Containers are counted as the kubelet tells, and processes within them as the shard does. The shard may tell
         # of a container's end before the kubelet does: that end is recorded when its exit code and reason are known.
         restarts = max(shard.restarts, pod.restarts if pod else 0)
@@ -36,7 +35,7 @@ def record_restarts(state: ReconcileState) -> ReconcileState:
             known = shard.evolve(lives=lives, restarts=restarts)
             state = state.to(with_shards(state.status, {shard.index: known}))
     for trainer in state.status.trainers:
-        report = report_of(state.observed, trainer)
+        report = state.report_of(trainer)
         lives = report.lives if isinstance(report, TrainerReport) else 0
         state = _record(state, trainer, lives, "after the last complete step")
         if lives > trainer.lives:
@@ -86,5 +85,5 @@ def _with_times(state: ReconcileState) -> ReconcileState:
 
 def _told(state: ReconcileState, member: Shard | Trainer) -> Mapping[int, float]:
     """How long after the end of a life its successor worked, by lives, as the member's own pod tells."""
-    report = report_of(state.observed, member)
+    report = state.report_of(member)
     return {} if report is None else {life: took_s for life, took_s in report.in_place_s if 0 <= took_s < inf}

@@ -22,7 +22,6 @@ from cpr_operator.reconcile.types import (
     NoPod,
     ReconcileInput,
     ReconcileState,
-    Report,
     Terminating,
 )
 
@@ -65,14 +64,6 @@ def observe(observed: ReconcileInput) -> Mapping[str, Fact]:
     return facts
 
 
-def report_of(observed: ReconcileInput, member: Member) -> Report | None:
-    """The member's own report of this pass, if its newest incarnation answered."""
-    report = observed.reports.get(member.uid) if member.uid else None
-    if report is None or report.job_uid != observed.job.id.uid:
-        return None
-    return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
-
-
 def _fact(observed: ReconcileInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
     pod = pods.get((member.role, member.index, member.incarnation))
     if member.incarnation == 0:
@@ -94,7 +85,7 @@ def _unharmed(observed: ReconcileInput, member: Shard | Trainer, pod: PodView, t
     container = pod.container
     if container is not None and container.kind == "Terminated" and container.exit_code == ExitCode.OK:
         return Done(container.message)
-    report = report_of(observed, member)
+    report = observed.report_of(member)
     # Each container has had a life at least. One that counts fewer does not know of those before it.
     if isinstance(report, ShardReport) and report.lives <= pod.restarts:
         return Lost(pod, forgetful(pod))
@@ -192,20 +183,6 @@ def _failed_nodes(observed: ReconcileInput, members: Mapping[str, Shard | Traine
     }
 
 
-def leader_report(observed: ReconcileInput) -> TrainerReport | None:
-    """The leader's report of this pass, if it answered."""
-    leader = leader_of(observed.before)
-    report = report_of(observed, leader) if leader else None
-    return report if isinstance(report, TrainerReport) else None
-
-
-def leader_of(status: Status) -> Trainer | None:
-    """The trainer that leads; None if there is none, or it is among those that a smaller group has no more."""
-    if status.leader is None or status.leader >= len(status.trainers):
-        return None
-    return status.trainers[status.leader]
-
-
 def recorded_in(status: Status) -> Recorded:
     """What the status, as it was read, holds of the leader's reports: the leader is told when it is asked again."""
     held_out = status.progress.held_out
@@ -228,7 +205,7 @@ def is_premature(state: ReconcileState, leader: TrainerReport) -> bool:
 
     The state holds what shards told in this pass. If none of them answered, the leader is believed.
     """
-    told = any(isinstance(report_of(state.observed, shard), ShardReport) for shard in state.status.shards)
+    told = any(isinstance(state.report_of(shard), ShardReport) for shard in state.status.shards)
     serving = any(shard.state == "Ready" for shard in state.status.shards)
     return leader.state in AT_WORK and leader.result is None and told and not serving
 

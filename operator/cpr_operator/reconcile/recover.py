@@ -36,7 +36,7 @@ from cpr_operator.reconcile.members import (
     with_account,
     with_shards,
 )
-from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, start_anchor
+from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, start_anchor
 from cpr_operator.reconcile.plan import after_recovery
 from cpr_operator.reconcile.recovery_input import (
     damaged_result,
@@ -260,7 +260,7 @@ def _wait(state: ReconcileState, kind: str, reason: str) -> ReconcileState:
 
 def _finish(state: ReconcileState) -> ReconcileState:
     """A recovery is over when all members work and the leader trains in the present group."""
-    status, leader, now = state.status, leader_report(state.observed), state.now
+    status, leader, now = state.status, state.leader_report, state.now
     if status.recovery is None:
         return state
     waiting = tuple(m.name for m in status.members if not is_settled(m))

@@ -9,7 +9,7 @@ from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, classify
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.observe import is_current, leader_report, on_lineage, report_of, start_anchor, takes_part
+from cpr_operator.reconcile.observe import is_current, on_lineage, start_anchor, takes_part
 from cpr_operator.reconcile.replay import with_replay
 from cpr_operator.reconcile.types import (
     Active,
@@ -89,13 +89,13 @@ def loss_of(observed: ReconcileInput, shard: Shard, failure: Failure | None) -> 
     save = flush_of(observed, failure) if failure else None
     if save is not None:
         return Loss(shard.index, save.samples, flushed=True)
-    certain = failure is not None and failure.ended and leader_report(observed) is not None
+    certain = failure is not None and failure.ended and observed.leader_report is not None
     return Loss(shard.index, shard.saved_samples, certain=certain)
 
 
 def start_anchor_is_damaged(state: ReconcileState) -> bool:
     """Whether a member found the anchor that this generation started from to be damaged."""
-    reports = (report_of(state.observed, member) for member in state.status.members)
+    reports = (state.report_of(member) for member in state.status.members)
     told = any(r and r.problem and r.problem.reason == "AnchorDamaged" and is_current(state.status, r) for r in reports)
     ended = any(
         isinstance(fact, Lost) and fact.failure.problem is not None and fact.failure.problem.reason == "AnchorDamaged"
@@ -149,7 +149,7 @@ def _survives(state: ReconcileState, trainer: Trainer) -> bool:
         return isinstance(fact, Done)
     if trainer.lost_at is None:
         return True
-    report = report_of(state.observed, trainer)
+    report = state.report_of(trainer)
     return isinstance(report, TrainerReport) and takes_part(report)
 
 
@@ -160,7 +160,7 @@ def _trainer_bound(state: ReconcileState) -> int | None:
         return saved  # the group does not train without it
     bounds = []
     for trainer in state.status.trainers:
-        report = report_of(state.observed, trainer)
+        report = state.report_of(trainer)
         if isinstance(state.facts[trainer.name], Done):
             bounds.append(state.status.ledger.total_samples)
         elif isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
@@ -174,7 +174,7 @@ def _trainer_bound(state: ReconcileState) -> int | None:
 def _applied(state: ReconcileState) -> Iterator[int]:
     """How many samples any trainer can have pushed, as each shard that answers knows it."""
     for shard in state.status.shards:
-        report = report_of(state.observed, shard)
+        report = state.report_of(shard)
         if isinstance(report, ShardReport) and is_current(state.status, report):
             yield _samples_with(state, report, STEPS_UNDER_WAY)
 
@@ -203,7 +203,7 @@ def _shard_bound(state: ReconcileState, slack: int) -> int | None:
     if any(_is_silent_newcomer(state, t) for t in state.status.trainers):
         return None
     for shard in state.status.shards:
-        fact, report = state.facts[shard.name], report_of(state.observed, shard)
+        fact, report = state.facts[shard.name], state.report_of(shard)
         if isinstance(fact, Lost):
             save = flush_of(state.observed, fact.failure)
             bound = max(bound, save.samples if save else 0)
@@ -217,13 +217,13 @@ def _shard_bound(state: ReconcileState, slack: int) -> int | None:
 def _is_silent_newcomer(state: ReconcileState, trainer: Trainer) -> bool:
     """A replaced trainer that runs and did not answer: it may know more than the shards."""
     alive = isinstance(state.facts[trainer.name], Active) and trainer.state != "Pending"
-    return alive and report_of(state.observed, trainer) is None
+    return alive and state.report_of(trainer) is None
 
 
 def _dense_below_floor(state: ReconcileState) -> int | None:
     """The samples of the newest dense save there is, if a trainer waits because it is older than the floor."""
     for trainer in state.status.trainers:
-        report = report_of(state.observed, trainer)
+        report = state.report_of(trainer)
         if (
             isinstance(report, TrainerReport)
             and report.state is TrainerState.BELOW_FLOOR

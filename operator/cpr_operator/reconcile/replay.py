@@ -10,7 +10,7 @@ from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, recoverable
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.reconcile.members import owes_from
-from cpr_operator.reconcile.observe import is_current, report_of
+from cpr_operator.reconcile.observe import is_current
 from cpr_operator.reconcile.types import Active, ReconcileState, Terminating
 from cpr_operator.recovery.decide import Loss, RecoveryInput
 
@@ -89,5 +89,5 @@ def _orphaned(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ..
 
 
 def _report(state: ReconcileState, trainer: Trainer) -> TrainerReport | None:
-    report = report_of(state.observed, trainer)
+    report = state.report_of(trainer)
     return report if isinstance(report, TrainerReport) and is_current(state.status, report) else None

@@ -19,7 +19,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.apply_reports import restorable
 from cpr_operator.reconcile.members import account_of, with_account
-from cpr_operator.reconcile.observe import is_current, leader_report
+from cpr_operator.reconcile.observe import is_current
 from cpr_operator.reconcile.plan import after_resharding
 from cpr_operator.reconcile.recover import apply_rollback
 from cpr_operator.reconcile.types import EventReason, ReconcileInput, ReconcileState
@@ -64,7 +64,7 @@ def trainers_aligned(observed: ReconcileInput) -> bool:
     """Whether all trainers are at the step of the newest anchor, or will be when they stop."""
     if _is_synchronous(observed.job.spec):
         return True
-    leader, status = leader_report(observed), observed.before
+    leader, status = observed.leader_report, observed.before
     met = leader.met if leader is not None and is_current(status, leader) else None
     return met is not None and bool(status.anchors) and status.anchors[-1].key == met.key
 

@@ -1,4 +1,4 @@
-"""The values of a pass: what it sees, the state that its phases work on, and what it wants."""
+"""The values of one reconciliation: its inputs, the state that its phases pass on, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Status
+from cpr_operator.api.status import Member, Status, Trainer
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.desired.names import JobId
@@ -19,6 +19,13 @@ from cpr_operator.failures import Failure, Trouble
 from cpr_operator.reconcile.queue import Queue
 
 Report = ShardReport | TrainerReport
+
+
+def leader_of(status: Status) -> Trainer | None:
+    """Return the leader; None if there is none, or a smaller group no longer has it."""
+    if status.leader is None or status.leader >= len(status.trainers):
+        return None
+    return status.trainers[status.leader]
 
 
 class EventReason(enum.StrEnum):
@@ -59,7 +66,7 @@ class EventReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A CPRJob, read and validated. `has_finalizer`: ours is on it."""
+    """A valid CPRJob. `has_finalizer`: it carries the operator's finalizer."""
 
     id: JobId
     spec_generation: int
@@ -71,9 +78,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often a job is looked at, in seconds: while it runs, while it changes, and how often progress is written.
+    """Seconds between reconciliations of a job that runs or changes, and between writes of its progress.
 
-    `floor_s` is the least while it runs, however short the intervals between its saves are.
+    `floor_s` is the minimum while the job runs, for short intervals between saves.
     """
 
     running_s: float = 15.0
@@ -84,7 +91,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionGate:
-    """Why no new job may start: status, reason and message of the condition CRDOutdated."""
+    """The reason why no new job may start: status, reason and message of the condition CRDOutdated."""
 
     status: Literal["True", "Unknown"]
     reason: str
@@ -93,23 +100,24 @@ class AdmissionGate:
 
 @dataclass(frozen=True)
 class ReconcileInput:
-    """Everything that one pass decides on.
+    """The inputs of one reconciliation.
 
-    `pods` are the job's own, including those that are gone but whose end was seen. `reports` are by
-    pod uid, and are fetched after the pods were listed. `lost_node` is a node whose members'
-    heartbeats are overdue and on which no pod's kernel answers, empty if there is none. `refusals`
-    are by pod name: the server's words about a create that certainly did not happen. `admission_gate` says
-    why new jobs are not started. Of a job that is being deleted `kept_anchors` are the keys of
-    anchors that others restore from, and `terminating` says that nothing can be created in its
-    namespace. `leader_unresponsive` says that the leader did not answer in the pass before. `watched_s` is how
-    long this operator has been there without a gap, as far as the job could tell. `key_digest` is
-    what a new handshake key would be called, and `key_lost` says that the Secret of the present one
-    is gone. `restriction` is what pod templates may say; None: anything. `source_jobs` are the jobs
-    among which a new one may choose the anchor that it starts from. `queue` is what Kueue says of
-    the job, None if it stands in no queue. `restart_rules` says whether the cluster begins containers
-    again in their pods; it is asked for a job that may start. `ending` has the uids of trainers whose
-    kubelets are waited for to tell that they have ended. `warnings` are the newest Warning events of
-    pods that do not start, by their uids.
+    pods: the job's own pods, and ended ones that were deleted after their end was seen.
+    reports: by pod uid, fetched after the pods were listed.
+    lost_node: a node whose members' heartbeats are overdue and on which no pod's kernel answers; empty for none.
+    refusals: by pod name, the API server's message about a create that certainly did not happen.
+    admission_gate: the reason why no new job may start.
+    kept_anchors: for a job that is being deleted, the keys of anchors from which other jobs restore.
+    terminating: the namespace is being deleted, so nothing can be created in it.
+    leader_unresponsive: the leader did not answer in the previous reconciliation.
+    watched_s: seconds for which this operator has watched the job without a gap.
+    key_digest: the name of the next handshake key. key_lost: the Secret of the present key does not exist.
+    restriction: the limits on pod templates; None if there are none.
+    source_jobs: the jobs among which a new job may choose the anchor to start from.
+    queue: the job's state in its Kueue queue; None without a queue.
+    ending: uids of trainers that most likely ended; the kubelet's news of their end is awaited.
+    restart_rules: the cluster restarts containers in their pods by rules. Queried for a job that may start.
+    warnings: by pod uid, the newest Warning event of a pod that does not start.
     """
 
     job: Job
@@ -135,7 +143,7 @@ class ReconcileInput:
 
     @property
     def before(self) -> Status:
-        """The status that the pass begins with."""
+        """The status as it was read."""
         return self.job.status
 
     @cached_property
@@ -143,22 +151,36 @@ class ReconcileInput:
         """The pods by their uid."""
         return {pod.uid: pod for pod in self.pods}
 
+    def report_of(self, member: Member) -> Report | None:
+        """Return the report of the member's newest incarnation, if it answered."""
+        report = self.reports.get(member.uid) if member.uid else None
+        if report is None or report.job_uid != self.job.id.uid:
+            return None
+        return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
+
+    @property
+    def leader_report(self) -> TrainerReport | None:
+        """The leader's report, if it answered."""
+        leader = leader_of(self.before)
+        report = self.report_of(leader) if leader else None
+        return report if isinstance(report, TrainerReport) else None
+
 
 @dataclass(frozen=True, slots=True)
 class NoPod:
-    """No pod was ever wanted."""
+    """No pod was requested yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeverSeen:
-    """Wanted, never seen. With a `refusal` its create certainly did not happen; else it may have."""
+    """Requested, never seen. With a `refusal` its create certainly did not happen; else it may have."""
 
     refusal: str
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """It starts or runs; `trouble` says why it does not run yet."""
+    """It starts or runs. `trouble`: the reason why it does not run yet."""
 
     pod: PodView
     trouble: Trouble | None
@@ -166,7 +188,7 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Terminating:
-    """Somebody deletes it, and its process may still save what it holds, until `until`."""
+    """It is being deleted, and its process may flush until `until`."""
 
     pod: PodView
     failure: Failure
@@ -175,14 +197,14 @@ class Terminating:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A trainer that trained everything: `message` is what it left in its termination file."""
+    """A trainer that trained to the end. `message`: its termination message."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """It has ended, or cannot be reached. `pod` is None if it is gone."""
+    """It has ended, or cannot be reached. `pod` is None if it no longer exists."""
 
     pod: PodView | None
     failure: Failure
@@ -193,7 +215,7 @@ Fact = NoPod | NeverSeen | Active | Terminating | Done | Lost
 
 @dataclass(frozen=True, slots=True)
 class PodDelete:
-    """Delete the pod of this uid, with its own grace or another."""
+    """Delete the pod of this uid, with its own grace period or `grace_s`."""
 
     name: str
     uid: str
@@ -217,7 +239,7 @@ class DeleteWorkload:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadStatus:
-    """These fields of the Workload's status change, if it is still as it was read."""
+    """Change these fields of the Workload's status, if it is unchanged since it was read."""
 
     read: Manifest
     status: Mapping[str, Any]
@@ -228,11 +250,12 @@ WorkloadChange = CreateWorkload | DeleteWorkload | WorkloadStatus
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pass wants, in the order in which it is done: status first, events last.
+    """The effects of one reconciliation, in the order of execution: status first, events last.
 
-    `needs_prerequisites`: the objects that pods need must exist; before and after they do not. `release`: remove the
-    finalizer of a job that is being deleted, last of all. `stalled`: training stands still, and the job is about to
-    recover. `workload`: the change of the job's Workload.
+    needs_prerequisites: the objects that the pods need must exist; they are deleted otherwise.
+    release: remove the finalizer of a job that is being deleted, last of all.
+    stalled: training stands still, and the job is about to recover.
+    workload: the change of the job's Workload in its queue.
     """
 
     status: Status
@@ -250,10 +273,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileState:
-    """What a pass has made of the job so far: each phase takes a state and returns the next one.
+    """The state that each phase takes and returns, changed.
 
-    `status` is the status as it is now, `before` the one that the pass began with. `facts` are by
-    the names of the members. `deletes` are the pods to delete; None: those that were replaced.
+    status: the status so far. `before` is the status as it was read.
+    facts: one per member, by its name.
+    deletes: the pods to delete; None: those of earlier incarnations.
     """
 
     observed: ReconcileInput
@@ -264,7 +288,7 @@ class ReconcileState:
 
     @property
     def before(self) -> Status:
-        """The status that the pass began with."""
+        """The status as it was read."""
         return self.observed.before
 
     @property
@@ -274,9 +298,18 @@ class ReconcileState:
 
     @property
     def now(self) -> float:
-        """The time of the pass, in seconds since the epoch."""
+        """The time of the reconciliation, in seconds since the epoch."""
         return self.observed.now
 
+    @property
+    def leader_report(self) -> TrainerReport | None:
+        """The leader's report, if it answered."""
+        return self.observed.leader_report
+
+    def report_of(self, member: Member) -> Report | None:
+        """Return the report of the member's newest incarnation, if it answered."""
+        return self.observed.report_of(member)
+
     def to(self, status: Status, *events: Event) -> ReconcileState:
-        """The state with this status, and these events after those before."""
+        """Return the state with this status and with these events appended."""
         return replace(self, status=status, events=self.events + events)
