@@ -19,7 +19,7 @@ from cpr_operator.cluster.watch_cache import WatchCache
 from cpr_operator.desired import workload
 from cpr_operator.metrics import Metrics
 from cpr_operator.queue import DEBOUNCE_S, ReconcileQueue
-from cpr_operator.reconcile.queue import awaits_release
+from cpr_operator.reconcile.kueue import awaits_release
 
 #: Phases of jobs whose first pass after the operator's start must not wait.
 URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})

@@ -24,7 +24,7 @@ from cpr_operator.cluster.protocol import (
 from cpr_operator.cluster.views import JobView
 from cpr_operator.desired.workload import PRIORITY_LABEL, QUEUE_LABEL, QUOTA_FINALIZER, Place
 from cpr_operator.reconcile import Job, Outcome
-from cpr_operator.reconcile.queue import Queue, awaits_release, flavors_of, uses_quota
+from cpr_operator.reconcile.kueue import Queue, awaits_release, flavors_of, uses_quota
 from cpr_operator.reconcile.types import CreateWorkload, DeleteWorkload, WorkloadStatus
 
 logger = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from cpr_operator.reconcile import (
     suspects,
 )
 from cpr_operator.reconcile.deletion import FINALIZER, kept_anchors
-from cpr_operator.reconcile.observe import recorded_in, unexplained, unreported_ends
+from cpr_operator.reconcile.polling import recorded_in, unexplained, unreported_ends
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from cpr_operator.desired.rosters import Rosters
 from cpr_operator.reconcile import Job, Outcome, ReconcileInput
 from cpr_operator.reconcile.conditions import REFUSAL_REMEDY, ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by, wants_finalizer
-from cpr_operator.reconcile.observe import recorded_in
+from cpr_operator.reconcile.polling import recorded_in
 from cpr_operator.reconcile.types import EventReason, leader_of
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """The decision of one pass: from a job, its pods and their reports to a status and to effects. Pure."""
 
 from cpr_operator.reconcile.lifecycle import refuse_pods
-from cpr_operator.reconcile.observe import first_round, missed_by_peers, second_round, suspects
 from cpr_operator.reconcile.pipeline import reconcile
-from cpr_operator.reconcile.spare_pods import spare_is_needed
+from cpr_operator.reconcile.polling import first_round, missed_by_peers, second_round, suspects
+from cpr_operator.reconcile.spares import spare_is_needed
 from cpr_operator.reconcile.types import AdmissionGate, EventReason, Job, Outcome, ReconcileInput, Report, Timing
 
 __all__ = [

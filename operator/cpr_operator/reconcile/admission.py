@@ -16,7 +16,7 @@ from cpr_operator.desired.pod import PodPlan, grace_s
 from cpr_operator.desired.workload import digest_of, workload
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import outcome
-from cpr_operator.reconcile.queue import (
+from cpr_operator.reconcile.kueue import (
     RESERVED,
     Admitted,
     Evicted,

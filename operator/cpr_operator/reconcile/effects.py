@@ -22,7 +22,7 @@ from cpr_operator.reconcile.apply_reports import with_shown
 from cpr_operator.reconcile.history import with_history
 from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.plan import plan_events
-from cpr_operator.reconcile.spare_pods import as_members, is_spare, superfluous
+from cpr_operator.reconcile.spares import as_members, is_spare, superfluous
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput, ReconcileState
 
 #: Phases of a pod whose process may run.

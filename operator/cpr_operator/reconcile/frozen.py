@@ -11,7 +11,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Runtime
 from cpr_operator.desired.description import next_version
-from cpr_operator.reconcile.queue import quota_of
+from cpr_operator.reconcile.kueue import quota_of
 from cpr_operator.reconcile.types import ReconcileInput
 
 

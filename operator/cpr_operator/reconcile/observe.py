@@ -1,18 +1,18 @@
-"""What a pass sees of the members: whom to ask, what reports are worth, and one fact per member."""
+"""Observe the members of a job: one fact per member, from its pod, its report and the reports of its peers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from cpr_contract.manifests import generation_prefix
-from cpr_contract.reports import ExitCode, Recorded, SaveRef, ShardReport, TrainerReport, TrainerState
-from cpr_contract.spec import steps_in
-from cpr_operator.api.frozen_settings import replay_in_force
-from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
+from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
+from cpr_operator.desired.names import Role
 from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung, warned
-from cpr_operator.reconcile.silence import HungEvidence, Peer, find_hung, with_unwatched
-from cpr_operator.reconcile.spare_pods import as_members, waiting
+from cpr_operator.reconcile.spares import as_members
 from cpr_operator.reconcile.types import (
     Active,
     Done,
@@ -25,43 +25,133 @@ from cpr_operator.reconcile.types import (
     Terminating,
 )
 
-#: States in which a trainer takes part in training; in any other it starts, or is not there.
+#: States in which a trainer takes part in training; in any other it starts, or does not exist.
 TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
-
-
 #: States of a leader's report that show its group at work.
 AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
-_QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
-#: Seconds after which a pod that does not start is looked up in the events of its namespace.
-UNEXPLAINED_S = 10.0
-#: A shard is asked if its last save is this many times as old as planned: it alone knows why.
-LATE = 3
+#: The number of peers that must miss a member's heartbeats before it counts as hung, if that many could.
+WITNESSES = 2
 
 
-def is_settled(member: Shard | Trainer) -> bool:
-    """Whether it works and has told all it has to: it is no part of a recovery or of a start."""
-    working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES
-    return working and member.lost_at is None
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An active member, which may be unresponsive or report others as unresponsive.
+
+    node: the member's node, empty if unknown.
+    settled: it can be found hung. Other members may still start or restore.
+    watches: it takes part in training, so it would miss the heartbeats of others.
+    """
+
+    role: Role
+    node: str
+    settled: bool
+    watches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HungEvidence:
+    """The reason why a member counts as hung.
+
+    witnesses: the members that report it as unresponsive; none if no member is left that could.
+    same_node: another unresponsive member on the same node; empty if there is none.
+    """
+
+    witnesses: tuple[str, ...]
+    same_node: str = ""
 
 
 def begin(observed: ReconcileInput) -> ReconcileState:
-    """The state that a pass over a job with pods begins with."""
+    """Return the first state of the reconciliation of a job with pods."""
     return ReconcileState(observed, observed.before, observe(observed))
 
 
 def observe(observed: ReconcileInput) -> Mapping[str, Fact]:
-    """One fact per member, by its name."""
+    """Return one fact per member, by its name."""
     status = observed.before
     pods = {(pod.role, pod.index, pod.incarnation): pod for pod in as_members(observed.pods, status)}
     members = {m.name: m for m in status.members}
     facts = {name: _fact(observed, member, pods) for name, member in members.items()}
-    for name, evidence in _silent(observed, members, facts).items():
+    for name, evidence in _hung(observed, members, facts).items():
         match facts[name]:
             case Active(pod=pod) | Terminating(pod=pod):
                 facts[name] = Lost(pod, hung(evidence.witnesses, evidence.same_node))
             case _:
                 pass
     return facts
+
+
+def is_settled(member: Shard | Trainer) -> bool:
+    """Return whether the member works and has reported everything: no recovery or start concerns it."""
+    working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES
+    return working and member.lost_at is None
+
+
+def is_current(status: Status, report: ShardReport | TrainerReport) -> bool:
+    """Return whether the report is about the present generation."""
+    return report.counters.generation == status.counters.generation
+
+
+def takes_part(report: TrainerReport) -> bool:
+    """Return whether the trainer holds the dense state and the position of training: a new one does once it joined."""
+    return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
+
+
+def is_premature(state: ReconcileState, leader: TrainerReport) -> bool:
+    """Return whether a leader reports work before any shard serves its generation: its report is outdated then.
+
+    The state holds the reports of shards. Without any of them the leader's report counts.
+    """
+    reported = any(isinstance(state.report_of(shard), ShardReport) for shard in state.status.shards)
+    serving = any(shard.state == "Ready" for shard in state.status.shards)
+    return leader.state in AT_WORK and leader.result is None and reported and not serving
+
+
+def start_anchor(status: Status) -> Anchor | None:
+    """Return the anchor that this generation started from; None: step 0."""
+    return status.forks[-1].anchor if status.forks else None
+
+
+def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
+    """Return whether a save is of this generation of the job `uid`, or the one that the generation started from."""
+    origin = start_anchor(status)
+    prefix = generation_prefix(uid, status.counters.generation) + "/"
+    return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
+
+
+def find_hung(
+    peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]], failed_nodes: Mapping[str, str]
+) -> Mapping[str, HungEvidence]:
+    """Return the members that hang, by name.
+
+    A broken link has two ends, and each may report the other as unresponsive. The member that most others report is
+    therefore examined first. Once it is found hung, its own reports no longer count, so a member that is cut off does
+    not cause the replacement of others.
+
+    `missed` has, for each member that answered, the names of the members whose heartbeats it misses. `failed_nodes`
+    has the nodes on which a member has just become unresponsive, with that member's name. The time is proportional to
+    the number of names in `missed`.
+    """
+    reporters = _reporters(peers, missed)
+    found = _by_enough(peers, reporters)
+    for name in tuple(_in_doubt(peers, reporters, found)):
+        del found[name]
+    return found | dict(_on_same_nodes(peers, reporters, found, failed_nodes))
+
+
+def with_unwatched(
+    found: Mapping[str, HungEvidence], peers: Mapping[str, Peer], on_lost_node: Collection[str]
+) -> Mapping[str, HungEvidence]:
+    """Return the hung members with the shards of a lost node that no trainer is left to watch.
+
+    `on_lost_node` has the names of all members of that node. Only trainers watch shards. If the last trainer hangs
+    there, no report will ever name the shards of its node, and the job would wait for them.
+    """
+    watching = {name for name, peer in peers.items() if peer.role == "trainer" and peer.watches}
+    trainer = next((name for name in found if name in on_lost_node and peers[name].role == "trainer"), "")
+    if not trainer or watching - found.keys():
+        return found
+    shards = (name for name in on_lost_node if name in peers and peers[name].role == "shard" and peers[name].settled)
+    return {**{name: HungEvidence((), same_node=trainer) for name in shards}, **found}
 
 
 def _fact(observed: ReconcileInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
@@ -86,95 +176,69 @@ def _unharmed(observed: ReconcileInput, member: Shard | Trainer, pod: PodView, t
     if container is not None and container.kind == "Terminated" and container.exit_code == ExitCode.OK:
         return Done(container.message)
     report = observed.report_of(member)
-    # Each container has had a life at least. One that counts fewer does not know of those before it.
+    # Each container has had at least one process. A shard that counts fewer has lost the state of those before it.
     if isinstance(report, ShardReport) and report.lives <= pod.restarts:
         return Lost(pod, forgetful(pod))
     warning = observed.warnings.get(pod.uid) if pod.phase == "Pending" else None
     return Active(pod, trouble or (warned(warning) if warning else None))
 
 
-def unexplained(observed: ReconcileInput) -> tuple[PodView, ...]:
-    """Pods of members that have a node and do not start, and whose containers do not say why."""
-    since, names = observed.now - UNEXPLAINED_S, {m.pod for m in observed.before.members}
-    waiting = (pod for pod in observed.pods if pod.phase == "Pending" and pod.node and pod.created <= since)
-    return tuple(pod for pod in waiting if pod.name in names and classify(pod) is None)
-
-
-def _silent(
+def _hung(
     observed: ReconcileInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
 ) -> Mapping[str, HungEvidence]:
-    """Members that are hung by the word of their peers' reports of the present generation."""
-    gone = _gone(observed, members, facts)
+    """Return the members that hang by their peers' reports of the present generation."""
+    on_lost_node = _on_lost_node(observed, members, facts)
     ending = {name for name, member in members.items() if member.uid in observed.ending}
     missed: dict[str, tuple[str, ...]] = {}
     for name, fact in facts.items():
         report = observed.reports.get(members[name].uid) if isinstance(fact, Active) else None
         if report is None or not is_current(observed.before, report):
             continue
-        if names := {*report.silent, *(name for name in report.overdue if name in gone)} - ending:
+        if names := {*report.silent, *(name for name in report.overdue if name in on_lost_node)} - ending:
             missed[name] = tuple(names)
     if not missed:
         return {}
-    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Active | Terminating)}
+    active = {name: members[name] for name, fact in facts.items() if isinstance(fact, Active | Terminating)}
     peers = {
-        # A replacement misses no heartbeat until it has joined, so its word is not waited for, nor one of a lost node.
+        # A replacement misses no heartbeat until it has joined, and a member of a lost node answers no more: neither
+        # is awaited as a witness.
         name: Peer(
             role=m.role,
             node=m.node,
             settled=is_settled(m),
-            listens=isinstance(facts[name], Active) and m.lost_at is None and name not in gone,
+            watches=isinstance(facts[name], Active) and m.lost_at is None and name not in on_lost_node,
         )
-        for name, m in living.items()
+        for name, m in active.items()
     }
-    return with_unwatched(find_hung(peers, missed, _failed_nodes(observed, members)), peers, gone)
+    return with_unwatched(find_hung(peers, missed, _failed_nodes(observed, members)), peers, on_lost_node)
 
 
-def _gone(
+def _on_lost_node(
     observed: ReconcileInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
 ) -> Collection[str]:
-    """Members of a lost node, once the heartbeats of all of them that work are overdue.
+    """Return the members of a lost node, once the heartbeats of all of them that work are overdue.
 
-    Nobody there is only slow, so an overdue heartbeat is enough. They become overdue within a step of each other, and
-    are one decision: the last one is waited for, but no shard's if no trainer is left to hear it.
+    On a lost node an overdue heartbeat is enough: no member there is only slow. The heartbeats become overdue within a
+    step of each other, and all members are one decision, so the last heartbeat is awaited; that of a shard only while
+    a trainer is left that watches it.
     """
-    gone = {name for name, member in members.items() if member.node == observed.lost_node != ""}
-    if not gone:
-        return gone
+    names = {name for name, member in members.items() if member.node == observed.lost_node != ""}
+    if not names:
+        return names
     reports = [report for report in observed.reports.values() if is_current(observed.before, report)]
     overdue = {name for report in reports for name in report.overdue}
     kinds = (Shard, Trainer) if any(isinstance(report, TrainerReport) for report in reports) else Trainer
     working = {
         name
-        for name in gone
+        for name in names
         if isinstance(facts[name], Active) and is_settled(member := members[name]) and isinstance(member, kinds)
     }
-    ending = {name for name in gone if members[name].uid in observed.ending}
-    return gone if working - ending <= overdue else ()
-
-
-def unreported_ends(observed: ReconcileInput) -> frozenset[str]:
-    """The uids of trainers that are silent, and whose last step every shard that answers has applied.
-
-    They have most likely ended. Their kubelets tell of it a moment later, unless the node is lost: after an outage of
-    the API server, reports of shards arrive before the news of kubelets. With `earlyStop` any step can be the last one,
-    if all trainers are silent after the same.
-    """
-    status = observed.before
-    total = status.ledger.total_samples
-    current = [report for report in observed.reports.values() if is_current(status, report)]
-    shards = [report.applied for report in current if isinstance(report, ShardReport)]
-    if not total or not shards:
-        return frozenset()
-    silent = {name for report in current for name in report.silent}
-    last = steps_in(total, observed.job.spec.data.batch_size)
-    if observed.job.spec.evaluation.early_stop is not None and all(t.name in silent for t in status.trainers):
-        last = max((step for applied in shards for step in applied), default=0)
-    ended = (t for t in status.trainers if t.name in silent and not t.node == observed.lost_node != "")
-    return frozenset(t.uid for t in ended if all(applied[t.index : t.index + 1] == (last,) for applied in shards))
+    ending = {name for name in names if members[name].uid in observed.ending}
+    return names if working - ending <= overdue else ()
 
 
 def _failed_nodes(observed: ReconcileInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
-    """Nodes on which a member fell silent so lately that others there may have done so at the same moment."""
+    """Return the nodes on which a member failed so recently that others there may have failed at the same moment."""
     silence_s = observed.job.spec.failure_policy.silence_seconds
     return {
         m.avoid: name
@@ -183,149 +247,63 @@ def _failed_nodes(observed: ReconcileInput, members: Mapping[str, Shard | Traine
     }
 
 
-def recorded_in(status: Status) -> Recorded:
-    """What the status, as it was read, holds of the leader's reports: the leader is told when it is asked again."""
-    held_out = status.progress.held_out
-    anchor = status.anchors[-1].key if status.anchors else ""
-    return Recorded(status.counters.generation, anchor, held_out.step if held_out else 0)
+def _reporters(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """Return the members that miss each settled member. Shards watch only trainers; trainers watch all members."""
+    reporters: dict[str, list[str]] = defaultdict(list)
+    for witness, names in missed.items():
+        for name in names:
+            peer = peers.get(name)
+            if peer is not None and peer.settled and name != witness and "trainer" in (peer.role, peers[witness].role):
+                reporters[name].append(witness)
+    return {name: tuple(witnesses) for name, witnesses in reporters.items()}
 
 
-def is_current(status: Status, report: ShardReport | TrainerReport) -> bool:
-    """Whether the report is about the present generation."""
-    return report.counters.generation == status.counters.generation
+def _by_enough(peers: Mapping[str, Peer], reporters: Mapping[str, tuple[str, ...]]) -> dict[str, HungEvidence]:
+    """Return members that enough others miss, without hung ones. Of two that miss only each other, return the trainer.
 
-
-def takes_part(report: TrainerReport) -> bool:
-    """Whether the trainer holds the dense state and knows how far training is: a newcomer does not, until it joined."""
-    return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
-
-
-def is_premature(state: ReconcileState, leader: TrainerReport) -> bool:
-    """Whether a leader says that it is at work before any shard serves its generation: that is of the one before.
-
-    The state holds what shards told in this pass. If none of them answered, the leader is believed.
+    A shard has state that no other member has. A trainer has a copy of state that others or a save have.
     """
-    told = any(isinstance(state.report_of(shard), ShardReport) for shard in state.status.shards)
-    serving = any(shard.state == "Ready" for shard in state.status.shards)
-    return leader.state in AT_WORK and leader.result is None and told and not serving
+    found: dict[str, HungEvidence] = {}
+    watching = Counter(peer.role for peer in peers.values() if peer.watches)
+    for name in sorted(reporters, key=lambda name: (-len(reporters[name]), peers[name].role != "trainer")):
+        peer, witnesses = peers[name], tuple(witness for witness in reporters[name] if witness not in found)
+        could = watching["trainer"] + sum(not peers[witness].watches for witness in witnesses)
+        if peer.role == "trainer":
+            could += watching["shard"] - peer.watches
+        if witnesses and len(witnesses) >= min(WITNESSES, could):
+            found[name] = HungEvidence(witnesses)
+            watching[peer.role] -= peer.watches
+    return found
 
 
-def start_anchor(status: Status) -> Anchor | None:
-    """The anchor that this generation started from; None: step 0."""
-    return status.forks[-1].anchor if status.forks else None
+def _in_doubt(
+    peers: Mapping[str, Peer], reporters: Mapping[str, tuple[str, ...]], found: Mapping[str, HungEvidence]
+) -> Iterator[str]:
+    """Yield members that only one witness reports, if they are most of a role and the witness is itself reported.
 
-
-def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
-    """Whether a save is of this generation of the job `uid`, or of where that started."""
-    origin = start_anchor(status)
-    prefix = generation_prefix(uid, status.counters.generation) + "/"
-    return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
-
-
-def first_round(observed: ReconcileInput) -> tuple[PodView, ...]:
-    """The leader, members that are not known to work, shards whose saves are overdue, and spares.
-
-    All members, if the leader did not answer the last time: its deadline is not waited for again. Of a job that
-    succeeded the leader, which may wait until it hears that its last report is recorded.
+    The witness may be at fault. If it is, its other peers report that a moment later.
     """
-    status = observed.before
-    if status.phase == "Succeeded":
-        return _pods(observed, [m for m in status.trainers if _leads(observed, m)])
-    if status.phase in _QUIET:
-        return ()
-    members = observed.before.members
-    wanted = [m for m in members if not is_settled(m) or _leads(observed, m) or _saves_late(status, m)]
-    return (*_pods(observed, members if observed.leader_unresponsive else wanted), *_answering(waiting(observed)))
+    sizes, by_witness = Counter(peer.role for peer in peers.values()), defaultdict(list)
+    for name, evidence in found.items():
+        if len(evidence.witnesses) == 1:
+            by_witness[evidence.witnesses[0], peers[name].role].append(name)
+    for (witness, role), names in by_witness.items():
+        if witness in reporters and len(names) > max(1, sizes[role] // 2):
+            yield from names
 
 
-def second_round(observed: ReconcileInput) -> tuple[PodView, ...]:
-    """All others, if the leader cannot tell how far training is, or misses a member that works.
-
-    All trainers, if they may have to push again what a shard has lost: each one knows that of itself alone. And members
-    that have gone on in place, which alone know how long that took.
-    """
-    status = observed.before
-    if status.phase in _QUIET:
-        return ()
-    leader = next((m for m in status.trainers if _leads(observed, m)), None)
-    report = observed.reports.get(leader.uid) if leader else None
-    settled = {m.name: m for m in observed.before.members if is_settled(m)}
-    silent, overdue = (set(report.silent), set(report.overdue)) if report else (set(), set())
-    if isinstance(report, TrainerReport) and takes_part(report) and not settled.keys() & (silent | overdue):
-        replays, restarted = _may_replay(observed), _restarted(observed, report)
-        settled = {n: m for n, m in settled.items() if (replays and isinstance(m, Trainer)) or n in restarted}
-    asked = {pod.uid for pod in first_round(observed)}
-    # One whose heartbeat is overdue would only hold up the pass: `suspects` sees to it.
-    wanted = [m for name, m in settled.items() if name in silent or name not in overdue]
-    return tuple(pod for pod in _pods(observed, wanted) if pod.uid not in asked)
-
-
-def suspects(observed: ReconcileInput) -> tuple[PodView, ...]:
-    """Pods by which to tell whether a node is lost: of all members that work there, if heartbeats of some are overdue.
-
-    None if heartbeats from several nodes are overdue, or a member on their node answers.
-    """
-    reports = [report for report in observed.reports.values() if is_current(observed.before, report)]
-    overdue = {name for report in reports for name in report.overdue}
-    settled = [m for m in observed.before.members if is_settled(m)]
-    nodes = {m.node for m in settled if m.name in overdue}
-    answered = {m.node for m in observed.before.members if m.uid in observed.reports}
-    if len(nodes) != 1 or "" in nodes or nodes & answered:
-        return ()
-    return _pods(observed, [m for m in settled if m.node in nodes])
-
-
-def missed_by_peers(observed: ReconcileInput) -> frozenset[str]:
-    """The uids of members that work, as far as known, but that some report calls silent or overdue.
-
-    A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
-    """
-    missed = {name for report in observed.reports.values() for name in (*report.silent, *report.overdue)}
-    return frozenset(m.uid for m in observed.before.members if is_settled(m) and m.name in missed)
-
-
-def _pods(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
-    """Those whose process runs and has an address; a member that was just created is known by its name."""
-    names = {m.pod for m in members}
-    return _answering(pod for pod in observed.pods if pod.name in names)
-
-
-def _answering(pods: Iterable[PodView]) -> tuple[PodView, ...]:
-    return tuple(pod for pod in pods if pod.host and pod.phase == "Running")
-
-
-def _restarted(observed: ReconcileInput, leader: TrainerReport) -> Collection[str]:
-    """Members that went on in place and have not told yet how long that took, or that only the leader knows of."""
-    status = observed.before
-    numbers = {m.name: m.incarnation for m in status.members}
-    untold = {
-        name
-        for f in status.failures
-        if f.life and f.recovery_seconds is None and numbers.get(name := f"{f.role}/{f.index}") == f.incarnation
-    }
-    lives = zip(status.shards, leader.shard_lives, strict=False)
-    return untold | {shard.name for shard, life in lives if life > max(shard.lives, 1)}
-
-
-def _may_replay(observed: ReconcileInput) -> bool:
-    """Whether a shard is lost, or waits for leave to restore, in a job whose trainers push again what it lacks."""
-    if not replay_in_force(observed.job.spec, observed.before).enabled:
-        return False
-    facts = observe(observed)
-    return any(
-        isinstance(facts[shard.name], Lost) or shard.predecessor is not None or shard.state == "BelowFloor"
-        for shard in observed.before.shards
-    )
-
-
-def _saves_late(status: Status, member: Member) -> bool:
-    """Whether much more was trained since a shard's last save than the plan expects between two of them."""
-    plan, speed = status.plan, status.policy.samples_per_second
-    if not isinstance(member, Shard) or plan is None or speed is None:
-        return False
-    usual_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
-    return status.progress.samples - member.saved_samples > LATE * usual_s * speed
-
-
-def _leads(observed: ReconcileInput, member: Member) -> bool:
-    return isinstance(member, Trainer) and member.index == observed.before.leader
+def _on_same_nodes(
+    peers: Mapping[str, Peer],
+    reporters: Mapping[str, tuple[str, ...]],
+    found: Mapping[str, HungEvidence],
+    failed_nodes: Mapping[str, str],
+) -> Iterator[tuple[str, HungEvidence]]:
+    """Yield further members of failed nodes. One witness on another node is enough, because the node itself failed."""
+    nodes = {**failed_nodes, **{peers[name].node: name for name in found}}
+    for name, witnesses in reporters.items():
+        node = peers[name].node
+        if name in found or not node or node not in nodes:
+            continue
+        elsewhere = tuple(w for w in witnesses if w not in found and peers[w].node not in nodes)
+        if elsewhere:
+            yield name, HungEvidence(elsewhere, same_node=nodes[node])

@@ -1,14 +1,16 @@
-"""Warm spares: which one takes the place of a lost shard, and how many there are.
+"""Warm spares: their pods, the choice of one for a lost shard, and their number.
 
-A spare is a pod of the role shard that no roster names yet. Promotion is a line of the status like every decision: the
-shard's entry names the spare's pod, and the pod is told afterwards. So the status alone says who is who.
+A spare is a pod of the role shard that no roster names yet. Its promotion is a change of the status like every other
+decision: the shard's entry names the spare's pod, and the roster follows. The status alone, and no label, decides
+which pods are spares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from cpr_contract import env
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.members import SparePhase
 from cpr_operator.api.status import Shard, Spare, Status
@@ -16,28 +18,70 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import spare_name
 from cpr_operator.failures import Failure, classify
+from cpr_operator.reconcile.kueue import spares_in
 from cpr_operator.reconcile.members import with_shards
-from cpr_operator.reconcile.queue import spares_in
-from cpr_operator.reconcile.spare_pods import waiting
 from cpr_operator.reconcile.types import EventReason, ReconcileInput, ReconcileState, Report
 
-#: A spare that was lost is made anew this long after it was made: one that cannot live costs a pod each time.
+#: Seconds between the creation of a spare that was lost and of its replacement. A spare that always fails costs a pod
+#: each time.
 PAUSE_S = 30.0
-#: And one that was never seen: a list may lag behind.
+#: The same for one that was never seen: a list may lag behind.
 UNSEEN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The spare that takes a shard's place, with its report; or why none does."""
+    """The spare that takes a shard's place, with the number of its processes; or the reason why none does."""
 
     pod: PodView | None
     lives: int = 1
     reason: str = ""
 
 
+def is_spare(pod: PodView) -> bool:
+    """Return whether the pod has the labels of a spare, which it keeps until its first roster."""
+    return pod.role == env.ROLE_SPARE
+
+
+def as_members(pods: Sequence[PodView], status: Status) -> tuple[PodView, ...]:
+    """Return the pods with the roles that the status gives them: a promoted spare is a shard before its roster."""
+    named = {shard.pod: shard for shard in status.shards}
+
+    def known(pod: PodView) -> PodView:
+        shard = named.get(pod.name) if is_spare(pod) else None
+        if shard is None:
+            return pod
+        return replace(pod, role=env.ROLE_SHARD, index=shard.index, incarnation=shard.incarnation)
+
+    return tuple(map(known, pods))
+
+
+def waiting(observed: ReconcileInput) -> tuple[PodView, ...]:
+    """Return the pods of the spares that the status names."""
+    names = {spare.pod for spare in observed.before.spares}
+    return tuple(pod for pod in observed.pods if pod.name in names and is_spare(pod))
+
+
+def spare_is_needed(observed: ReconcileInput) -> bool:
+    """Return whether a shard's pod is lost: a spare's answer then saves the start of a new pod."""
+    pods = {pod.uid: pod for pod in observed.pods}
+    lost = (classify(pods.get(shard.uid)) for shard in observed.before.shards if shard.uid)
+    return any(isinstance(trouble, Failure) for trouble in lost)
+
+
+def superfluous(observed: ReconcileInput, after: Status) -> Iterator[PodView]:
+    """Yield pods with the labels of a spare that the status does not name: too many, ended, or fenced off.
+
+    Fenced-off spares were promoted, and replaced before their labels changed.
+    """
+    named = {spare.pod for spare in after.spares} | {shard.pod for shard in after.shards}
+    for pod in observed.pods:
+        if is_spare(pod) and pod.deleting_until is None and pod.name not in named:
+            yield pod
+
+
 def observe_spares(state: ReconcileState) -> ReconcileState:
-    """The status with what the pods and reports of spares tell."""
+    """Update the entries of spares from their pods and reports."""
     if not state.status.spares:
         return state
     pods = {pod.name: pod for pod in waiting(state.observed)}
@@ -46,17 +90,17 @@ def observe_spares(state: ReconcileState) -> ReconcileState:
 
 
 def promote(state: ReconcileState) -> ReconcileState:
-    """Give each shard whose next incarnation was decided in this pass a spare's pod instead of a new one."""
+    """Give each shard with a new incarnation a spare's pod instead of a new one."""
     before = {shard.index: shard.incarnation for shard in state.before.shards}
     for shard in state.status.shards:
-        wants = not shard.uid and before.get(shard.index, shard.incarnation) != shard.incarnation
-        if wants and (state.spec.shards.spares or state.status.spares):
+        needs_pod = not shard.uid and before.get(shard.index, shard.incarnation) != shard.incarnation
+        if needs_pod and (state.spec.shards.spares or state.status.spares):
             state = _promote(state, shard)
     return state
 
 
 def choose(spares: Sequence[Spare], observed: ReconcileInput, shard: Shard) -> Choice:
-    """The first spare that can take the shard's place now."""
+    """Return the first spare that can take the shard's place now."""
     pods = {pod.name: pod for pod in waiting(observed)}
     reasons = []
     for spare in spares:
@@ -70,34 +114,24 @@ def choose(spares: Sequence[Spare], observed: ReconcileInput, shard: Shard) -> C
 
 
 def maintain_spares(state: ReconcileState) -> ReconcileState:
-    """Make spares up to the number that the spec asks for, once nothing more urgent is under way."""
-    status, wanted = state.status, _allowed(state)
-    spares = status.spares[:wanted]
+    """Create spares up to the number in the spec, once the job runs without a recovery."""
+    status, allowed = state.status, _allowed(state)
+    spares = status.spares[:allowed]
     if status.phase == "Running" and status.recovery is None:
         spares = tuple(spare for spare in spares if not _is_over(spare, state.now))
-        state, made = _made(state, wanted - len(spares))
-        spares += made
+        state, created = _created(state, allowed - len(spares))
+        spares += created
     return state.to(state.status.evolve(spares=spares))
-
-
-def _allowed(state: ReconcileState) -> int:
-    """How many spares there may be: not more than a job in a queue has quota for, and no more while that is unknown."""
-    wanted, runtime, queue = state.spec.shards.spares, state.status.runtime, state.observed.queue
-    if runtime is None or runtime.quota is None:
-        return wanted
-    if queue is None or queue.workload is None:
-        return min(wanted, len(state.status.spares))
-    return min(wanted, spares_in(queue.workload))
 
 
 def _seen(spare: Spare, pod: PodView | None, observed: ReconcileInput) -> Spare:
     if pod is None:
         never = observed.now >= spare.started_at + UNSEEN_S and spare.pod not in observed.refusals
         return spare.evolve(state="Lost") if spare.uid or never else spare
-    return spare.evolve(uid=pod.uid, node=pod.node, state=_state(pod, observed.reports.get(pod.uid)))
+    return spare.evolve(uid=pod.uid, node=pod.node, state=_phase(pod, observed.reports.get(pod.uid)))
 
 
-def _state(pod: PodView, report: Report | None) -> SparePhase:
+def _phase(pod: PodView, report: Report | None) -> SparePhase:
     if pod.ended or pod.deleting_until is not None or isinstance(classify(pod), Failure):
         return "Lost"
     if pod.phase != "Running":
@@ -105,14 +139,9 @@ def _state(pod: PodView, report: Report | None) -> SparePhase:
     return "Ready" if isinstance(report, ShardReport) and report.state is ShardState.SPARE else "Starting"
 
 
-def _is_over(spare: Spare, now: float) -> bool:
-    """Whether it is gone and its pause is over. One that never was caused no trouble."""
-    return spare.state == "Lost" and (not spare.uid or now >= spare.started_at + PAUSE_S)
-
-
 def _unfit(pod: PodView | None, report: Report | None, shard: Shard, observed: ReconcileInput) -> str:
-    """Why a spare cannot take the shard's place now; empty if it can."""
-    if pod is None or _state(pod, None) == "Lost":
+    """Return the reason why a spare cannot take the shard's place now; empty if it can."""
+    if pod is None or _phase(pod, None) == "Lost":
         return "is gone"
     if pod.phase != "Running" or not pod.host:
         return "does not run yet"
@@ -150,7 +179,7 @@ def _promote(state: ReconcileState, shard: Shard) -> ReconcileState:
 
 
 def _with_tier(status: Status, shard: Shard) -> Status:
-    """The status in which the failures that the shard is recovered from say by what."""
+    """Return the status with the tier Spare in the failures of the shard's last incarnation."""
     failures = tuple(
         f.evolve(tier="Spare")
         if (f.role, f.index, f.incarnation, f.life) == (shard.role, shard.index, shard.incarnation - 1, 0)
@@ -160,13 +189,28 @@ def _with_tier(status: Status, shard: Shard) -> Status:
     return status.evolve(failures=failures)
 
 
-def _made(state: ReconcileState, count: int) -> tuple[ReconcileState, tuple[Spare, ...]]:
-    """So many new spares, whose names nobody has."""
-    job, number, made = state.observed.job.id, state.status.last_spare, list[Spare]()
+def _allowed(state: ReconcileState) -> int:
+    """Return the number of spares: in a queue at most those with quota, and no new ones while that is unknown."""
+    requested, runtime, queue = state.spec.shards.spares, state.status.runtime, state.observed.queue
+    if runtime is None or runtime.quota is None:
+        return requested
+    if queue is None or queue.workload is None:
+        return min(requested, len(state.status.spares))
+    return min(requested, spares_in(queue.workload))
+
+
+def _is_over(spare: Spare, now: float) -> bool:
+    """Return whether it is lost and its pause is over. A spare that was never seen needs no pause."""
+    return spare.state == "Lost" and (not spare.uid or now >= spare.started_at + PAUSE_S)
+
+
+def _created(state: ReconcileState, count: int) -> tuple[ReconcileState, tuple[Spare, ...]]:
+    """Return `count` new spares, with names that no pod has."""
+    job, number, created = state.observed.job.id, state.status.last_spare, list[Spare]()
     taken = {pod.name for pod in state.observed.pods}
-    while len(made) < count:
+    while len(created) < count:
         number += 1
         name = spare_name(job, number)
         if name not in taken:
-            made.append(Spare(number=number, pod=name, started_at=state.now))
-    return state.to(state.status.evolve(last_spare=number)), tuple(made)
+            created.append(Spare(number=number, pod=name, started_at=state.now))
+    return state.to(state.status.evolve(last_spare=number)), tuple(created)

@@ -16,7 +16,7 @@ from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.template import Restriction
 from cpr_operator.failures import Failure, Trouble
-from cpr_operator.reconcile.queue import Queue
+from cpr_operator.reconcile.kueue import Queue
 
 Report = ShardReport | TrainerReport
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_operator.desired.workload import KUEUE, VERSION
-from cpr_operator.reconcile.queue import holds_quota, is_deleted, true_condition, with_changed
+from cpr_operator.reconcile.kueue import holds_quota, is_deleted, true_condition, with_changed
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import Trigger
 

@@ -11,7 +11,7 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.reports import RosterNote
 from cpr_contract.roster import ShardRoster, TrainerRoster, is_signed, unseal
 from cpr_operator.controller import Controller
-from cpr_operator.reconcile.observe import recorded_in
+from cpr_operator.reconcile.polling import recorded_in
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TIMING, Simulation
 from simulation.control_plane.workload import Scenario, spec

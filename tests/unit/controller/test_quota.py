@@ -8,7 +8,7 @@ import pytest
 
 from cpr_operator.api.status import Condition
 from cpr_operator.cluster.protocol import UnavailableError
-from cpr_operator.reconcile.queue import is_deleted, true_condition
+from cpr_operator.reconcile.kueue import is_deleted, true_condition
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.kueue import admit, counts, is_finished, no_workload, preempt, waits, workload
 from simulation.control_plane.run import Simulation

@@ -7,7 +7,7 @@ import pytest
 from cpr_contract.reports import Problem
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile.conditions import STORE_PROBLEMS
-from cpr_operator.reconcile.observe import LATE
+from cpr_operator.reconcile.polling import LATE
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.embedding.capture import OutrunError
 from cpr_trainer.store import StoreError

@@ -10,7 +10,8 @@ from cpr_operator.api.progress import HeldOut
 from cpr_operator.api.status import Anchor
 from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import apply_reports
-from cpr_operator.reconcile.observe import begin, recorded_in
+from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.polling import recorded_in
 from cpr_operator.reconcile.recover import apply_rollback
 from cpr_operator.reconcile.types import ReconcileInput, Report
 from cpr_operator.recovery.decide import RollBack

@@ -13,9 +13,9 @@ from cpr_contract.spec import steps_in
 from cpr_operator.api.held_out_spec import EarlyStop
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import ReconcileInput, first_round, missed_by_peers, reconcile, second_round
-from cpr_operator.reconcile.observe import begin, observe, unreported_ends
+from cpr_operator.reconcile.observe import HungEvidence, Peer, begin, find_hung, observe, with_unwatched
+from cpr_operator.reconcile.polling import unreported_ends
 from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
-from cpr_operator.reconcile.silence import HungEvidence, Peer, find_hung, with_unwatched
 from cpr_operator.reconcile.types import Lost, Report
 from simulation.control_plane.run import Simulation, input_in_mid_training
 from simulation.control_plane.workload import BATCH, Scenario, spec
@@ -63,7 +63,7 @@ async def test_a_member_that_restores_or_is_missed_in_another_generation_is_not_
 def peers(trainers: Mapping[int, str], shards: Mapping[int, str]) -> dict[str, Peer]:
     """Members that all work, by index, and their nodes."""
     names = {f"trainer/{i}": node for i, node in trainers.items()} | {f"shard/{i}": n for i, n in shards.items()}
-    return {name: Peer(name.partition("/")[0], node, settled=True, listens=True) for name, node in names.items()}  # type: ignore[arg-type]
+    return {name: Peer(name.partition("/")[0], node, settled=True, watches=True) for name, node in names.items()}  # type: ignore[arg-type]
 
 
 THREE = ("shard/0", "shard/1", "shard/2")
@@ -179,7 +179,7 @@ def test_a_node_on_which_somebody_fell_silent_a_moment_ago_is_lost_to_the_others
 
 def test_nobody_waits_for_the_word_of_a_newcomer() -> None:
     everybody = peers({0: "a", 1: "c"}, {0: "b", 1: "d"})
-    everybody["trainer/1"] = replace(everybody["trainer/1"], settled=False, listens=False)
+    everybody["trainer/1"] = replace(everybody["trainer/1"], settled=False, watches=False)
     missed = {"trainer/0": ("shard/0",)}
     assert find_hung(everybody, missed, failed_nodes={}) == {"shard/0": HungEvidence(("trainer/0",))}
 
@@ -317,18 +317,18 @@ async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_tra
     assert unreported_ends(replace(world, reports=none)) == frozenset()
 
 
-@pytest.mark.parametrize("listens", [False, True])
-def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer_hears_them(*, listens: bool) -> None:
+@pytest.mark.parametrize("watches", [False, True])
+def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer_hears_them(*, watches: bool) -> None:
     peers = {
-        "trainer/0": Peer("trainer", "lost", settled=True, listens=False),
-        "trainer/1": Peer("trainer", "other", settled=False, listens=listens),
-        "trainer/2": Peer("trainer", "lost", settled=True, listens=False),  # it may have ended
-        "shard/0": Peer("shard", "other", settled=True, listens=True),
-        "shard/1": Peer("shard", "lost", settled=True, listens=False),
-        "shard/2": Peer("shard", "lost", settled=False, listens=False),
+        "trainer/0": Peer("trainer", "lost", settled=True, watches=False),
+        "trainer/1": Peer("trainer", "other", settled=False, watches=watches),
+        "trainer/2": Peer("trainer", "lost", settled=True, watches=False),  # it may have ended
+        "shard/0": Peer("shard", "other", settled=True, watches=True),
+        "shard/1": Peer("shard", "lost", settled=True, watches=False),
+        "shard/2": Peer("shard", "lost", settled=False, watches=False),
     }
     found = {"trainer/0": HungEvidence(("shard/0",))}
-    unheard = {} if listens else {"shard/1": HungEvidence((), same_node="trainer/0")}
+    unheard = {} if watches else {"shard/1": HungEvidence((), same_node="trainer/0")}
     assert with_unwatched(found, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == found | unheard
     assert with_unwatched({}, peers, {"trainer/0", "trainer/2", "shard/1", "shard/2"}) == {}
 
