@@ -22,7 +22,7 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.evaluation import ProgressiveValidation
-from cpr_trainer.export.folder import export_model
+from cpr_trainer.export.model_folder import export_model
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted

@@ -38,7 +38,7 @@ from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.state import DenseState
-from cprjob_serving.model import DeltaError, apply_delta
+from cprjob_serving.exported import DeltaError, apply_delta
 from support.oracle import exact_auc
 from support.plain_batches import single_ids
 from support.saves import draft, full_save, write

@@ -1,4 +1,4 @@
-"""`python -m cprjob_serving apply BASE DELTA NEW`: puts the rows that changed on top of a model, in a new folder."""
+"""`python -m cprjob_serving apply BASE DELTA NEW`: applies changed rows to a model, in a new folder."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from cprjob_serving.model import DeltaError, apply_delta
+from cprjob_serving.exported import DeltaError, apply_delta
 
 
 def main() -> int:
     """Run the command, and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m cprjob_serving")
     commands = parser.add_subparsers(dest="command", required=True)
-    apply = commands.add_parser("apply", help="put the rows that changed on top of a model")
+    apply = commands.add_parser("apply", help="apply changed rows to a model")
     apply.add_argument("base", type=Path, help="the folder of a model")
-    apply.add_argument("delta", type=Path, help="what `cprjob export --since` wrote, since the model's anchor")
-    apply.add_argument("new", type=Path, help="the folder to make")
+    apply.add_argument("delta", type=Path, help="a folder of `cprjob export --since`, since the model's anchor")
+    apply.add_argument("new", type=Path, help="the folder to create")
     options = parser.parse_args()
     try:
         apply_delta(options.base, options.delta, options.new)

@@ -1,4 +1,9 @@
-"""The hashes of ids, by the names that jobs give them, vectorised: CPR64, MurmurHash3 and XXH64."""
+"""The hashes of ids, vectorised: CPR64, MurmurHash3 (Appleby, SMHasher) and XXH64 (Collet, specification 0.1.1).
+
+CPR64 is this project's hash of texts. It uses integer arithmetic only, so it is equal on every machine. A changed
+constant changes the rows of every saved model: tests have the values. MurmurHash3 and XXH64 are written in numpy,
+because libraries take one text a call, under the interpreter's lock, and are no faster.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# The arrays that the numbers of rows and their values come in.
-
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-
-
-# CPR64, our own hash of texts, vectorised: integer arithmetic only, so equal on every machine.
-#
-# Changing a constant changes the meaning of every saved model: tests hold the values.
-
-
 U64 = NDArray[np.uint64]
 
 WORD_BYTES = 8
@@ -28,8 +23,22 @@ WORD_BYTES = 8
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
-#: LOW_BYTES[k] keeps the first k bytes of a little-endian word.
+#: LOW_BYTES[k] masks the first k bytes of a little-endian word.
 LOW_BYTES = np.array([(1 << (8 * k)) - 1 for k in range(WORD_BYTES + 1)], np.uint64)
+_C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
+_BLOCK = 2 * WORD_BYTES
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+)
+_STRIPE = 4 * WORD_BYTES
+_HALF = 4
 
 
 def mix64(values: U64) -> U64:
@@ -50,7 +59,7 @@ def hash_words(words: U64, lengths: U64) -> U64:
 def hash_strings(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> U64:
     """Hash n byte strings of any lengths, uint64 [n].
 
-    String i is `data[starts[i] : starts[i] + lengths[i]]`; `data` must go on for 8 bytes after the last string.
+    String i is `data[starts[i] : starts[i] + lengths[i]]`; `data` must have 8 more bytes after the last string.
     The hash of a string is a function of its length and of the sum of its mixed words, each keyed by its place:
     a sum, because sums over ragged pieces need no loop, whatever the longest string is.
     """
@@ -68,9 +77,6 @@ def hash_strings(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: ND
     return mix64(totals + (lengths + 1).astype(np.uint64) * GOLDEN)
 
 
-# Texts as raw bytes, for a hash of each without a loop over them.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """n byte strings: cell i is `data[starts[i] : starts[i] + lengths[i]]`.
@@ -84,14 +90,14 @@ class Cells:
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> Cells:
-        """Take some texts."""
+        """Return the cells of some texts."""
         lengths = np.array([len(text) for text in texts], np.int64)
         data = np.frombuffer(b"".join(texts) + bytes(WORD_BYTES), np.uint8)
         return cls(data, np.cumsum(lengths) - lengths, lengths)
 
     @classmethod
     def of_arrow(cls, column: Any) -> Cells:
-        """Take the cells of a pyarrow string or binary array without nulls."""
+        """Return the cells of a pyarrow string or binary array without nulls."""
         _, offsets_buffer, data_buffer = column.buffers()
         stored = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
         offsets = stored.astype(np.int64)
@@ -112,32 +118,41 @@ class Cells:
         return everywhere[np.where(left > 0, places, 0)] & LOW_BYTES[np.clip(left, 0, WORD_BYTES)]
 
 
+def hashes(cells: Cells, ids: str, seed: int) -> U64:
+    """Return the hash of each cell, uint64 [n]. ids: `CPR64`, which has no seed, `XXH64` or `Murmur3`.
+
+    Raises ValueError for any other name.
+    """
+    match ids:
+        case "CPR64":
+            return cells.hashes()
+        case "XXH64":
+            return xxh64(cells, seed)
+        case "Murmur3":
+            return murmur3(cells, seed)[0]
+        case _:
+            raise ValueError(f"{ids!r} is no hash")
+
+
 def rotated(words: U64, bits: int) -> U64:
     """Return each word with its bits rotated to the left, uint64 [n]. bits: in (0, 64)."""
     return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
 
 
-# MurmurHash3_x64_128 of many texts at once (Appleby, SMHasher).
-
-
-_C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
-_BLOCK = 2 * WORD_BYTES
-
-
 def murmur3(cells: Cells, seed: int) -> tuple[U64, U64]:
-    """Return the first and the second 64 bits of each cell's hash, uint64 [n] each. seed: in [0, 2**32)."""
+    """Return the first and the second 64 bits of each cell's MurmurHash3_x64_128, uint64 [n]. seed: in [0, 2**32)."""
     blocks = cells.lengths // _BLOCK
     first, second = (np.full(len(blocks), seed, np.uint64) for _ in range(2))
-    turn, running = 0, np.flatnonzero(blocks)
+    block, running = 0, np.flatnonzero(blocks)
     while len(running):
-        at, whole = cells.starts[running] + turn * _BLOCK, np.full(len(running), WORD_BYTES)
+        at, whole = cells.starts[running] + block * _BLOCK, np.full(len(running), WORD_BYTES)
         low, high = first[running] ^ _low(cells.words(at, whole)), second[running]
         low = (rotated(low, 27) + high) * np.uint64(5) + np.uint64(0x52DCE729)
         high ^= _high(cells.words(at + WORD_BYTES, whole))
         high = (rotated(high, 31) + low) * np.uint64(5) + np.uint64(0x38495AB5)
         first[running], second[running] = low, high
-        turn += 1
-        running = running[blocks[running] > turn]
+        block += 1
+        running = running[blocks[running] > block]
     at, left = cells.starts + blocks * _BLOCK, cells.lengths % _BLOCK
     # A word without bytes is 0, and changes nothing.
     first ^= _low(cells.words(at, left))
@@ -165,25 +180,6 @@ def _finished(values: U64) -> U64:
     values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
     values = (values ^ (values >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
     return values ^ (values >> np.uint64(33))
-
-
-# XXH64 of many texts at once (Collet, xxHash fast digest algorithm, specification 0.1.1).
-#
-# In numpy, because libraries take one text a call, under the interpreter's lock, and are no faster.
-
-
-_P1, _P2, _P3, _P4, _P5 = (
-    np.uint64(prime)
-    for prime in (
-        0x9E3779B185EBCA87,
-        0xC2B2AE3D27D4EB4F,
-        0x165667B19E3779F9,
-        0x85EBCA77C2B2AE63,
-        0x27D4EB2F165667C5,
-    )
-)
-_STRIPE = 4 * WORD_BYTES
-_HALF = 4
 
 
 def xxh64(cells: Cells, seed: int) -> U64:
@@ -215,17 +211,17 @@ def xxh64(cells: Cells, seed: int) -> U64:
 
 
 def _converged(cells: Cells, striped: Ints, stripes: Ints, seed: int) -> U64:
-    """Return what the whole stripes of some cells come to, uint64 [k]. striped: int64 [k], their places, ascending."""
+    """Return the hash of the whole stripes of some cells, uint64 [k]. striped: int64 [k], their places, ascending."""
     keys = (seed + int(_P1) + int(_P2), seed + int(_P2), seed, seed - int(_P1))
     lanes = [_keyed(len(stripes), key) for key in keys]
-    turn, running = 0, striped
+    stripe, running = 0, striped
     while len(running):
-        at = cells.starts[running] + turn * _STRIPE
+        at = cells.starts[running] + stripe * _STRIPE
         for place, lane in enumerate(lanes):
             words = cells.words(at + place * WORD_BYTES, np.full(len(at), WORD_BYTES))
             lane[running] = _round(lane[running], words)
-        turn += 1
-        running = running[stripes[running] > turn]
+        stripe += 1
+        running = running[stripes[running] > stripe]
     ended = [lane[striped] for lane in lanes]
     hashes = rotated(ended[0], 1) + rotated(ended[1], 7) + rotated(ended[2], 12) + rotated(ended[3], 18)
     for lane in ended:
@@ -239,19 +235,3 @@ def _round(accumulators: U64, words: U64) -> U64:
 
 def _keyed(count: int, key: int) -> U64:
     return np.full(count, key % 2**64, np.uint64)
-
-
-def hashes(cells: Cells, ids: str, seed: int) -> U64:
-    """Return the hash of each cell, uint64 [n]. ids: `CPR64`, which has no seed, `XXH64` or `Murmur3`.
-
-    Raises ValueError for any other name.
-    """
-    match ids:
-        case "CPR64":
-            return cells.hashes()
-        case "XXH64":
-            return xxh64(cells, seed)
-        case "Murmur3":
-            return murmur3(cells, seed)[0]
-        case _:
-            raise ValueError(f"{ids!r} is no hash")

@@ -1,4 +1,7 @@
-"""The feature transform of a model as `transform.json` has it, applied: from raw columns to rows of tables."""
+"""The feature transform of a model (`transform.json`): from raw columns to numeric features and rows of tables.
+
+It computes what training computes.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,19 @@ from cprjob_serving.vocabulary import Vocabulary
 VERSION, VERSION_WITH_INTEGERS = 1, 2
 
 Pooling = Literal["Sum", "Mean", "None"]
+#: Columns by name: a value for each sample, None if it is absent. The values of bags are lists or texts.
+Columns = Mapping[str, Sequence[Any]]
+
+_LARGEST = float(np.finfo(np.float32).max)
+_DEFAULT_ROW = 0
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+_INTEGER_OR_ABSENT = re.compile(rb"(-?[0-9]+)?")
+#: A whole number in a text, in the syntax of RE2 and of Python: its sign, and its digits without leading zeros.
+WHOLE_NUMBER = r"[ \t]*\+?(-?)0*([0-9]+)(?:\.0*)?[ \t]*"
+#: Larger floating point numbers stand for more than one whole number.
+LARGEST_WHOLE = 2.0**53
+_WHOLE = re.compile(WHOLE_NUMBER.encode())
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +46,7 @@ class Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An embedding table: vectors of `dim` values in `file`, and how ids become its rows.
+    """An embedding table: vectors of `dim` values in `file`, and the mapping of ids to its rows.
 
     `seed` is for the ids `XXH64` and `Murmur3`, `outOfRange` for `RowNumber` and `Vocabulary`. `vocabulary` is the
     file of the values, a line each: the first one has row 1.
@@ -48,11 +64,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What a network gets by a name: vectors of `table` for the ids in `column`.
+    """An input of a network: vectors of `table` for the ids in `column`.
 
     Without a `pooling` a sample has exactly one id. `Sum` and `Mean` make one vector of any number of ids, `None` is a
-    sequence. Of more than `maxLength` ids the last ones are kept. `weights` is a column with a weight for each id.
-    `integers`: ids are whole numbers, however they are written.
+    sequence. If there are more than `maxLength` ids, the last ones are used. `weights` is a column with a weight for
+    each id. `integers`: ids are whole numbers, in any notation.
     """
 
     name: str
@@ -65,7 +81,7 @@ class Feature:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of what the network gets of it."""
+        """The names of its tensors in the network's inputs."""
         if self.pooling != "None":
             return (self.name,)
         return (self.name, f"{self.name}.lengths", *([f"{self.name}.weights"] if self.weights else []))
@@ -92,7 +108,7 @@ class Transform:
         return ("dense", *(name for feature in self.features for name in feature.inputs))
 
     def to_json(self) -> str:
-        """Return the document. `inputs` is there for readers of other languages."""
+        """Return the document. `inputs` is for programs in other languages."""
         document = asdict(self)
         integers = any(feature.integers for feature in self.features)
         for feature in () if integers else document["features"]:
@@ -119,26 +135,8 @@ class Transform:
         )
 
 
-# From columns of raw data to numeric features and rows of tables, as training does it.
-
-
-#: Columns by name: of each a value for each sample, None where it is absent. The values of bags are lists or texts.
-Columns = Mapping[str, Sequence[Any]]
-
-_LARGEST = float(np.finfo(np.float32).max)
-_DEFAULT_ROW = 0
-_DIGITS = re.compile(rb"[0-9]{1,18}")
-_INTEGER_OR_ABSENT = re.compile(rb"(-?[0-9]+)?")
-#: A whole number in a text, in the syntax of RE2 and of Python: its sign, and its digits without leading zeros.
-WHOLE_NUMBER = r"[ \t]*\+?(-?)0*([0-9]+)(?:\.0*)?[ \t]*"
-#: Larger floating point numbers stand for more than one whole number.
-LARGEST_WHOLE = 2.0**53
-_WHOLE = re.compile(WHOLE_NUMBER.encode())
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-
 class EncodeError(ValueError):
-    """A value that no sample may have. The message names column and sample, and what is wanted."""
+    """A value that no sample may have. The message names column and sample, and the expected value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,20 +175,20 @@ def ids_of(
     if feature.pooling is None:
         return Ids(_rows(table, list(cells), feature, lambda place: place, known))
     bags = [_values(cell, transform.separator) for cell in cells]
-    kept = [[place for place, each in enumerate(bag) if each is not None and each not in {"", b""}] for bag in bags]
+    used = [[place for place, each in enumerate(bag) if each is not None and each not in {"", b""}] for bag in bags]
     if feature.maxLength is not None:
-        kept = [places[-feature.maxLength :] for places in kept]
-    lengths = np.array([len(places) for places in kept], np.int64)
+        used = [places[-feature.maxLength :] for places in used]
+    lengths = np.array([len(places) for places in used], np.int64)
     samples = np.repeat(np.arange(len(bags)), lengths)
-    ids = [bag[place] for bag, places in zip(bags, kept, strict=True) for place in places]
+    ids = [bag[place] for bag, places in zip(bags, used, strict=True) for place in places]
     rows = _rows(table, ids, feature, lambda place: int(samples[place]), known)
     if feature.weights is None:
         return Ids(rows, lengths)
-    return Ids(rows, lengths, _weights(feature.weights, columns, bags, kept, transform.separator))
+    return Ids(rows, lengths, _weights(feature.weights, columns, bags, used, transform.separator))
 
 
 def _samples(transform: Transform, columns: Columns) -> int:
-    """Return how many samples there are. Raises EncodeError if a column is missing, or longer than others."""
+    """Return the number of samples. Raises EncodeError if a column is missing, or longer than others."""
     used = [each.column for each in transform.numeric]
     for feature in transform.features:
         used += [feature.column, *([feature.weights] if feature.weights else [])]
@@ -205,7 +203,7 @@ def _samples(transform: Transform, columns: Columns) -> int:
 def _rows(
     table: Table, ids: list[Any], feature: Feature, sample: Callable[[int], int], vocabularies: Mapping[str, Vocabulary]
 ) -> Ints:
-    """Return the row of each id, int64 [k]: each different id is looked at once."""
+    """Return the row of each id, int64 [k]: each different id is looked up once."""
     column, text_of = feature.column, _whole if feature.integers else _text
     try:
         texts = [text_of(each) for each in ids]
@@ -223,11 +221,11 @@ def _rows(
         known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
     if len(wrong := np.flatnonzero(known < 0)):
         at = inverse.index(int(wrong[0]))
-        raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give {_wanted(table)}")
+        raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give {_expected(table)}")
     return known[np.array(inverse, np.int64)] if inverse else np.empty(0, np.int64)
 
 
-def _wanted(table: Table) -> str:
+def _expected(table: Table) -> str:
     if table.ids == "Vocabulary":
         return f"a value of {table.vocabulary}"
     return "an integer" + (f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else "")
@@ -270,7 +268,7 @@ def _whole(value: Any) -> bytes:
 
 
 def _row_number(table: Table, text: bytes) -> int:
-    """Return the row that an id is the number of; -1 if there is none."""
+    """Return the row with an id as its number; -1 if there is none."""
     number = int(text) if _DIGITS.fullmatch(text) else -1
     if 0 <= number < table.rows:
         return number
@@ -302,11 +300,11 @@ def _values(cell: Any, separator: str | None) -> list[Any]:
 
 
 def _weights(
-    name: str, columns: Columns, bags: list[list[Any]], kept: list[list[int]], separator: str | None
+    name: str, columns: Columns, bags: list[list[Any]], used: list[list[int]], separator: str | None
 ) -> Floats:
-    """Return the weights of the ids that are kept, float32 [k]."""
+    """Return the weights of the ids that are used, float32 [k]."""
     found: list[float] = []
-    for at, (cell, bag, places) in enumerate(zip(columns[name], bags, kept, strict=True)):
+    for at, (cell, bag, places) in enumerate(zip(columns[name], bags, used, strict=True)):
         weights = _values(cell, separator)
         if len(weights) != len(bag):
             raise EncodeError(

@@ -1,4 +1,4 @@
-"""The values of a table that has a row for each: found by their hashes, and told apart byte by byte."""
+"""The values of a table that has a row for each: found by their hashes, and compared byte by byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, text: bytes) -> Self:
-        """Take the lines of a text, of which each ends in a line feed. Raises ValueError, which names a line, from 1.
+        """Return the vocabulary of a text's lines; each ends in a line feed. Raises ValueError with a line, from 1.
 
         A line must not be empty, and not the same as another one.
         """
@@ -42,7 +42,7 @@ class Vocabulary:
         hashes = values.hashes()
         order = np.argsort(hashes, kind="stable")
         found = cls(values, hashes[order], order, hashlib.sha256(text).hexdigest())
-        found._refuse_twice()
+        found._check_unique()
         return found
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class Vocabulary:
 
     @property
     def text(self) -> bytes:
-        """The lines again."""
+        """The lines of all values."""
         return self.values.data[:-WORD_BYTES].tobytes()
 
     def digest_of_first(self, count: int) -> str:
@@ -59,14 +59,14 @@ class Vocabulary:
         return hashlib.sha256(self.values.data[:end].data).hexdigest()
 
     def rows(self, cells: Cells) -> Ints:
-        """Return the row of each text, int64 [k]: -1 where it is no value."""
-        wanted = cells.hashes()
-        found = np.full(len(wanted), _NO_ROW, np.int64)
-        # In the order of the hashes, a large array is walked through, and not jumped about in.
-        left = np.argsort(wanted)
-        places = np.empty(len(wanted), np.int64)
-        places[left] = np.searchsorted(self.hashes, wanted[left])
-        while len(left := left[self._alike(places[left], wanted[left])]):
+        """Return the row of each text, int64 [k]: -1 if it is no value."""
+        hashes = cells.hashes()
+        found = np.full(len(hashes), _NO_ROW, np.int64)
+        # In the order of the hashes, a large array is read sequentially.
+        left = np.argsort(hashes)
+        places = np.empty(len(hashes), np.int64)
+        places[left] = np.searchsorted(self.hashes, hashes[left])
+        while len(left := left[self._equal_hashes(places[left], hashes[left])]):
             values = self.order[places[left]]
             same = _same(cells, left, self.values, values)
             found[left[same]] = values[same] + 1
@@ -74,39 +74,39 @@ class Vocabulary:
             places[left] += 1  # Another value may have the same hash.
         return found
 
-    def _alike(self, places: Ints, wanted: U64) -> NDArray[np.bool_]:
-        """Return where the hash in a place is the one that is wanted, bool [k]."""
+    def _equal_hashes(self, places: Ints, hashes: U64) -> NDArray[np.bool_]:
+        """Return a mask of places with the given hashes, bool [k]."""
         inside = places < len(self)
-        inside[inside] = self.hashes[places[inside]] == wanted[inside]
+        inside[inside] = self.hashes[places[inside]] == hashes[inside]
         return inside
 
-    def _refuse_twice(self) -> None:
-        """Raise ValueError if a value stands twice."""
-        alike = np.flatnonzero(self.hashes[1:] == self.hashes[:-1]) + 1
-        before = alike - 1
-        while len(alike):
-            same = _same(self.values, self.order[alike], self.values, self.order[before])
+    def _check_unique(self) -> None:
+        """Raise ValueError if a value is there twice."""
+        after = np.flatnonzero(self.hashes[1:] == self.hashes[:-1]) + 1
+        before = after - 1
+        while len(after):
+            same = _same(self.values, self.order[after], self.values, self.order[before])
             if same.any():
-                first, second = sorted((int(self.order[before[same]][0]), int(self.order[alike[same]][0])))
+                first, second = sorted((int(self.order[before[same]][0]), int(self.order[after[same]][0])))
                 start = self.values.starts[first]
                 value = self.values.data[start : start + self.values.lengths[first]].tobytes()
                 raise ValueError(f"lines {first + 1} and {second + 1} are both {value.decode(errors='replace')!r}")
             before = before - 1
             inside = before >= 0
-            inside[inside] = self.hashes[before[inside]] == self.hashes[alike[inside]]
-            alike, before = alike[inside], before[inside]
+            inside[inside] = self.hashes[before[inside]] == self.hashes[after[inside]]
+            after, before = after[inside], before[inside]
 
 
 def _same(one: Cells, here: Ints, other: Cells, there: Ints) -> NDArray[np.bool_]:
-    """Return whether cell here[j] of `one` is cell there[j] of `other`, bool [k]."""
+    """Return a mask of the j with equal cells here[j] of `one` and there[j] of `other`, bool [k]."""
     lengths = one.lengths[here]
     same: NDArray[np.bool_] = lengths == other.lengths[there]
-    left, turn = np.flatnonzero(same), 0
+    left, offset = np.flatnonzero(same), 0
     while len(left):
-        rest = lengths[left] - turn * WORD_BYTES
-        at, beside = (cells.starts[places[left]] + turn * WORD_BYTES for cells, places in ((one, here), (other, there)))
-        equal = one.words(at, rest) == other.words(beside, rest)
+        remaining = lengths[left] - offset
+        at, other_at = (cells.starts[places[left]] + offset for cells, places in ((one, here), (other, there)))
+        equal = one.words(at, remaining) == other.words(other_at, remaining)
         same[left[~equal]] = False
-        turn += 1
-        left = left[equal & (rest > WORD_BYTES)]
+        offset += WORD_BYTES
+        left = left[equal & (remaining > WORD_BYTES)]
     return same

@@ -20,7 +20,7 @@ from cpr_contract.model import FeatureSpec, Ids, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.data.open import open_dataset
 from cpr_trainer.embedding.bags import Bags
-from cpr_trainer.export.folder import transform_of
+from cpr_trainer.export.model_folder import transform_of
 from cpr_trainer.store import Uris
 from cprjob_serving.hashes import Cells, hashes
 from cprjob_serving.transform import EncodeError, Feature, Numeric, Table, Transform, dense_of, ids_of

@@ -1,1 +1,1 @@
-"""Models as files: what `cprjob export` writes out of an anchor. docs/serving.md describes the files."""
+"""Exports the model of an anchor as files. docs/serving.md describes them."""

@@ -16,18 +16,19 @@ from urllib.parse import unquote, urlsplit
 from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import JobSpec, StoreSpec
 from cpr_contract.uris import is_file_uri, path_of
-from cpr_trainer.export.folder import export_model
+from cpr_trainer.export.model_folder import export_model
 from cpr_trainer.runtime import BadSpecError, read_job, store_access
 from cpr_trainer.store import Store, in_parallel, open_store
 from cpr_trainer.store.folder import FolderStore
-from cprjob_serving.model import ABOUT, CURRENT
+from cprjob_serving.exported import ABOUT, CURRENT
 
-#: In the place of a folder: the standard output.
+#: The destination that stands for the standard output.
 STREAM = "-"
+_DIGITS = 12
 
 
 def run(environ: Mapping[str, str], request: ExportRequest, to: str, stream: BinaryIO) -> None:
-    """Export by the job and the store that the environment names; to `stream` if `to` is `-`. Raises TrainerError."""
+    """Export the model of the job and the store in `environ`; to `stream` if `to` is `-`. Raises TrainerError."""
     job = read_job(environ)
     access = store_access(environ)
     store = open_store(job.snapshots.store, *access)
@@ -45,7 +46,7 @@ def run(environ: Mapping[str, str], request: ExportRequest, to: str, stream: Bin
 def stream_model(store: Store, job: JobSpec, request: ExportRequest, stream: BinaryIO) -> None:
     """Write the model of an anchor as a tar archive, model.json last. Raises as `export_model`.
 
-    All files are made first, in the folder for temporary files, because an archive begins each with its size.
+    All files are written to a temporary folder first, because an archive needs the size of each before its content.
     """
     with tempfile.TemporaryDirectory(prefix="model-") as scratch:
         folder = Path(scratch)
@@ -57,19 +58,13 @@ def stream_model(store: Store, job: JobSpec, request: ExportRequest, stream: Bin
         stream.flush()
 
 
-# An export to a URI: a folder of its own for each model, and `current.json`, which names the newest whole one.
-
-
-_DIGITS = 12
-
-
 def is_uri(to: str) -> bool:
-    """Whether a destination is a URI, and not a folder."""
+    """Return True if a destination is a URI, not a folder."""
     return "://" in to
 
 
 def open_uri(uri: str, store: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Store:
-    """Return what `s3://bucket/prefix`, at the endpoint of the job's store, or `file:///folder` names.
+    """Return the store of `s3://bucket/prefix`, at the endpoint of the job's store, or of `file:///folder`.
 
     Raises BadSpecError, StoreError.
     """
@@ -86,14 +81,14 @@ def open_uri(uri: str, store: StoreSpec, credentials_dir: Path | None, ca_file: 
 
 
 def publish(target: Store, folder: Path, request: ExportRequest) -> None:
-    """Copy a model to `target`, and name it in `current.json` once all of it is there.
+    """Copy a model to a folder of its own in `target`, then name it in `current.json`.
 
-    An export of the same anchor in the same way writes the same files again. Raises StoreError.
+    The same export of the same anchor writes the same files again. Raises StoreError.
     """
     about = json.loads((folder / ABOUT).read_text("utf-8"))
     name = _name(about["job"], about["step"], request)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    files.sort(key=lambda path: path.name == ABOUT)  # it says that the others are there
+    files.sort(key=lambda path: path.name == ABOUT)  # it marks the others as complete
     *others, last = files
     in_parallel(lambda path: _put(target, f"{name}/{path.relative_to(folder).as_posix()}", path), others)
     _put(target, f"{name}/{ABOUT}", last)
@@ -109,7 +104,7 @@ def publish(target: Store, folder: Path, request: ExportRequest) -> None:
 
 
 def _name(job: str, step: int, request: ExportRequest) -> str:
-    """Return the name of a model's folder: the same for the same request, and for no other."""
+    """Return the name of a model's folder, which is unique to the request."""
     digest = hashlib.sha256(f"{request.anchor} {request.since}".encode()).hexdigest()[:_DIGITS]
     return f"{job}-{step:09d}-{digest}-{request.format}{'-delta' if request.since else ''}"
 

@@ -1,1 +1,1 @@
-"""Models that were trained elsewhere, as anchors: what `cprjob import` reads, matches by name, and writes."""
+"""Imports models that were trained elsewhere as anchors: reads their files, matches tensors by name, writes shards."""

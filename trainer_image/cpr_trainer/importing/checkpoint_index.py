@@ -1,7 +1,7 @@
-"""The index of a checkpoint of torch.distributed.checkpoint: which tensor lies in which parts of which files.
+"""Reads the index of a checkpoint of torch.distributed.checkpoint: the tensors, their parts, and the parts' files.
 
-Its file `.metadata` is a pickle, which is decoded into inert values. All that is in the index was written by others,
-and is checked where it is used.
+Its file `.metadata` is a pickle, which is decoded into inert values. Names and numbers of the index are foreign, and
+its users check them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class IndexedTensor:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIndex:
-    """The tensors of a checkpoint. Other objects of it are left out."""
+    """The tensors of a checkpoint, without its other objects."""
 
     tensors: tuple[IndexedTensor, ...]
 
@@ -80,7 +80,7 @@ def _tensor(name: str, found: Record, infos: dict[tuple[str, tuple[int, ...]], R
 
 
 def _part(name: str, chunk: Any, infos: dict[tuple[str, tuple[int, ...]], Record]) -> Part | None:
-    """Return where a chunk lies; None for one without values, which lies nowhere."""
+    """Return the location of a chunk; None for one without values, which has no location."""
     state = _state(chunk, f"{_METADATA}.ChunkStorageMetadata", f"a chunk of {name}")
     offsets, sizes = _size(state.get("offsets"), name), _size(state.get("sizes"), name)
     if 0 in sizes:

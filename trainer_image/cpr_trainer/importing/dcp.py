@@ -1,7 +1,7 @@
-"""Folders of torch.distributed.checkpoint: which tensors are there, and one of them at a time, put together from ranks.
+"""Reads folders of torch.distributed.checkpoint: their tensors, one at a time, assembled from the parts of ranks.
 
-All decoding happens in a process without rights (`isolated.py`). This module opens the files, which must lie in the
-folder, and puts the values that come back into their places.
+A process without rights (`isolated.py`) decodes all bytes. This module opens the files, which must lie in the folder,
+and copies the decoded values to their places.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def files_of(index: CheckpointIndex) -> tuple[str, ...]:
 def open_checkpoint(path: Path, scratch: Path, reader: IsolatedReader) -> Iterator[StoredTensor]:
     """Yield the tensors of a checkpoint, whose metadata is at `path`.
 
-    Each is put together in a file below `scratch` when it is first read. Raises SourceError.
+    Each is assembled in a file below `scratch` when it is first read. Raises SourceError.
     """
     folder = path.parent
     for number, indexed in enumerate(read_checkpoint(path, reader).tensors):
@@ -51,7 +51,7 @@ def open_checkpoint(path: Path, scratch: Path, reader: IsolatedReader) -> Iterat
 
 @dataclass(frozen=True, eq=False)
 class _Staged:
-    """One tensor, all ranks' parts of it in the mapped file `staging`, as float32 if it is of floats."""
+    """One tensor, with the parts of all ranks in the mapped file `staging`, as float32 if it is of floats."""
 
     folder: Path
     indexed: IndexedTensor
@@ -65,20 +65,20 @@ class _Staged:
     @cached_property
     def _tensor(self) -> Tensor:
         try:
-            return self._put_together()
+            return self._assembled()
         except (OSError, ValueError, RuntimeError, UnreadableError) as error:
             raise SourceError(
                 f"{self.folder}: the tensor {self.indexed.name} cannot be read: {error}.", _REMEDY
             ) from error
 
-    def _put_together(self) -> Tensor:
+    def _assembled(self) -> Tensor:
         shape, dtype = self.indexed.shape, getattr(torch, self.indexed.dtype)
         if sum(prod(part.sizes) for part in self.indexed.parts) != prod(shape):
             raise UnreadableError(f"its parts are not {list(shape)} together")
-        kept = torch.float32 if dtype in FLOATS else dtype
+        staged = torch.float32 if dtype in FLOATS else dtype
         if not prod(shape):
-            return torch.empty(shape, dtype=kept)
-        tensor = torch.from_file(str(self.staging), shared=True, size=prod(shape), dtype=kept).view(shape)
+            return torch.empty(shape, dtype=staged)
+        tensor = torch.from_file(str(self.staging), shared=True, size=prod(shape), dtype=staged).view(shape)
         for part in self.indexed.parts:
             place = tensor[_slices(part, shape)] if shape else tensor
             place.copy_(self._read(part, dtype))
@@ -98,7 +98,7 @@ class _Staged:
 
 
 def _slices(part: Part, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return where a part lies in its tensor. Raises UnreadableError for one that is not wholly in it."""
+    """Return the slices of a part in its tensor. Raises UnreadableError for one that is not wholly in it."""
     places = tuple(slice(offset, offset + size) for offset, size in zip(part.offsets, part.sizes, strict=True))
     if len(places) != len(shape) or any(place.stop > size for place, size in zip(places, shape, strict=True)):
         raise UnreadableError(f"a part {list(part.sizes)} at {list(part.offsets)} is not in {list(shape)}")

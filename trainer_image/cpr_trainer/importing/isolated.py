@@ -1,9 +1,9 @@
 """Reads files of foreign origin in a process without rights: `python -m cpr_trainer.importing.isolated`.
 
-The importing process holds the store's credentials. It opens files and passes their bytes to this process. This one has
-no credentials, and nothing of the environment but the PYTHONPATH. It gives up all rights to files, connections and
+The importing process has the store's credentials. It opens files and passes their bytes to this process. This one has
+no credentials, and no variable of the environment but the PYTHONPATH. It gives up all rights to files, connections and
 processes before it reads. Answers are plain: an index as JSON, and the raw values of a tensor. The importing process
-checks them against what it expects.
+checks them against the index.
 
 A request is its kind (1 byte), its length (8 bytes, little endian), and that many bytes. An answer is the length of a
 JSON object, the object, and behind that of a tensor its values.
@@ -35,6 +35,10 @@ _INDEX, _TENSOR = b"I", b"T"
 _REQUEST, _ANSWER = struct.Struct("<cQ"), struct.Struct("<Q")
 #: An index of 200,000 parts has some 40 MB.
 _MAX_ANSWER_BYTES = 1 << 30
+#: landlock_create_ruleset and landlock_restrict_self have these numbers on every architecture.
+_CREATE_RULESET, _RESTRICT_SELF, _NO_NEW_PRIVILEGES = 444, 446, 38
+#: All thirteen rights of the first version of Landlock, from executing a file to making a link.
+_FILE_RIGHTS = (1 << 13) - 1
 
 
 class UnreadableError(Exception):
@@ -43,7 +47,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The head of an answer: of a tensor that follows, or why there is none."""
+    """The head of an answer: the type and shape of the tensor that follows, or an error."""
 
     dtype: str = ""
     shape: tuple[int, ...] = ()
@@ -63,7 +67,7 @@ class IsolatedReader:
         self._process = process
 
     def index(self, metadata: bytes) -> CheckpointIndex:
-        """Return what the metadata of a checkpoint lists; its names and numbers are foreign. Raises UnreadableError."""
+        """Return the index in a checkpoint's metadata; its names and numbers are foreign. Raises UnreadableError."""
         try:
             answer = from_json(_Index, self._ask(_INDEX, metadata))
         except ContractError as error:
@@ -117,7 +121,7 @@ class IsolatedReader:
 
 @contextmanager
 def isolated_reader() -> Iterator[IsolatedReader]:
-    """Start the process without rights, and end it. Of the environment it gets the places of Python's packages."""
+    """Start the process without rights, and end it. Its environment has the places of Python's packages only."""
     command = (sys.executable, "-s", "-P", "-m", "cpr_trainer.importing.isolated")
     with subprocess.Popen(  # noqa: S603 -- our own program
         command,
@@ -136,17 +140,11 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# The process without rights.
-
-
-#: landlock_create_ruleset and landlock_restrict_self have these numbers on every architecture.
-_CREATE_RULESET, _RESTRICT_SELF, _NO_NEW_PRIVILEGES = 444, 446, 38
-#: All thirteen rights of the first version of Landlock, from executing a file to making a link.
-_FILE_RIGHTS = (1 << 13) - 1
+# --- The process without rights
 
 
 def give_up_rights() -> None:
-    """Open, change and delete nothing from now on, connect to nothing, and start no process that could."""
+    """Drop the rights to open, change and delete files, to connect, and to start processes."""
     torch.set_num_threads(1)
     written = io.BytesIO()
     torch.save(torch.zeros(1), written)
@@ -157,7 +155,7 @@ def give_up_rights() -> None:
 
 
 def _restrict_files() -> None:
-    """Take all rights to files, and that to trace other processes. Kernels before 5.13 have no Landlock."""
+    """Drop all rights to files, and the right to trace other processes. Kernels before 5.13 have no Landlock."""
     libc = ctypes.CDLL(None)
     rights = ctypes.c_uint64(_FILE_RIGHTS)
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(rights), ctypes.c_size_t(ctypes.sizeof(rights)), 0)
@@ -199,9 +197,9 @@ def _tensor(content: bytes) -> tuple[memoryview | None, _Values]:
         if type(found) is not Tensor or found.layout is not torch.strided or found.is_quantized:
             return None, _Values(error=f"a part of it is a {type(found).__name__}, not a plain tensor")
         values = found.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    except Exception as error:  # noqa: BLE001 -- whatever damaged bytes lead to
+    except Exception as error:  # noqa: BLE001 -- damaged bytes raise any error
         # torch's messages advise to load without `weights_only`.
-        return None, _Values(error=f"a part of it is not what torch.save writes of a tensor ({type(error).__name__})")
+        return None, _Values(error=f"a part of it is no tensor as torch.save writes it ({type(error).__name__})")
     return values.data, _Values(_name(found.dtype), tuple(found.shape))
 
 

@@ -1,8 +1,8 @@
 """`python -m cpr_trainer import`: writes a model that was trained elsewhere as an anchor, which any job may start from.
 
-Each shard of the anchor is filled and written by itself, so memory for one of them is enough; the source is read once
-for each. The anchor is committed last. Imports of one name write under numbers of their own, so that they may run side
-by side: the first to commit is the import of that name.
+It fills and writes one shard of the anchor at a time, so memory for one of them is enough; it reads the source once for
+each. The anchor is committed last. Concurrent imports of one name write under different numbers: the first to commit is
+the import of that name.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from cpr_trainer.checkpoint.format.names import part_name
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import Home
 from cpr_trainer.embedding.placement import Placement, layout_hash
-from cpr_trainer.importing.files import opened
-from cpr_trainer.importing.names import Found, Matches, match
+from cpr_trainer.importing.matching import Found, Matches, match
+from cpr_trainer.importing.sources import opened
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.dense_optimizer import memory_width, state_kind
 from cpr_trainer.model.replica import NETWORK, DenseReplica
 from cpr_trainer.runtime import optional_path, read_job, read_request, store_access
 from cpr_trainer.store import ExistsError, Store, StoreError, Uris, open_store
 
-#: So many bytes of a table are read at a time.
+#: The bytes of a table that are read at a time.
 _CHUNK_BYTES = 32 << 20
 _DIVERGED = "Import a save from before that model diverged."
 
@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
-    """Read an `ImportRequest` from `source` and write what was `Imported` to `sink`. Raises TrainerError."""
+    """Read an `ImportRequest` from `source` and write the `Imported` model to `sink`. Raises TrainerError."""
     request = read_request(ImportRequest, source, "import")
     job = read_job(environ)
     access = store_access(environ)
@@ -71,27 +71,27 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
 
 def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Found) -> Imported:
-    """Write an anchor of what a job takes of the tensors `found`, and return what it holds.
+    """Write an anchor of the tensors in `found` that a job uses, and return a description of it.
 
-    It is of no job, but of the imported model `request.name`. Raises SourceError for what does not fit, ModelError if
-    the job's network cannot be built, StoreError. After any error nothing of it stays in the store.
+    Its owner is no job, but the imported model `request.name`. Raises SourceError if the tensors do not fit, ModelError
+    if the job's network cannot be built, StoreError. After an error its objects are deleted from the store.
 
-    Once it is committed, what others of that name left goes: they were killed, or can no longer commit.
+    After the commit, objects of other imports of that name are deleted: they were killed, or can no longer commit.
     """
     replica = DenseReplica(job.model, job.data.seed) if request.dense == "ByName" else None
     layers = () if replica is None else (*replica.parameter_shapes(), *replica.buffer_shapes())
     matches = match(found, job.model, layers, request.map, request.missing)
-    for each in matches.tables:  # What is damaged is found before anything is written.
+    for each in matches.tables:  # Find damage before anything is written.
         for tensor in filter(None, (each.weight, each.sums)):
             tensor.read(0, 1)
     if replica is not None:
-        _take(replica, matches.dense)
+        _copy_layers(replica, matches.dense)
     owner = _owner(job, request, matches)
     store.probe(probe_prefix(owner.job_uid))
     attempt = 2 + secrets.randbelow(10**9)  # from 2 on it is in the names of parts
     with _whole_or_nothing(store, owner, request.name, attempt):
         key = _write(store, owner, matches, replica, attempt)
-    with suppress(StoreError):  # It only takes room, until the import is deleted.
+    with suppress(StoreError):  # It only takes space, until the import is deleted.
         delete_saves(store, everything(store, owner.job_uid, (key,))[0])
     tables = (
         ImportedTable(
@@ -110,7 +110,7 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
 
 
 def _owner(job: JobSpec, request: ImportRequest, matches: Matches) -> JobSpec:
-    """Return the spec of a job that would have saved the anchor: with the tables of the source, as long as they are."""
+    """Return the spec of a job that would have saved the anchor: with the tables of the source, and their rows."""
     tables = (replace(job.model.tables[each.place], rows=each.weight.shape[0]) for each in matches.tables)
     model = replace(job.model, tables=tuple(tables))
     rows = Counter[int]()
@@ -121,8 +121,8 @@ def _owner(job: JobSpec, request: ImportRequest, matches: Matches) -> JobSpec:
 
 
 @torch.no_grad()
-def _take(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
-    """Put parameters and buffers where they belong; the others keep their first values.
+def _copy_layers(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
+    """Copy parameters and buffers to the network; the others keep their first values.
 
     Raises SourceError for values that are infinite or no numbers, also once they have the type of the layer.
     """
@@ -130,14 +130,14 @@ def _take(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
     for name, layer in layers.items():
         network[name].copy_(layer.whole())
         if not torch.isfinite(network[name]).all():
-            raise SourceError(f"{layer.told} has values that are infinite or no numbers.", _DIVERGED)
+            raise SourceError(f"{layer.description} has values that are infinite or no numbers.", _DIVERGED)
 
 
 @contextmanager
 def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> Iterator[None]:
-    """Delete what an attempt has written if it fails.
+    """Delete the objects of an attempt if it fails.
 
-    Raises SourceError if there is an import of that name already, or another one is committed first.
+    Raises SourceError if there is an import of that name already, or another one commits first.
     """
     key = _key(owner)
     taken = SourceError(
@@ -150,7 +150,7 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
     try:
         yield
     except BaseException as error:
-        with suppress(StoreError):  # An answer may have been lost, so what is committed stays.
+        with suppress(StoreError):  # An answer may have been lost, so a committed anchor stays.
             others = everything(store, owner.job_uid, (key,))[0]
             delete_saves(store, [entry for entry in others if _is_of(attempt, entry.key)])
         if isinstance(error, ExistsError):
@@ -159,7 +159,7 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
 
 
 def _is_of(attempt: int, key: str) -> bool:
-    """Whether an attempt wrote that object."""
+    """Return True if an attempt wrote that object."""
     return f"/inc-{attempt:04d}/" in key or key.endswith(f"/{part_name(0, attempt)}")
 
 
@@ -213,7 +213,7 @@ def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, i
 
 
 def _fill(home: Home, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
-    """Put those rows of a table into a shard that lie on it.
+    """Copy the rows of a table that are on a shard.
 
     Raises SourceError for values that are no numbers, and for sums that are negative.
     """
@@ -224,14 +224,14 @@ def _fill(home: Home, table: int, weight: StoredTensor, sums: StoredTensor | Non
         here = np.flatnonzero(shards == home.index)
         if not len(here):
             continue
-        here = here[np.argsort(slots[here])]  # several segments want them ascending
+        here = here[np.argsort(slots[here])]  # several segments need them ascending
         ((segment, inside),) = home.arena.parted(slots[here])
         segment.rows[inside] = _numbers(weight, first, last)[here]
         if sums is not None:
             values = _numbers(sums, first, last).reshape(-1)
             if (values < 0).any():
                 raise SourceError(
-                    f"{sums.name} has negative values in its rows {first} to {last - 1}, and row-wise Adagrad keeps "
+                    f"{sums.name} has negative values in its rows {first} to {last - 1}, and row-wise Adagrad has "
                     "sums of squares.",
                     f"Leave --map {sums.name} out, or name the tensor of the sums (momentum1 of TorchRec).",
                 )
@@ -239,7 +239,7 @@ def _fill(home: Home, table: int, weight: StoredTensor, sums: StoredTensor | Non
 
 
 def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
-    """Return rows of a tensor as float32. Raises SourceError if there are others than numbers among them."""
+    """Return rows of a tensor as float32. Raises SourceError if a value is infinite or no number."""
     values: Floats = tensor.read(first, last).float().numpy()
     if not np.isfinite(values).all():
         raise SourceError(
@@ -255,5 +255,5 @@ def _key(owner: JobSpec) -> str:
 
 
 def _once(attempt: Callable[[], Result]) -> Result:
-    """Ask the store once: it tries again by itself for some seconds."""
+    """Call the store once: it retries by itself for some seconds."""
     return attempt()

@@ -1,8 +1,8 @@
-"""Decodes a pickle into inert values: nothing is imported, called or given attributes, whatever the pickle asks for.
+"""Decodes a pickle into inert values: it imports and calls nothing, and sets no attribute, for any pickle.
 
 A pickle is a program for a stack machine. `pickle.Unpickler` executes it with real classes, even if `find_class` is
-restricted: a pickle can then change attributes of those classes, and by them how the process behaves. This decoder
-knows no class. A name stays a `Global`, and a call of it becomes a `Record` that states name, arguments and state.
+restricted: a pickle can then change attributes of those classes, and with them the behaviour of the process. This
+decoder has no classes. A name stays a `Global`, and a call becomes a `Record` with its name, arguments and state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class PickleError(ValueError):
-    """The bytes are no pickle, or one of other instructions than classes of plain data need."""
+    """The bytes are no pickle, or one with instructions that plain data does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Global:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """A call that a pickle asks for and that never happens: `name(*arguments)`, and the state of the object."""
+    """A call in a pickle that is never executed: `name(*arguments)`, and the state of the object."""
 
     name: str
     arguments: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""A tensor that another system saved, read row by row; and the refusal of one that cannot be used."""
+"""A tensor that another system saved, read row by row, and the error for one that cannot be used."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from cpr_trainer.errors import TrainerError
 
-#: What vectors may be stored as.
+#: The types that vectors may have.
 FLOATS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class SourceError(TrainerError):
-    """What is to be imported is not there, is damaged, or does not fit the job."""
+    """The source of an import is not there, is damaged, or does not fit the job."""
 
     reason = "BadSource"
 
@@ -33,9 +33,9 @@ def inside(folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTensor:
-    """`read(first, last)` returns those rows, [last - first, ...], a copy or a view; of a scalar itself.
+    """A tensor in a file: `read(first, last)` returns those rows, [last - first, ...], or the scalar; a copy or a view.
 
-    `dtype` is torch's, or another system's name of a type that torch has not. `origin` is the file or the folder.
+    `dtype` is torch's, or another system's name of a type that torch does not have. `origin` is the file or the folder.
     `read` raises SourceError if that is damaged.
     """
 
@@ -46,8 +46,8 @@ class StoredTensor:
     read: Callable[[int, int], Tensor]
 
     @property
-    def told(self) -> str:
-        """Its name and shape, for a person."""
+    def description(self) -> str:
+        """Its name and shape, for a message."""
         return f"{self.name} {list(self.shape)}"
 
     def whole(self) -> Tensor:

@@ -24,10 +24,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 import cpr_trainer
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
-from cpr_trainer.importing import files
-from cpr_trainer.importing.files import opened
+from cpr_trainer.importing import sources
 from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
 from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
+from cpr_trainer.importing.sources import opened
 from cpr_trainer.importing.tensors import SourceError
 from cpr_trainer.store import Uris, Version
 
@@ -44,7 +44,7 @@ def reader() -> Iterator[IsolatedReader]:
 
 @pytest.fixture(autouse=True)
 def one_reader(reader: IsolatedReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "isolated_reader", lambda: nullcontext(reader))
+    monkeypatch.setattr(sources, "isolated_reader", lambda: nullcontext(reader))
 
 
 def contents(*sources: object) -> dict[str, Tensor]:
@@ -227,7 +227,7 @@ def test_metadata_of_python_before_3_11_4_is_read(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("name", ["", "nowhere", "notes.txt"])
 def test_a_place_without_tensors_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("none here", "utf-8")
-    with pytest.raises(SourceError, match="holds nothing that can be imported"):
+    with pytest.raises(SourceError, match="has no file that can be imported"):
         contents(tmp_path / name)
 
 

@@ -1,12 +1,12 @@
 """Writes a model as files that any tool reads: its transform, the rows of its tables, and its network.
 
-DIR/model.json                  the network's shape, and where in the data it stands; written last
-DIR/transform.json              from columns of raw data to the inputs of the network
+DIR/model.json                  the network's shape, and its position in the data; written last
+DIR/transform.json              the transform from columns of raw data to the inputs of the network
 DIR/dense.safetensors           the dense network's parameters and buffers by name
 DIR/tables/NAME.safetensors     `weight` [rows, dim] of one embedding table, rows in the table's own order
 DIR/vocabularies/NAME.txt       the values of a table that has a row for each, a line each: the first has row 1
 DIR/network.pt2, network.onnx   the dense network as a program, in the formats torch-export and onnx
-DIR/delta.json                  only if rows that changed are all there is: since when; tables have `rows` [k] too
+DIR/delta.json                  only in a delta: the anchor since which rows changed; its tables have `rows` [k] too
 """
 
 from __future__ import annotations
@@ -39,14 +39,50 @@ from cpr_trainer.embedding.arena import Home
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.store import Store
-from cprjob_serving.model import ABOUT, DELTA, TRANSFORM
+from cprjob_serving.exported import ABOUT, DELTA, TRANSFORM
 from cprjob_serving.transform import Feature, Numeric, Table, Transform
 
-# The feature transform of a job, for those who serve its model.
+
+def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Path) -> None:
+    """Write the model of an anchor into `folder`, model.json last; files of the same names are replaced.
+
+    Takes the memory of one shard, and the disk of the tables twice; with `since` the memory of two shards and of the
+    rows that changed. Raises LayoutError if an anchor has other tables or ids than `job`, ModelError if it has another
+    network, or one that has no such program; DataError, DamagedError, StoreError; OSError if the folder cannot be
+    written.
+    """
+    manifest = _manifest(store, job, request.anchor)
+    since = None if request.since is None else _manifest(store, job, request.since)
+    network = _network(store, job, manifest)
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    for stale in (ABOUT, TRANSFORM, DELTA, *PROGRAMS.values()):
+        (folder / stale).unlink(missing_ok=True)
+    parameters = {name: value.clone() for name, value in network.state_dict().items()}
+    safetensors.torch.save_file(parameters, folder / "dense.safetensors")
+    transform = transform_of(job)
+    _write_vocabularies(store, job, request.anchor, transform, folder)
+    if request.format in PROGRAMS:
+        # The exporters of torch take seconds to load.
+        import_module("cpr_trainer.export.program").write_network(network, job.model, transform, request.format, folder)
+    if since is None:
+        write_tables(store, job, manifest, folder, transform)
+    else:
+        counts = write_changed_rows(store, job, (since, manifest), folder, transform)
+        _write(folder / DELTA, {"since": request.since, "anchor": request.anchor, "rows": counts})
+    (folder / TRANSFORM).write_text(transform.to_json(), encoding="utf-8")
+    about = {
+        "job": job.job_name,
+        "anchor": request.anchor,
+        "step": manifest.step,
+        "samples": manifest.samples,
+        "totalSamples": manifest.total_samples,
+        "model": to_dict(job.model),
+    }
+    _write(folder / ABOUT, about)
 
 
 def transform_of(job: JobSpec) -> Transform:
-    """Return what leads from the columns of the job's data to the inputs of its network. Raises DataError.
+    """Return the transform from the columns of the job's data to the inputs of its network. Raises DataError.
 
     Synthetic data has the columns of the Criteo layout, as `python -m cpr_trainer samples` writes it.
     """
@@ -78,11 +114,8 @@ def transform_of(job: JobSpec) -> Transform:
     )
 
 
-# The rows of an anchor as files of tables: all of them, or those that changed after another anchor.
-
-
 def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Path, transform: Transform) -> None:
-    """Scatter all shards into tables that are mapped files, so that the tables need not fit into memory."""
+    """Write all shards into tables that are mapped files: the tables need not fit into memory."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".scratch-") as scratch:
         tables = [
             torch.from_file(f"{scratch}/{number}", shared=True, size=table.rows * table.dim).view(table.rows, table.dim)
@@ -100,10 +133,10 @@ def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Pa
 def write_changed_rows(
     store: Store, job: JobSpec, anchors: tuple[DenseManifest, DenseManifest], folder: Path, transform: Transform
 ) -> dict[str, int]:
-    """Write the rows of the second anchor that differ from those of the first one; return how many, by table.
+    """Write the rows of the second anchor that differ from those of the first one; return their number, by table.
 
-    Of each table `rows`, int64 [k] ascending, and `weight`, float32 [k, dim]. Anchors of earlier versions do not say
-    which first values rows have that no save holds. Such rows of another job count as changed.
+    A file has `rows`, int64 [k] ascending, and `weight`, float32 [k, dim], of a table. Anchors of earlier versions do
+    not state the first values of rows that no save has. Such rows of another job count as changed.
     """
     since, until = anchors
     found: list[list[tuple[Ints, Floats]]] = [[] for _ in transform.tables]
@@ -128,7 +161,7 @@ def write_changed_rows(
 
 
 def _loaded(store: Store, job: JobSpec, manifest: DenseManifest, placement: Placement, index: int) -> Home:
-    """Return shard `index` of a placement with the rows of an anchor, which any number of shards may have written."""
+    """Return shard `index` of a placement with the rows of an anchor that any number of shards wrote."""
     home = Home.of(job, placement, index)
     saves = tuple(manifest.shards[holder] for holder in placement.holders(index, len(manifest.shards)))
     load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves, seed=seed_of(manifest)), home)
@@ -136,7 +169,7 @@ def _loaded(store: Store, job: JobSpec, manifest: DenseManifest, placement: Plac
 
 
 def _slots(home: Home) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield, table by table and chunk by chunk, rows of a shard, int64 [k], and their slots."""
+    """Yield rows of a shard, int64 [k], and their slots, table by table and chunk by chunk."""
     for chunk in home.placement.rows_of(home.index):
         slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
         for table in np.unique(chunk.tables).tolist():
@@ -149,44 +182,6 @@ def _values(home: Home, slots: Ints) -> Floats:
     ((segment, inside),) = home.arena.parted(slots)
     values: Floats = segment.rows[inside]
     return values
-
-
-def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Path) -> None:
-    """Write the model of an anchor into `folder`, model.json last; files of the same names are replaced.
-
-    Takes the memory of one shard, and the disk of the tables twice; with `since` the memory of two shards and of the
-    rows that changed. Raises LayoutError if an anchor has other tables or ids than `job`, ModelError if it has another
-    network, or one that has no such program; DataError, DamagedError, StoreError; OSError if the folder cannot be
-    written.
-    """
-    manifest = _manifest(store, job, request.anchor)
-    since = None if request.since is None else _manifest(store, job, request.since)
-    network = _network(store, job, manifest)
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
-    for stale in (ABOUT, TRANSFORM, DELTA, *PROGRAMS.values()):
-        (folder / stale).unlink(missing_ok=True)
-    parameters = {name: value.clone() for name, value in network.state_dict().items()}
-    safetensors.torch.save_file(parameters, folder / "dense.safetensors")
-    transform = transform_of(job)
-    _write_vocabularies(store, job, request.anchor, transform, folder)
-    if request.format in PROGRAMS:
-        # What makes programs takes seconds to load.
-        import_module("cpr_trainer.export.network").write_network(network, job.model, transform, request.format, folder)
-    if since is None:
-        write_tables(store, job, manifest, folder, transform)
-    else:
-        counts = write_changed_rows(store, job, (since, manifest), folder, transform)
-        _write(folder / DELTA, {"since": request.since, "anchor": request.anchor, "rows": counts})
-    (folder / TRANSFORM).write_text(transform.to_json(), encoding="utf-8")
-    about = {
-        "job": job.job_name,
-        "anchor": request.anchor,
-        "step": manifest.step,
-        "samples": manifest.samples,
-        "totalSamples": manifest.total_samples,
-        "model": to_dict(job.model),
-    }
-    _write(folder / ABOUT, about)
 
 
 def _write_vocabularies(store: Store, job: JobSpec, anchor: str, transform: Transform, folder: Path) -> None:
@@ -206,7 +201,7 @@ def _network(store: Store, job: JobSpec, manifest: DenseManifest) -> nn.Module:
     """Return the dense network of an anchor, in evaluation mode."""
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
-    # The parameters are views of one buffer, which files rightly do not hold as such.
+    # The parameters are views of one tensor, and safetensors refuses shared memory.
     for parameter in replica.model.parameters():
         parameter.data = parameter.data.clone()
     return replica.model.eval().requires_grad_(requires_grad=False)

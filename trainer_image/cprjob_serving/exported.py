@@ -1,4 +1,4 @@
-"""A folder that `cprjob export` wrote: its tables, the inputs of its network, and rows that changed since."""
+"""A folder that `cprjob export` wrote: its tables, the inputs of its network, and the rows of a delta."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json",
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
+class DeltaError(Exception):
+    """A delta does not fit a model. The message names both."""
+
+
 class NoModelError(Exception):
-    """A folder holds no whole model. The message says what it holds."""
+    """A folder has no whole model. The message describes its content."""
 
 
 def current(folder: Path) -> Path:
@@ -40,7 +44,7 @@ def current(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A model. tables: of each by its name the vectors, float32 [rows, dim]. about: `model.json`.
+    """A model. tables: the vectors of each table by its name, float32 [rows, dim]. about: `model.json`.
 
     vocabularies: by the name of their table.
     """
@@ -53,11 +57,11 @@ class Model:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a whole model: rows are read when they are needed. Raises NoModelError, OSError."""
+        """Open a whole model; rows are read when they are used. Raises NoModelError, OSError."""
         if not (folder / ABOUT).is_file():
             raise NoModelError(f"{folder} has no {ABOUT}: no export to it has ended; try its current.json")
         if (folder / DELTA).is_file():
-            raise NoModelError(f"{folder} holds only rows that changed; put them on top of a model (apply_delta)")
+            raise NoModelError(f"{folder} has changed rows only; apply them to a model (apply_delta)")
         transform = Transform.of_json((folder / TRANSFORM).read_text("utf-8"))
         tables = {table.name: tensors(folder / table.file)["weight"] for table in transform.tables}
         vocabularies = {
@@ -68,11 +72,11 @@ class Model:
         return cls(folder, json.loads((folder / ABOUT).read_text("utf-8")), transform, tables, vocabularies)
 
     def inputs(self, columns: Columns) -> dict[str, NDArray[Any]]:
-        """Return what the network takes for n samples, by name, in the order of its inputs.
+        """Return the inputs of the network for n samples, by name, in their order.
 
         `dense` is float32 [n, width]. A feature is float32 [n, D]. A sequence is [k, D], the vectors of all samples one
-        after the other, and has its `NAME.lengths`, int64 [n], and maybe `NAME.weights`, float32 [k]. Raises
-        EncodeError.
+        after the other, with `NAME.lengths`, int64 [n], and `NAME.weights`, float32 [k], if the feature has weights.
+        Raises EncodeError.
         """
         found: dict[str, NDArray[Any]] = {"dense": dense_of(self.transform, columns)}
         for feature in self.transform.features:
@@ -96,7 +100,7 @@ class Model:
 
 
 def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a safetensors file by name, mapped into memory. `write` lets them be changed in place."""
+    """Return the tensors of a safetensors file by name, mapped into memory. `write`: they may be changed in place."""
     access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
     with path.open("r+b" if write else "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
@@ -111,28 +115,21 @@ def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:
     return found
 
 
-# Puts the rows that changed (`cprjob export --since`) on top of a model.
-
-
-class DeltaError(Exception):
-    """A delta does not fit a model. The message names both."""
-
-
 def apply_delta(base: Path, delta: Path, to: Path) -> None:
-    """Make the folder `to` of the model in `base` and the rows in `delta`: byte for byte what a whole export holds.
+    """Create the folder `to` of the model in `base` and the rows in `delta`, with the bytes of a whole export.
 
-    It appears whole or not at all. Raises DeltaError if `delta` does not start at the anchor of `base`, or `to` is
+    The folder appears atomically. Raises DeltaError if `delta` does not start at the anchor of `base`, or `to` is
     there; OSError.
     """
     if not (delta / DELTA).is_file() or not (delta / ABOUT).is_file():
-        raise DeltaError(f"{delta} holds no whole delta; give a folder that `cprjob export --since` has written")
+        raise DeltaError(f"{delta} has no whole delta; give a folder that `cprjob export --since` wrote")
     if (base / DELTA).is_file() or not (base / ABOUT).is_file():
-        raise DeltaError(f"{base} holds no whole model; give a folder that an export without --since has written")
+        raise DeltaError(f"{base} has no whole model; give a folder that an export without --since wrote")
     since = json.loads((delta / DELTA).read_text("utf-8"))["since"]
     anchor = json.loads((base / ABOUT).read_text("utf-8"))["anchor"]
     if since != anchor:
         raise DeltaError(
-            f"{delta} has the rows since {since}, but {base} is of {anchor}; apply what lies between first"
+            f"{delta} has the rows since {since}, but {base} is of {anchor}; apply the deltas between them first"
         )
     if to.exists():
         raise DeltaError(f"{to} is there already; name a new folder")
@@ -147,4 +144,4 @@ def apply_delta(base: Path, delta: Path, to: Path) -> None:
             changed = tensors(delta / table.file)
             if len(changed["rows"]):
                 tensors(made / table.file, write=True)["weight"][changed["rows"]] = changed["weight"]
-        os.rename(made, to)  # noqa: PTH104 -- fails if a folder with files has come there meanwhile
+        os.rename(made, to)  # noqa: PTH104 -- fails if a folder with files is there by now

@@ -1,7 +1,8 @@
-"""Which tensor of a model that was trained elsewhere becomes which table or layer of a job: pure decisions.
+"""Matches the tensors of a model that was trained elsewhere with the tables and layers of a job: pure decisions.
 
-A table NAME takes the tensor NAME, NAME.weight, or the one whose name ends in .NAME.weight: so `nn.EmbeddingBag` and
-TorchRec call it, whatever wraps the model. A parameter takes the tensor of its name, without what wrappers put before.
+A table NAME takes the tensor NAME, NAME.weight, or the one with a name that ends in .NAME.weight: the names of
+`nn.EmbeddingBag` and TorchRec, under any wrapper. A parameter takes the tensor of its name, without prefixes of
+wrappers.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from cpr_contract.manifests import SavedTensor
 from cpr_contract.model import ModelSpec, TableSpec
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor
 
-#: Behind the name of a table: what row-wise Adagrad keeps of its rows.
+#: The suffix, after the name of a table, of row-wise Adagrad's sums for its rows.
 SUM = ":sum"
-_SHOWN = 12
+_MAX_SHOWN = 12
 _WRAPPERS = ("module.", "_dmp_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.", "state_dict.")
 _MAP = "--map TENSOR=NAME"
 
@@ -34,9 +35,9 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """What becomes of a model: its tables, in the job's order, and parameters and buffers by their names in the job.
+    """The tables of a model, in the job's order, and its parameters and buffers by their names in the job.
 
-    `missing_tables` and `missing_layers` are what it has not, `unused` are tensors that nothing takes.
+    `missing_tables` and `missing_layers` are not in the source, `unused` are tensors without a match.
     """
 
     tables: tuple[TableSource, ...]
@@ -53,9 +54,9 @@ def match(
     mapped: Sequence[tuple[str, str]],
     missing: Missing,
 ) -> Matches:
-    """Return what each table takes, and each of the parameters and buffers `dense`; `mapped` says it of some.
+    """Return the tensor of each table, and of each of the parameters and buffers `dense`; `mapped` states some of them.
 
-    Raises SourceError for what does not fit, and, where `missing` is Fail, for what is not there.
+    Raises SourceError for a tensor that does not fit, and, if `missing` is Fail, for a missing one.
     """
     stated = _stated(found, mapped, _targets(model, dense))
     taken = {tensor.name for tensor in stated.values()}
@@ -68,23 +69,23 @@ def match(
         tables.append(source)
         known.update(each.name for each in (source.weight, source.sums) if each is not None)
     layers = dict[str, StoredTensor]()
-    for wanted in dense:
-        layer = stated.get(wanted.name) or _layer_of(wanted.name, found, taken | known)
-        if layer is not None and layer.shape == wanted.shape and not isinstance(layer.dtype, str):
-            layers[wanted.name] = layer
+    for each in dense:
+        layer = stated.get(each.name) or _layer_of(each.name, found, taken | known)
+        if layer is not None and layer.shape == each.shape and not isinstance(layer.dtype, str):
+            layers[each.name] = layer
         else:
             other = "" if layer is None else f" (but {layer.dtype} {list(layer.shape)})"
-            no_layers.append(f"{wanted.name} {list(wanted.shape)}{other}")
+            no_layers.append(f"{each.name} {list(each.shape)}{other}")
     known.update(layer.name for layer in layers.values())
-    unused = tuple(tensor.told for name, tensor in found.items() if name not in known)
-    lacking = (*(f"table {name}" for name in no_tables), *no_layers)
-    if lacking and (missing == "Fail" or not tables):
-        raise _lacking(lacking, unused, nothing=not tables)
+    unused = tuple(tensor.description for name, tensor in found.items() if name not in known)
+    unmatched = (*(f"table {name}" for name in no_tables), *no_layers)
+    if unmatched and (missing == "Fail" or not tables):
+        raise _missing_error(unmatched, unused, nothing=not tables)
     return Matches(tuple(tables), layers, tuple(no_tables), tuple(no_layers), unused)
 
 
 def _table_source(place: int, model: ModelSpec, found: Found, stated: Found, taken: set[str]) -> TableSource | None:
-    """Return what a table takes; None if it is not there. Raises SourceError if that does not fit."""
+    """Return the tensors of a table; None if they are missing. Raises SourceError if they do not fit."""
     table = model.tables[place]
     weight = stated.get(table.name) or _weight_of(table, found, taken)
     sums = stated.get(table.name + SUM)
@@ -104,7 +105,7 @@ def _targets(model: ModelSpec, dense: Iterable[SavedTensor]) -> tuple[str, ...]:
 
 
 def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[str, StoredTensor]:
-    """Return the tensors that the user names, by what they are for."""
+    """Return the tensors that the user names, by the name of their table or layer."""
     stated = dict[str, StoredTensor]()
     for name, target in mapped:
         if target not in targets:
@@ -116,27 +117,27 @@ def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[s
         fitting = [name] if name in found else [each for each in found if each.endswith(f".{name}")]
         if len(fitting) != 1:
             how = "there is no such tensor" if not fitting else f"these end so: {_some(fitting)}"
-            told = _some(tensor.told for tensor in found.values())
-            raise SourceError(f"--map {name}={target}: {how}.", f"Name one of these, or how one ends: {told}.")
+            every = _some(tensor.description for tensor in found.values())
+            raise SourceError(f"--map {name}={target}: {how}.", f"Name one of these, or how one ends: {every}.")
         stated[target] = found[fitting[0]]
     return stated
 
 
 def _weight_of(table: TableSpec, found: Found, taken: set[str]) -> StoredTensor | None:
     """Return the tensor that has the name of a table. Raises SourceError if there are several."""
-    own = f"{table.name}.weight"
-    fitting = [n for n in found if n not in taken and (n in {table.name, own} or n.endswith(f".{own}"))]
+    full = f"{table.name}.weight"
+    fitting = [n for n in found if n not in taken and (n in {table.name, full} or n.endswith(f".{full}"))]
     return _only(fitting, f"table {table.name}", found)
 
 
 def _layer_of(name: str, found: Found, taken: set[str]) -> StoredTensor | None:
-    """Return the tensor of a parameter or buffer: the one of its very name, else the one with a wrapper's before it."""
+    """Return the tensor of a parameter or buffer: that of its name, otherwise that of its name behind a wrapper's."""
     fitting = [each for each in found if each not in taken and name in _unwrapped(each)]
     return found[name] if name in fitting else _only(fitting, name, found)
 
 
 def _unwrapped(name: str) -> Iterator[str]:
-    """Yield a name, and what is left of it without one wrapper, two, and so on."""
+    """Yield a name, and the name without one wrapper, two, and so on."""
     yield name
     for wrapper in _WRAPPERS:
         if name.startswith(wrapper):
@@ -150,15 +151,16 @@ def _only(names: Sequence[str], target: str, found: Found) -> StoredTensor | Non
 
 
 def _check_weight(table: TableSpec, dim: int, weight: StoredTensor) -> None:
-    """Raise SourceError if a tensor does not hold the rows of a table."""
+    """Raise SourceError if a tensor does not have the rows of a table."""
     columns = 2
     if len(weight.shape) != columns or not all(weight.shape):
         raise SourceError(
-            f"{weight.told} is for table {table.name}, and has no rows of vectors.", f"Name another one by {_MAP}."
+            f"{weight.description} is for table {table.name}, and has no rows of vectors.",
+            f"Name another one by {_MAP}.",
         )
     if weight.shape[1] != dim:
         raise SourceError(
-            f"{weight.told} has vectors of {weight.shape[1]} values, and table {table.name} of {dim}.",
+            f"{weight.description} has vectors of {weight.shape[1]} values, and table {table.name} of {dim}.",
             f"Set the dim of {table.name} in spec.model.tables to {weight.shape[1]}, or name another one by {_MAP}.",
         )
     _check_floats(weight)
@@ -167,12 +169,12 @@ def _check_weight(table: TableSpec, dim: int, weight: StoredTensor) -> None:
             f"Table {table.name} has hashed ids (CPR64), so its rows are other ids' than those of {weight.name}, which "
             "was trained elsewhere.",
             f"Set the ids of {table.name} in spec.model.tables to RowNumber if ids are numbers of rows, to Vocabulary "
-            "if a file says which row each has, or to the hash that it was trained with (XXH64, Murmur3).",
+            "if a file has the row of each, or to the hash that it was trained with (XXH64, Murmur3).",
         )
 
 
 def _check_sums(table: TableSpec, optimizer: str, weight: StoredTensor, sums: StoredTensor) -> None:
-    """Raise SourceError if a tensor is not what row-wise Adagrad keeps of a table."""
+    """Raise SourceError if a tensor does not have row-wise Adagrad's sums for a table."""
     if optimizer != "RowWiseAdagrad":
         raise SourceError(
             f"Table {table.name} is trained by {optimizer}, and {SUM} is for RowWiseAdagrad.",
@@ -180,22 +182,23 @@ def _check_sums(table: TableSpec, optimizer: str, weight: StoredTensor, sums: St
         )
     rows = weight.shape[0]
     if sums.shape not in {(rows,), (rows, 1)}:
-        raise SourceError(f"{sums.told} has no number for each of the {rows} rows of {weight.name}.", _named())
+        raise SourceError(f"{sums.description} has no number for each of the {rows} rows of {weight.name}.", _named())
     _check_floats(sums)
 
 
 def _check_floats(tensor: StoredTensor) -> None:
     if tensor.dtype not in FLOATS:
-        wanted = ", ".join(FLOATS.values())
-        raise SourceError(f"{tensor.name} is of {tensor.dtype}, not one of {wanted}.", "Save it as float32.")
+        raise SourceError(
+            f"{tensor.name} is of {tensor.dtype}, not one of {', '.join(FLOATS.values())}.", "Save it as float32."
+        )
 
 
-def _lacking(lacking: Sequence[str], unused: Sequence[str], *, nothing: bool) -> SourceError:
-    rest = "" if nothing else "; --missing Initialise starts what is missing from first values"
+def _missing_error(unmatched: Sequence[str], unused: Sequence[str], *, nothing: bool) -> SourceError:
+    or_initialise = "" if nothing else "; --missing Initialise starts missing ones from first values"
     there = f"it has {_some(unused)}" if unused else "it has nothing else"
     return SourceError(
-        f"The source has no {_some(lacking)}; {there}.",
-        f"Name them by {_MAP}{rest}. --dense Initialise leaves the whole dense network out.",
+        f"The source has no {_some(unmatched)}; {there}.",
+        f"Name them by {_MAP}{or_initialise}. --dense Initialise leaves the whole dense network out.",
     )
 
 
@@ -205,4 +208,4 @@ def _named() -> str:
 
 def _some(names: Iterable[str]) -> str:
     every = tuple(names)
-    return ", ".join(every[:_SHOWN]) + (f", ... ({len(every)} in all)" if len(every) > _SHOWN else "")
+    return ", ".join(every[:_MAX_SHOWN]) + (f", ... ({len(every)} in all)" if len(every) > _MAX_SHOWN else "")

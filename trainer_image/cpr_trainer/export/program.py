@@ -1,4 +1,4 @@
-"""The dense network as a program that runs without its code: by torch.export, or as ONNX."""
+"""Exports the dense network as a program that runs without its code: by torch.export, or as ONNX."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from cprjob_serving.transform import Transform
 
 #: The name of the output of a program: logits, [n] or [n, L].
 OUTPUT = "logits"
-#: The lengths of the sequences by which a program is made, and those by which it is tried.
-_MADE_FOR, _TRIED = (2, 0, 3), ((1,), (3, 1, 0, 4, 2))
+#: The lengths of sequences for the trace of a program, and for its check.
+_TRACED, _CHECKED = (2, 0, 3), ((1,), (3, 1, 0, 4, 2))
 _TOLERANCE = 1e-5
 
 
@@ -76,7 +76,7 @@ def _program(network: nn.Module, spec: ModelSpec, transform: Transform, form: Ex
     by_input = _ByInput(network, spec).eval()
     name = spec.entrypoint or DLRM
     remedy = (
-        "Let its control flow and its shapes not depend on values of tensors (see torch.export), or export it as"
+        "Its control flow and its shapes must not depend on values of tensors (see torch.export); or export it as"
         " safetensors and serve it with its own code."
     )
     try:
@@ -86,23 +86,23 @@ def _program(network: nn.Module, spec: ModelSpec, transform: Transform, form: Ex
             dims = [each for feature in transform.features for each in _dims(feature.inputs, samples)]
             program = torch.export.export(
                 by_input,
-                tuple(_example(spec, transform, _MADE_FOR)),
+                tuple(_example(spec, transform, _TRACED)),
                 dynamic_shapes={"dense": {0: samples}, "inputs": tuple(dims)},
             )
             for node in program.graph.nodes:
                 node.meta.pop("stack_trace", None)  # paths of this machine
-            tried = [_example(spec, transform, lengths) for lengths in _TRIED]
-            pairs = [(program.module()(*inputs), by_input(*inputs)) for inputs in tried]
+            checked = [_example(spec, transform, lengths) for lengths in _CHECKED]
+            pairs = [(program.module()(*inputs), by_input(*inputs)) for inputs in checked]
     except Exception as error:  # Networks are not ours, and torch.export raises many kinds.
-        said = str(error).strip().partition("\n")[0]
-        raise ModelError(f"The network of {name} has no {form}: {type(error).__name__}: {said}.", remedy) from error
+        cause = str(error).strip().partition("\n")[0]
+        raise ModelError(f"The network of {name} has no {form}: {type(error).__name__}: {cause}.", remedy) from error
     if not all(torch.allclose(*pair, rtol=_TOLERANCE, atol=_TOLERANCE) for pair in pairs):
         raise ModelError(f"The network of {name} computes something else as {form} than in training.", remedy)
     return program
 
 
 def _dims(inputs: Sequence[str], samples: Any) -> list[dict[int, Any]]:
-    """Return which dims of the inputs of one feature have any size: of a sequence, that of its vectors is its own."""
+    """Return the dynamic dims of the inputs of one feature; the vectors of a sequence have a dim of their own."""
     if len(inputs) == 1:
         return [{0: samples}]
     vectors = Dim.AUTO
@@ -110,7 +110,7 @@ def _dims(inputs: Sequence[str], samples: Any) -> list[dict[int, Any]]:
 
 
 def _example(spec: ModelSpec, transform: Transform, lengths: Sequence[int]) -> list[Tensor]:
-    """Return random inputs for as many samples as there are `lengths`, those of each sequence."""
+    """Return random inputs for a sample with each of `lengths`, the lengths of its sequences."""
     random = torch.Generator().manual_seed(0)
     dims = {table.name: table.dim for table in transform.tables}
     found = [torch.randn(len(lengths), spec.dense_width, generator=random)]
@@ -133,7 +133,7 @@ def _write_onnx(program: ExportedProgram, spec: ModelSpec, transform: Transform,
             "The format onnx needs the packages onnx and onnxscript.",
             "Install cprjob with its extra onnx there, or take the format torch-export.",
         )
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that are not needed
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that are not needed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -141,9 +141,9 @@ def _write_onnx(program: ExportedProgram, spec: ModelSpec, transform: Transform,
                 program, input_names=transform.inputs, output_names=(OUTPUT,), dynamo=True, verbose=False
             )
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
+        cause = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"The network of {spec.entrypoint or DLRM} has no onnx: {type(error).__name__}: {said}.",
+            f"The network of {spec.entrypoint or DLRM} has no onnx: {type(error).__name__}: {cause}.",
             "Use operators that ONNX has, or take the format torch-export.",
         ) from error
     if made is None:

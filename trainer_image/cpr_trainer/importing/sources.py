@@ -1,4 +1,7 @@
-"""Finds the files that an import names, brings those of a bucket here, and opens them all as tensors by name."""
+"""Finds the files that an import names, copies those of a bucket, and opens them all as tensors by name.
+
+Libraries read local files only: the files of a bucket are copied to a temporary folder first.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _S3 = "s3://"
 #: The file that makes a folder a checkpoint of torch.distributed.checkpoint.
 METADATA = ".metadata"
 _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
-#: A tensor of this name is called by its file's: a file for each table.
+#: A tensor of this name gets the name of its file: a file for each table.
 _PLAIN = "weight"
 _COPIED_BYTES = 16 << 20
 _REMEDY = f"Name a {_SAFETENSORS} or {_NUMPY} file, a folder of such files, or a folder with a {METADATA} file (DCP)."
@@ -38,8 +41,8 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "
 def opened(sources: Sequence[str], uris: Uris, scratch: Path | None = None) -> Iterator[Mapping[str, StoredTensor]]:
     """Open all tensors of some files and folders, here or in a bucket, by name.
 
-    `scratch` is where temporary files go: those of a bucket, and the tensors of a DCP that are read. Raises SourceError
-    for what cannot be read or has a name twice, StoreError.
+    `scratch` is the folder of temporary files: those of a bucket, and the tensors of a DCP that are read. Raises
+    SourceError for a source that cannot be read or has a name twice, StoreError.
     """
     found: dict[str, StoredTensor] = {}
     with ExitStack() as stack:
@@ -58,7 +61,7 @@ def opened(sources: Sequence[str], uris: Uris, scratch: Path | None = None) -> I
 
 @dataclass(frozen=True, eq=False)
 class _Opening:
-    """Opens sources. What it opens is closed by `stack`."""
+    """Opens sources. Its `stack` closes them."""
 
     uris: Uris
     stack: ExitStack
@@ -78,14 +81,12 @@ class _Opening:
             return
         files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.suffix in _OPENERS)
         if not files or files[0].suffix not in _OPENERS:
-            raise SourceError(f"{path} holds nothing that can be imported, or is not there.", _REMEDY)
+            raise SourceError(f"{path} has no file that can be imported, or is not there.", _REMEDY)
         for file in files:
             yield from _OPENERS[file.suffix](file, self.stack)
 
-    # Files of a bucket. Libraries want files: those that are needed are copied here first.
-
     def _fetched(self, source: str, staging: Path) -> Path:
-        """Copy what a URI names into a folder; return where it is now. Raises SourceError, StoreError."""
+        """Copy the files of a URI into a folder; return its path. Raises SourceError, StoreError."""
         try:
             if source.endswith(tuple(_OPENERS)):
                 return self._fetch(source, inside(staging, source.rpartition("/")[2]))
@@ -124,11 +125,11 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
         raise SourceError(f"{path} cannot be read: {error}.", "Save it again, or copy it again.") from error
     for name in file.keys():  # noqa: SIM118 -- it is no mapping
         piece = file.get_slice(name)
-        called = f"{path.stem}.{_PLAIN}" if name == _PLAIN else name
+        full_name = f"{path.stem}.{_PLAIN}" if name == _PLAIN else name
         dtype = _DTYPES.get(piece.get_dtype(), piece.get_dtype())
         shape = tuple(piece.get_shape())
         read = partial(_slice, piece) if shape else partial(_scalar, partial(file.get_tensor, name))
-        yield StoredTensor(called, shape, dtype, str(path), read)
+        yield StoredTensor(full_name, shape, dtype, str(path), read)
 
 
 def _slice(piece: object, first: int, last: int) -> Tensor:

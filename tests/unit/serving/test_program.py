@@ -19,8 +19,8 @@ from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec
 from cpr_trainer.embedding.bags import FeatureLayout
 from cpr_trainer.embedding.features import Features, Jagged
 from cpr_trainer.errors import ModelError
-from cpr_trainer.export.folder import transform_of
-from cpr_trainer.export.network import write_network
+from cpr_trainer.export.model_folder import transform_of
+from cpr_trainer.export.program import write_network
 from support.serving import serving_job
 
 pytestmark = pytest.mark.timeout(300)
@@ -92,7 +92,7 @@ def test_network_that_is_no_program_is_refused(tmp_path: Path) -> None:
 
 def test_a_format_whose_packages_are_missing_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = job()
-    monkeypatch.setattr("cpr_trainer.export.network.find_spec", lambda _package: None)
+    monkeypatch.setattr("cpr_trainer.export.program.find_spec", lambda _package: None)
     with pytest.raises(ModelError, match="Install cprjob with its extra onnx"):
         write_network(Interests(), of.model, transform_of(of), "onnx", tmp_path)
 

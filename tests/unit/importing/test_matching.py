@@ -12,7 +12,7 @@ import torch
 
 from cpr_contract.manifests import SavedTensor
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
-from cpr_trainer.importing.names import Matches, match
+from cpr_trainer.importing.matching import Matches, match
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from support.shard_job import small_job
 
