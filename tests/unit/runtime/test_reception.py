@@ -89,6 +89,17 @@ def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
     desk.turn_until(lambda: {port_of(early), port_of(late)} <= desk.served.keys())
 
 
+def test_crowd_that_has_sent_something_makes_room_before_an_idle_caller_of_another_peer(
+    desk: Desk, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reception, "_WAITING", 8)
+    early = call(ONE)
+    for _ in range(20):
+        call(MANY, b"s")
+    early.sendall(b"now")
+    desk.turn_until(lambda: port_of(early) in desk.served)
+
+
 def test_peer_with_all_its_places_keeps_no_other_peer_waiting(desk: Desk, call: Callable[..., socket.socket]) -> None:
     slow = [call(MANY, b"s") for _ in range(10)]
     assert list(desk.served) == [port_of(caller) for caller in slow[:2]]

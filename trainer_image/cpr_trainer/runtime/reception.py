@@ -42,9 +42,9 @@ class _Served:
 class Reception:
     """Accepts callers at `listener`, which it closes in the end, and has up to `places` of them served at a time.
 
-    A caller that has sent nothing takes no place; if too many wait, such callers are hung up on first, those of the
-    peer (an address) with the most of them. One peer holds at most half of the places, so its callers wait for each
-    other and not the callers of other peers for them.
+    A caller that has sent nothing takes no place. If too many wait, one of the peer (an address) with the most of them
+    is hung up on, first of those that have sent nothing: a crowd costs no caller of another peer its turn. One peer
+    holds at most half of the places, so its callers wait for each other and not the callers of other peers for them.
 
     `serve` begins to serve a caller in a thread of its own, and returns a function that cuts the caller off, which may
     be called more than once. It raises OSError if there can be no more threads. The place is free when `leave` is
@@ -137,10 +137,17 @@ class Reception:
         self._refused = ""
         connection.settimeout(None)
         if len(self._addresses) >= _WAITING:
-            self._hang_up(first_to_go(self._idle or self._ready))
+            self._make_room()
         self._addresses[connection] = address, monotonic()
         self._idle[connection] = address[0]
         self._selector.register(connection, selectors.EVENT_READ)
+
+    def _make_room(self) -> None:
+        """Hang up on the oldest caller of the peer with the most that wait, on one that has sent nothing if it can."""
+        peers = {each: address[0] for each, (address, _) in self._addresses.items()}
+        crowd = peers[first_to_go(peers)]
+        silent = (each for each, peer in self._idle.items() if peer == crowd)
+        self._hang_up(next(silent, None) or next(each for each, peer in peers.items() if peer == crowd))
 
     def _hear(self, connection: socket.socket) -> None:
         """A caller has sent something, or hung up."""
