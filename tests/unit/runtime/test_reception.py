@@ -75,6 +75,8 @@ def port_of(caller: socket.socket) -> int:
 
 def test_the_first_to_go_is_the_oldest_of_the_peer_with_the_most() -> None:
     assert first_to_go({"a": "x", "b": "y", "c": "y", "d": "x", "e": "y"}) == "b"
+    assert first_to_go({"a": "x", "b": "y", "c": "y"}, idle={"a", "c"}) == "c", "of that peer an idle one"
+    assert first_to_go({"a": "x", "b": "y"}, idle={"b"}) == "b", "where all peers have as many"
 
 
 def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(

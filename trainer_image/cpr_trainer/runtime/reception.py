@@ -7,7 +7,7 @@ import selectors
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -25,11 +25,15 @@ _REST_S = 0.1
 C = TypeVar("C")
 
 
-def first_to_go(callers: Mapping[C, str]) -> C:
-    """Return the oldest caller of the peer that has the most. `callers` has their peers' addresses, oldest first."""
+def first_to_go(callers: Mapping[C, str], idle: Container[C] = ()) -> C:
+    """Return the oldest caller of the peer that has the most, of those that are `idle` if that peer has such.
+
+    `callers` has the addresses of all callers' peers, oldest first.
+    """
     counts = Counter(callers.values())
     most = max(counts.values())
-    return next(caller for caller, peer in callers.items() if counts[peer] == most)
+    crowd = [caller for caller, peer in callers.items() if counts[peer] == most]
+    return next((caller for caller in crowd if caller in idle), crowd[0])
 
 
 @dataclass
@@ -137,17 +141,11 @@ class Reception:
         self._refused = ""
         connection.settimeout(None)
         if len(self._addresses) >= _WAITING:
-            self._make_room()
+            peers = {each: peer[0] for each, (peer, _) in self._addresses.items()}
+            self._hang_up(first_to_go(peers, self._idle))
         self._addresses[connection] = address, monotonic()
         self._idle[connection] = address[0]
         self._selector.register(connection, selectors.EVENT_READ)
-
-    def _make_room(self) -> None:
-        """Hang up on the oldest caller of the peer with the most that wait, on one that has sent nothing if it can."""
-        peers = {each: address[0] for each, (address, _) in self._addresses.items()}
-        crowd = peers[first_to_go(peers)]
-        silent = (each for each, peer in self._idle.items() if peer == crowd)
-        self._hang_up(next(silent, None) or next(each for each, peer in peers.items() if peer == crowd))
 
     def _hear(self, connection: socket.socket) -> None:
         """A caller has sent something, or hung up."""
