@@ -16,8 +16,11 @@ from typing import Any
 
 from cpr_trainer.errors import TrainerError
 
-#: Errors of memory and of devices, by the names of their classes, because shards and data do without torch.
-_MACHINE = {"MemoryError", "OutOfMemoryError", "AcceleratorError"}
+#: Errors of the system that another attempt does not change: code or a file is not where it is looked for.
+_OF_FILES = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+#: Errors of memory, devices and networks, by the names of their classes: shards and data do without torch, and clients
+#: of networks derive from these.
+_MACHINE = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "ConnectionError", "TimeoutError", "Timeout"}
 #: How torch begins or names the same in a plain RuntimeError.
 _MACHINE_TEXTS = ("DefaultCPUAllocator", "CUDA error", "cuDNN error")
 _PACKAGES = str(Path(__file__).parent)
@@ -42,8 +45,8 @@ def users_code(
 ) -> Iterator[None]:
     """Run code of the user's in this block: whatever it raises becomes `failure`, `what` with the error and its place.
 
-    Errors of this package pass, and those of memory and devices, which may be in order at the next attempt. So do those
-    that `passes` returns True for.
+    Errors of this package pass, and those of memory, devices, networks and volumes, which may be in order at the next
+    attempt. So do those that `passes` returns True for.
     """
     try:
         yield
@@ -56,6 +59,8 @@ def users_code(
 
 
 def _is_of_machine(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, _OF_FILES):
+        return True
     names = {cls.__name__ for cls in type(error).__mro__}
     return not names.isdisjoint(_MACHINE) or any(text in str(error) for text in _MACHINE_TEXTS)
 

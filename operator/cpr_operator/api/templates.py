@@ -6,6 +6,7 @@ passes these checks can be merged and built into a pod without an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ _TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 DEFAULT_MIB = 2048
 #: The package that the trainer image runs.
 _PROGRAM = "cpr_trainer"
+#: A shell, and its option that takes a script, as in bash -ec.
+_SHELL, _SCRIPT = re.compile(r"(^|/)(ba|da|a|k|z)?sh$"), re.compile(r"-[a-z]*c")
 _REMEDY = "write it as in a PodTemplateSpec: kubectl explain pod"
 
 
@@ -51,11 +54,19 @@ def misplaced(template: Mapping[str, Any]) -> BadPart | None:
     number = names.index(env.MAIN_CONTAINER)
     command = containers[number].get("command")
     words = command if isinstance(command, list) else [command]
-    if command and not any(_PROGRAM in str(word) for word in words):
+    if command and (not any(_PROGRAM in str(word) for word in words) or _drops_arguments(words)):
         message = "would get the operator's arguments in place of the trainer image's program"
-        remedy = f"remove it; a wrapper must end in python3 -m {_PROGRAM}"
+        remedy = f"remove it; a wrapper must end in the words python3, -m, {_PROGRAM} and pass on what follows them"
         return BadPart(f"spec.containers[{number}].command", message, remedy)
     return None
+
+
+def _drops_arguments(words: list[Any]) -> bool:
+    """Whether a shell runs a script that is the last word: it gets the operator's argument, the role, as $0."""
+    *before, script = map(str, words)
+    return (
+        bool(before) and bool(_SHELL.search(before[0])) and bool(_SCRIPT.fullmatch(before[-1])) and "$0" not in script
+    )
 
 
 def _bad_parts(template: Mapping[str, Any]) -> Iterator[BadPart]:

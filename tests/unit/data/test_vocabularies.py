@@ -83,7 +83,13 @@ def test_text_may_be_packed_and_have_other_ends_of_lines(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [(b"a\n\nb\n", "line 2 is empty"), (b"a\nb\na\n", "lines 1 and 3 are both 'a'")]
+    ("text", "told"),
+    [
+        (b"a\n\nb\n", "line 2 is empty"),
+        (b"a\nb\na\n", "lines 1 and 3 are both 'a'"),
+        (b"", "it has no value"),
+        (gzip.compress(b""), "it has no value"),
+    ],
 )
 def test_a_file_that_is_no_vocabulary_is_refused(tmp_path: Path, text: bytes, told: str) -> None:
     (tmp_path / "v").write_bytes(text)

@@ -91,6 +91,13 @@ def test_bucket_that_amazon_refuses_is_named(bucket: str, *, valid: bool) -> Non
         ([{"name": "pytorch", "command": ["python", "train.py"]}], "containers"),
         ([{"name": "main", "command": ["/bin/sh", "-c"]}], "containers[0].command"),
         ([{"name": "log"}, {"name": "main", "command": "python"}], "containers[1].command"),
+        (
+            [{"name": "main", "command": ["bash", "-ec", "numactl -N 0 python3 -m cpr_trainer"]}],
+            "containers[0].command",
+        ),
+        ([{"name": "main", "command": ["sh", "-c", 'exec python3 -m cpr_trainer "$0"']}], ""),
+        ([{"name": "main", "command": ["sh", "-c", 'exec "$@"', "sh", "python3", "-m", "cpr_trainer"]}], ""),
+        ([{"name": "main", "command": ["/app/entry.sh", "python3", "-m", "cpr_trainer"]}], ""),
         ([{"name": "main", "command": ["nice", "python3", "-m", "cpr_trainer"]}, {"name": "pytorch"}], ""),
         ([], ""),
     ],
@@ -109,7 +116,7 @@ def test_template_of_another_operator_starts_no_job_and_stops_none(
 
     assert job_of(view(Status(runtime=runtime))).status.runtime == runtime
     if field:
-        with pytest.raises(InvalidSpecError, match=r"main|python3 -m cpr_trainer"):
+        with pytest.raises(InvalidSpecError, match=r"main|python3, -m, cpr_trainer"):
             job_of(view(Status()))
     else:
         job_of(view(Status()))

@@ -25,6 +25,8 @@ import cpr_trainer
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing import sources
+from cpr_trainer.importing.checkpoint_index import CheckpointIndex, IndexedTensor, Part
+from cpr_trainer.importing.dcp import open_checkpoint
 from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
 from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
 from cpr_trainer.importing.sources import opened
@@ -116,6 +118,45 @@ def test_a_checkpoint_without_a_part_is_refused_by_tensor(tmp_path: Path, damage
         part.write_bytes(part.read_bytes()[:100])
     with pytest.raises(SourceError, match=r"the tensor model.user.weight cannot be read"):
         contents(folder)
+
+
+class OfOnes:
+    """Stands for the process that reads: an index of one tensor [4, 2] with these boxes, and parts of ones."""
+
+    def __init__(self, *boxes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+        parts = tuple(Part(offsets, sizes, "part", 0, 1) for offsets, sizes in boxes)
+        self._index = CheckpointIndex((IndexedTensor("user", "float32", (4, 2), parts),))
+
+    def index(self, _metadata: bytes) -> CheckpointIndex:
+        return self._index
+
+    def tensor(self, _part: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        return torch.ones(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "whole"),
+    [
+        ([((2, 0), (2, 2)), ((0, 0), (2, 2))], True),
+        ([((0, 0), (3, 1)), ((3, 0), (1, 1)), ((0, 1), (1, 1)), ((1, 1), (3, 1))], True),
+        ([((0, 0), (2, 2)), ((0, 0), (2, 2))], False),
+        ([((0, 0), (3, 2)), ((1, 0), (1, 2))], False),
+        ([((0, 0), (2, 2))], False),
+    ],
+    ids=["rows", "both ways", "twice the same", "one in the other", "a half"],
+)
+def test_parts_of_a_tensor_cover_each_of_its_values_once(
+    tmp_path: Path, boxes: list[tuple[tuple[int, int], tuple[int, int]]], *, whole: bool
+) -> None:
+    for name in (".metadata", "part"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "scratch").mkdir()
+    (found,) = open_checkpoint(tmp_path / ".metadata", tmp_path / "scratch", OfOnes(*boxes))  # type: ignore[arg-type]
+    if whole:
+        assert found.whole().tolist() == [[1.0, 1.0]] * 4
+    else:
+        with pytest.raises(SourceError, match=r"its parts are not \[4, 2\] together"):
+            found.whole()
 
 
 class Called:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -334,6 +335,28 @@ def test_error_of_memory_or_of_a_device_is_no_bad_model(late: Callable[[], objec
     network.method, network.late = "with_embeddings", late
     with pytest.raises((MemoryError, RuntimeError)):
         score()
+
+
+def lost_volume(_spec: ModelSpec, _seed: int) -> nn.Module:
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
+def timed_out(_spec: ModelSpec, _seed: int) -> nn.Module:
+    raise TimeoutError("the hub does not answer")
+
+
+def lost_file(_spec: ModelSpec, _seed: int) -> nn.Module:
+    raise FileNotFoundError(errno.ENOENT, "No such file", "/weights.pt")
+
+
+@pytest.mark.parametrize(
+    ("factory", "raised"), [(lost_volume, OSError), (timed_out, TimeoutError), (lost_file, ModelError)]
+)
+def test_outage_while_a_network_is_built_is_no_bad_model(
+    own: Callable[[object], ModelSpec], factory: object, raised: type[Exception]
+) -> None:
+    with pytest.raises(raised):
+        build_network(own(factory), 1)
 
 
 def test_figures_that_are_not_defined_are_left_out() -> None:

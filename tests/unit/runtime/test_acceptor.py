@@ -75,6 +75,8 @@ def port_of(caller: socket.socket) -> int:
 
 def test_the_first_to_go_is_the_oldest_of_the_peer_with_the_most() -> None:
     assert eviction_candidate({"a": "x", "b": "y", "c": "y", "d": "x", "e": "y"}) == "b"
+    assert eviction_candidate({"a": "x", "b": "y", "c": "y"}, idle={"a", "c"}) == "c", "of that peer an idle one"
+    assert eviction_candidate({"a": "x", "b": "y"}, idle={"b"}) == "b", "where all peers have as many"
 
 
 def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
@@ -87,6 +89,17 @@ def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
     early.sendall(b"now")
     late = call(ONE, b"now")
     desk.turn_until(lambda: {port_of(early), port_of(late)} <= desk.served.keys())
+
+
+def test_crowd_that_has_sent_something_makes_room_before_an_idle_caller_of_another_peer(
+    desk: Desk, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reception, "_WAITING", 8)
+    early = call(ONE)
+    for _ in range(20):
+        call(MANY, b"s")
+    early.sendall(b"now")
+    desk.turn_until(lambda: port_of(early) in desk.served)
 
 
 def test_peer_with_all_its_places_keeps_no_other_peer_waiting(desk: Desk, call: Callable[..., socket.socket]) -> None:

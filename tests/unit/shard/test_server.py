@@ -135,6 +135,21 @@ def test_strangers_that_say_nothing_make_room_at_once(
         connect(1, 1).wait_ready(WAIT_S)
 
 
+def test_crowd_of_strangers_makes_room_before_a_silent_one_of_another_peer(
+    shard: ShardThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_FAIR_S", 0.0)
+    monkeypatch.setattr(server, "_PATIENCE_S", WAIT_S)
+    where = (HOST, shard.server.port)
+    with ExitStack() as strangers:
+        early = strangers.enter_context(socket.create_connection(where, source_address=("127.0.0.9", 0)))
+        for _ in range(150):
+            strangers.enter_context(socket.create_connection(where)).sendall(b"s")
+            shard.do(lambda: shard.server.turn(0.0, time.monotonic))
+        early.sendall(b"GET / HTTP/1.1\r\n".ljust(HEADER_BYTES))
+        assert b"not a frame" in early.recv(4096)
+
+
 def test_a_rank_that_the_job_does_not_have_is_refused(connect: Connect) -> None:
     exchange = connect(2, 1)
     wait_for(lambda: exchange.problems() == ("trainer/2 is no trainer of this job",))

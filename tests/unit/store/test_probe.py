@@ -73,6 +73,8 @@ class Server:
                 raise StoreUnsuitableError("The store at http://store:9000 does not implement PUT.", "")
             if "compared checksums" not in self._lacks and asked[CHECKSUM] != checksum_header(checksum(data))[CHECKSUM]:
                 raise StoreUnreachableError("The store fails (BadDigest).", "")
+        elif "uploads without checksums" in self._lacks:  # as of a bucket with Object Lock
+            raise StoreUnreachableError("The store fails (InvalidRequest).", "")
         if "If-None-Match" in asked and "conditions" not in self._lacks:
             if "atomic conditions" in self._lacks and "race" in key:
                 found = key in self.objects
@@ -138,6 +140,12 @@ def test_server_with_all_abilities_passes(caplog: pytest.LogCaptureFixture) -> N
     probe(server, "bucket", "job/probe/")  # type: ignore[arg-type]
     assert list(server.objects) == ["job/probe/other/object"]
     assert not caplog.records
+
+
+def test_bucket_that_demands_checksums_passes() -> None:
+    server = Server("uploads without checksums")
+    probe(server, "bucket", "job/probe/")  # type: ignore[arg-type]
+    assert not server.objects
 
 
 @pytest.mark.parametrize("lack", ["if-match", "tags"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from pyarrow import fs
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.errors import DataError
-from cpr_trainer.store import Uris
+from cpr_trainer.errors import DataError, TrainerError
+from cpr_trainer.store import StoreUnreachableError, Uris
 from cpr_trainer.store.arrow_data import ArrowData
 from support.fake_s3 import BUCKET, FakeS3
 
@@ -155,18 +156,31 @@ def test_linked_folders_are_read_and_each_file_once(tmp_path: Path) -> None:
     assert LOCAL.find(f"{data}/latest/*") == (f"{data}/latest/a.csv",), "what a pattern names stays"
 
 
-def test_folder_that_cannot_be_listed_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("folder", "code", "raised"),
+    [
+        ("day=2", errno.EACCES, DataError),
+        ("day=2", errno.ESTALE, StoreUnreachableError),
+        ("lost+found", errno.EIO, StoreUnreachableError),
+        ("lost+found", errno.EACCES, None),
+        ("_old", errno.EACCES, None),
+    ],
+)
+def test_folder_that_cannot_be_listed_is_named_and_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, code: int, raised: type[TrainerError] | None
 ) -> None:
-    (tmp_path / "lost+found").mkdir()
+    (tmp_path / folder).mkdir()
     (tmp_path / "a.csv").touch()
     scan = os.scandir
 
-    def refuse(folder: str) -> Iterator[Any]:
-        if "lost+found" in folder:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return scan(folder)
+    def refuse(place: str) -> Iterator[Any]:
+        if folder in place:
+            raise OSError(code, os.strerror(code))
+        return scan(place)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert LOCAL.find(f"{tmp_path}/") == (f"{tmp_path}/a.csv",)
-    assert f"leaves out the files below {tmp_path}/lost+found/: Permission denied" in caplog.text
+    if raised is None:
+        assert LOCAL.find(f"{tmp_path}/") == (f"{tmp_path}/a.csv",)
+    else:
+        with pytest.raises(raised, match=rf"The folder {tmp_path}/{re.escape(folder)}/ cannot be listed: "):
+            LOCAL.find(f"{tmp_path}/")

@@ -157,6 +157,13 @@ def test_leader_counts_new_files_seldom_and_bridges_a_failed_listing(
     assert (successor.new_files, dataset.layout.rows) == (2, 400)
 
 
+def test_leader_that_cannot_list_the_data_trains_the_pinned_files(world: World) -> None:
+    world.open(spec("CSV", URI))
+    world.s3.objects["_delta_log/00000000000000000000.json"] = b"{}"  # the folder has become a table since
+    dataset, pinning = world.open(spec("CSV", URI))
+    assert (pinning.new_files, dataset.layout.rows) == (0, 400)
+
+
 def test_data_without_files_has_no_new_ones() -> None:
     pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
     pinning.count_new_files()

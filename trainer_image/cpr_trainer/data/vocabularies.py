@@ -53,7 +53,8 @@ def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:
         with files.open(uri, files.version(uri)) as stream:
             magic = stream.read(4)
             stream.seek(0)
-            return Vocabulary.of(_of_parquet(stream) if magic == b"PAR1" else _of_text(stream, uri))
+            text = _of_parquet(stream) if magic == b"PAR1" else _of_text(stream, uri)
+            found = Vocabulary.of(text)
     except DataError as error:
         raise DataError(error.message, f"Check {field}: a text file with a value a line, or Parquet.") from error
     except (TrainerError, MemoryError):
@@ -65,6 +66,12 @@ def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:
             f"{uri} is no vocabulary: {error}.",
             f"Check {field}: a text file with a value a line, or Parquet with one column, each value once.",
         ) from error
+    if not len(found):
+        raise DataError(
+            f"{uri} is no vocabulary: it has no value, so that all ids would share the default row.",
+            f"Check {field}, and whether the file was written to its end.",
+        )
+    return found
 
 
 def _of_text(stream: BinaryIO, uri: str) -> bytes:

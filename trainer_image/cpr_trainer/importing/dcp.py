@@ -7,7 +7,8 @@ and copies the decoded values to their places.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -73,7 +74,8 @@ class _Staged:
 
     def _assembled(self) -> Tensor:
         shape, dtype = self.indexed.shape, getattr(torch, self.indexed.dtype)
-        if sum(prod(part.sizes) for part in self.indexed.parts) != prod(shape):
+        boxes = [_slices(part, shape) for part in self.indexed.parts]
+        if prod(shape) and not _tile(boxes, shape):
             raise UnreadableError(f"its parts are not {list(shape)} together")
         staged = torch.float32 if dtype in FLOATS else dtype
         if not prod(shape):
@@ -95,6 +97,26 @@ class _Staged:
             if not 0 < part.length == len(stored):
                 raise UnreadableError(f"{path} has {len(content)} bytes, and a part of it ends behind them")
             return self.reader.tensor(stored, dtype, part.sizes)
+
+
+def _tile(boxes: Sequence[tuple[slice, ...]], shape: tuple[int, ...]) -> bool:
+    """Whether boxes, each inside of the shape, cover every place of it exactly once."""
+    if not shape:
+        return len(boxes) == 1
+    begins, ends = defaultdict(list), defaultdict(list)
+    for number, (first, *_) in enumerate(boxes):
+        begins[first.start].append(number)
+        ends[first.stop].append(number)
+    if 0 not in begins:
+        return False
+    across = dict[int, None]()  # the boxes of one layer: between two borders the same ones
+    for border in sorted((begins.keys() | ends.keys()) - {shape[0]}):
+        for number in ends[border]:
+            across.pop(number)
+        across.update(dict.fromkeys(begins[border]))
+        if not _tile([boxes[number][1:] for number in across], shape[1:]):
+            return False
+    return shape[0] in ends
 
 
 def _slices(part: Part, shape: tuple[int, ...]) -> tuple[slice, ...]:

@@ -7,7 +7,7 @@ import selectors
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -25,11 +25,15 @@ _REST_S = 0.1
 C = TypeVar("C")
 
 
-def eviction_candidate(callers: Mapping[C, str]) -> C:
-    """Return the oldest caller of the peer that has the most. `callers` has their peers' addresses, oldest first."""
+def eviction_candidate(callers: Mapping[C, str], idle: Container[C] = ()) -> C:
+    """Return the oldest caller of the peer that has the most, of those that are `idle` if that peer has such.
+
+    `callers` has the addresses of all callers' peers, oldest first.
+    """
     counts = Counter(callers.values())
     most = max(counts.values())
-    return next(caller for caller, peer in callers.items() if counts[peer] == most)
+    crowd = [caller for caller, peer in callers.items() if counts[peer] == most]
+    return next((caller for caller in crowd if caller in idle), crowd[0])
 
 
 @dataclass
@@ -42,9 +46,9 @@ class _Served:
 class Acceptor:
     """Accepts callers at `listener`, which it closes in the end, and has up to `places` of them served at a time.
 
-    A caller that has sent nothing takes no place; if too many wait, such callers are hung up on first, those of the
-    peer (an address) with the most of them. One peer holds at most half of the places, so its callers wait for each
-    other and not the callers of other peers for them.
+    A caller that has sent nothing takes no place. If too many wait, one of the peer (an address) with the most of them
+    is hung up on, first of those that have sent nothing: a crowd costs no caller of another peer its turn. One peer
+    holds at most half of the places, so its callers wait for each other and not the callers of other peers for them.
 
     `serve` begins to serve a caller in a thread of its own, and returns a function that cuts the caller off, which may
     be called more than once. It raises OSError if there can be no more threads. The place is free when `leave` is
@@ -137,7 +141,8 @@ class Acceptor:
         self._refused = ""
         connection.settimeout(None)
         if len(self._addresses) >= _WAITING:
-            self._hang_up(eviction_candidate(self._idle or self._ready))
+            peers = {each: peer[0] for each, (peer, _) in self._addresses.items()}
+            self._hang_up(eviction_candidate(peers, self._idle))
         self._addresses[connection] = address, monotonic()
         self._idle[connection] = address[0]
         self._selector.register(connection, selectors.EVENT_READ)

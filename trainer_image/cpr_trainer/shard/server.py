@@ -25,8 +25,8 @@ from cpr_trainer.shard.service import Service
 _LOG = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0  # for a stranger to prove the key
-_STRANGERS = 64  # so many at the same time; for one more a silent one goes, else the oldest that had its fair time
-_FAIR_S = 0.5
+_STRANGERS = 64  # so many at the same time; for one more one of the peer with the most goes, first a silent one
+_FAIR_S = 0.5  # for one that has sent something
 _REST_S = 0.1  # nobody is accepted for so long where there is no room, or no descriptor left
 _RETRY_S = 0.002  # while a push waits for a save to read on
 
@@ -167,9 +167,9 @@ class Server:
 
     def _accept(self, now: float) -> None:
         if len(self._strangers) >= _STRANGERS:
-            silent = {each: each.peer for each in self._strangers if each.silent}
-            going = eviction_candidate(silent or {each: each.peer for each in self._strangers})
-            if not silent and now - going.accepted < _FAIR_S:
+            silent = {each for each in self._strangers if each.silent}
+            going = eviction_candidate({each: each.peer for each in self._strangers}, silent)
+            if not going.silent and now - going.accepted < _FAIR_S:
                 self._rest(now)
                 return
             self._close(going)

@@ -56,7 +56,6 @@ def probe(connection: Connection, bucket: str, folder: str) -> None:
     missing: dict[str, str] = {}
     try:
         with translated(connection.field):
-            server.put("object")
             for ability, show in shown.items():
                 with _noted(missing, ability, connection.endpoint):
                     show()
@@ -102,19 +101,29 @@ class _Server:
         self._connection = connection
         self._bucket = bucket
         self._folder = folder
+        self._states_checksums = True
         self.compares_checksums = False
 
     def put(self, name: str, data: bytes = _DATA, headers: Mapping[str, str] | None = None) -> None:
-        """Write an object of the folder."""
+        """Write an object of the folder as saves are written: a bucket may refuse uploads without a checksum."""
+        stated = (checksum_header(checksum(data)) if self._states_checksums else {}) | dict(headers or {})
         body = Upload(flat(data))
         with returned(
-            self._connection.send("PUT", self._bucket, self._folder + name, headers=headers, body=body)
+            self._connection.send("PUT", self._bucket, self._folder + name, headers=stated, body=body)
         ) as answer:
             answer.read()
 
     def takes_checksums(self) -> None:
-        """Show that a part of a save can be written; find out whether its checksum is compared."""
-        self.put("checksum", headers=checksum_header(checksum(_DATA)))
+        """Show that a part of a save can be written; find out whether its checksum is compared.
+
+        What else is missing is looked for without checksums if the server takes none.
+        """
+        try:
+            self.put("object")
+        except StoreUnsuitableError:
+            self._states_checksums = False
+            self.put("object")
+            raise
         try:
             self.put("damaged", headers=checksum_header(checksum(_OTHER)))
         except StoreUnreachableError:  # what it calls such a refusal differs

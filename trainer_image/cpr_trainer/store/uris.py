@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +18,14 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.lake_tables import check_no_table
 from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version, version_of
-from cpr_trainer.store.protocol import JOBS_STORE, BucketMissingError, CredentialsRefusedError, MissingError
+from cpr_trainer.store.protocol import (
+    JOBS_STORE,
+    BucketMissingError,
+    CredentialsRefusedError,
+    MissingError,
+    StoreUnreachableError,
+)
 from cpr_trainer.store.s3_data import S3, S3Data
-
-_LOG = logging.getLogger(__name__)
 
 _FOLDER = "/"
 #: Read by pyarrow.fs.
@@ -29,6 +33,8 @@ _ARROW = ("gs://", "abfss://", "hdfs://")
 _REMOTE = (S3, *_ARROW)
 _WILD = frozenset("*?[")
 _HIDDEN = (".", "_")
+#: Ext4 makes this folder at the root of a volume, and root alone may list it.
+_LOST_AND_FOUND = "/lost+found/"
 
 
 class Places(Protocol):
@@ -208,17 +214,26 @@ def _files_below(
     """Yield the path of each file below a folder, and whether a link leads there.
 
     Hidden folders come as a path that ends in a slash, and are not entered. A linked folder is entered unless it is one
-    that the link lies in (`above`, by device and inode). A folder that cannot be listed, as lost+found of a volume, is
-    left out with a warning.
+    that the link lies in (`above`, by device and inode). Raises DataError for a folder that may not be listed, and
+    StoreUnreachableError for one whose volume fails: a job would train only a part of its data.
     """
     try:
         about = os.stat(folder)  # noqa: PTH116 -- paths are matched as text
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        _LOG.warning("leaves out the files below %s: %s", folder, error.strerror)
-        return
+        if error.errno not in {errno.EACCES, errno.EPERM}:
+            raise StoreUnreachableError(
+                f"The folder {folder} cannot be listed: {error.strerror}.", "Check the volume that is mounted there."
+            ) from error
+        if folder.endswith(_LOST_AND_FOUND):
+            return
+        raise DataError(
+            f"The folder {folder} cannot be listed: {error.strerror}.",
+            "Give the pods' user the right to read it (fsGroup, or the folder's mode), or name the other files in "
+            "data.uri.",
+        ) from error
     identity = about.st_dev, about.st_ino
     if identity in above:
         return

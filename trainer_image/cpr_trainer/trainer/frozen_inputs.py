@@ -138,14 +138,16 @@ class FrozenInputs:
         """
         if not self._counts or self._files is None or self.pinned is None or monotonic() < self._list_at_s:
             return
-        self._list_at_s = monotonic() + _LIST_EVERY_S
-        try:
-            self._count(self._files, self.pinned)
-        except (StoreError, DataError) as error:
-            _LOG.warning("new files are not counted: %s", error)
+        self._count(self._files, self.pinned)
 
     def _count(self, files: Uris, pinned: DataManifest) -> None:
-        found = files.find(self._uri)
+        """Count the new files. A listing that fails keeps nobody from training the files that are pinned."""
+        self._list_at_s = monotonic() + _LIST_EVERY_S
+        try:
+            found = files.find(self._uri)
+        except (StoreError, DataError) as error:
+            _LOG.warning("new files are not counted: %s", error)
+            return
         self.new_files = len(set(found).difference(pinned.uris))
         self._tell(self.new_files)
         self._list_at_s = monotonic() + max(_LIST_EVERY_S, listing_pause_s(len(found)))
