@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from cpr_trainer.runtime import Acceptor, eviction_candidate, listen, reception
+from cpr_trainer.runtime import Acceptor, acceptor, eviction_candidate, listen
 
 #: Two peers, as addresses of the loopback network.
 MANY, ONE = "127.0.0.2", "127.0.0.3"
@@ -16,13 +16,13 @@ NEVER_S = 3600.0
 
 
 class Desk:
-    """A reception with four places in the test's thread. `served` has the callers by the port that they call from."""
+    """An acceptor with four places in the test's thread. `served` has the callers by the port that they call from."""
 
     def __init__(self) -> None:
         self.served: dict[int, socket.socket] = {}
         self.cut: list[int] = []
         self.refuses = False
-        self.reception = Acceptor(listen("127.0.0.1", 0), self._serve, places=4, patience_s=NEVER_S)
+        self.acceptor = Acceptor(listen("127.0.0.1", 0), self._serve, places=4, patience_s=NEVER_S)
 
     def _serve(self, connection: socket.socket, address: tuple[str, int]) -> Callable[[], None]:
         if self.refuses:
@@ -46,7 +46,7 @@ class Desk:
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setattr(reception, "_FAIR_S", NEVER_S)
+    monkeypatch.setattr(acceptor, "_FAIR_S", NEVER_S)
     made = Desk()
     yield made
     made.acceptor.close()
@@ -94,7 +94,7 @@ def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
 def test_crowd_that_has_sent_something_makes_room_before_an_idle_caller_of_another_peer(
     desk: Desk, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reception, "_WAITING", 8)
+    monkeypatch.setattr(acceptor, "_WAITING", 8)
     early = call(ONE)
     for _ in range(20):
         call(MANY, b"s")
@@ -117,7 +117,7 @@ def test_caller_that_had_its_fair_time_is_cut_off_and_holds_its_place_until_it_l
 ) -> None:
     first, second = call(MANY, b"s"), call(MANY, b"s")
     third = call(MANY, b"s")
-    monkeypatch.setattr(reception, "_FAIR_S", 0.0)
+    monkeypatch.setattr(acceptor, "_FAIR_S", 0.0)
     desk.acceptor.turn(0.0)
     assert desk.cut[0] == port_of(first)
     desk.acceptor.turn(0.0)
