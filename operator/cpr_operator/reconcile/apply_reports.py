@@ -29,7 +29,7 @@ from cpr_operator.api.status import (
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.policy.plan import duration
-from cpr_operator.reconcile.members import Cost, M, account_of, edited, with_account, with_cost
+from cpr_operator.reconcile.members import Cost, M, edited, with_cost
 from cpr_operator.reconcile.observe import (
     AT_WORK,
     TRAINING_STATES,
@@ -43,6 +43,7 @@ from cpr_operator.reconcile.observe import (
 from cpr_operator.reconcile.plan import after_replay, after_report, replay_as_told
 from cpr_operator.reconcile.types import Active, Done, EventReason, Fact, Lost, ReconcileState, Terminating
 from cpr_operator.reconcile.workers import workers_as_told
+from cpr_operator.recovery.account import account_of, with_account
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 

@@ -15,9 +15,9 @@ from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Trouble
 from cpr_operator.policy.plan import duration
-from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_settled
 from cpr_operator.reconcile.types import Active, EventReason, Fact, Lost, NeverSeen, ReconcileInput, ReconcileState
+from cpr_operator.recovery.account import account_of
 
 #: Problems of pods with the store or the saves in it, as the trainer image reports them.
 STORE_PROBLEMS = frozenset(

@@ -34,7 +34,7 @@ from cpr_operator.reconcile.deadlines import (
 )
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.frozen import runtime
-from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
+from cpr_operator.reconcile.members import replacement
 from cpr_operator.reconcile.observe import is_current, is_settled
 from cpr_operator.reconcile.plan import planned
 from cpr_operator.reconcile.restore_source import AWAITED, RestoreSource
@@ -51,6 +51,7 @@ from cpr_operator.reconcile.types import (
     ReconcileInput,
     ReconcileState,
 )
+from cpr_operator.recovery.account import account_of, is_overspent, with_account
 
 #: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0

@@ -1,48 +1,52 @@
-"""Entries of members: the next incarnation, the record of failures, and the budget's account."""
+"""Entries of members in the status: the next incarnation, the record of failures, and restarts in place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol, TypeVar
 
 from cpr_contract.manifests import RowUpdates
-from cpr_operator.api.status import (
-    MAX_FAILURES,
-    MAX_RESTARTS,
-    Budget,
-    Dense,
-    FailureRecord,
-    Member,
-    Shard,
-    Status,
-    Trainer,
-)
+from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import pod_name
-from cpr_operator.failures import Failure
-from cpr_operator.ledger import Ledger, shown
-from cpr_operator.reconcile.types import EventReason, Lost, ReconcileInput, ReconcileState
-from cpr_operator.recovery.account import Account
+from cpr_operator.failures import Failure, Kind, restarted
+from cpr_operator.reconcile.types import Active, EventReason, Lost, ReconcileInput, ReconcileState
 
 M = TypeVar("M", Shard, Trainer)
 
-
-_MESSAGE_CHARS = 1024
-#: Failures of one incident are seen within this time, in seconds, of the first.
+#: Failures belong to one incident if they are seen within this time, in seconds, of the first.
 INCIDENT_S = 10.0
+_MESSAGE_CHARS = 1024
 
 
 class Edit(Protocol):
-    """What becomes of any member's entry."""
+    """A change of any member's entry."""
 
     def __call__(self, member: M, /) -> M:
-        """The entry after; itself if it stays as it is."""
+        """Return the changed entry, or the same one."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of a failure: lost samples and row updates, and samples that trainers pushed again.
+
+    `rebuilt`: the shard's rows were computed from other shards.
+    """
+
+    samples: int
+    row_updates: RowUpdates | None = None
+    replayed: int = 0
+    replayed_in_order: bool = True
+    rebuilt: bool = False
+
+
 def replacement(observed: ReconcileInput, member: M) -> M:
-    """The member's next incarnation, before its pod is created. Its number is used once, whatever becomes of it."""
+    """Return the member's next incarnation, before its pod is created. Its number is never used again."""
     incarnation = member.incarnation + 1
     return member.evolve(
         incarnation=incarnation,
@@ -59,8 +63,28 @@ def replacement(observed: ReconcileInput, member: M) -> M:
     )
 
 
+def edited(status: Status, edit: Edit) -> Status:
+    """Return the status with `edit` applied to every member; the same object if no entry changed."""
+    shards, trainers = tuple(edit(s) for s in status.shards), tuple(edit(t) for t in status.trainers)
+    if shards == status.shards and trainers == status.trainers:
+        return status
+    return status.evolve(shards=shards, trainers=trainers)
+
+
+def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
+    """Return the status with these entries of shards, by index."""
+    if not entries:
+        return status
+    return status.evolve(shards=tuple(entries.get(s.index, s) for s in status.shards))
+
+
+def with_trainer(status: Status, entry: Trainer) -> Status:
+    """Return the status with this entry of a trainer."""
+    return status.evolve(trainers=tuple(entry if t.index == entry.index else t for t in status.trainers))
+
+
 def record(state: ReconcileState, member: Member, failure: Failure, action: str) -> ReconcileState:
-    """Count the failure of a pod, once per role, index and incarnation, and say so."""
+    """Record the failure of a pod, with an event, once per role, index and incarnation."""
     status, role = state.status, member.role
     known = {(f.role, f.index, f.incarnation, f.life) for f in status.failures}
     if (role, member.index, member.incarnation, 0) in known:
@@ -71,20 +95,99 @@ def record(state: ReconcileState, member: Member, failure: Failure, action: str)
     return state.to(state.status.evolve(restarts=state.status.restarts + 1), event)
 
 
-def record_restart(
-    state: ReconcileState, member: Member, failure: Failure, life: int, took_s: float | None
-) -> ReconcileState:
-    """Count the end of one life of a member, after which the next one went on in place: nothing was lost with it.
+def record_lost(state: ReconcileState, action: str) -> ReconcileState:
+    """Record the failures of all members that are lost now."""
+    for member in state.status.members:
+        fact = state.facts[member.name]
+        if isinstance(fact, Lost):
+            state = record(state, member, fact.failure, action)
+    return state
 
-    `took_s`: how long after that it worked again, if its pod has told.
+
+def record_restarts(state: ReconcileState) -> ReconcileState:
+    """Record each process that ended and was followed by another one in the same pod, once.
+
+    Such a restart loses nothing, so it reserves, charges and replaces nothing. Its duration is in the pod's report,
+    possibly in a later one than the restart itself.
     """
-    entry = _entry(state, member, failure, "RestartInPlace").evolve(
-        life=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
-    )
-    state = _entered(state, entry)
-    message = f"{member.name}, incarnation {member.incarnation}: {failure.message}"
-    return state.to(
-        state.status, Event("Warning", EventReason.RESTARTED_IN_PLACE, message, f"life-{member.pod}-{life}")
+    state = _with_durations(state)
+    for shard in state.status.shards:
+        fact, report = state.facts.get(shard.name), state.report_of(shard)
+        pod: PodView | None = fact.pod if isinstance(fact, Active) else None
+        # The kubelet counts containers, and the shard counts processes within them. The shard may report the end of a
+        # container before the kubelet does: that end is recorded once its exit code and reason are known.
+        restarts = max(shard.restarts, pod.restarts if pod else 0)
+        within = max(shard.lives - 1, 0) - shard.restarts
+        if isinstance(report, ShardReport):
+            within = max(within, report.lives - 1 - report.restarts)
+        count = 1 + within + restarts
+        ends = [restarted(pod)] * (restarts - shard.restarts) if pod else []
+        state = _record_restarts(state, shard, count, "with all rows", ends)
+        if count > max(shard.lives, 1):
+            known = shard.evolve(lives=count, restarts=restarts)
+            state = state.to(with_shards(state.status, {shard.index: known}))
+    for trainer in state.status.trainers:
+        report = state.report_of(trainer)
+        count = report.lives if isinstance(report, TrainerReport) else 0
+        state = _record_restarts(state, trainer, count, "after the last complete step")
+        if count > trainer.lives:
+            state = state.to(with_trainer(state.status, trainer.evolve(lives=count)))
+    return state
+
+
+def with_cost(status: Status, member: Member, cost: Cost) -> Status:
+    """Return the status with the cost of a member's last failure."""
+    key = (member.role, member.index, None)
+
+    def with_its_cost(record: FailureRecord) -> FailureRecord:
+        if (record.role, record.index, record.lost_samples) != key:
+            return record
+        record = record.evolve(
+            lost_samples=cost.samples,
+            replayed_samples=cost.replayed,
+            replayed_in_order=cost.replayed_in_order,
+            tier="Parity" if cost.rebuilt else record.tier,
+        )
+        if cost.row_updates is None:
+            return record
+        return record.evolve(lost_row_updates=cost.row_updates.lost, lost_row_updates_exact=cost.row_updates.exact)
+
+    return status.evolve(failures=tuple(with_its_cost(record) for record in status.failures))
+
+
+def counts(member: Member, failure: Failure) -> bool:
+    """Return whether a failure counts towards the restart limit.
+
+    A process that was ended by SIGTERM without a deletion counts if it had not worked since the member was replaced.
+    Otherwise a probe of the template that always fails would restart it without a limit.
+    """
+    return failure.counts_as_restart or (failure.unprompted and member.lost_at is not None)
+
+
+def begins_incident(status: Status, member: Member, failure: Failure, now: float) -> bool:
+    """Return whether a failure counts: its kind does, and it does not belong to an incident that is counted already.
+
+    A member belongs to an incident once: if it fails again, however soon, another incident begins.
+    """
+    if not counts(member, failure):
+        return False
+    similar = [f for f in status.failures if (f.role, f.kind) == (member.role, failure.kind)]
+    if not similar:
+        return True
+    # The first record of a large incident may be missing: only the last failures are kept.
+    first = next((n for n, record in reversed([*enumerate(similar)]) if record.counted), 0)
+    return similar[first].time < now - INCIDENT_S or member.index in {record.index for record in similar[first:]}
+
+
+def new_incidents(state: ReconcileState) -> int:
+    """Return the number of incidents that the members lost now add to the counted ones."""
+    lost = ((m, state.facts.get(m.name)) for m in state.status.members)
+    return len(
+        {
+            (member.role, fact.failure.kind)
+            for member, fact in lost
+            if isinstance(fact, Lost) and begins_incident(state.status, member, fact.failure, state.now)
+        }
     )
 
 
@@ -106,7 +209,7 @@ def _entry(state: ReconcileState, member: Member, failure: Failure, action: str)
 
 
 def _entered(state: ReconcileState, entry: FailureRecord) -> ReconcileState:
-    """The failure among the others, and in the count of incidents."""
+    """Append the failure, and count its incident."""
     status, now = state.status, state.now
     oldest = now - state.spec.failure_policy.restart_limit.window_seconds
     counted = (now,) if entry.counted else ()
@@ -118,166 +221,46 @@ def _entered(state: ReconcileState, entry: FailureRecord) -> ReconcileState:
     )
 
 
-def edited(status: Status, edit: Edit) -> Status:
-    """The status with every member as `edit` gives it; the same object where it gives all back as they were."""
-    shards, trainers = tuple(edit(s) for s in status.shards), tuple(edit(t) for t in status.trainers)
-    if shards == status.shards and trainers == status.trainers:
-        return status
-    return status.evolve(shards=shards, trainers=trainers)
+def _with_durations(state: ReconcileState) -> ReconcileState:
+    """Add the durations of restarts that were recorded before a report had them."""
+    status = state.status
+    if all(record.recovery_seconds is not None or not record.life for record in status.failures):
+        return state
+    reported = {(m.role, m.index, m.incarnation): _durations(state, m) for m in status.members}
 
-
-def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
-    """The status with these entries of shards, by index."""
-    if not entries:
-        return status
-    return status.evolve(shards=tuple(entries.get(s.index, s) for s in status.shards))
-
-
-def record_lost(state: ReconcileState, action: str) -> ReconcileState:
-    """Record the failures of all that are lost in this pass."""
-    for member in state.status.members:
-        fact = state.facts[member.name]
-        if isinstance(fact, Lost):
-            state = record(state, member, fact.failure, action)
-    return state
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a failure has cost: samples and row updates that are lost, and samples that trainers pushed again.
-
-    `rebuilt` says that the shard's rows were computed from other shards.
-    """
-
-    samples: int
-    row_updates: RowUpdates | None = None
-    replayed: int = 0
-    replayed_in_order: bool = True
-    rebuilt: bool = False
-
-
-def with_cost(status: Status, member: Member, cost: Cost) -> Status:
-    """The status with what a member's last failure has cost, now that it is known."""
-    key = (member.role, member.index, None)
-
-    def told(record: FailureRecord) -> FailureRecord:
-        if (record.role, record.index, record.lost_samples) != key:
+    def with_duration(record: FailureRecord) -> FailureRecord:
+        if not record.life or record.recovery_seconds is not None:
             return record
-        record = record.evolve(
-            lost_samples=cost.samples,
-            replayed_samples=cost.replayed,
-            replayed_in_order=cost.replayed_in_order,
-            tier="Parity" if cost.rebuilt else record.tier,
+        durations = reported.get((record.role, record.index, record.incarnation), {})
+        return record.evolve(recovery_seconds=durations.get(record.life))
+
+    return state.to(status.evolve(failures=tuple(with_duration(record) for record in status.failures)))
+
+
+def _durations(state: ReconcileState, member: Shard | Trainer) -> Mapping[int, float]:
+    """Return the seconds from the end of each process until its successor worked, from the member's own report."""
+    report = state.report_of(member)
+    return {} if report is None else {life: took_s for life, took_s in report.in_place_s if 0 <= took_s < inf}
+
+
+def _record_restarts(
+    state: ReconcileState, member: Shard | Trainer, count: int, where: str, containers: Sequence[Failure] = ()
+) -> ReconcileState:
+    """Record the processes that have ended before the `count`th; `containers` are the failures of the last ones."""
+    durations = _durations(state, member)
+    for life in range(max(member.lives, 1), count):
+        took_s = durations.get(life)
+        within = "" if took_s is None else f" within {took_s:.2f} s"
+        how = f"restarted in place {where}{within}: process {life + 1}"
+        failure = Failure(Kind.CRASHED, "RestartedInPlace", f"the process ended and {how}", ended=False)
+        if count - life <= len(containers):
+            end = containers[life - count]
+            failure = replace(end, message=f"{end.message}; its container {how}", ended=False)
+        entry = _entry(state, member, failure, "RestartInPlace").evolve(
+            life=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
         )
-        if cost.row_updates is None:
-            return record
-        return record.evolve(lost_row_updates=cost.row_updates.lost, lost_row_updates_exact=cost.row_updates.exact)
-
-    return status.evolve(failures=tuple(told(record) for record in status.failures))
-
-
-def with_trainer(status: Status, entry: Trainer) -> Status:
-    """The status with this entry of a trainer, in the place of the one of its index."""
-    return status.evolve(trainers=tuple(entry if t.index == entry.index else t for t in status.trainers))
-
-
-def account_of(status: Status) -> Account:
-    """The budget's account as the status holds it."""
-    book = status.ledger
-    lost = book.ranges or ((),) * len(status.shards)
-    return Account(
-        ledger=Ledger(
-            total=book.total_samples,
-            # Version 0.1.0 left a limit below what was carried over by less than one sample-shard.
-            limit=max(book.limit_sample_shards, book.carried_sample_shards),
-            lost=lost,
-            running=book.running_sample_shards,
-            carried=book.carried_sample_shards,
-        ),
-        reserved=tuple(shard.reserved for shard in status.shards),
-        dense=status.dense.reserved,
-        owes_from={s.index: first for s in status.shards if (first := owes_from(s)) is not None},
-        dense_owes_from=_dense_owes_from(status.dense),
-    )
-
-
-def _dense_owes_from(dense: Dense) -> int | None:
-    """The first sample that the dense state may miss and that no leader has reported."""
-    # Releases that did not write owesFrom set something aside whenever the dense state could miss it.
-    return dense.floor_samples if dense.owes_from is None and dense.reserved else dense.owes_from
-
-
-def owes_from(shard: Shard) -> int | None:
-    """The first sample that the shard may miss and has not reported. None: it has reported all it lost.
-
-    One that was lost after its last report owes nothing until it has leave to restore.
-    """
-    if shard.owes_from is not None or shard.lost_at is None or shard.predecessor is not None:
-        return shard.owes_from
-    return shard.floor_samples
-
-
-def is_overspent(status: Status) -> bool:
-    """Whether more is lost than the budget allows. 0 is lost and 0 allowed while the total is not known."""
-    return account_of(status).ledger.left < 0
-
-
-def with_account(status: Status, account: Account) -> Status:
-    """The status with this account, its portions for people included."""
-    ledger, whole = account.ledger, account.ledger
-    limit, spent = shown(ledger.limit, whole), shown(ledger.spent, whole)
-    reserved = shown(account.set_aside, whole)
-    shards = tuple(shard.evolve(reserved=ranges) for shard, ranges in zip(status.shards, account.reserved, strict=True))
-    budget = Budget(
-        limit=limit,
-        spent=spent,
-        reserved=min(reserved, 1.0),
-        remaining=max(round(limit - spent - reserved, 12), 0.0),
-        running_sum=shown(ledger.running, whole),
-        rollbacks=status.budget.rollbacks if status.budget else 0,
-    )
-    book = status.ledger.evolve(
-        total_samples=ledger.total,
-        limit_sample_shards=ledger.limit,
-        ranges=ledger.lost,
-        running_sample_shards=ledger.running,
-        carried_sample_shards=ledger.carried,
-    )
-    dense = status.dense.evolve(reserved=account.dense, owes_from=account.dense_owes_from)
-    return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
-
-
-def counts(member: Member, failure: Failure) -> bool:
-    """Whether a failure counts towards the restart limit.
-
-    A process that was ended by SIGTERM without a deletion counts if it had not worked since the member was replaced:
-    else a probe of the template that always fails would go on for ever.
-    """
-    return failure.counts_as_restart or (failure.unprompted and member.lost_at is not None)
-
-
-def begins_incident(status: Status, member: Member, failure: Failure, now: float) -> bool:
-    """Whether a failure counts: its kind does, and it does not belong to an incident that is counted already.
-
-    A member belongs to an incident once: one that fails again, however soon, begins another.
-    """
-    if not counts(member, failure):
-        return False
-    alike = [f for f in status.failures if (f.role, f.kind) == (member.role, failure.kind)]
-    if not alike:
-        return True
-    # Of a large incident the first record may be gone: only the last failures are kept.
-    first = next((n for n, record in reversed([*enumerate(alike)]) if record.counted), 0)
-    return alike[first].time < now - INCIDENT_S or member.index in {record.index for record in alike[first:]}
-
-
-def new_incidents(state: ReconcileState) -> int:
-    """How many incidents the members that are lost in this pass add to those counted."""
-    lost = ((m, state.facts.get(m.name)) for m in state.status.members)
-    return len(
-        {
-            (member.role, fact.failure.kind)
-            for member, fact in lost
-            if isinstance(fact, Lost) and begins_incident(state.status, member, fact.failure, state.now)
-        }
-    )
+        state = _entered(state, entry)
+        message = f"{member.name}, incarnation {member.incarnation}: {failure.message}"
+        event = Event("Warning", EventReason.RESTARTED_IN_PLACE, message, f"life-{member.pod}-{life}")
+        state = state.to(state.status, event)
+    return state

@@ -30,7 +30,7 @@ from cpr_operator.reconcile.lifecycle import (
     start,
     stop_at_gate,
 )
-from cpr_operator.reconcile.lives import record_restarts
+from cpr_operator.reconcile.members import record_restarts
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover

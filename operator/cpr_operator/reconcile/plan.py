@@ -16,8 +16,8 @@ from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
 from cpr_operator.policy.inputs import Bits
-from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.types import EventReason, ReconcileState
+from cpr_operator.recovery.account import account_of
 
 #: An interval that changed by less than this part is the same.
 _SAME = 0.05

@@ -25,15 +25,12 @@ from cpr_operator.reconcile.apply_reports import restorable
 from cpr_operator.reconcile.lifecycle import fail
 from cpr_operator.reconcile.members import (
     M,
-    account_of,
     counts,
     edited,
-    is_overspent,
     new_incidents,
     record,
     record_lost,
     replacement,
-    with_account,
     with_shards,
 )
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, start_anchor
@@ -44,6 +41,7 @@ from cpr_operator.reconcile.recovery_input import (
     start_anchor_is_damaged,
 )
 from cpr_operator.reconcile.types import Active, EventReason, Lost, NeverSeen, ReconcileState, Terminating
+from cpr_operator.recovery.account import account_of, is_overspent, with_account
 from cpr_operator.recovery.decide import (
     Decision,
     FailJob,
@@ -299,7 +297,7 @@ def apply_replacement(state: ReconcileState, decision: Replace) -> ReconcileStat
     status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)
     account = account_of(status).reserve(decision.reserves, decision.dense.reserve if decision.dense else ())
     if decision.dense is not None:
-        account = account.note_pending_dense(decision.dense.owes_from)
+        account = account.note_pending_dense(decision.dense.pending_from)
         dense = status.dense.evolve(floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
         status = status.evolve(dense=dense)
     state = under_recovery(state.to(with_account(status, account)), kind, decision.reason, decision.lost)

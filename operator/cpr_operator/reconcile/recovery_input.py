@@ -8,7 +8,6 @@ from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerSta
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, classify
-from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_current, on_lineage, start_anchor, takes_part
 from cpr_operator.reconcile.replay import with_replay
 from cpr_operator.reconcile.types import (
@@ -21,6 +20,7 @@ from cpr_operator.reconcile.types import (
     ReconcileState,
     Terminating,
 )
+from cpr_operator.recovery.account import account_of
 from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 #: Steps whose pushes may still arrive at a shard after all trainers are gone.

@@ -9,9 +9,9 @@ from cpr_contract.reports import TrainerReport
 from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, recoverable
 from cpr_operator.api.status import Shard, Status, Trainer
-from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current
 from cpr_operator.reconcile.types import Active, ReconcileState, Terminating
+from cpr_operator.recovery.account import pending_from
 from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 
@@ -84,7 +84,7 @@ def _orphaned(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ..
     return tuple(
         (shard.index, first)
         for shard in status.shards
-        if (first := owes_from(shard)) is not None and shard.predecessor is None and shard.index not in decided
+        if (first := pending_from(shard)) is not None and shard.predecessor is None and shard.index not in decided
     )
 
 

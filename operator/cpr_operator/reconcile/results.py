@@ -11,8 +11,8 @@ from cpr_contract.roster import AnchorRef
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, BestModel, HeldOut, Status
 from cpr_operator.reconcile.apply_reports import restorable, with_total
-from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.reconcile.types import Done, Fact
+from cpr_operator.recovery.account import account_of, with_account
 
 #: How a `Result` begins: its keys are sorted.
 _ANCHOR_FIRST = '{"anchor":'

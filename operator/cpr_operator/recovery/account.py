@@ -1,4 +1,4 @@
-"""The ledger during recoveries: the losses, and the reservations until the members report theirs.
+"""The budget's account during recoveries: losses, and reservations until members report theirs.
 
 Reservations are ranges, too, so a sample counts once per shard, however often it is lost or reserved. A shard that
 dies again before its next save is therefore charged once.
@@ -10,23 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cpr_operator import ledger as ledgers
-from cpr_operator.ledger import Ledger, Ranges
+from cpr_operator.api.status import Budget, Dense, Shard, Status
+from cpr_operator.ledger import Ledger, Ranges, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`reserved` has the reservations by shard. `dense` is reserved on every shard.
+    """The ledger and its reservations.
 
-    `owes_from` names the shards that have not reported what they lost, with the first sample that they may miss;
-    `dense_owes_from` is the same of the dense state. They may miss more than was reserved: a report that the
-    reservation was made from may have been old.
+    reserved: the reservations by shard. `dense` is reserved on every shard.
+    pending_from: by shard, the first sample that it may have lost and has not reported. `dense_pending_from` is the
+        same of the dense state. More than the reservation may be pending, if that was made from an old report.
     """
 
     ledger: Ledger
     reserved: tuple[Ranges, ...]
     dense: Ranges = ()
-    owes_from: Mapping[int, int] = field(default_factory=dict)
-    dense_owes_from: int | None = None
+    pending_from: Mapping[int, int] = field(default_factory=dict)
+    dense_pending_from: int | None = None
 
     @property
     def charged(self) -> int:
@@ -47,22 +48,23 @@ class Account:
         )
 
     def note_pending_dense(self, first: int | None) -> Account:
-        """Note that the dense state may miss samples from `first` on, None: no more than was noted before."""
-        known = [since for since in (self.dense_owes_from, first) if since is not None]
-        return replace(self, dense_owes_from=min(known, default=None))
+        """Note that the dense state may miss samples from `first` on; None adds nothing to earlier notes."""
+        known = [since for since in (self.dense_pending_from, first) if since is not None]
+        return replace(self, dense_pending_from=min(known, default=None))
 
     def settle(self, lost: Mapping[int, Ranges]) -> Account:
         """Charge the reported losses of these shards, and release their reservations."""
         reserved = tuple(() if i in lost else ranges for i, ranges in enumerate(self.reserved))
-        owes_from = {i: first for i, first in self.owes_from.items() if i not in lost}
-        return replace(self, ledger=ledgers.add_by_shard(self.ledger, lost), reserved=reserved, owes_from=owes_from)
+        pending_from = {i: first for i, first in self.pending_from.items() if i not in lost}
+        ledger = ledgers.add_by_shard(self.ledger, lost)
+        return replace(self, ledger=ledger, reserved=reserved, pending_from=pending_from)
 
     def settle_dense(self, lost: Ranges) -> Account:
         """Charge every shard with the losses of the dense state that the leader reported.
 
         The dense reservation is released.
         """
-        return replace(self, ledger=ledgers.add_everywhere(self.ledger, lost), dense=(), dense_owes_from=None)
+        return replace(self, ledger=ledgers.add_everywhere(self.ledger, lost), dense=(), dense_pending_from=None)
 
     def recovered(self, sample_shards: int) -> Account:
         """Add the losses of a finished recovery to the running sum."""
@@ -73,22 +75,22 @@ class Account:
         return Account(replace(self.ledger, lost=ledgers.bounded(self._worst())), ((),) * len(self.reserved))
 
     def charge_pending(self, samples: int) -> Account:
-        """Charge the worst that a model of `samples` samples can miss: no member will report its losses any more."""
-        owed = {index: ((first, samples),) for index, first in self.owes_from.items()}
-        dense = () if self.dense_owes_from is None else ((self.dense_owes_from, samples),)
-        return self.reserve(owed, dense).charge_reserved()
+        """Charge the most that a model of `samples` samples can miss: no member will report its losses any more."""
+        pending = {index: ((first, samples),) for index, first in self.pending_from.items()}
+        dense = () if self.dense_pending_from is None else ((self.dense_pending_from, samples),)
+        return self.reserve(pending, dense).charge_reserved()
 
     def roll_back(self, samples: int) -> Account:
         """Go back to an anchor at `samples`. All later samples are trained again.
 
-        What members have not reported counts as lost up to the anchor, because the anchor contains the recovery that
-        lost it, and what a shard reports after a rollback begins at the anchor.
+        Losses that members have not reported are charged up to the anchor. The anchor contains the recovery that lost
+        them, and a shard's report after the rollback begins at the anchor.
         """
         charged = self.charge_pending(samples)
         return replace(charged, ledger=ledgers.rolled_back(charged.ledger, samples))
 
     def reshard(self, shards: int, limit: int) -> Account:
-        """The account after a change of the number of shards. Open reservations count as lost."""
+        """Return the account after a change of the number of shards. Open reservations are charged."""
         return Account(ledgers.resharded(self.charge_reserved().ledger, shards, limit), ((),) * shards)
 
     def _worst(self) -> tuple[Ranges, ...]:
@@ -96,3 +98,68 @@ class Account:
             ledgers.union(lost, reserved, self.dense)
             for lost, reserved in zip(self.ledger.lost, self.reserved, strict=True)
         )
+
+
+def account_of(status: Status) -> Account:
+    """Return the account that the status holds."""
+    book = status.ledger
+    lost = book.ranges or ((),) * len(status.shards)
+    return Account(
+        ledger=Ledger(
+            total=book.total_samples,
+            # Version 0.1.0 left a limit below the carried losses by less than one sample-shard.
+            limit=max(book.limit_sample_shards, book.carried_sample_shards),
+            lost=lost,
+            running=book.running_sample_shards,
+            carried=book.carried_sample_shards,
+        ),
+        reserved=tuple(shard.reserved for shard in status.shards),
+        dense=status.dense.reserved,
+        pending_from={s.index: first for s in status.shards if (first := pending_from(s)) is not None},
+        dense_pending_from=_dense_pending_from(status.dense),
+    )
+
+
+def with_account(status: Status, account: Account) -> Status:
+    """Return the status with this account, and its portions for people."""
+    ledger = account.ledger
+    limit, spent = shown(ledger.limit, ledger), shown(ledger.spent, ledger)
+    reserved = shown(account.set_aside, ledger)
+    shards = tuple(shard.evolve(reserved=ranges) for shard, ranges in zip(status.shards, account.reserved, strict=True))
+    budget = Budget(
+        limit=limit,
+        spent=spent,
+        reserved=min(reserved, 1.0),
+        remaining=max(round(limit - spent - reserved, 12), 0.0),
+        running_sum=shown(ledger.running, ledger),
+        rollbacks=status.budget.rollbacks if status.budget else 0,
+    )
+    book = status.ledger.evolve(
+        total_samples=ledger.total,
+        limit_sample_shards=ledger.limit,
+        ranges=ledger.lost,
+        running_sample_shards=ledger.running,
+        carried_sample_shards=ledger.carried,
+    )
+    dense = status.dense.evolve(reserved=account.dense, owes_from=account.dense_pending_from)
+    return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
+
+
+def pending_from(shard: Shard) -> int | None:
+    """Return the first sample that the shard may have lost and has not reported; None if all losses are reported.
+
+    For a shard that was lost after its last report, nothing is pending until it has leave to restore.
+    """
+    if shard.owes_from is not None or shard.lost_at is None or shard.predecessor is not None:
+        return shard.owes_from
+    return shard.floor_samples
+
+
+def _dense_pending_from(dense: Dense) -> int | None:
+    # Releases that did not write owesFrom made a reservation whenever the dense state could miss a sample.
+    return dense.floor_samples if dense.owes_from is None and dense.reserved else dense.owes_from
+
+
+def is_overspent(status: Status) -> bool:
+    """Return whether more is lost than the budget allows. Both are 0 while the total is unknown."""
+    return account_of(status).ledger.left < 0

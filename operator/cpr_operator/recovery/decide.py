@@ -119,13 +119,13 @@ class ShardGrant:
 class DenseGrant:
     """Leave to load a dense save, none below `floor`; `reserve` is set aside on every shard.
 
-    `owes_from` is the first sample that the restored state may miss, None if it misses none. What it misses may be
+    `pending_from` is the first sample that the restored state may miss, None if it misses none. What it misses may be
     more than `reserve`, because a push may have been under way when the shards reported.
     """
 
     floor: int
     reserve: Ranges
-    owes_from: int | None = None
+    pending_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

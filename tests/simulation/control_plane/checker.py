@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from cpr_operator.api.status import Status
-from cpr_operator.reconcile.members import account_of
+from cpr_operator.recovery.account import account_of
 from simulation.control_plane.failpoints import Storm, StormSimulation
 from simulation.control_plane.processes import CELLS, Cells, steps_in_all
 from simulation.control_plane.run import RunResult

@@ -19,7 +19,7 @@ from cpr_operator.controller.reader import job_of, parse_report
 from cpr_operator.desired.workload import QUEUE_LABEL
 from cpr_operator.reconcile import ReconcileInput, Timing
 from cpr_operator.reconcile.kueue import holds_quota, spares_in, uses_quota
-from cpr_operator.reconcile.members import account_of
+from cpr_operator.recovery.account import account_of
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import TOTAL, Scenario, spec
 

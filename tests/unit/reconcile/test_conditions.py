@@ -14,7 +14,7 @@ from cpr_operator.reconcile.conditions import (
     spill,
     with_conditions,
 )
-from cpr_operator.reconcile.members import account_of, with_account
+from cpr_operator.recovery.account import account_of, with_account
 
 
 def test_there_is_one_condition_of_a_type_and_its_time_of_transition_moves_only_with_the_status() -> None:

@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from cpr_operator.api.status import Dense, Shard, Status
 from cpr_operator.ledger import Ledger
-from cpr_operator.reconcile.members import account_of, with_account
-from cpr_operator.recovery.account import Account
+from cpr_operator.recovery.account import Account, account_of, with_account
 
 
 def account(*lost: tuple[tuple[int, int], ...], limit: int = 1000) -> Account:
@@ -36,7 +35,7 @@ def test_a_rollback_takes_back_what_lies_behind_the_anchor_and_keeps_what_lies_b
 
 def test_a_rollback_charges_what_the_dense_state_owes_though_nothing_was_set_aside() -> None:
     book = account((), ()).note_pending_dense(600).note_pending_dense(700).note_pending_dense(None)
-    assert (book.dense_owes_from, book.charged) == (600, 0)
+    assert (book.dense_pending_from, book.charged) == (600, 0)
     assert book.roll_back(650).ledger.lost == (((600, 650),),) * 2
     assert book.settle_dense(()).roll_back(650).ledger.spent == 0
 

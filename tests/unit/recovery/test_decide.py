@@ -102,23 +102,23 @@ def test_the_leader_keeps_its_post_while_it_lives() -> None:
 def test_when_no_trainer_survived_the_dense_loss_is_charged_to_every_shard() -> None:
     decision = decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000))
     assert isinstance(decision, Replace)
-    assert decision.dense == DenseGrant(950, ((950, 1000),), owes_from=950)
+    assert decision.dense == DenseGrant(950, ((950, 1000),), pending_from=950)
     assert isinstance(decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1101)), RollBack)
 
 
 @pytest.mark.parametrize(
-    ("dense_saved", "bound_exact", "owes_from"), [(1000, False, 1000), (1000, True, None), (900, True, 900)]
+    ("dense_saved", "bound_exact", "pending_from"), [(1000, False, 1000), (1000, True, None), (900, True, 900)]
 )
 def test_a_dense_state_that_a_push_under_way_may_have_passed_owes_what_is_not_set_aside(
     dense_saved: int,
     bound_exact: bool,  # noqa: FBT001
-    owes_from: int | None,
+    pending_from: int | None,
 ) -> None:
     lost = situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000)
     decision = decide(replace(lost, dense_saved=dense_saved, bound_exact=bound_exact))
     assert isinstance(decision, Replace)
     assert decision.dense is not None
-    assert decision.dense.owes_from == owes_from
+    assert decision.dense.pending_from == pending_from
 
 
 def test_a_shard_and_all_trainers_overlap_in_what_they_lose() -> None:
@@ -166,7 +166,7 @@ def test_a_newer_dense_save_is_asked_for_too() -> None:
     )
     decision = decide(lost)
     assert isinstance(decision, Replace)
-    assert decision.dense == DenseGrant(850, ((850, 1000),), owes_from=850)
+    assert decision.dense == DenseGrant(850, ((850, 1000),), pending_from=850)
 
 
 def test_nothing_is_hoped_for_when_nothing_is_left() -> None:

@@ -95,7 +95,7 @@ async def test_restarts_in_place_beyond_the_limit_fail_the_job(lives: tuple[int,
     status = reconcile(world).status
     assert status.phase == "Failed"
     (condition,) = [c for c in status.conditions if c.reason == "RestartLimitReached"]
-    assert f"the last: Crashed: the process ended, and the next one went on with all rows: life {lives[1]}" in (
+    assert f"the last: Crashed: the process ended and restarted in place with all rows: process {lives[1]}" in (
         condition.message
     )
 
@@ -116,9 +116,9 @@ async def test_how_long_a_member_was_away_is_as_its_pod_tells() -> None:
     outcome = reconcile(world)
     status = outcome.status
     assert [f.recovery_seconds for f in status.failures] == [0.25, 1.5]
-    assert [e.message.partition("went on ")[2] for e in outcome.events if e.reason == "RestartedInPlace"] == [
-        "after the last complete step within 0.25 s: life 2",
-        "after the last complete step within 1.50 s: life 3",
+    assert [e.message.partition("in place ")[2] for e in outcome.events if e.reason == "RestartedInPlace"] == [
+        "after the last complete step within 0.25 s: process 2",
+        "after the last complete step within 1.50 s: process 3",
     ]
 
 
@@ -176,7 +176,7 @@ async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or
     assert in_place(outcome) == [("InPlace", 1, 1, 1, True)]
     (failure,) = status.failures
     assert (failure.kind, failure.exit_code, failure.reason) == ("OOMKilled", 137, "OOMKilled")
-    assert "life 2" in failure.message
+    assert "process 2" in failure.message
     assert (status.shards[1].lives, status.shards[1].restarts) == (2, 1)
     assert status.restart_times == (world.now,)
     assert (outcome.creates, outcome.deletes, status.recovery) == ((), (), None)
