@@ -51,7 +51,7 @@ AREAS = {
     "checkpoint": ("/checkpoint/", "simulation|saves|killed_members"),
     "store": ("cpr_trainer/store/", "stores|s3_servers|saves"),
     "reconcile": (
-        "/reconcile/|cpr_operator/(controller|worker|cluster/rate)",
+        "/reconcile/|cpr_operator/(controller/|queue|cluster/rate_limiter)",
         "simulation|killed_members|losses",
     ),
 }
@@ -61,12 +61,13 @@ INVARIANTS = {
     2: "ledger:fits ledger:union ledger:clip decide:_fit decide:_affordable_age decide:extent",
     3: "documents:read_document documents:read_part lineage:shard_lineage",
     4: "server:Server._check server:Server._join service:Service._handle service:Service._push",
-    5: "effects:rosters effects:stamped controller:Controller._write controller:Controller._create",
+    5: "effects:rosters effects:stamped writer:JobWriter.write_status writer:JobWriter._create_pods",
     6: "members:begins_incident members:_entered apply_reports:_settle_shard",
     7: "service:Service._apply service:Service._is_next exchange:Exchange.push",
     8: "lifecycle:succeed lifecycle:complete lifecycle:with_result results:result_of",
     9: "silence:judge silence:_accusers silence:_by_enough observe:_silent observe:_unharmed",
-    10: "rate:Ration._has_room rate:Ration._may_hold rate:Ration._serve worker:Workers._begin",
+    10: "rate_limiter:RateLimiter._has_capacity rate_limiter:RateLimiter._may_hold rate_limiter:RateLimiter._serve"
+    " queue:ReconcileQueue._begin",
     11: "outbox:Outbox.acknowledge outbox:Outbox.rewind ring:Ring.take ring:Ring.last_to_go",
 }
 KINDS = ("flipped comparison", "dropped call", "off by one", "swapped arguments")

@@ -6,11 +6,11 @@ CPR_OPERATOR_NAMESPACES          the namespaces that it serves, separated by com
 CPR_OPERATOR_HTTP_PORT           its port (8080)
 CPR_OPERATOR_LEASE               NAMESPACE/NAME of the Lease by which one of several operators leads (default/cprjob)
 CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port of jobs' pods
-CPR_OPERATOR_REPORT_PEERS        who else does: a JSON list of NetworkPolicyPeers
+CPR_OPERATOR_REPORT_PEERS        others that reach it: a JSON list of NetworkPolicyPeers
 CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
 CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
 CPR_OPERATOR_KUEUE               whether jobs may stand in queues of Kueue (false)
-CPR_OPERATOR_LOG_LEVEL           debug, info, warning or error (info); debug shows all that kopf says
+CPR_OPERATOR_LOG_LEVEL           debug, info, warning or error (info); debug includes all records of kopf
 CPR_OPERATOR_LOG_FORMAT          text, or json: one object a line (text)
 KUBECONFIG                       only used outside a pod
 
@@ -41,8 +41,8 @@ from cpr_operator.metrics import Metrics
 
 logger = logging.getLogger("cpr_operator")
 
-#: Of Python's garbage collector, by generation. With the defaults, listing 1,000 jobs causes 20 full collections: a
-#: third of the CPU time of a start, and pauses of 0.3 s.
+#: Thresholds of Python's garbage collector, by generation. With the defaults, listing 1,000 jobs causes 20 full
+#: collections: a third of the CPU time of a start, and pauses of 0.3 s.
 GC_THRESHOLDS = (20_000, 20, 20)
 
 
@@ -74,17 +74,17 @@ async def operate(configuration: Configuration) -> None:
 
 
 def boot_clock() -> float:
-    """Seconds. They run on while the process is stopped and, on Linux, while the machine sleeps."""
+    """Seconds, which include those while the process is stopped and, on Linux, while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def time_of_day() -> str:
-    """The time as a Lease has it."""
+    """The present time in the format of a Lease."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def tune_gc() -> None:
-    """Collect garbage more rarely, and never among the modules that are loaded now: they stay."""
+    """Collect garbage more rarely, and never among the modules that are loaded now."""
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
@@ -96,10 +96,10 @@ def main(environ: Mapping[str, str]) -> int:
         set_up_logs(environ)
         asyncio.run(operate(Configuration.read(environ)))
     except ConfigurationError as error:
-        logger.error("%s", error)  # noqa: TRY400 -- the message says it all
+        logger.error("%s", error)  # noqa: TRY400 -- the message has the remedy
         return os.EX_CONFIG
     except StuckError as error:
-        logger.error("%s", error)  # noqa: TRY400 -- the same
+        logger.error("%s", error)  # noqa: TRY400 -- the message has the reason
         return os.EX_SOFTWARE
     return os.EX_OK
 

@@ -1,4 +1,4 @@
-"""One of several operators: it stands by until it holds the lease, and leads in a thread of its own.
+"""One of several operators: a standby until it holds the lease, then the elected one, in a thread of its own.
 
 A long pass therefore delays neither the renewal of the lease nor an answer over HTTP. All tasks of a
 term end with its loop, so the next term starts clean.
@@ -36,12 +36,14 @@ logger = logging.getLogger(__name__)
 
 RunPass = Callable[[str, str], Awaitable[float | None]]
 
-#: Seconds between two looks for Kueue while it is not installed.
+#: Seconds between two checks for Kueue while it is not installed.
 KUEUE_S = 15.0
+#: Seconds for the work of a term to end; the grace period of the pod is longer.
+STOP_S = 10.0
 
 
 class ElectedOperator:
-    """One term's work. `may_write` is called before each write and raises when the term is over."""
+    """The work of one term. `may_write` is called before each write and raises when the term is over."""
 
     def __init__(self, configuration: Configuration, metrics: Metrics, may_write: Callable[[], None]) -> None:
         self._configuration = configuration
@@ -59,20 +61,20 @@ class ElectedOperator:
         def run() -> None:
             try:
                 done.set_result(asyncio.run(self._work()))
-            except BaseException as error:  # noqa: BLE001 -- whoever waits for the thread raises it
+            except BaseException as error:  # noqa: BLE001 -- the waiter for the thread raises it
                 done.set_exception(error)
             finally:
                 self._begun.set()
 
-        threading.Thread(target=run, name="leader", daemon=True).start()
+        threading.Thread(target=run, name="elected", daemon=True).start()
         return asyncio.wrap_future(done)
 
     @property
     def ready(self) -> bool:
-        """Whether jobs and pods are listed."""
+        """Return True once jobs and pods are listed."""
         return self._watches is not None and self._watches.ready
 
-    async def turns(self) -> None:
+    async def tick(self) -> None:
         """Return once the event loop has run a task. Never returns while a pass blocks the loop."""
         if self._loop is not None and self._loop.is_running():
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
@@ -84,8 +86,8 @@ class ElectedOperator:
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
-        """Cancel the passes first, because kopf takes seconds to end and their requests would slow it down."""
         if self._watches is not None:
+            # First the passes, because kopf takes seconds to end and their requests would slow it down.
             for queue in self._queues:
                 queue.end()
             self._watches.stop()
@@ -115,7 +117,7 @@ class ElectedOperator:
         queue = ReconcileQueue(measured(controller.run_pass, self._metrics), random.Random())
         releases = ReconcileQueue(QuotaRelease(cluster, time.time).run_pass, random.Random())
         self._queues = (queue, releases)
-        # A first pass before the job's pods are shown would have to list them.
+        # A first pass before the watch has shown the job's pods would have to list them.
         queue.pause_first_passes()
 
         def handlers() -> kopf.OperatorRegistry:
@@ -141,10 +143,10 @@ class ElectedOperator:
             await cluster.close()
 
     async def _watch_late_kueue(self, cluster: KubernetesCluster, watches: Watches) -> None:
-        """Restart the watches when Kueue is installed after they began, so that Workloads are watched too."""
+        """Restart the watches when Kueue is installed after they began: kopf finds new kinds only at its start."""
         missed = False
         while self._configuration.kueue:
-            # A server that does not answer says nothing about Kueue: kopf, too, has not looked yet.
+            # Without an answer the state of Kueue is unknown; kopf has not listed the kinds yet either.
             with suppress(RefusedError, UnavailableError):
                 if await cluster.serves_workloads():
                     break
@@ -159,7 +161,7 @@ class ElectedOperator:
 def visit_known(metrics: Metrics, queue: ReconcileQueue) -> None:
     """Schedule a pass for each job that has metrics.
 
-    A job that was deleted while no watch ran causes no event. A pass finds that it is gone.
+    A job that was deleted while no watch ran causes no event. A pass finds it deleted.
     """
     for namespace, name in metrics.jobs():
         queue.schedule(namespace, name, urgent=False)
@@ -181,53 +183,46 @@ def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:
     return run
 
 
-# One of several operators. It stands by until it holds the lease, leads, and stands by again after that.
-
-
-#: The work of a term ends within so many seconds; the pod's grace is longer.
-STOP_S = 10.0
-
-
 class StuckError(RuntimeError):
-    """A term is over and its work does not end: only the end of the process ends it."""
+    """The work of a term does not end; only the end of the process ends it."""
 
 
 class Candidate:
-    """Stands for election and leads."""
+    """Takes part in the election, and runs the controller while elected."""
 
     def __init__(self, elector: Elector, configuration: Configuration, metrics: Metrics) -> None:
         self._elector = elector
         self._configuration = configuration
         self._metrics = metrics
-        self._leader: ElectedOperator | None = None
+        self._elected: ElectedOperator | None = None
 
     @property
     def role(self) -> str:
         """See `Health`.
 
-        A standby is ready once it has read the lease; the leader, once jobs and pods are listed.
+        A standby is ready once it has read the lease; the elected operator, once jobs and pods are listed.
         """
-        if self._leader is None:
+        if self._elected is None:
             return "standby" if self._elector.answered else ""
-        return "leader" if self._leader.ready else ""
+        return "leader" if self._elected.ready else ""
 
-    async def turns(self) -> None:
+    async def tick(self) -> None:
         """See `Health`."""
-        if self._leader is not None:
-            await self._leader.turns()
+        if self._elected is not None:
+            await self._elected.tick()
 
     async def run(self) -> None:
-        """Stand by and lead in turn, until cancelled.
+        """Alternate between standby and elected until cancelled.
 
-        Raises StuckError, and whatever ended a leader's work by itself.
+        Raises StuckError, and the error that ended the work of a term.
         """
         while True:
             await self._lead(await self._elector.acquire())
 
     async def _lead(self, term: Term) -> None:
-        leader = self._leader = ElectedOperator(self._configuration, self._metrics, term.check)
+        elected = self._elected = ElectedOperator(self._configuration, self._metrics, term.check)
         holding = asyncio.create_task(self._elector.hold(term))
-        work = leader.start()
+        work = elected.start()
         self._metrics.leading.set(1)
         try:
             both: tuple[asyncio.Future[Any], ...] = (holding, work)
@@ -235,11 +230,11 @@ class Candidate:
             if holding.done():
                 logger.warning("the lease is lost: %s", holding.result())
         finally:
-            leader.stop()
+            elected.stop()
             await asyncio.wait({work}, timeout=STOP_S)
             holding.cancel()
             await self._elector.release(term)
-            self._leader = None
+            self._elected = None
             self._metrics.leading.set(0)
             for namespace, name in self._metrics.jobs():
                 self._metrics.forget(namespace, name)

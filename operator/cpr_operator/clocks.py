@@ -1,11 +1,12 @@
-"""Stamps of other clocks. Durations are measured on this operator's clock, and this module has the rule for the rest.
+"""Timestamps of other clocks.
 
-A stamp of the API server or of a kubelet is never compared with this operator's clock. A pod's deadline and its grace
-period count from when this operator first saw the pod, or its deletion. After a restart they count anew, because a
-grace period that is too long only delays, and one that is too short lets two processes of a shard serve.
+A timestamp of the API server or of a kubelet is never compared with this operator's clock. A pod's deadline and its
+grace period count from the time when this operator first saw the pod, or its deletion. After a restart they start
+again, because a grace period that is too long only delays, and one that is too short lets two processes of a shard
+serve.
 
-Stamps in a job's status are of the clock of the operator that wrote them, which may have been another replica. They
-bound pauses and windows, and no process's life. `elapsed_s` measures them.
+Timestamps in a job's status are of the clock of the operator that wrote them, which may have been another replica.
+They bound pauses and windows only, and `elapsed_s` measures them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _GRACE_S = 30
 
 
 def elapsed_s(since: float, now: float) -> float:
-    """Seconds since a stamp of the status; 0 if another operator's clock was ahead."""
+    """Seconds since a timestamp of the status; 0 if another operator's clock was ahead."""
     return max(now - since, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """When this operator first saw a pod and its deletion.
+    """The time when this operator first saw a pod, and its deletion.
 
-    mark: the server's deletionTimestamp, which only tells one deletion from another.
+    mark: the server's deletionTimestamp, which only distinguishes deletions.
     until: the end of the grace period, which begins when the mark is first seen.
     """
 
@@ -37,7 +38,7 @@ class _Seen:
     until: float | None = None
 
     def with_mark(self, pod: PodView, now: float) -> _Seen:
-        """With the pod's deletion as it is now: a second one may shorten the grace period."""
+        """The record with the pod's deletion: a second one may shorten the grace period."""
         if pod.deleting_until is None or pod.deleting_until == self.mark:
             return self
         until = now + (_GRACE_S if pod.deletion_grace_s is None else pod.deletion_grace_s)
@@ -45,13 +46,13 @@ class _Seen:
 
 
 class FirstSeen:
-    """When this operator first saw the pods of one job."""
+    """The times when this operator first saw the pods of one job."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
     def own(self, pods: Iterable[PodView], now: float) -> tuple[PodView, ...]:
-        """These pods with `created` and `deleting_until` of this operator's clock. All others are forgotten."""
+        """Return these pods with `created` and `deleting_until` by this operator's clock. All others are forgotten."""
         pods = tuple(pods)
         self._seen = {pod.uid: self._seen.get(pod.uid, _Seen(now)).with_mark(pod, now) for pod in pods}
         seen = (self._seen[pod.uid] for pod in pods)

@@ -22,23 +22,35 @@ REPORT_PEERS = "CPR_OPERATOR_REPORT_PEERS"
 RESTRICT_TEMPLATES = "CPR_OPERATOR_RESTRICT_TEMPLATES"
 SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
 KUEUE = "CPR_OPERATOR_KUEUE"
+LOG_LEVEL = "CPR_OPERATOR_LOG_LEVEL"
+LOG_FORMAT = "CPR_OPERATOR_LOG_FORMAT"
 DEFAULT_HTTP_PORT = 8080
 DEFAULT_LEASE = "default/cprjob"
+LEVELS = ("info", "debug", "warning", "error")
+FORMATTERS: Mapping[str, logging.Formatter] = {
+    "text": logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
+    "json": JsonFormatter(
+        ("levelname", "name", "message"),
+        rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+        reserved_attrs=[*RESERVED_ATTRS, "settings", "k8s_skip", "k8s_ref"],  # the last are kopf's, for itself
+        timestamp="time",
+    ),
+}
 
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 
 
 class ConfigurationError(ValueError):
-    """The operator's environment cannot be understood; the message names the variable."""
+    """A variable of the operator's environment is invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the operator's environment says.
+    """The operator's environment.
 
-    No namespaces: all of the cluster. `lease` is (namespace, name).
-    `sources` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
-    what pod templates may say. `kueue`: jobs may stand in queues of Kueue.
+    No namespaces: all of the cluster. `lease` is (namespace, name). `sources` may reach the HTTP port of pods; None if
+    the operator runs outside of the cluster: then every pod may. `restriction` limits pod templates. `kueue`: jobs may
+    stand in queues of Kueue.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -60,6 +72,19 @@ class Configuration:
         namespace, _, name = lease.partition("/")
         sources, restriction, kueue = _ingress_sources(environ), _restriction(environ), _truth(environ, KUEUE, "false")
         return cls(_names(environ, NAMESPACES), int(port), (namespace, name), sources, restriction, kueue)
+
+
+def set_up_logs(environ: Mapping[str, str]) -> None:
+    """Set level and format of the operator's and kopf's log. Raises ConfigurationError."""
+    level, form = _one_of(environ, LOG_LEVEL, LEVELS), _one_of(environ, LOG_FORMAT, tuple(FORMATTERS))
+    handler = logging.StreamHandler()
+    handler.setFormatter(FORMATTERS[form])
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level != "debug":
+        # It writes a line for each watch event.
+        logging.getLogger("kopf.objects").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # It warns that kopf does not handle signals: `__main__` does.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
 
 
 def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
@@ -89,36 +114,6 @@ def _truth(environ: Mapping[str, str], variable: str, default: str) -> bool:
     if text not in {"true", "false"}:
         raise ConfigurationError(f"{variable} is {text!r}; it must be true or false")
     return text == "true"
-
-
-# The operator's log: from which level on, and whether as text or as JSON. kopf writes to the same one.
-
-
-LOG_LEVEL = "CPR_OPERATOR_LOG_LEVEL"
-LOG_FORMAT = "CPR_OPERATOR_LOG_FORMAT"
-LEVELS = ("info", "debug", "warning", "error")
-FORMATTERS: Mapping[str, logging.Formatter] = {
-    "text": logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
-    "json": JsonFormatter(
-        ("levelname", "name", "message"),
-        rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
-        reserved_attrs=[*RESERVED_ATTRS, "settings", "k8s_skip", "k8s_ref"],  # the last are kopf's, for itself
-        timestamp="time",
-    ),
-}
-
-
-def set_up_logs(environ: Mapping[str, str]) -> None:
-    """Write the log as the environment says. Raises ConfigurationError."""
-    level, form = _one_of(environ, LOG_LEVEL, LEVELS), _one_of(environ, LOG_FORMAT, tuple(FORMATTERS))
-    handler = logging.StreamHandler()
-    handler.setFormatter(FORMATTERS[form])
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    if level != "debug":
-        # A line for each watch event.
-        logging.getLogger("kopf.objects").setLevel(max(logging.WARNING, logging.getLogger().level))
-    # It warns that kopf does not handle signals, which is done here.
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
 
 
 def _one_of(environ: Mapping[str, str], variable: str, allowed: tuple[str, ...]) -> str:

@@ -1,9 +1,9 @@
 """Classifies the failure of a pod, by the first line of this table that applies.
 
-    1  DisruptionTarget, and the pod is going        Disruption (preemption, drain, taint, pod GC)
+    1  DisruptionTarget, and the pod leaves          Disruption (preemption, drain, taint, pod GC)
     2  status.reason                                 Evicted, NodeLost, NodeShutdown, Rejected, Preempted, ...
     3  the main container ended                      OOMKilled, Flushed, Superseded, BadSpec, ..., Killed, Crashed
-    4  a waiting reason, or unschedulable            `Trouble`: not a failure yet, but a person has to act
+    4  a waiting reason, or unschedulable            `Trouble`: not a failure yet, but a user has to act
     5  gone without a terminal state                 Vanished
     6  deleted and still there                       Vanished (by force), NodeLost (phase Unknown), else Deleted
 
@@ -21,7 +21,7 @@ from typing import TypeVar
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import ExitCode, Problem, SaveRef
 from cpr_contract.roster import AnchorRef
-from cpr_operator.cluster.views import STARTING, Hindrance, PodView, PodWarning
+from cpr_operator.cluster.views import STARTING, BlockingContainer, PodView, PodWarning
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ UNSCHEDULABLE = "Unschedulable"
 #: Reason of UNDONE: the leader exited normally after its final anchor was committed, and its message cannot be read.
 RESULT_UNREADABLE = "ResultUnreadable"
 _SIGNAL_BASE = 128
-#: How a `Problem` begins: its keys are sorted. Of one that cannot be read so many characters are shown.
+#: The beginning of a `Problem` (its keys are sorted), and the maximum of characters shown of an unreadable one.
 _PROBLEM, _SHOWN_CHARS = '{"message":', 400
 
 
@@ -101,7 +101,7 @@ _BY_EXIT: Mapping[int, Kind] = {
     ExitCode.CONTRACT: Kind.CONTRACT,
     ExitCode.STORE_UNSUITABLE: Kind.STORE_UNSUITABLE,
 }
-#: Exit codes of a container whose pod is deleted, if it does not flush in time or has no handler yet.
+#: Exit codes of a container after a deletion of its pod, if it does not flush in time or has no handler yet.
 _DELETION_SIGNALS = frozenset({_SIGNAL_BASE + signal.SIGTERM, _SIGNAL_BASE + signal.SIGKILL})
 
 _REMEDIES: Mapping[str, str] = {
@@ -140,12 +140,12 @@ class Failure:
 
     @property
     def counts_as_restart(self) -> bool:
-        """Whether it counts towards the restart limit."""
+        """True if it counts towards the restart limit."""
         return self.kind not in FREE
 
     @property
     def permanent(self) -> bool:
-        """Whether another attempt would end the same way."""
+        """True if another attempt would end the same way."""
         return self.kind in PERMANENT
 
 
@@ -164,31 +164,31 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
         return _vanished()
     if _finished(pod):
         return None
-    return _disrupted(pod) or _by_status_reason(pod) or _terminated(pod) or _going(pod) or _trouble(pod)
+    return _disrupted(pod) or _by_status_reason(pod) or _terminated(pod) or _leaving(pod) or _trouble(pod)
 
 
-def hung(reporters: tuple[str, ...], beside: str = "") -> Failure:
-    """The failure of a member that its peers (such as trainer/0) call silent while its pod runs.
+def hung(reporters: tuple[str, ...], same_node: str = "") -> Failure:
+    """The failure of a member whose heartbeats no longer reach its peers while its pod runs.
 
-    reporters: empty if nobody is left who would hear it.
-    beside: a member on the same node that fell silent, too; empty if there is none.
+    reporters: the peers, such as trainer/0; empty if no peer runs that could receive its heartbeats.
+    same_node: an unresponsive member on the same node; empty if there is none.
     """
-    message = f"no heartbeat reaches {', '.join(reporters)}" if reporters else "nobody is left who would hear it"
-    if beside:
-        message = f"{message}; {beside} on the same node is silent, too"
+    message = f"no heartbeat reaches {', '.join(reporters)}" if reporters else "no peer runs to receive its heartbeats"
+    if same_node:
+        message = f"{message}; {same_node} on the same node is unresponsive, too"
     return Failure(Kind.HUNG, "HeartbeatLost", message, ended=False)
 
 
 def restarted(pod: PodView) -> Failure:
-    """The failure of a container that has ended and begun again in its pod."""
+    """The failure of a container that has ended and restarted in its pod."""
     end = _terminated(replace(pod, container=pod.last_end))
     return end or Failure(Kind.CRASHED, "Restarted", "the container ended", ended=False)
 
 
 def forgetful(pod: PodView) -> Failure:
-    """The failure of a container that has begun again without the memory of the last one, as older images do."""
+    """The failure of a container that restarted without the memory of the last one, as older images do."""
     return replace(
-        restarted(pod), reason="MemoryLost", message="the container began again without its memory", ended=False
+        restarted(pod), reason="MemoryLost", message="the container restarted without its memory", ended=False
     )
 
 
@@ -197,7 +197,7 @@ def _vanished() -> Failure:
 
 
 def _finished(pod: PodView) -> bool:
-    """Whether it is a trainer that has trained everything."""
+    """Return True for a trainer that has trained everything."""
     if pod.role != "trainer" or pod.container is None or pod.container.kind != "Terminated":
         return False
     return pod.container.exit_code == ExitCode.OK and pod.container.reason != OOM_KILLED
@@ -205,8 +205,8 @@ def _finished(pod: PodView) -> bool:
 
 def _disrupted(pod: PodView) -> Failure | None:
     """Line 1. The condition alone is no failure, because a refused eviction leaves it on a healthy pod."""
-    going = pod.ended or pod.phase == "Failed" or pod.deleting_until is not None
-    if not pod.disruption or not going:
+    leaving = pod.ended or pod.phase == "Failed" or pod.deleting_until is not None
+    if not pod.disruption or not leaving:
         return None
     return _with_container(
         Kind.DISRUPTION, pod.disruption, pod.message or f"the pod is disrupted: {pod.disruption}", pod
@@ -239,10 +239,10 @@ def _terminated(pod: PodView) -> Failure | None:
     return replace(failure, reason=problem.reason, message=f"{problem.message} ({problem.remedy})")
 
 
-def _going(pod: PodView) -> Failure | None:
+def _leaving(pod: PodView) -> Failure | None:
     """Lines 3 and 6 for a pod without a container status: one that failed, or is being deleted."""
     if pod.phase == "Failed":
-        why = _of_hindrance(pod.hindrance) if pod.hindrance is not None else "the pod failed"
+        why = _blocked_by(pod.blocking_container) if pod.blocking_container is not None else "the pod failed"
         return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or why, ended=pod.ended)
     if pod.deleting_until is None:
         return None
@@ -304,13 +304,13 @@ def _document(cls: type[T], text: str) -> T | None:
         return None
 
 
-def _of_hindrance(hindrance: Hindrance) -> str:
-    ended = "" if hindrance.exit_code is None else f" (it ended with exit code {hindrance.exit_code})"
-    return f"container {hindrance.container}: {hindrance.message or hindrance.reason}{ended}"
+def _blocked_by(container: BlockingContainer) -> str:
+    ended = "" if container.exit_code is None else f" (it ended with exit code {container.exit_code})"
+    return f"container {container.name}: {container.message or container.reason}{ended}"
 
 
 def warned(warning: PodWarning) -> Trouble:
-    """Why a pod does not start whose containers have no reason: in the words of its newest Warning event."""
+    """The trouble of a pod that does not start, by its newest Warning event, if its containers have no reason."""
     return Trouble(warning.reason, warning.message, "correct what the message names; the kubelet tries again")
 
 
@@ -320,9 +320,9 @@ def _trouble(pod: PodView) -> Trouble | None:
     if waiting is not None and waiting.reason not in STARTING:
         remedy = _REMEDIES.get(waiting.reason, "correct the pod template")
         return Trouble(waiting.reason, waiting.message or waiting.reason, remedy)
-    if pod.phase == "Pending" and pod.hindrance is not None:
+    if pod.phase == "Pending" and pod.blocking_container is not None:
         remedy = "correct that container in the pod template, or see its log"
-        return Trouble(pod.hindrance.reason, _of_hindrance(pod.hindrance), remedy)
+        return Trouble(pod.blocking_container.reason, _blocked_by(pod.blocking_container), remedy)
     if pod.gates:
         message = f"scheduling waits for the gates {', '.join(pod.gates)}"
         return Trouble("SchedulingGated", message, "see the controller that removes them; more capacity does not help")

@@ -1,4 +1,4 @@
-"""kopf's handlers. Its events only wake jobs in the queue, whose passes read the state from the API server.
+"""kopf's handlers. Its events only wake jobs in the queue; a pass reads the state from the API server.
 
 Only raw event handlers are used, so kopf writes neither annotations nor finalizers, and keeps no state of its own.
 """
@@ -32,9 +32,9 @@ def make_registry(
     on_pod_event: Callable[[str, str, PodView], None],
     on_running: Callable[[str, str], None],
 ) -> kopf.OperatorRegistry:
-    """The operator's handlers. An event that says nothing new, such as that of an own write, needs no pass.
+    """The operator's handlers. Events without changes (for example from our own writes) do not trigger a pass.
 
-    `on_pod_event` is called with each pod that has changed, because an ended pod may be gone by the next pass.
+    `on_pod_event` is called with each pod that has changed, because an ended pod may not be listed by the next pass.
     `on_running` is called with each listed job that trains.
     """
     registry = kopf.OperatorRegistry()
@@ -48,12 +48,12 @@ def make_registry(
             metrics.forget(namespace, name)
             queue.wake(namespace, name)
             return
-        news, status = watched.on_job_event(body), read_status(body.get("status", {}))
+        changed, status = watched.on_job_event(body), read_status(body.get("status", {}))
         if type is None:
             if status is not None and status.phase == "Running":
                 on_running(namespace, name)
             queue.schedule(namespace, name, urgent=status is not None and status.phase in URGENT)
-        elif news:
+        elif changed:
             queue.wake(namespace, name)
         if status is not None:
             metrics.observe_status(namespace, name, status)
@@ -63,9 +63,9 @@ def make_registry(
         body = event["object"]
         namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
         pod = pod_view(body)
-        news = watched.on_pod_event(namespace, name, pod, gone=type == "DELETED")
-        # A first pass that is yet to come finds what was listed before it.
-        if news and (type is not None or queue.started(namespace, name)):
+        changed = watched.on_pod_event(namespace, name, pod, gone=type == "DELETED")
+        # A first pass reads everything that was listed before it.
+        if changed and (type is not None or queue.started(namespace, name)):
             on_pod_event(namespace, name, pod)
             # A loss stops training, so it is handled at once; other events can share a pass.
             queue.wake(namespace, name, 0.0 if type == "DELETED" or pod.ended else DEBOUNCE_S)
@@ -78,7 +78,7 @@ def make_registry(
 
 
 def watch_workloads(registry: kopf.OperatorRegistry, queue: ReconcileQueue, releases: ReconcileQueue) -> None:
-    """Add a handler that wakes a job when Kueue says something of its Workload.
+    """Add a handler that wakes a job when its Workload changes.
 
     `releases` queues Workloads that wait for the job's pods to end (`controller.quota.QuotaRelease`).
     """
@@ -96,7 +96,7 @@ def watch_workloads(registry: kopf.OperatorRegistry, queue: ReconcileQueue, rele
 
 
 def read_status(status: Any) -> Status | None:
-    """A job's status; None if it cannot be parsed, which the controller reports."""
+    """Parse a job's status; None if that fails, which the controller reports."""
     try:
         return Status.model_validate(dict(status))
     except ValidationError:

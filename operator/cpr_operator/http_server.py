@@ -12,20 +12,20 @@ from aiohttp import web
 from cpr_operator.metrics import Metrics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: The probe of the chart waits for longer.
-TURN_S = 4.0
+#: The maximum seconds for one iteration of the event loop. The chart's probe waits for longer.
+TICK_S = 4.0
 
 
 class Health(Protocol):
-    """What the probes ask."""
+    """The state that the probes read."""
 
     @property
     def role(self) -> str:
-        """What this operator is ready to be, `leader` or `standby`; empty while it is neither."""
+        """The role that this operator is ready for, `leader` or `standby`; empty while it is neither."""
         ...
 
-    async def turns(self) -> None:
-        """Return when the event loop of the passes has turned once."""
+    async def tick(self) -> None:
+        """Return after one iteration of the event loop of the passes."""
         ...
 
 
@@ -33,14 +33,14 @@ class Health(Protocol):
 async def serve(host: str | None, port: int, health: Health, metrics: Metrics) -> AsyncIterator[int]:
     """Serve while the context lasts; yields the port.
 
-    `host` None means all interfaces, `port` 0 any free port. /healthz means that the event loops
-    turn, on a standby as on the leader, and nothing else.
+    `host` None means all interfaces, `port` 0 any free port. /healthz means only that the event loops
+    run, on a standby as on the elected operator.
     """
 
     async def healthz(_: web.Request) -> web.Response:
         try:
-            async with asyncio.timeout(TURN_S):
-                await health.turns()
+            async with asyncio.timeout(TICK_S):
+                await health.tick()
         except TimeoutError:
             return web.Response(status=503, text="no pass makes progress\n")
         return web.Response(text="ok\n")

@@ -1,7 +1,7 @@
-"""The account of lost samples: integer ranges per shard, and whether one more loss still fits into the budget.
+"""The ledger of lost samples: integer ranges per shard, and the check that one more loss fits the budget.
 
-A sample-shard is one sample on one shard: a sample whose update one shard lost is one of `total * shards`. Portions
-are for display; every decision compares integers.
+A sample-shard is one sample on one shard: a sample that lost its update on one shard is one of `total * shards`.
+Portions are for display; every decision compares integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cpr_operator.api.model import EXACT
 #: A set of samples as sorted, disjoint, non-adjacent ranges [first, end).
 Ranges = tuple[tuple[int, int], ...]
 
-#: Ranges over all shards that the account still takes a charge with; beyond, a rollback has to clear some first.
+#: The maximum number of ranges of all shards for another charge; above it, a rollback has to clear some first.
 MAX_RANGES = 2048
 
 _EIGHT_DIGITS_UP = Context(prec=8, rounding=ROUND_CEILING)
@@ -27,8 +27,8 @@ _EIGHT_DIGITS_UP = Context(prec=8, rounding=ROUND_CEILING)
 class Ledger:
     """`total` samples of the job (0: not known yet), `limit` in sample-shards, lost ranges by shard.
 
-    `carried` are sample-shards that other shards lost before these, rounded up. `running` is the paper's sum beside it
-    all, in sample-shards: what every recovery lost, added up.
+    `carried` are sample-shards lost before the number of shards changed, rounded up. `running` is the paper's sum of
+    the losses of all recoveries, in sample-shards.
     """
 
     total: int
@@ -80,38 +80,40 @@ def clip(ranges: Iterable[tuple[int, int]], end: int) -> Ranges:
 
 
 def length(ranges: Iterable[tuple[int, int]]) -> int:
-    """How many samples the ranges hold; they may overlap."""
+    """The number of samples in the ranges, which may overlap."""
     return sum(end - first for first, end in union(ranges))
 
 
 def add(ledger: Ledger, shard: int, ranges: Iterable[tuple[int, int]]) -> Ledger:
-    """With these samples lost on one shard. Adding them again changes nothing."""
+    """Return the ledger with these samples lost on one shard. Adding them again changes nothing."""
     return add_by_shard(ledger, {shard: ranges})
 
 
 def add_by_shard(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) -> Ledger:
-    """With these samples lost on each of these shards. Adding them again changes nothing."""
+    """Return the ledger with these samples lost on each of these shards. Adding them again changes nothing."""
     return _charged(ledger, tuple(tuple(lost.get(index, ())) for index in range(len(ledger.lost))))
 
 
 def add_everywhere(ledger: Ledger, ranges: Iterable[tuple[int, int]]) -> Ledger:
-    """With these samples lost on every shard, because the dense network lost them."""
+    """Return the ledger with these samples lost on every shard, because the dense network lost them."""
     shards = len(ledger.lost)
     return _charged(ledger, (_within(tuple(ranges), MOST_IN_STATUS // max(shards, 1)),) * shards)
 
 
-def _charged(ledger: Ledger, told: tuple[Ranges, ...]) -> Ledger:
-    """The ledger with these ranges, by shard, added. They come from pods, so they may be anything."""
+def _charged(ledger: Ledger, reported: tuple[Ranges, ...]) -> Ledger:
+    """Return the ledger with these ranges, by shard, added. Pods report them, so they are bounded here."""
     end = ledger.total or EXACT
-    added = (union(old, clip(new, end)) if new else old for old, new in zip(ledger.lost, bounded(told), strict=True))
+    added = (
+        union(old, clip(new, end)) if new else old for old, new in zip(ledger.lost, bounded(reported), strict=True)
+    )
     return replace(ledger, lost=bounded(tuple(added)))
 
 
 def bounded(lost: tuple[Ranges, ...]) -> tuple[Ranges, ...]:
-    """The sets, by shard; if a status cannot hold so many ranges, a set with more than its share becomes one range.
+    """The sets, by shard. If a status cannot hold all ranges, a set with more than its share becomes one range.
 
-    That range covers the whole set, so too much is charged rather than too little. No report of ours comes near: the
-    account is full before (MAX_RANGES).
+    The range covers the whole set, so too much is charged rather than too little. No valid report comes near: the
+    ledger is full before (MAX_RANGES).
     """
     if sum(map(len, lost)) <= MOST_IN_STATUS:
         return lost
@@ -127,7 +129,7 @@ def _within(ranges: Ranges, share: int) -> Ranges:
 
 
 def rolled_back(ledger: Ledger, samples: int) -> Ledger:
-    """After a rollback to an anchor of `samples`. Samples beyond it are trained again, so they are not lost."""
+    """The ledger after a rollback to an anchor of `samples`. Later samples are trained again, so they are not lost."""
     return replace(ledger, lost=tuple(clip(old, samples) for old in ledger.lost))
 
 
@@ -136,7 +138,7 @@ def resharded(ledger: Ledger, shards: int, limit: int) -> Ledger:
 
     The losses cannot be assigned to the new shards. But a sample lost on one of S shards is 1 / S of a sample, which
     equals S' / S sample-shards of S' shards. The number is rounded up, and the limit down. If the number is then above
-    the limit, the limit is raised to it, because no more was lost than before.
+    the limit, the limit is raised to it, because the change itself loses nothing.
     """
 
     def carried(sample_shards: int) -> int:
@@ -147,9 +149,9 @@ def resharded(ledger: Ledger, shards: int, limit: int) -> Ledger:
 
 
 def recovered(ledger: Ledger, sample_shards: int) -> Ledger:
-    """After a recovery that lost so much: PLS += (S_i - S_last) / (S_total * N) of CPR (Maeng et al., MLSys 2021, 4.1).
+    """Add the loss of a recovery: PLS += (S_i - S_last) / (S_total * N) of CPR (Maeng et al., MLSys 2021, 4.1).
 
-    The ledger proper takes ranges instead: it counts what is lost twice once, and forgets what a rollback undid.
+    The budget uses ranges instead: they count a sample that is lost twice once, and a rollback takes losses back.
     """
     return replace(ledger, running=ledger.running + sample_shards)
 
@@ -161,13 +163,13 @@ def portion(sample_shards: int, ledger: Ledger) -> float:
 
 
 def shown(sample_shards: int, ledger: Ledger) -> float:
-    """The same for people, to eight digits and rounded up: as a limit, it allows that many sample-shards."""
+    """The portion for display, to eight digits and rounded up: as a limit, it allows that many sample-shards."""
     whole = ledger.total * len(ledger.lost)
     return float(_EIGHT_DIGITS_UP.divide(Decimal(sample_shards), Decimal(whole))) if whole else 0.0
 
 
 def fits(ledger: Ledger, reserved: int, charges: int) -> BudgetCheck:
-    """Whether `charges` sample-shards may be lost on top of what is spent and already `reserved`.
+    """Check that `charges` sample-shards fit the limit on top of those spent and already `reserved`.
 
     A charge of 0 always fits. With 0 < charges, spent + reserved + charges must not exceed the limit.
     """
@@ -176,7 +178,7 @@ def fits(ledger: Ledger, reserved: int, charges: int) -> BudgetCheck:
     if sum(len(ranges) for ranges in ledger.lost) >= MAX_RANGES:
         return BudgetCheck(fits=False, reason=f"the ledger is full with {MAX_RANGES} ranges")
     left = ledger.left - reserved
-    words = f"at most {charges} sample-shards, with {left} of {ledger.limit} left"
+    charge = f"at most {charges} sample-shards, with {left} of {ledger.limit} left"
     if charges <= left:
-        return BudgetCheck(fits=True, reason=f"the loss fits the budget: {words}")
-    return BudgetCheck(fits=False, reason=f"the loss exceeds the budget: {words}")
+        return BudgetCheck(fits=True, reason=f"the loss fits the budget: {charge}")
+    return BudgetCheck(fits=False, reason=f"the loss exceeds the budget: {charge}")

@@ -1,7 +1,7 @@
-"""What Prometheus reads from the operator: figures of its passes, and of each job's status.
+"""The operator's Prometheus metrics: of its passes, and of each job's status.
 
-Figures of a status are set whenever a job is seen with a new one. Failures are counted from the records in it, each
-once; those that a job already had when the operator first saw it were counted before its start.
+A watch event with a new status sets the gauges of a job. Failures are counted from the records in it, each once; those
+that a job already had when the operator first saw it were counted before its start.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from prometheus_client.registry import Collector
 from cpr_operator.api.members import SparePhase
 from cpr_operator.api.status import Budget, Condition, ConditionType, FailureRecord, Status
 
-# What Prometheus reads of each job's status. Gauges are made when somebody reads them.
-#
-# A gauge object for each series would be half of all objects of an operator of 1,000 jobs.
-
-
-#: Not `job`: that is the label by which Prometheus tells its own targets apart.
+#: The labels of a job. Prometheus has the label `job` for its own targets.
 JOB = ("namespace", "cprjob")
+RECOVERY_BUCKETS_S = (0.5, 1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300, 600)
+PASS_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 Key = tuple[str, str]
-_Figures = tuple[tuple[str, float], ...]
+_Values = tuple[tuple[str, float], ...]
+#: Role, index, incarnation and restart of a failure.
+_Record = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Gauge:
-    """`read` gives values by those of `label`; without a label by the empty text, and nothing if it is unknown."""
+    """A gauge of a status. `read` returns (value of `label`, value) pairs; none if the value is unknown."""
 
     name: str
     text: str
-    read: Callable[[Status], _Figures]
+    read: Callable[[Status], _Values]
     label: str = ""
 
 
 def _one(name: str, text: str, value: Callable[[Status], float | None]) -> _Gauge:
-    def read(status: Status) -> _Figures:
+    def read(status: Status) -> _Values:
         found = value(status)
         return () if found is None else (("", found),)
 
@@ -51,20 +50,20 @@ def _of_budget(name: str, text: str, value: Callable[[Budget], float]) -> _Gauge
     return _one(name, text, lambda s: None if s.budget is None else value(s.budget))
 
 
-def _true(conditions: Iterable[Condition]) -> _Figures:
+def _true(conditions: Iterable[Condition]) -> _Values:
     true = {each.type for each in conditions if each.status == "True"}
     return tuple((kind, float(kind in true)) for kind in get_args(ConditionType))
 
 
-def _spares(status: Status) -> _Figures:
+def _spares(status: Status) -> _Values:
     return tuple((state, float(sum(each.state == state for each in status.spares))) for state in get_args(SparePhase))
 
 
-def _overhead(status: Status) -> _Figures:
+def _overhead(status: Status) -> _Values:
     return tuple((kind.removesuffix("_seconds"), seconds) for kind, seconds in status.overhead)
 
 
-def _by_group(status: Status) -> _Figures:
+def _by_score_group(status: Status) -> _Values:
     found = status.progress.held_out
     groups = () if found is None else (*found.groups, *filter(None, (found.rest,)))
     return tuple((each.name, each.auc) for each in groups if each.auc is not None)
@@ -75,7 +74,7 @@ GAUGES = (
     _Gauge("cprjob_condition", "1 while the condition is True.", lambda s: _true(s.conditions), "condition"),
     _one("samples", "Samples trained.", lambda s: s.progress.samples),
     _one("total_samples", "Samples in all; 0 until the data is read.", lambda s: s.progress.total_samples),
-    _one("degraded_samples", "Samples trained while a shard was away.", lambda s: s.progress.degraded_samples),
+    _one("degraded_samples", "Samples trained while a shard was unavailable.", lambda s: s.progress.degraded_samples),
     _one(
         "protected_samples",
         "Samples that parity or a save holds of every shard.",
@@ -92,10 +91,10 @@ GAUGES = (
         "Its mean AUC of groups, weighted by samples.",
         lambda s: None if s.progress.held_out is None else s.progress.held_out.gauc,
     ),
-    _Gauge("cprjob_held_out_group_auc", "Its AUC of the largest groups, and of the rest.", _by_group, "group"),
+    _Gauge("cprjob_held_out_group_auc", "Its AUC of the largest groups, and of all others.", _by_score_group, "group"),
     _one(
         "best_evaluation",
-        "What the best evaluation scored by the metric of earlyStop.",
+        "Score of the best evaluation by the metric of earlyStop.",
         lambda s: None if s.best is None else s.best.value,
     ),
     _one(
@@ -105,10 +104,16 @@ GAUGES = (
     ),
     _of_budget("budget_limit_ratio", "Portion of samples that may be lost.", lambda b: b.limit),
     _of_budget("budget_spent_ratio", "Portion of samples that is lost.", lambda b: b.spent),
-    _of_budget("budget_reserved_ratio", "Portion of samples set aside for recoveries under way.", lambda b: b.reserved),
-    _of_budget("budget_running_sum_ratio", "Portion lost by all recoveries, none taken back.", lambda b: b.running_sum),
-    _one("lost_row_updates", "Row updates that shards have lost, or at most so many.", lambda s: s.lost_row_updates),
-    _of_budget("rollbacks", "How often the whole job went back to an anchor.", lambda b: b.rollbacks),
+    _of_budget(
+        "budget_reserved_ratio", "Portion of samples reserved for recoveries in progress.", lambda b: b.reserved
+    ),
+    _of_budget(
+        "budget_running_sum_ratio",
+        "Portion lost by all recoveries, also if a rollback took it back.",
+        lambda b: b.running_sum,
+    ),
+    _one("lost_row_updates", "Row updates that shards have lost, or an upper bound.", lambda s: s.lost_row_updates),
+    _of_budget("rollbacks", "Rollbacks of the whole job to an anchor.", lambda b: b.rollbacks),
     _one(
         "interval_seconds",
         "Planned training time between two cuts.",
@@ -120,22 +125,25 @@ GAUGES = (
 )
 
 
-class JobFigures(Collector):
-    """The gauges of all jobs. Any thread may collect while one thread sets and drops."""
+class JobGauges(Collector):
+    """The gauges of all jobs, made on each scrape: a gauge object per series would be half of an operator's objects.
+
+    Any thread may collect while one thread sets and drops.
+    """
 
     def __init__(self) -> None:
-        self._jobs: dict[Key, tuple[_Figures, ...]] = {}
+        self._jobs: dict[Key, tuple[_Values, ...]] = {}
 
     def set(self, key: Key, status: Status) -> None:
-        """The job was seen with this status."""
+        """Set the gauges of a job by its status."""
         self._jobs[key] = tuple(gauge.read(status) for gauge in GAUGES)
 
     def drop(self, key: Key) -> None:
-        """The job is gone: its figures would be stale."""
+        """Remove a deleted job."""
         self._jobs.pop(key, None)
 
     def keys(self) -> tuple[Key, ...]:
-        """Namespace and name of all jobs that there are figures of."""
+        """Namespace and name of all jobs with metrics."""
         return tuple(self._jobs)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -144,16 +152,10 @@ class JobFigures(Collector):
         for number, gauge in enumerate(GAUGES):
             labels = (*JOB, gauge.label) if gauge.label else JOB
             family = GaugeMetricFamily(gauge.name, gauge.text, labels=labels)
-            for key, figures in jobs:
-                for label, value in figures[number]:
+            for key, values in jobs:
+                for label, value in values[number]:
                     family.add_metric((*key, label) if gauge.label else key, value)
             yield family
-
-
-RECOVERY_BUCKETS_S = (0.5, 1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300, 600)
-PASS_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-
-_Record = tuple[str, int, int, int]
 
 
 class Metrics:
@@ -162,7 +164,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._records: dict[tuple[str, str], dict[_Record, FailureRecord]] = {}
-        self._figures = JobFigures()
+        self._gauges = JobGauges()
         self._define_events()
         self._define_gauges()
 
@@ -172,7 +174,7 @@ class Metrics:
 
         self._passes = counter("cprjob_passes", "Passes over jobs, by how they ended.", "result")
         self._failures = counter("cprjob_failures", "Failures of pods, by kind.", *JOB, "role", "kind")
-        self._rebuilt = counter("cprjob_rebuilt_shards", "Shards whose rows were computed from other shards.", *JOB)
+        self._rebuilt = counter("cprjob_rebuilt_shards", "Shards with rows rebuilt from parity.", *JOB)
         self._pass_s = Histogram(
             "cprjob_pass_seconds", "Duration of a pass.", buckets=PASS_BUCKETS_S, registry=self._registry
         )
@@ -186,35 +188,35 @@ class Metrics:
 
     def _define_gauges(self) -> None:
         self.leading = Gauge("cprjob_leader", "1 for the operator that leads.", registry=self._registry)
-        text = "Requests to the API server that wait for their turn."
+        text = "Requests to the API server that the rate limit defers."
         self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)
-        self._registry.register(self._figures)
+        self._registry.register(self._gauges)
 
     def observe_waiting(self, waiting: Callable[[], float]) -> None:
-        """Have `waiting` called whenever somebody reads how many requests wait for their turn."""
+        """Call `waiting` on each scrape for the number of waiting requests."""
         self._waiting.set_function(waiting)
 
     def observe_pass(self, result: str, seconds: float) -> None:
-        """A pass is over; `result` is ok or the class of its error."""
+        """Count a pass; `result` is ok or the class of its error."""
         self._passes.labels(result).inc()
         self._pass_s.observe(seconds)
 
     def observe_status(self, namespace: str, job: str, status: Status) -> None:
-        """A job was seen with this status."""
+        """Set the gauges of a job, and count its new failures."""
         key = (namespace, job)
-        self._figures.set(key, status)
+        self._gauges.set(key, status)
         self._count_failures(key, status.failures)
 
     def forget(self, namespace: str, job: str) -> None:
-        """The job is gone: its figures would be stale."""
-        self._figures.drop((namespace, job))
+        """Remove the metrics of a deleted job."""
+        self._gauges.drop((namespace, job))
         for counter in (self._failures, self._rebuilt):
             counter.remove_by_labels({"namespace": namespace, "cprjob": job})
         self._records.pop((namespace, job), None)
 
     def jobs(self) -> tuple[tuple[str, str], ...]:
-        """Namespace and name of all jobs that there are figures of."""
-        return self._figures.keys()
+        """Namespace and name of all jobs with metrics."""
+        return self._gauges.keys()
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""

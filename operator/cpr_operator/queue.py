@@ -1,7 +1,7 @@
-"""Schedules passes.
+"""The reconcile queue: one pass at a time for each job.
 
-Each job has a worker that runs one pass at a time: when woken, when the last pass asked for it, and
-at regular intervals, because a watch may lose events.
+A pass runs when an event wakes the job, when the last pass asked for it, and at regular intervals, because a watch may
+lose events.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cpr_operator.cluster.protocol import ClusterError
 
 logger = logging.getLogger(__name__)
 
-#: A job wakes by itself after a random number of seconds in this range.
+#: Without an event, the next pass runs after a random number of seconds in this range.
 REGULAR_S = (30.0, 60.0)
 #: Backoff after a failed pass: doubles from the first to the last, with jitter.
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 60.0
 #: Seconds that a pass waits for further pod events, because they come in bursts.
 DEBOUNCE_S = 0.2
-#: So many first passes of listed jobs run at once: they use the CPU they get, and none misses an answer for want of it.
+#: Maximum concurrent first passes; more would time out report requests.
 FIRST_AT_ONCE = 64
 
 
@@ -44,18 +44,18 @@ class QueuedJob:
         self._rng = rng
         self._failures = 0
         self._due = float("inf")
-        self._moved = asyncio.Event()
+        self._woken = asyncio.Event()
         self.started = False
 
     def wake(self, delay_s: float = 0.0) -> None:
         """Run a pass after `delay_s` seconds at the latest. A pass in progress is followed by another."""
         self._due = min(self._due, _now() + delay_s)
-        self._moved.set()
+        self._woken.set()
 
     async def run(self) -> None:
         """Run passes; the first one waits for `wake`."""
         while True:
-            await self._sleep()
+            await self._wait_until_due()
             self.started, self._due = True, float("inf")
             wait_s = await self._attempt()
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -78,23 +78,23 @@ class QueuedJob:
         self._failures += 1
         return backoff_s(self._failures, self._rng)
 
-    async def _sleep(self) -> None:
+    async def _wait_until_due(self) -> None:
         while (left_s := self._due - _now()) > 0:
-            self._moved.clear()
+            self._woken.clear()
             try:
                 async with asyncio.timeout(left_s if left_s < float("inf") else None):
-                    await self._moved.wait()
+                    await self._woken.wait()
             except TimeoutError:
                 return
 
 
 class ReconcileQueue:
-    """One worker for each job that has something to do, by namespace and name."""
+    """All jobs that need passes, by namespace and name. Passes over different jobs run concurrently."""
 
     def __init__(self, run_pass: Callable[[str, str], Awaitable[float | None]], rng: random.Random) -> None:
         self._run_pass = run_pass
         self._rng = rng
-        self._queued: dict[tuple[str, str], QueuedJob] = {}
+        self._jobs: dict[tuple[str, str], QueuedJob] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._listed: deque[tuple[str, str]] = deque()
         self._first: set[tuple[str, str]] = set()
@@ -102,11 +102,11 @@ class ReconcileQueue:
         self._ended = False
 
     def pause_first_passes(self) -> None:
-        """Keep the first passes of listed jobs back until `resume_first_passes`, except those of urgent jobs."""
+        """Defer the first passes of listed jobs until `resume_first_passes`, except those of urgent jobs."""
         self._paused = True
 
     def resume_first_passes(self) -> None:
-        """End what `pause_first_passes` began."""
+        """Begin the first passes that `pause_first_passes` deferred."""
         self._paused = False
         self._begin()
 
@@ -130,9 +130,9 @@ class ReconcileQueue:
             self._begin()
 
     def started(self, namespace: str, name: str) -> bool:
-        """Whether the job's first pass has begun."""
-        worker = self._queued.get((namespace, name))
-        return worker is not None and worker.started
+        """Return True once the job's first pass has begun."""
+        job = self._jobs.get((namespace, name))
+        return job is not None and job.started
 
     def end(self) -> None:
         """Cancel all passes, which is safe at any point, and start no more."""
@@ -145,12 +145,25 @@ class ReconcileQueue:
         await asyncio.gather(*self._cancel(), return_exceptions=True)
 
     def _begin(self) -> None:
-        """Begin first passes of listed jobs, as many as there is room for."""
+        """Begin first passes of listed jobs, at most `FIRST_AT_ONCE` at a time."""
         while self._listed and len(self._first) < FIRST_AT_ONCE and not self._paused:
             key = self._listed.popleft()
             if not self.started(*key):
                 self._first.add(key)
                 self._job(*key).wake()
+
+    def _job(self, namespace: str, name: str) -> QueuedJob:
+        key = (namespace, name)
+        if key not in self._jobs:
+            self._jobs[key] = QueuedJob(f"{namespace}/{name}", lambda: self._pass(key), self._rng)
+            self._tasks[key] = asyncio.create_task(self._run(key), name=f"reconcile {namespace}/{name}")
+        return self._jobs[key]
+
+    async def _run(self, key: tuple[str, str]) -> None:
+        try:
+            await self._jobs[key].run()
+        finally:
+            del self._jobs[key], self._tasks[key]
 
     async def _pass(self, key: tuple[str, str]) -> float | None:
         try:
@@ -164,19 +177,6 @@ class ReconcileQueue:
         for task in tasks:
             task.cancel()
         return tasks
-
-    def _job(self, namespace: str, name: str) -> QueuedJob:
-        key = (namespace, name)
-        if key not in self._queued:
-            self._queued[key] = QueuedJob(f"{namespace}/{name}", lambda: self._pass(key), self._rng)
-            self._tasks[key] = asyncio.create_task(self._work(key), name=f"reconcile {namespace}/{name}")
-        return self._queued[key]
-
-    async def _work(self, key: tuple[str, str]) -> None:
-        try:
-            await self._queued[key].run()
-        finally:
-            del self._queued[key], self._tasks[key]
 
 
 def _now() -> float:

@@ -1,4 +1,4 @@
-"""kopf's watches: their settings, and which lists the API server has answered.
+"""kopf's watches: their settings, and the lists that the API server has answered.
 
 kopf ends on some answers, for example a refused login or a lost resource, and is then restarted. It
 is also restarted if it has not listed everything in time, because it looks for the CRD only at start.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 #: Seconds after which the server ends a watch, and after which its connection counts as dead.
 WATCH_S, WATCH_LIMIT_S = 300, 330
 CONNECT_S = 5
-#: kopf keeps a task and the last version of an object for so many seconds after its last event.
+#: Seconds after its last event for which kopf retains a task and the last version of an object.
 IDLE_S = 0.1
 REQUEST_S = 30
 #: Objects in one page of a list.
@@ -35,11 +35,11 @@ PAGE = 500
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
 #: kopf is restarted if jobs and pods are not listed within this many seconds.
 LISTED_S = 30.0
-#: Seconds from the beginning of the last watch until the handlers should have seen all that was listed.
+#: Seconds from the beginning of the last watch until the handlers should have handled all listed objects.
 SHOWN_S = 0.2
 #: The pause between two runs of kopf.
 RESTART_S = 2.0
-#: kopf has so many seconds to stop. It waits 5 s itself for what it started.
+#: Seconds for kopf to stop. It waits 5 s itself for its tasks.
 STOP_S = 8.0
 #: Minimum seconds between two reads of the credentials, which follow a refused login.
 LOGIN_S = 1.0
@@ -56,7 +56,7 @@ class EndlessBackoffs:
 
 
 class FastJson(aiohttp.ClientResponse):
-    """An answer that kopf parses with orjson: with json the lists of a large cluster hold up the operator's start."""
+    """A response that kopf parses with orjson: with json the lists of a large cluster delay the operator's start."""
 
     async def json(self, **options: Any) -> Any:
         """See `aiohttp.ClientResponse`."""
@@ -64,7 +64,7 @@ class FastJson(aiohttp.ClientResponse):
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """Builds no differences between an object's versions: raw events have none, and kopf copies each object for it."""
+    """Disables differences between an object's versions: kopf copies each object for them, and raw events have none."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         """See `kopf.DiffBaseStorage`."""
@@ -79,7 +79,7 @@ class NoDiffs(kopf.DiffBaseStorage):
 
 
 def make_settings() -> kopf.OperatorSettings:
-    """Settings of kopf: every wait bounded, only objects of ours, no right beyond the watched kinds."""
+    """Settings of kopf: every wait is bounded, and only our objects of the watched kinds are read."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     settings.posting.enabled = False
@@ -102,9 +102,9 @@ def make_settings() -> kopf.OperatorSettings:
 
 
 class Lists:
-    """The lists that an operator of these namespaces needs: which the API server has not answered, or not yet watches.
+    """The lists that an operator of these namespaces needs, without an answer (`missing`) or a watch (`unwatched`).
 
-    kopf calls the handlers with what it has listed soon after the watch of that list has begun.
+    kopf calls the handlers with the listed objects soon after the watch of that list has begun.
     """
 
     def __init__(self, namespaces: tuple[str, ...]) -> None:
@@ -117,7 +117,7 @@ class Lists:
         self.unwatched = set(self._lists)
 
     def answered(self, path: str) -> tuple[Kind, str] | None:
-        """Record that the list at this URL path was answered. Returns what it lists, and the namespace."""
+        """Record that the list at this URL path was answered. Returns its kind and namespace."""
         found = self._find(path)
         if found is None:
             return None
@@ -125,7 +125,7 @@ class Lists:
         return self._lists[found]
 
     def watched(self, path: str) -> bool:
-        """Record that the watch at this URL path has begun. Returns whether it is the last one that was missing."""
+        """Record that the watch at this URL path has begun. Returns True if it is the last one that was missing."""
         found = self._find(path)
         if found not in self.unwatched:
             return False
@@ -142,7 +142,7 @@ class Watches:
 
     `make_registry` makes the handlers for each run of kopf. `listed` is called whenever jobs or pods of a
     namespace (empty: of all) are listed, because deletions since the previous list cause no events. `shown` is
-    called when the handlers should have seen all that was listed, or after LISTED_S if that takes longer.
+    called when the handlers should have handled all listed objects, or after LISTED_S if that takes longer.
     `log_in` is called as kopf calls its login handlers. Use from one event loop.
     """
 
@@ -165,7 +165,7 @@ class Watches:
 
     @property
     def ready(self) -> bool:
-        """Whether jobs and pods are listed in all namespaces."""
+        """Return True once jobs and pods are listed in all namespaces."""
         return not self._lists.missing
 
     def stop(self) -> None:
@@ -174,7 +174,7 @@ class Watches:
         self._halt.set()
 
     def restart(self) -> None:
-        """Run kopf anew, because it looks only once which kinds the API server has."""
+        """Restart kopf, because it reads the API server's kinds only at its start."""
         self._halt.set()
 
     async def run(self) -> None:
@@ -204,11 +204,11 @@ class Watches:
                 stop_flag=self._halt,
             )
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # One task has ended, so kopf cancels the others. A task that waits for a login can miss that: after STOP_S
+            # One task has ended, so kopf cancels the others. A task that waits for a login can miss it: after STOP_S
             # all are cancelled again.
             async with asyncio.timeout(STOP_S) as limit:
                 await kopf.run_tasks(tasks, ignored=others)
-        except Exception as error:  # noqa: BLE001 -- kopf's or any library's: none is fatal
+        except Exception as error:  # noqa: BLE001 -- of kopf or any library: none is fatal
             if limit is not None and limit.expired():
                 logger.warning("the watches did not stop within %g s, and were cancelled", STOP_S)
             else:
@@ -224,7 +224,7 @@ class Watches:
             self._halt.set()
 
     def _add_login(self, registry: kopf.OperatorRegistry) -> None:
-        """Log in as kopf does, over a session whose answers are seen here."""
+        """Log in as kopf does, over a session that reports its responses to `_see`."""
         logins = 0
 
         @kopf.on.login(registry=registry)

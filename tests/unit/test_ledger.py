@@ -108,9 +108,9 @@ def test_the_limit_is_that_of_the_decimal_the_user_wrote(portion: float, total: 
 )
 def test_a_charge_fits_up_to_the_last_sample(spent: int, reserved: int, charge: int, *, fits: bool) -> None:
     book = ledger.add(opened(100, 2, 0.1), 1, ((0, spent),))
-    verdict = ledger.fits(book, reserved, charge)
-    assert verdict.fits is fits
-    assert verdict.reason
+    check = ledger.fits(book, reserved, charge)
+    assert check.fits is fits
+    assert check.reason
 
 
 def test_a_full_ledger_takes_no_more_charges() -> None:

@@ -33,13 +33,13 @@ class ContainerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
+class BlockingContainer:
     """A container other than `main` that keeps its pod from starting, such as an init container.
 
     reason, message: the kubelet's. exit_code: of its last end; None if it has not ended.
     """
 
-    container: str
+    name: str
     reason: str
     message: str = ""
     exit_code: int | None = None
@@ -63,7 +63,7 @@ class PodView:
     disruption: the reason of the condition DisruptionTarget=True.
     unschedulable: the scheduler's message, if no node fits.
     gates: the names of the scheduling gates that keep it from the scheduler.
-    hindrance: another container that keeps it from starting.
+    blocking_container: another container that keeps it from starting.
     owner_uid: the uid of the controlling CPRJob.
     job_uid: the label of that name, which pods of version 0.1.0 lack.
     namespace: empty in local mode, where all pods are of one person.
@@ -91,7 +91,7 @@ class PodView:
     disruption: str = ""
     unschedulable: str = ""
     gates: tuple[str, ...] = ()
-    hindrance: Hindrance | None = None
+    blocking_container: BlockingContainer | None = None
     container: ContainerView | None = None
     restarts: int = 0
     last_end: ContainerView | None = None
@@ -184,7 +184,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         disruption=_where(conditions, "DisruptionTarget", "True").get("reason", ""),
         unschedulable="" if gates else _where(conditions, "PodScheduled", "False").get("message", ""),
         gates=gates,
-        hindrance=_hindrance(pod),
+        blocking_container=_blocking_container(pod),
         container=_container(pod),
         restarts=_main_status(pod).get("restartCount", 0),
         last_end=_ended(_main_status(pod).get("lastState", {}).get("terminated")),
@@ -236,7 +236,7 @@ def _container(pod: Mapping[str, Any]) -> ContainerView | None:
     return ContainerView("Waiting", waiting.get("reason", ""), waiting.get("message", ""))
 
 
-def _hindrance(pod: Mapping[str, Any]) -> Hindrance | None:
+def _blocking_container(pod: Mapping[str, Any]) -> BlockingContainer | None:
     """The first container beside `main` that cannot begin, or the init container that has failed."""
     status = pod.get("status", {})
     for kind in ("initContainerStatuses", "containerStatuses"):
@@ -247,9 +247,9 @@ def _hindrance(pod: Mapping[str, Any]) -> Hindrance | None:
             ended = state.get("terminated") or each.get("lastState", {}).get("terminated") or {}
             code, waiting = ended.get("exitCode"), state.get("waiting", {})
             if waiting.get("reason", "") not in STARTING:
-                return Hindrance(each["name"], waiting["reason"], waiting.get("message", ""), code)
+                return BlockingContainer(each["name"], waiting["reason"], waiting.get("message", ""), code)
             if kind == "initContainerStatuses" and "terminated" in state and code:
-                return Hindrance(each["name"], ended.get("reason", "Error"), ended.get("message", ""), code)
+                return BlockingContainer(each["name"], ended.get("reason", "Error"), ended.get("message", ""), code)
     return None
 
 

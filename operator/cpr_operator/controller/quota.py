@@ -1,4 +1,4 @@
-"""Reads what Kueue says of a job, changes its Workload, and lets that go. `reconcile.admission` decides."""
+"""Kueue's Workload of a job: read, changed, and released once no pod uses its quota. `reconcile.kueue` decides."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from cpr_operator.reconcile.types import CreateWorkload, DeleteWorkload, Workloa
 
 logger = logging.getLogger(__name__)
 
-#: The server asks Kueue to convert Workloads. A pass waits no longer for it: a recovery may be due.
+#: Maximum seconds for a read, because the server needs Kueue to convert Workloads, and a recovery may be due.
 READ_S = 2.0
-#: Seconds between two looks at pods that still end.
+#: Seconds between two reads of pods that still end.
 RELEASE_S = 2.0
 
 
 async def read_queue(cluster: Cluster, view: JobView, job: Job, *, enabled: bool | None, refused: str) -> Queue | None:
-    """What Kueue says of the job; None if it stands in no queue, or there are none (`enabled` is None).
+    """Read the state of the job in its queue; None if it stands in none, or there are none (`enabled` is None).
 
     A job that has started stays in its queue although it loses the label, because its quota is in use. `refused`: the
-    server's words about the last change of the Workload, if it did not take it. Raises BusyError.
+    server's message if it refused the last change of the Workload. Raises BusyError.
     """
     runtime = job.status.runtime
     started = runtime.quota.queue if runtime is not None and runtime.quota is not None else ""
@@ -56,15 +56,15 @@ async def read_queue(cluster: Cluster, view: JobView, job: Job, *, enabled: bool
     except (RefusedError, UnavailableError) as error:
         return Queue(Place(name), known=False, refused=str(error))
     except TimeoutError:
-        words = f"the API server did not show the Workload within {READ_S:g} s"
-        return Queue(Place(name), known=False, refused=words)
+        message = f"the API server did not show the Workload within {READ_S:g} s"
+        return Queue(Place(name), known=False, refused=message)
     return queue if queue.workload is not None else replace(queue, refused=refused)
 
 
 async def change_workload(cluster: Cluster, job: Job, outcome: Outcome) -> str:
-    """Do what becomes of the job's Workload. Returns the server's words if it refused that. Raises UnavailableError.
+    """Make the outcome's change of the job's Workload. Returns the server's message if it refuses.
 
-    What is refused, or met another change, is decided again by the next pass.
+    The next pass decides again about a change that was refused, or met another one. Raises UnavailableError.
     """
     try:
         match outcome.workload:
@@ -87,7 +87,7 @@ async def change_workload(cluster: Cluster, job: Job, outcome: Outcome) -> str:
 
 
 class QuotaRelease:
-    """Lifts our finalizer from Workloads that are deleted or finished, once no pod of their jobs uses the quota."""
+    """Removes our finalizer from Workloads that are deleted or finished, once no pod of their jobs uses the quota."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._cluster = cluster.at(Priority.START)
@@ -95,7 +95,7 @@ class QuotaRelease:
         self._first_seen: dict[tuple[str, str], FirstSeen] = {}
 
     async def run_pass(self, namespace: str, name: str) -> float | None:
-        """Look at one Workload, whose job may be gone. Returns the seconds until the next look; None after the last.
+        """Check one Workload, whose job may be gone. Returns the seconds until the next check; None after the last.
 
         Raises ConflictError, RefusedError, UnavailableError.
         """
@@ -105,10 +105,10 @@ class QuotaRelease:
             return None
         labels = found["metadata"]["labels"]
         job = JobView(namespace, labels[env.LABEL_JOB], labels[env.LABEL_JOB_UID], 0, "", 0.0, deleting=True)
-        seen = self._first_seen.setdefault((namespace, name), FirstSeen())
-        for cached in (True, False):  # a pod that the cache lacks may be there
+        first_seen = self._first_seen.setdefault((namespace, name), FirstSeen())
+        for cached in (True, False):  # a pod that the cache lacks may exist
             listed = await self._cluster.list_pods(job, cached=cached)
-            pods = seen.own((pod for pod in listed if pod.owner_uid == job.uid), self._clock())
+            pods = first_seen.own((pod for pod in listed if pod.owner_uid == job.uid), self._clock())
             if uses_quota(pods, self._clock()):
                 return RELEASE_S
         with suppress(NotFoundError):
@@ -119,7 +119,7 @@ class QuotaRelease:
 
 async def _read(cluster: Cluster, view: JobView, job: Job, name: str) -> Queue:
     found = await cluster.read("Workload", job.id.namespace, job.id.stem)
-    flavors = {each: await cluster.read("ResourceFlavor", "", each) for each in _wanted(job, found)}
+    flavors = {each: await cluster.read("ResourceFlavor", "", each) for each in _flavors(job, found)}
     return Queue(
         await _place(cluster, name, view.labels.get(PRIORITY_LABEL, ""), found),
         workload=found,
@@ -127,8 +127,8 @@ async def _read(cluster: Cluster, view: JobView, job: Job, name: str) -> Queue:
     )
 
 
-def _wanted(job: Job, workload: Manifest | None) -> tuple[str, ...]:
-    """The flavors that the next pods need. Pods that are there have theirs."""
+def _flavors(job: Job, workload: Manifest | None) -> tuple[str, ...]:
+    """The flavors that the next pods need. Existing pods have theirs."""
     without_pods = job.status.phase in {"Pending", "Suspended"}
     return flavors_of(workload) if workload is not None and without_pods else ()
 

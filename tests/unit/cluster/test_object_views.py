@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.cluster.kubernetes import has_restart_rules
-from cpr_operator.cluster.views import ContainerView, Hindrance, job_view, pod_view
+from cpr_operator.cluster.views import BlockingContainer, ContainerView, job_view, pod_view
 from cpr_operator.failures import Failure, Kind, Trouble, classify
 
 LABELS = {
@@ -108,7 +108,7 @@ PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 
 
 @pytest.mark.parametrize(
-    ("status", "hindrance", "told"),
+    ("status", "blocking", "told"),
     [
         (
             {
@@ -116,17 +116,17 @@ PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
                     {"name": "fetch", "state": BACK_OFF, "lastState": {"terminated": {"exitCode": 2}}}
                 ]
             },
-            Hindrance("fetch", "CrashLoopBackOff", "back-off 40s", 2),
+            BlockingContainer("fetch", "CrashLoopBackOff", "back-off 40s", 2),
             "container fetch: back-off 40s (it ended with exit code 2)",
         ),
         (
             {"initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 2, "reason": "Error"}}}]},
-            Hindrance("fetch", "Error", "", 2),
+            BlockingContainer("fetch", "Error", "", 2),
             "container fetch: Error (it ended with exit code 2)",
         ),
         (
             {"containerStatuses": [STARTS, {"name": "log", "state": PULLS}]},
-            Hindrance("log", "ImagePullBackOff", "no such image"),
+            BlockingContainer("log", "ImagePullBackOff", "no such image"),
             "container log: no such image",
         ),
         ({"initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 0}}}]}, None, ""),
@@ -139,14 +139,14 @@ PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     ],
 )
 def test_another_container_that_keeps_a_pod_from_starting_is_named(
-    status: dict[str, Any], hindrance: Hindrance | None, told: str
+    status: dict[str, Any], blocking: BlockingContainer | None, told: str
 ) -> None:
     raw = pod({"containerStatuses": [STARTS], "phase": "Pending"} | status)
     view = pod_view(raw)
-    assert view.hindrance == hindrance
+    assert view.blocking_container == blocking
     found = classify(view)
-    assert (found is None) is (hindrance is None)
-    assert not isinstance(found, Trouble) or (found.reason, found.message) == (hindrance and hindrance.reason, told)
+    assert (found is None) is (blocking is None)
+    assert not isinstance(found, Trouble) or (found.reason, found.message) == (blocking and blocking.reason, told)
     failed = classify(pod_view(raw | {"status": raw["status"] | {"phase": "Failed"}}))
     assert isinstance(failed, Failure)
     assert failed.message == (told or "the pod failed"), "as of an init container that is not tried again"

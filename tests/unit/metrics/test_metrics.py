@@ -123,7 +123,7 @@ class FakeHealth:
     role = ""
     stuck = False
 
-    async def turns(self) -> None:
+    async def tick(self) -> None:
         if self.stuck:
             await asyncio.Event().wait()
 
@@ -147,7 +147,7 @@ async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready(
         answer = await get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
         assert 'cprjob_passes_total{result="ok"} 1.0' in answer.text
-        monkeypatch.setattr(http_server, "TURN_S", 0.05)
+        monkeypatch.setattr(http_server, "TICK_S", 0.05)
         health.stuck = True
         assert (await get("/healthz")).status_code == 503
 
