@@ -30,7 +30,7 @@ Fault = Callable[[LocalJob], AbstractContextManager[None]]
 #: Trainers may go on so many steps before they are held, so a fault may hit them in a step.
 SLACK = 5
 NEVER_S, OFTEN_S = 3600.0, 0.05
-KEEPERS = {SUPERVISED: "1"}
+SUPERVISED_PODS = {SUPERVISED: "1"}
 REPLAY = {"replay_bytes": 64 << 20}
 
 

@@ -18,16 +18,16 @@ from cpr_contract.reports import Result
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
-from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.evaluate import evaluate
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.store import open_store
 from processes.conftest import Reference
 from processes.faults import (
-    KEEPERS,
     OFTEN_S,
     REPLAY,
+    SUPERVISED_PODS,
     Row,
     drained_shard,
     drained_trainer,
@@ -76,7 +76,7 @@ TABLE = (
         "plain",
         ((60, killed_processes(ROLE_TRAINER, 0)), (160, killed_shards(1))),
         {"replay_bytes": 256 << 10, "spill_bytes": 64 << 20},
-        environ=KEEPERS,
+        environ=SUPERVISED_PODS,
     ),
     Row(
         "a shard that lives is replaced, then all go back to step 0",
@@ -89,7 +89,7 @@ TABLE = (
         "gradients of three workers",
         "three_workers",
         ((60, killed_processes(ROLE_TRAINER, 0)), (140, killed_processes(ROLE_TRAINER, 0))),
-        environ=KEEPERS,
+        environ=SUPERVISED_PODS,
     ),
     Row(
         "several dims",
@@ -111,20 +111,25 @@ TABLE = (
         "two_labels",
         ((60, killed_processes(ROLE_SHARD, 1)), (140, rolled_back(kills=ROLE_SHARD))),
         interval_s=OFTEN_S,
-        environ=KEEPERS,
+        environ=SUPERVISED_PODS,
     ),
     Row(
         "bags",
         "bags",
         ((60, ended_container), (110, killed_processes(ROLE_SHARD, 0)), (160, killed_shards(1))),
         REPLAY,
-        environ=KEEPERS,
+        environ=SUPERVISED_PODS,
         memory=True,
     ),
     Row("a built vocabulary", "vocabulary", ((60, added_file), (140, killed_shards(1))), REPLAY, OFTEN_S),
-    Row("rows from code", "code", ((60, killed_shard_and_trainer_process),), REPLAY, environ=KEEPERS),
+    Row("rows from code", "code", ((60, killed_shard_and_trainer_process),), REPLAY, environ=SUPERVISED_PODS),
     Row(
-        "eighty tables", "wide", ((60, killed_processes(ROLE_SHARD, 1)), (120, killed_shards(1))), REPLAY, 1.0, KEEPERS
+        "eighty tables",
+        "wide",
+        ((60, killed_processes(ROLE_SHARD, 1)), (120, killed_shards(1))),
+        REPLAY,
+        1.0,
+        SUPERVISED_PODS,
     ),
     Row(
         "parity of three shards",
@@ -136,7 +141,7 @@ TABLE = (
             (160, with_parity(promoted_spare(2))),
         ),
         REPLAY | {"shards": 3, "parity_shards": 2},
-        environ=KEEPERS,
+        environ=SUPERVISED_PODS,
     ),
     Row(
         "parity while the store is away",
@@ -156,7 +161,7 @@ TABLE = (
         ((EVERY // BATCH // 2, killed_shards(1)), (2 * EVERY // BATCH + 5, killed_processes(ROLE_TRAINER, 0))),
         REPLAY,
         OFTEN_S,
-        KEEPERS,
+        SUPERVISED_PODS,
     ),
     Row("an early stop after a rollback", "early_stop", ((2 * EVERY // BATCH + 5, rolled_back()),), REPLAY, OFTEN_S),
 )

@@ -22,15 +22,15 @@ from cpr_contract.manifests import RowUpdates, ShardManifest, WorkersManifest
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
-from cpr_trainer.checkpoint.format.records import is_even, pin, read_anchor
-from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.checkpoint.format.records import freeze, is_even, read_anchor
+from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from processes.faults import (
-    KEEPERS,
     NEVER_S,
     OFTEN_S,
     REPLAY,
+    SUPERVISED_PODS,
     Row,
     drained_shard,
     killed_processes,
@@ -55,7 +55,9 @@ pytestmark = pytest.mark.dist
 TABLE = (
     Row("a leader's pod, then a shard", "two_trainers", ((60, killed_trainer(0)), (150, killed_shards(0))), REPLAY),
     Row("a follower's pod, then the leader's", "two_trainers", ((60, killed_trainer(1)), (140, killed_trainer(0)))),
-    Row("the processes of both", "two_trainers", ((60, killed_processes(ROLE_TRAINER, 0, 1)),), environ=KEEPERS),
+    Row(
+        "the processes of both", "two_trainers", ((60, killed_processes(ROLE_TRAINER, 0, 1)),), environ=SUPERVISED_PODS
+    ),
     Row("both shards together, and again", "two_trainers", ((60, killed_shards(0, 1, times=2)),), REPLAY),
     Row("a drained shard, and its successor", "two_trainers", ((60, drained_shard), (140, killed_shards(1))), REPLAY),
     Row("the leader of averages", "two_trainers", ((60, killed_trainer(0)),), {"dense_sync": "ShadowMA"}),
@@ -147,7 +149,7 @@ def test_replaced_trainers_have_the_workers_that_were_measured(tmp_path: Path) -
     """The first leader has measured, and was lost since. No trainer here would measure so many."""
     job = replace(JOBS["two_trainers"](tmp_path), workers=MEASURED)
     found = WorkersManifest(CONTRACT_VERSION, job.job_uid, 3, "measured before")
-    pin(open_store(job.snapshots.store, None, None), found)
+    freeze(open_store(job.snapshots.store, None, None), found)
     with with_replaced(job, tmp_path, 1, 0, last=120) as running:
         assert [running.trainer(rank).workers for rank in (0, 1)] == [3, 3]
 

@@ -19,13 +19,13 @@ def environment(folder: Path) -> dict[str, str]:
 
     Its `pip` is uv's, which takes from its cache what `make env` or an earlier test has fetched.
     """
-    home = folder / "venv"
-    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, home], check=True)
-    pip = home / "bin" / "pip"
+    local = folder / "venv"
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, local], check=True)
+    pip = local / "bin" / "pip"
     pip.write_text(f'#!/bin/sh\nexec {UV} pip "$@"\n', "utf-8")
     pip.chmod(0o755)
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    variables |= {"VIRTUAL_ENV": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+    variables |= {"VIRTUAL_ENV": str(local), "PATH": f"{local / 'bin'}:{os.environ['PATH']}"}
     for wheel in WHEELS.glob(CPU_BUILD):
         constraints = folder / "constraints.txt"
         constraints.write_text(f"torch=={wheel.name.split('-')[1]}\n", "utf-8")

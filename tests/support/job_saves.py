@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
-from cpr_trainer.checkpoint.format.records import write_origin
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.format.records import write_restore_record
 from cpr_trainer.store import Store
-from support.saves import ShardBench, origin
+from support.saves import ShardBench, restore_record
 
 SHARDS = 2
 
@@ -25,7 +25,7 @@ class JobBench:
     def serve(self, step: int = 0) -> None:
         """Record that the shards begin this generation, at the anchor of that step."""
         for index in range(SHARDS):
-            write_origin(self.store, origin(1, generation=self.generation, index=index, step=step))
+            write_restore_record(self.store, restore_record(1, generation=self.generation, index=index, step=step))
 
     def anchor(self, step: int, *, full: bool = False) -> AnchorRef:
         """Change a row of every shard and commit an anchor, on the last one unless it is to be a full one."""

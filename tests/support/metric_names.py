@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from cpr_contract.reports import BestEvaluation, GroupScores, HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_operator.metrics import Metrics as OperatorMetrics
-from cpr_trainer.shard.metrics import Metrics as ShardMetrics
+from cpr_trainer.shard.status import Metrics as ShardMetrics
 from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
 
 #: What Prometheus adds to what a pod says: its own labels of a target, and those of the chart's monitors.

@@ -16,7 +16,7 @@ from cpr_contract.requests import ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
-from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.placement import Placement

@@ -12,7 +12,7 @@ from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
-from cpr_trainer.parity.dialogue import Dialogue
+from cpr_trainer.parity.peer_connection import PeerConnection
 from cpr_trainer.shard.redundancy import Redundancy
 from support.exchanges import WAIT_S, follow, wait_for
 from support.parity_ring import same
@@ -83,10 +83,10 @@ class ParityJob:
                 store = parity_of(self.shards[holder])._store
                 assert same(store.read(segment, 0, self.parts.sizes[segment]), expected)
 
-    def dialogue(self, callee: int, caller: int, incarnation: int = 1, generation: int = 1) -> Dialogue:
+    def connection(self, callee: int, caller: int, incarnation: int = 1, generation: int = 1) -> PeerConnection:
         shard = self.shards[callee]
         me = Identity(self.spec.job_uid, "shard", caller, incarnation, generation)
-        return Dialogue(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
+        return PeerConnection(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
 
     def close(self) -> None:
         self.exchange.close()

@@ -15,7 +15,7 @@ from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
 from cpr_trainer.parity.flush import Flush, Point
 from cpr_trainer.parity.journal import Journal
-from cpr_trainer.parity.store import GoneError, ParityStore, rows_of
+from cpr_trainer.parity.parity_store import ParityStore, ParityUnavailableError, rows_of
 from support.row_dims import with_dims
 from support.row_optimizers import mixed
 from support.shard_job import small_job
@@ -88,7 +88,7 @@ class ParityRing:
     def seal(self, index: int) -> None:
         """The next flush of a shard, unless one is under way."""
         shard = self.shards[index]
-        if shard.journal.under_way:
+        if shard.journal.in_flight:
             return
         mark = f"{index} {shard.journal.author} {shard.journal.number + 1}"
         for part, flush in shard.journal.seal(mark, FLUSH_BYTES).items():
@@ -120,8 +120,8 @@ class ParityRing:
         """A shard hears where a parity stands, and sends again what that lacks; what was on its way is gone."""
         shard = self.shards[index]
         shard.sent[part].clear()
-        standing = self.shards[self.ring.holder(index, part)].store.standing(part)
-        again = shard.journal.heard(part, standing.point)
+        position = self.shards[self.ring.holder(index, part)].store.position(part)
+        again = shard.journal.on_position(part, position.point)
         if again is not None:
             shard.sent[part].append(again)
 
@@ -134,24 +134,24 @@ class ParityRing:
     def recover(self, index: int) -> str | None:
         """Replace a lost shard by one with the rows that parity has of it; its mark, None if it has not all of them."""
         holders = [self.shards[holder].store for holder in self.ring.holders(index)]
-        standings = [store.standing(part) for part, store in enumerate(holders)]
-        moments = {standing.point.moment for standing in standings}
+        positions = [store.position(part) for part, store in enumerate(holders)]
+        moments = {position.point.moment for position in positions}
         for moment in sorted(moments, key=lambda moment: moment[1]):
-            if all(store.take_back(part, moment) for part, store in enumerate(holders)):
+            if all(store.undo(part, moment) for part, store in enumerate(holders)):
                 break
         else:
             return None
-        standings = [store.standing(part) for part, store in enumerate(holders)]
-        if not all(standing.complete for standing in standings):
+        positions = [store.position(part) for part, store in enumerate(holders)]
+        if not all(position.complete for position in positions):
             return None
         arena = self.new_arena(index)
         try:
-            self._decode(index, arena, [standing.point for standing in standings])
-        except GoneError:
+            self._decode(index, arena, [position.point for position in positions])
+        except ParityUnavailableError:
             return None
         self.shards[index] = Process(self, index, arena)
-        self.shards[index].journal.adopt([standing.point for standing in standings], standings[0].mark)
-        return standings[0].mark
+        self.shards[index].journal.adopt([position.point for position in positions], positions[0].mark)
+        return positions[0].mark
 
     def _decode(self, index: int, arena: Arena, points: Sequence[Point]) -> None:
         for part, point in enumerate(points):

@@ -14,9 +14,7 @@ from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.progress import Progress
-from cpr_trainer.shard.replay_barrier import ReplayBarrier
+from cpr_trainer.shard.state import Losses, Progress, ReplayBarrier
 from support.exchanges import WAIT_S, follow
 from support.shard_thread import ShardThread
 
@@ -47,7 +45,7 @@ def restore(shard: ShardThread, save: Save | None = None) -> ShardThread:
             shard.service.saved_steps = applied
         shard.service.counters = Counters(1, 1, 1)
         losses = Losses.restored((), trainers)
-        shard.service.start(Progress(1, applied, losses, row_updates, catch_up=ReplayBarrier.begun(trainers)))
+        shard.service.start(Progress(1, applied, losses, row_updates, replay_barrier=ReplayBarrier.closed(trainers)))
 
     shard.do(serve)
     return shard

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import Origin, ShardManifest
+from cpr_contract.manifests import RestoreRecord, ShardManifest
 from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
@@ -19,8 +19,8 @@ from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard, Source
-from cpr_trainer.checkpoint.write.writer import Insist, Writer
-from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.checkpoint.write.writer import Retry, Writer
+from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.optimizers import Assignment
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.embedding.segments import Segment
@@ -32,13 +32,13 @@ Values = tuple[Floats, Floats]
 
 
 def at_once(attempt: Callable[[], Result]) -> Result:
-    """Try once: an `Insist` that does not."""
+    """Try once: an `Retry` that does not."""
     return attempt()
 
 
-def write(writer: Writer, manifest: ShardManifest, source: Source, insist: Insist = at_once) -> SavedShard:
+def write(writer: Writer, manifest: ShardManifest, source: Source, retry: Retry = at_once) -> SavedShard:
     """Write and commit."""
-    return writer.commit(writer.write(manifest, source, insist), insist)
+    return writer.commit(writer.write(manifest, source, retry), retry)
 
 
 def draft(step: int = 10, **changes: Any) -> ShardManifest:
@@ -68,9 +68,9 @@ def full_save(store: Store, manifest: ShardManifest, rows: Floats, state: Floats
     return write(Writer(store, arena), replace(manifest, places=len(rows)), arena.capture_changes(0))
 
 
-def origin(incarnation: int, **changes: Any) -> Origin:
+def restore_record(incarnation: int, **changes: Any) -> RestoreRecord:
     """The record of an incarnation that started from the generation's start."""
-    return replace(Origin(CONTRACT_VERSION, "uid", 1, 0, incarnation, None, None, 0, 0), **changes)
+    return replace(RestoreRecord(CONTRACT_VERSION, "uid", 1, 0, incarnation, None, None, 0, 0), **changes)
 
 
 class ShardBench:
@@ -94,26 +94,26 @@ class ShardBench:
         self.index = index
         chunks = list(self.placement.rows_of(index))
         self.numbers = np.concatenate([self.placement.offsets[chunk.tables] + chunk.rows for chunk in chunks])
-        self.home = self.new_home()
-        self.home.arena.seed(self.placement, index, self.home.seeding)
+        self.local = self.new_local()
+        self.local.arena.seed(self.placement, index, self.local.seeding)
         self.writer = Writer(store, self.arena)
         self.links: tuple[Link, ...] = ()
 
     @property
     def arena(self) -> Arena:
-        return self.home.arena
+        return self.local.arena
 
-    def new_home(self) -> Home:
+    def new_local(self) -> LocalRows:
         """An empty arena, full of something that is no value of a row."""
-        home = Home.of(self.job, self.placement, self.index)
-        for segment in home.arena.segments:
+        local = LocalRows.of(self.job, self.placement, self.index)
+        for segment in local.arena.segments:
             segment.rows.fill(9.0)
             segment.state.fill(9.0)
-        return home
+        return local
 
-    def values(self, home: Home | None = None) -> Values:
+    def values(self, local: LocalRows | None = None) -> Values:
         """Rows and state; where there are several segments, flat and one after the other."""
-        segments = (home or self.home).arena.segments
+        segments = (local or self.local).arena.segments
         if len(segments) == 1:
             return segments[0].rows.copy(), segments[0].state.copy()
         rows, states = zip(*((segment.rows.ravel(), segment.state.ravel()) for segment in segments), strict=True)
@@ -125,7 +125,7 @@ class ShardBench:
         assert self.arena.apply(np.array(slots), self.numbers[list(slots)], gradients, 1)
 
     def draft(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> ShardManifest:
-        (first, last), *further = self.home.spans
+        (first, last), *further = self.local.spans
         chain = tuple(link.ref for link in base)
         manifest = draft(step, index=self.index, layout=self.layout, first_place=first, places=last - first)
         manifest = replace(manifest, further=tuple(further))
@@ -153,15 +153,15 @@ class ShardBench:
         )
         return candidates(self.store, self.job, roster, self.placement)
 
-    def restore(self, candidate: Candidate) -> tuple[RestoredShard, Home]:
+    def restore(self, candidate: Candidate) -> tuple[RestoredShard, LocalRows]:
         """Restore into a new arena."""
-        home = self.new_home()
-        return load_shard(self.store, candidate, home), home
+        local = self.new_local()
+        return load_shard(self.store, candidate, local), local
 
-    def go_on(self, restored: RestoredShard, home: Home) -> None:
+    def go_on(self, restored: RestoredShard, local: LocalRows) -> None:
         """Be the shard that restored."""
-        self.home, self.links = home, restored.chain
-        self.writer = Writer(self.store, home.arena)
+        self.local, self.links = local, restored.chain
+        self.writer = Writer(self.store, local.arena)
 
 
 def same(left: Values, right: Values) -> bool:

@@ -134,7 +134,7 @@ def push_through(story: Story, *steps: int, cut: int = 0, pushed: Callable[[int]
     exchange = story.exchange
     assert exchange is not None
 
-    def insist(act: Callable[[], None]) -> None:
+    def retry(act: Callable[[], None]) -> None:
         while True:
             try:
                 return act()
@@ -143,9 +143,9 @@ def push_through(story: Story, *steps: int, cut: int = 0, pushed: Callable[[int]
 
     for step in steps:
         values = gradients(step)[touched(step)]
-        insist(lambda s=step, v=values: exchange.push(s, story.rows_of(s), v, cut, PATIENCE_S))
+        retry(lambda s=step, v=values: exchange.push(s, story.rows_of(s), v, cut, PATIENCE_S))
         pushed(step)
-    insist(lambda: exchange.settle(PATIENCE_S))
+    retry(lambda: exchange.settle(PATIENCE_S))
 
 
 def touched(step: int) -> np.ndarray:

@@ -14,17 +14,16 @@ from cpr_contract.limits import MAX_TRAINERS
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import Counters, Peer
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import listen
-from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
+from cpr_trainer.shard.state import Losses, Progress
+from cpr_trainer.shard.status import Metrics
 from support.shard_job import HOST, KEY, shard_roster
 
 
@@ -39,9 +38,9 @@ class ShardThread:
         self.service = Service(job, placement, index, self.arena, Metrics())
         self.redundancy: Redundancy | None = None
         if job.parity_shards:
-            home = Home(self.arena, placement, index, Seeding.of(job.model, job.data.seed))
+            local = LocalRows(self.arena, placement, index, Seeding.of(job.model, job.data.seed))
             roster = shard_roster(index=index, incarnation=incarnation, newest_incarnation=incarnation)
-            self.redundancy = Redundancy(job, roster, home, self.service, KEY, random.Random())
+            self.redundancy = Redundancy(job, roster, local, self.service, KEY, random.Random())
         self.newest = np.zeros(MAX_TRAINERS, np.int64)
         self.server = self._listen(0)
         self.peer = Peer(index, incarnation, HOST, self.server.port - env.DATA_PORT)
@@ -63,7 +62,7 @@ class ShardThread:
             trainers=self.job.trainers,
             limit_bytes=1 << 20,
             newest=self.newest,
-            desk=None if self.redundancy is None else self.redundancy.desk,
+            parity_server=None if self.redundancy is None else self.redundancy.server,
         )
 
     def begin_process(self) -> None:
@@ -115,9 +114,9 @@ class ShardThread:
     def _run(self) -> None:
         while not self._closing:
             if not self.frozen:
-                self.server.turn(0.01, monotonic)
+                self.server.tick(0.01, monotonic)
                 if self.redundancy is not None:
-                    self.redundancy.turn(monotonic())
+                    self.redundancy.tick(monotonic())
             with self._done:
                 while self._jobs:
                     self._jobs[0]()

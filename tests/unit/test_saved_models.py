@@ -23,7 +23,7 @@ from cpr_contract.requests import EvaluationRequest, ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.data.synthetic import SyntheticDataset

@@ -23,7 +23,7 @@ from cpr_contract.choices import Bits, Strategy
 from cpr_contract.model import RowOptimizer
 
 MANIFEST = "manifest.json"
-ORIGIN = "origin.json"
+RESTORE_RECORD = "origin.json"
 DATA = "data.json"
 EVALUATION_DATA = "evaluation-data.json"
 WORKERS = "workers.json"
@@ -71,7 +71,7 @@ class RowUpdates:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RestoreRecord:
     """What an incarnation of a shard restored, written before it serves: the link of the lineage.
 
     `parent` is None for the generation's anchor or step 0. A save of the parent after `step` is not on the lineage, but

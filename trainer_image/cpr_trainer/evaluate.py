@@ -15,14 +15,14 @@ from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of, vocabularies_of
-from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.dataset import Batch, Dataset
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, evaluation_data, evaluation_rows, files_of, indices_of_manifest, open_evaluation
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
@@ -153,9 +153,9 @@ def _vectors(
     shards, slots = placement.locate(numbers)
     found = [np.empty((int((bands == band).sum()), dim), np.float32) for band, dim in enumerate(job.model.dims)]
     for index, save in enumerate(manifest.shards):
-        home = Home.of(job, placement, index)
-        load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,), seed=seed_of(manifest)), home)
-        for band, (vectors, segment) in enumerate(zip(found, home.arena.segments, strict=True)):
+        local = LocalRows.of(job, placement, index)
+        load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,), seed=seed_of(manifest)), local)
+        for band, (vectors, segment) in enumerate(zip(found, local.arena.segments, strict=True)):
             here = shards[bands == band] == index
             vectors[here] = segment.rows[segment.within(slots[bands == band][here])]
     return [(numbers[bands == band], vectors) for band, vectors in enumerate(found)]

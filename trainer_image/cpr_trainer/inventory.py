@@ -8,8 +8,8 @@ from typing import TextIO, assert_never
 
 from cpr_contract.codec import to_json
 from cpr_contract.requests import Listing, Pruning, Request, Verification
-from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, on_line
-from cpr_trainer.checkpoint.inventory import Holdings, points_of, read_holdings, verify
+from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, on_lineage
+from cpr_trainer.checkpoint.restore_points import Inventory, points_of, read_inventory, verify
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import read_request, store_access
 from cpr_trainer.store import Entry, Store, open_store
@@ -33,24 +33,24 @@ def answer(request: Request, store: Store, now_s: float) -> Listing | Verificati
 
     Raises StoreError; to prune DamagedError and AmbiguousError too.
     """
-    holdings = read_holdings(store, request.job_uid)
+    inventory = read_inventory(store, request.job_uid)
     match request.action:
         case "List":
-            return Listing(points_of(holdings), holdings.damaged)
+            return Listing(points_of(inventory), inventory.damaged)
         case "Verify":
-            return verify(store, holdings, request.job_uid, request.model)
+            return verify(store, inventory, request.job_uid, request.model)
         case "Prune":
-            return _prune(store, holdings, request, now_s)
+            return _prune(store, inventory, request, now_s)
         case _:
             assert_never(request.action)
 
 
-def _prune(store: Store, holdings: Holdings, request: Request, now_s: float) -> Pruning:
+def _prune(store: Store, inventory: Inventory, request: Request, now_s: float) -> Pruning:
     """Do by hand what a leader does after every anchor, or delete all; tell what goes before it does."""
-    if len(holdings.jobs) > 1:
-        raise AmbiguousError(f"There are saves of several jobs: {', '.join(holdings.jobs)}.", "Name one with --job.")
-    doomed = _doomed(store, holdings, request, now_s, *holdings.jobs) if holdings.jobs else ()
-    gone, points = {entry.key for entry in doomed}, points_of(holdings)
+    if len(inventory.jobs) > 1:
+        raise AmbiguousError(f"There are saves of several jobs: {', '.join(inventory.jobs)}.", "Name one with --job.")
+    doomed = _doomed(store, inventory, request, now_s, *inventory.jobs) if inventory.jobs else ()
+    gone, points = {entry.key for entry in doomed}, points_of(inventory)
     if request.delete:
         delete_saves(store, doomed)
     return Pruning(
@@ -62,13 +62,13 @@ def _prune(store: Store, holdings: Holdings, request: Request, now_s: float) -> 
     )
 
 
-def _doomed(store: Store, holdings: Holdings, request: Request, now_s: float, job_uid: str) -> tuple[Entry, ...]:
+def _doomed(store: Store, inventory: Inventory, request: Request, now_s: float, job_uid: str) -> tuple[Entry, ...]:
     if not request.keep:
         return everything(store, job_uid)[0]
-    anchors = {(point.generation, point.step) for point in points_of(holdings) if point.kind == "Anchor"}
-    forks = {generation: step for (_, generation), step in holdings.forks.items()} | dict(request.forks)
+    anchors = {(point.generation, point.step) for point in points_of(inventory) if point.kind == "Anchor"}
+    forks = {generation: step for (_, generation), step in inventory.forks.items()} | dict(request.forks)
     try:
-        kept = on_line(anchors, forks)[-request.keep :]
+        kept = on_lineage(anchors, forks)[-request.keep :]
     except KeyError as error:
         raise AmbiguousError(
             f"Nothing tells at which anchor generation {error} of job {job_uid} began.",
@@ -76,7 +76,7 @@ def _doomed(store: Store, holdings: Holdings, request: Request, now_s: float, jo
         ) from error
     if not kept:
         return ()
-    manifests = (held.manifest for held in holdings.dense.values() if held.manifest.shards)
+    manifests = (held.manifest for held in inventory.dense.values() if held.manifest.shards)
     best = {each.best_step for each in manifests if (each.generation, each.step) in kept}
     oldest = kept[0][1] if request.recorded is None else min(kept[0][1], request.recorded)
     return Pruner(store, job_uid).superfluous(oldest, now_s, best)

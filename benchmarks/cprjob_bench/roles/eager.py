@@ -19,15 +19,15 @@ from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.roster import Peer, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Hello, Identity, Session
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.parity.coding import Parts, Ring
-from cpr_trainer.parity.desk import Caller
-from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.parity.messages import most_bytes
+from cpr_trainer.parity.parity_server import Caller
+from cpr_trainer.parity.peer_connection import NotReadyError, PeerConnection
 from cpr_trainer.shard.server import Connection, Server
 from cpr_trainer.shard.service import Service
 from cprjob_bench.roles.differences import Before, Push, Sums, pack_differences, row_shapes, unpack_differences
@@ -38,7 +38,7 @@ from cprjob_bench.roles.differences import Before, Push, Sums, pack_differences,
 
 
 #: A shard says by it that it has staged a push, with the holders of its parity; a trainer that it is to commit it.
-STAGED, COMMIT = Operation.STANDING, Operation.STAND
+STAGED, COMMIT = Operation.POSITION, Operation.QUERY_POSITION
 
 
 class Rounds:
@@ -93,8 +93,8 @@ _RETRY_S = 0.05
 _Item = tuple[Push, tuple[Header, list[Any]]]
 
 
-class EagerDesk:
-    """What other shards and the trainers' commits are answered by; in the place of the product's `Desk`.
+class EagerParity:
+    """What other shards and the trainers' commits are answered by; in the place of the product's `ParityServer`.
 
     `bell` wakes the thread that serves, which listens at `ear`.
     """
@@ -123,7 +123,7 @@ class EagerDesk:
             raise FrameError(f"shard {caller.rank} sent {frame.header.operation.name}")
         push, differences = unpack_differences(frame, self._shapes)
         self._sums.stage(push, caller.rank, differences)
-        caller.send(Header(Operation.STANDING, generation=progress.generation))
+        caller.send(Header(Operation.POSITION, generation=progress.generation))
 
     def owe(self, push: Push, holders: int) -> None:
         """So many holders have to stage a push before its trainer is told."""
@@ -178,37 +178,37 @@ class EagerDesk:
 
 
 class EagerConnection(Connection):
-    """A connection that holds acknowledgements back until they are committed, once it has the `desk` that knows."""
+    """A connection that holds acknowledgements back until they are committed, once it has the `parity` that knows."""
 
-    desk: EagerDesk | None = None
+    parity: EagerParity | None = None
 
     def send(self, header: Header, *payload: Any) -> None:
         """See `Connection`."""
-        if self.desk is not None:
-            if header.operation is Operation.ACK and self.desk.withhold(self, header):
+        if self.parity is not None:
+            if header.operation is Operation.ACK and self.parity.withhold(self, header):
                 return
             if header.operation is Operation.PONG:  # it acknowledges, too
-                header = replace(header, step=min(header.step, self.desk.committed(header.rank)))
+                header = replace(header, step=min(header.step, self.parity.committed(header.rank)))
         super().send(header, *payload)
 
 
 class EagerServer(Server):
     """A server that takes commits, and wakes when a holder has staged something."""
 
-    def __init__(self, *arguments: Any, desk: EagerDesk, **named: Any) -> None:
-        super().__init__(*arguments, desk=desk, **named)  # type: ignore[arg-type]
-        self._eager = desk
-        self._selector.register(desk.ear, selectors.EVENT_READ, desk)
+    def __init__(self, *arguments: Any, parity_server: EagerParity, **named: Any) -> None:
+        super().__init__(*arguments, parity_server=parity_server, **named)  # type: ignore[arg-type]
+        self._eager = parity_server
+        self._selector.register(parity_server.ear, selectors.EVENT_READ, parity_server)
 
-    def turn(self, timeout_s: float, clock: Callable[[], float]) -> None:
+    def tick(self, timeout_s: float, clock: Callable[[], float]) -> None:
         """See `Server`."""
-        super().turn(timeout_s, clock)
+        super().tick(timeout_s, clock)
         self._eager.settle()
 
     def _join(self, connection: Connection, hello: Hello, now: float) -> None:
         super()._join(connection, hello, now)
         if isinstance(connection, EagerConnection):
-            connection.desk = self._eager
+            connection.parity = self._eager
 
     def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
         if connection.role == ROLE_TRAINER and frame.header.operation is COMMIT:
@@ -221,17 +221,17 @@ class EagerRedundancy:
     """In the place of the product's `Redundancy`, with the same methods."""
 
     def __init__(  # noqa: PLR0913, PLR0917 -- as the one that it stands for
-        self, job: JobSpec, roster: ShardRoster, home: Home, service: Service, key: bytes, rng: random.Random
+        self, job: JobSpec, roster: ShardRoster, local: LocalRows, service: Service, key: bytes, rng: random.Random
     ) -> None:
         del rng
-        ring, self._parts = Ring(job.shards, job.parity_shards), Parts.of(home.placement, job.parity_shards)
-        self._arena, self._service, self._job, self._key, self._index = home.arena, service, job, key, roster.index
+        ring, self._parts = Ring(job.shards, job.parity_shards), Parts.of(local.placement, job.parity_shards)
+        self._arena, self._service, self._job, self._key, self._index = local.arena, service, job, key, roster.index
         self._incarnation = roster.incarnation
-        shapes = row_shapes(home.arena, self._parts)
+        shapes = row_shapes(local.arena, self._parts)
         self.sums = Sums(shapes)
         service.metrics.parity_bytes.set(self.sums.nbytes)
-        self.desk = EagerDesk(ring, roster.index, self.sums, service, most_bytes(shapes))
-        self._senders = [_Sender(holder, self._connect, self.desk.deliver) for holder in ring.holders(roster.index)]
+        self.server = EagerParity(ring, roster.index, self.sums, service, most_bytes(shapes))
+        self._senders = [_Sender(holder, self._connect, self.server.deliver) for holder in ring.holders(roster.index)]
         self._before: Before | None = None
         service.before_change, service.on_change = self._on_before_change, self._on_change
         self.follow(roster)
@@ -250,7 +250,7 @@ class EagerRedundancy:
     def adopt(self, rebuilt: Rebuilt) -> None:
         """Nothing is ever rebuilt."""
 
-    def turn(self, now_s: float) -> None:
+    def tick(self, now_s: float) -> None:
         """Nothing is due by the clock."""
 
     def close(self) -> None:
@@ -264,23 +264,23 @@ class EagerRedundancy:
         if before is None:
             return
         push = (header.rank, header.step)
-        self.desk.owe(push, len(self._senders))
+        self.server.owe(push, len(self._senders))
         for sender, differences in zip(self._senders, before.differences(), strict=True):
             sender.send((push, pack_differences(header.generation, push, differences)))
         self._before = None
 
-    def _connect(self, peer: Peer) -> Dialogue:
+    def _connect(self, peer: Peer) -> PeerConnection:
         progress = self._service.progress
         generation = 0 if progress is None else progress.generation
         me = Identity(self._job.job_uid, ROLE_SHARD, self._index, self._incarnation, generation)
         callee = replace(me, index=peer.index, incarnation=peer.incarnation)
-        return Dialogue(peer, self._key, me, callee, self._service.encoding, self._job.silence_s)
+        return PeerConnection(peer, self._key, me, callee, self._service.encoding, self._job.silence_s)
 
 
 class _Sender:
     """The thread that brings differences to one holder, in order, each until it is staged."""
 
-    def __init__(self, holder: int, connect: Callable[[Peer], Dialogue], deliver: Callable[[Push], None]) -> None:
+    def __init__(self, holder: int, connect: Callable[[Peer], PeerConnection], deliver: Callable[[Push], None]) -> None:
         self.holder = holder
         self.peer: Peer | None = None
         self._connect = connect
@@ -300,10 +300,10 @@ class _Sender:
                 time.sleep(_RETRY_S)
                 continue
             try:
-                with self._connect(peer) as dialogue:
+                with self._connect(peer) as connection:
                     while True:
                         push, frame = waiting
-                        dialogue.ask(*frame, Operation.STANDING)
+                        connection.request(*frame, Operation.POSITION)
                         self._deliver(push)
                         waiting = self._queue.get()
             except (OSError, FrameError, HandshakeError, NotReadyError) as error:

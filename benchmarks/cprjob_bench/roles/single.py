@@ -92,9 +92,9 @@ def _changes_of(optimizer: SparseOptimizerSpec, state: Tensor, gradients: Tensor
 
 # Training without CPRJob: one process, plain torch, all tables in memory. What `cprjob bench train` compares with.
 #
-# Written to be as fast as one process can be: batches and their unique ids are prepared on threads beside, the tables
-# are one matrix, gradients are summed by unique row, and the optimizer touches these rows alone. It saves nothing,
-# keeps no score, and stops when it is told to.
+# KnownSaves to be as fast as one process can be: batches and their unique ids are prepared on threads beside, the
+# tables are one matrix, gradients are summed by unique row, and the optimizer touches these rows alone. It saves
+# nothing, keeps no score, and stops when it is told to.
 
 
 def run(environ: Mapping[str, str]) -> None:

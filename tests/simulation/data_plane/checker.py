@@ -13,12 +13,12 @@ from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.parity.coding import Image
-from cpr_trainer.shard.losses import MOST_SLIVERS, order_of
 from cpr_trainer.shard.service import Service
+from cpr_trainer.shard.state import MOST_SLIVERS, order_of
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.workload import Workload
 from support.parity_ring import same
@@ -195,11 +195,11 @@ class Checker:
         cluster, job = self._cluster, self._workload.job
         roster = pod.roster
         store = cluster.store.at_rest()
-        home = Home.of(job, self._workload.placement, pod.index)
+        local = LocalRows.of(job, self._workload.placement, pod.index)
         successor = self._cluster.successor_of(roster)
         newest = candidates(store, job, successor, self._workload.placement)[0]
         try:
-            restored = load_shard(store, newest, home)
+            restored = load_shard(store, newest, local)
         except DamagedError:
             if cluster.damaged:
                 return
@@ -207,7 +207,7 @@ class Checker:
         if not cluster.damaged:
             assert restored.step == self._workload.last_step, f"the newest save of {pod.host} is {newest}"
         if restored.step:
-            missing = self._missing_in(home.arena.rows, pod.index, restored.applied, newest.key)
+            missing = self._missing_in(local.arena.rows, pod.index, restored.applied, newest.key)
             self._check_reported(restored.lost, missing, restored.applied, newest.key)
 
     def _due_of(self, pod: TrainerPod, reader: Trainer, shard: int, incarnation: int) -> Due:

@@ -17,7 +17,7 @@ from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Access, Environment, exit_code
 from cpr_trainer.runtime.supervision import Supervisor
 from cpr_trainer.shard import main
-from cpr_trainer.shard.resume import Page
+from cpr_trainer.shard.resume import ShardControlBlock
 from simulation.data_plane.clock import Process
 from simulation.data_plane.network import Listener, Port, close_all
 from simulation.data_plane.signals import status_of
@@ -67,7 +67,7 @@ class ShardPod:
     def report(self) -> ShardReport | None:
         """What it answers now, None for nothing."""
         shard = self.serving
-        return None if shard is None or shard.board.report.index < 0 else shard.board.report
+        return None if shard is None or shard.status.report.index < 0 else shard.status.report
 
     def give(self, roster: ShardRoster) -> None:
         """Give it a roster."""
@@ -101,8 +101,8 @@ class ShardPod:
 
     def _keep(self) -> None:
         job = self.cluster.workload.job
-        page = Page.new(self._memory.view(), job)
-        code = Supervisor(page, NOWHERE, job.silence_s, self._begin_server).run()
+        control_block = ShardControlBlock.new(self._memory.view(), job)
+        code = Supervisor(control_block, NOWHERE, job.silence_s, self._begin_server).run()
         assert code is not None
         self._ended(code)
 
@@ -129,12 +129,12 @@ class ShardPod:
             termination_file=NOWHERE,
             step_trace=None,
         )
-        page = Page(memory, job)
+        control_block = ShardControlBlock(memory, job)
         assert self._stop is not None
-        shard = self.shard = main._Shard(environment, self._stop, page, memory, listener)  # type: ignore[arg-type]
+        shard = self.shard = main._Shard(environment, self._stop, control_block, memory, listener)  # type: ignore[arg-type]
         shard.rosters.offer(to_json(self.roster).encode())
         try:
-            ending = shard.live()
+            ending = shard.run()
             code, self.flushed = ending.code, ending.save
         except TrainerError as error:
             self.cluster.probes[f"a server ended with {error.reason}"] += 1

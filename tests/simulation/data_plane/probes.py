@@ -15,9 +15,9 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.capture import Capture
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.ring import Ring
-from cpr_trainer.parity.rebuild import StripeOf, rebuild
-from cpr_trainer.parity.store import ParityStore
-from cpr_trainer.shard.lifecycle import Life
+from cpr_trainer.parity.parity_store import ParityStore
+from cpr_trainer.parity.rebuild import RemoteStripe, rebuild
+from cpr_trainer.shard.lifecycle import Lifecycle
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
@@ -38,7 +38,7 @@ _FILES = (
     "shard/resume.py",
     "shard/lifecycle.py",
     "write/checkpointer.py",
-    "parity/store.py",
+    "parity/parity_store.py",
     "parity/journal.py",
     "parity/stream.py",
 )
@@ -77,19 +77,19 @@ class _Probes:
 
     def wrappers(self) -> list[tuple[type, str, Call]]:
         return [
-            (Life, "__init__", self._life),
-            (Life, "cut", self._cut),
-            (Life, "turn", self._at_some_line),
-            (Life, "_on_given_up", self._given_up),
-            (Life, "_serve", self._serve),
+            (Lifecycle, "__init__", self._lifecycle),
+            (Lifecycle, "cut", self._cut),
+            (Lifecycle, "tick", self._at_some_line),
+            (Lifecycle, "_on_given_up", self._given_up),
+            (Lifecycle, "_serve", self._serve),
             (Redundancy, "__init__", self._redundancy),
             (Service, "_account", self._account),
             (Service, "retry", self._retry),
             (Server, "_on_frame", self._at_some_line),
-            (Arena, "put_again", self._put_again),
+            (Arena, "reapply_last_push", self._reapply_last_push),
             (Ring, "take", self._take),
-            (StripeOf, "member", self._member),
-            (ParityStore, "take_back", self._take_back),
+            (RemoteStripe, "member", self._member),
+            (ParityStore, "undo", self._undo),
             (WriterThread, "submit", self._submit),
             (Seeding, "values", lambda call, *arguments: coarse(call(*arguments))),
         ]
@@ -100,26 +100,26 @@ class _Probes:
 
     def _catching_up(self) -> int:
         services = self._cluster.serving_services()
-        return sum(each.progress is not None and not each.progress.catch_up.over for each in services)
+        return sum(each.progress is not None and not each.progress.replay_barrier.open for each in services)
 
-    def _life(self, call: Call, life: Life, *arguments: Any) -> None:
-        call(life, *arguments)
-        self._cluster.services[self._me] = life._service
+    def _lifecycle(self, call: Call, lifecycle: Lifecycle, *arguments: Any) -> None:
+        call(lifecycle, *arguments)
+        self._cluster.services[self._me] = lifecycle._service
 
     def _redundancy(self, call: Call, redundancy: Redundancy, *arguments: Any) -> None:
         call(redundancy, *arguments)
         self._cluster.redundancies[self._me] = redundancy
 
-    def _put_again(self, call: Call, arena: Arena) -> None:
+    def _reapply_last_push(self, call: Call, arena: Arena) -> None:
         self._probes["the last push was put into the rows again"] += 1
         call(arena)
 
-    def _cut(self, call: Call, life: Life) -> None:
+    def _cut(self, call: Call, lifecycle: Lifecycle) -> None:
         self._probes["a cut was taken while a shard caught up"] += self._catching_up() > 0
-        call(life)
+        call(lifecycle)
 
     def _account(self, call: Call, service: Service, progress: Any, header: Any) -> None:
-        if progress.catch_up.replays(header.rank, header.step):
+        if progress.replay_barrier.replays(header.rank, header.step):
             self._probes["a push was replayed"] += 1
             self._probes["a push was replayed while a cut was announced"] += progress.cuts.pending > 0
             self._probes["two shards caught up at once"] += self._catching_up() > 1
@@ -130,28 +130,28 @@ class _Probes:
         self._probes["memory for pushes was full"] += block is None
         return block
 
-    def _member(self, call: Call, stripe: StripeOf, *arguments: Any) -> Any:
+    def _member(self, call: Call, stripe: RemoteStripe, *arguments: Any) -> Any:
         image = call(stripe, *arguments)
         self._probes["rows of a stripe had to be asked for again"] += image is None
         return image
 
-    def _take_back(self, call: Call, store: ParityStore, part: int, moment: Any) -> bool:
-        point = store.standing(part).point
+    def _undo(self, call: Call, store: ParityStore, part: int, moment: Any) -> bool:
+        point = store.position(part).point
         found: bool = call(store, part, moment)
-        self._probes["a holder took a flush back"] += store.standing(part).point != point
+        self._probes["a holder took a flush back"] += store.position(part).point != point
         return found
 
-    def _given_up(self, call: Call, life: Life, mail: Any) -> None:
-        self._probes[f"a save was given up: {mail.problem.reason}"] += 1
-        call(life, mail)
+    def _given_up(self, call: Call, lifecycle: Lifecycle, event: Any) -> None:
+        self._probes[f"a save was given up: {event.problem.reason}"] += 1
+        call(lifecycle, event)
 
-    def _serve(self, call: Call, life: Life, restored: Any) -> None:
+    def _serve(self, call: Call, lifecycle: Lifecycle, restored: Any) -> None:
         source = "parity" if restored.rebuilt else "a save" if restored.save else "first values"
         self._probes[f"rows came from {source}"] += 1
-        call(life, restored)
+        call(lifecycle, restored)
 
     def _retry(self, call: Call, service: Service) -> None:
-        self._probes["a push waited for a save"] += service.waits
+        self._probes["a push waited for a save"] += service.push_waits
         call(service)
 
     def _submit(self, call: Call, writer: WriterThread, save: Any) -> None:

@@ -90,7 +90,7 @@ def parity_complete(cluster: Cluster) -> bool:
     if len(found) < len(cluster.newest):
         return False
     at_rest = all(
-        each._journal.intact and not each._journal.under_way and not each._journal.pending_bytes for each in found
+        each._journal.intact and not each._journal.in_flight and not each._journal.pending_bytes for each in found
     )
     return at_rest and all(
         found[member]._journal._streams[part].settled == holder._store.points[part]

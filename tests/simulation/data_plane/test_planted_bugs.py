@@ -14,11 +14,10 @@ from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.parity.store import ParityStore
-from cpr_trainer.shard.pushes import Fate
-from cpr_trainer.shard.replay_barrier import ReplayBarrier
-from cpr_trainer.shard.resume import Page
-from cpr_trainer.shard.service import Service
+from cpr_trainer.parity.parity_store import ParityStore
+from cpr_trainer.shard.resume import ShardControlBlock
+from cpr_trainer.shard.service import Admission, Service
+from cpr_trainer.shard.state import ReplayBarrier
 from simulation.data_plane.run import run_to_completion
 from simulation.data_plane.workload import Workload, with_faults
 
@@ -62,11 +61,11 @@ def forget_at_the_acknowledgement(patch: Patch) -> None:
 
 
 def wait_for_no_replay(patch: Patch) -> None:
-    patch.setattr(ReplayBarrier, "begun", lambda _trainers: ReplayBarrier())
+    patch.setattr(ReplayBarrier, "closed", lambda _trainers: ReplayBarrier())
 
 
 def leave_a_push_half_done(patch: Patch) -> None:
-    patch.setattr(Arena, "put_again", lambda _arena: None)
+    patch.setattr(Arena, "reapply_last_push", lambda _arena: None)
 
 
 def take_parts_of_flushes(patch: Patch) -> None:
@@ -83,22 +82,22 @@ def pass_over_claims(patch: Patch) -> None:
 
 
 def keep_pushes_over_a_rollback(patch: Patch) -> None:
-    def start_over(before: Callable[..., None], link: Link) -> None:
+    def reset(before: Callable[..., None], link: Link) -> None:
         pushes, link.pushes = link.pushes, Outbox()
         before(link)
         link.pushes = pushes
 
-    wrap(patch, Link, "start_over", start_over)
+    wrap(patch, Link, "reset", reset)
 
 
 def keep_every_other_push(patch: Patch) -> None:
     numbers = count()
 
-    def write(before: Callable[..., None], page: Page, kept: Any) -> None:
+    def write(before: Callable[..., None], control_block: ShardControlBlock, kept: Any) -> None:
         if next(numbers) % 2:
-            before(page, kept)
+            before(control_block, kept)
 
-    wrap(patch, Page, "write", write)
+    wrap(patch, ShardControlBlock, "write", write)
 
 
 def forget_what_parity_alone_holds(patch: Patch) -> None:
@@ -112,11 +111,11 @@ def forget_what_parity_alone_holds(patch: Patch) -> None:
 def apply_whatever_comes(patch: Patch) -> None:
     service = sys.modules[Service.__module__]
 
-    def fate(before: Callable[..., Fate], *arguments: Any, **options: Any) -> Fate:
+    def fate(before: Callable[..., Admission], *arguments: Any, **options: Any) -> Admission:
         found = before(*arguments, **options)
-        return Fate.APPLY if found is Fate.DROP else found
+        return Admission.APPLY if found is Admission.DROP else found
 
-    wrap(patch, service, "fate_of", fate)
+    wrap(patch, service, "admit_push", fate)
 
 
 KILLS = ("kill_shard", "kill_again")

@@ -12,14 +12,14 @@ from cpr_contract.choices import Rebase
 from cpr_contract.manifests import RowUpdates
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.parts import basis
-from cpr_trainer.checkpoint.format.records import write_origin
+from cpr_trainer.checkpoint.format.records import write_restore_record
 from support.memory_store import MemoryStore
-from support.saves import ShardBench, Values, origin, same
+from support.saves import ShardBench, Values, restore_record, same
 
 
 def bench_with_origin() -> ShardBench:
     bench = ShardBench(MemoryStore())
-    write_origin(bench.store, origin(1))
+    write_restore_record(bench.store, restore_record(1))
     return bench
 
 
@@ -90,12 +90,12 @@ def test_priority_saves_make_rows_fresher_and_leave_the_rest() -> None:
     bench.save_rows(12, 2, 4)
     bench.change(2)
     bench.save_rows(14, 2)
-    after, home = bench.restore(bench.choices()[0])
+    after, local = bench.restore(bench.choices()[0])
     expected = saved[0].copy(), saved[1].copy()
     for slot in (2, 4):
         for part, now in zip(expected, bench.values(), strict=True):
             part[slot] = now[slot]
-    assert same(bench.values(home), expected)
+    assert same(bench.values(local), expected)
     assert (after.step, after.samples, after.lost) == (10, 640, ((0, 64),)), "progress is that of the complete save"
     assert [ref.key.split("/")[-2] for ref in after.replayed] == ["step-000000012-priority", "step-000000014-priority"]
     assert after.chain == links
@@ -114,10 +114,10 @@ def test_a_damaged_priority_save_is_left_out_and_named() -> None:
     data = bytearray(bench.store.get(part.key))
     data[-1] ^= 1
     bench.store.put(part.key, data)
-    after, home = bench.restore(bench.choices()[0])
+    after, local = bench.restore(bench.choices()[0])
     for kept, now in zip(expected, bench.values(), strict=True):
         kept[2] = now[2]
-    assert same(bench.values(home), expected), "nothing of the damaged part came in"
+    assert same(bench.values(local), expected), "nothing of the damaged part came in"
     assert [error.key for error in after.damaged] == [part.key]
     assert len(after.replayed) == 1
     assert after.row_updates == RowUpdates((300, 400), lost=50, exact=False), "a bound"
@@ -182,11 +182,13 @@ class Story:
     def die(self) -> None:
         self.incarnation += 1
         candidate = self.bench.choices(self.incarnation)[0]
-        after, home = self.bench.restore(candidate)
-        assert same(self.bench.values(home), self.expected())
+        after, local = self.bench.restore(candidate)
+        assert same(self.bench.values(local), self.expected())
         parent = {"parent": after.ref, "parent_incarnation": candidate.writer} if candidate.kind == "Save" else {}
-        write_origin(self.bench.store, origin(self.incarnation, replayed=after.replayed, step=after.step, **parent))
-        self.bench.go_on(after, home)
+        write_restore_record(
+            self.bench.store, restore_record(self.incarnation, replayed=after.replayed, step=after.step, **parent)
+        )
+        self.bench.go_on(after, local)
 
     def fold(self) -> None:
         self.bench.arena.forget_epochs()

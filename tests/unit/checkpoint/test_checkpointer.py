@@ -19,17 +19,16 @@ from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
 from cpr_trainer.checkpoint.write.writer import WriterThread
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.priority import make_tracker, population_of
 from cpr_trainer.embedding.priority.strategies import MfuTracker
 from cpr_trainer.embedding.priority.tracker import Claim
-from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
-from support.saves import origin
+from cpr_trainer.shard.state import Losses, Progress
+from cpr_trainer.shard.status import Metrics
+from support.saves import restore_record
 from support.shard_fakes import FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
@@ -43,8 +42,8 @@ class Bench:
         job = small_job(Path("unused"), rows=(1000, 4), trainers=2)
         self.job = replace(job, snapshots=replace(job.snapshots, **{"strategy": "MFU", "rebase": "OneShot"} | rules))
         placement = Placement.of(job.model, 1)
-        home, metrics = Home.of(job, placement, 0), Metrics()
-        self.arena = home.arena
+        local, metrics = LocalRows.of(job, placement, 0), Metrics()
+        self.arena = local.arena
         self.service = Service(self.job, placement, 0, self.arena, metrics)
         population = population_of(placement, 0)
         self.small = population.small.tolist()
@@ -54,7 +53,7 @@ class Bench:
         chooser = Chooser(self.tracker, QUOTA, self.chosen.append)
         roster = shard_roster(trainers=2, stored_bits=stored_bits)
         writer = cast(WriterThread, self.writer)
-        self.saving = ShardCheckpointer(self.job, roster, home, writer, metrics.saves, chooser)
+        self.saving = ShardCheckpointer(self.job, roster, local, writer, metrics.saves, chooser)
         self.progress = Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0)), total_samples=1000)
         self.service.progress = self.progress
         self.saving.start((), "", 0.0)
@@ -68,7 +67,7 @@ class Bench:
     def turn(self, now_s: float, interval_s: float = EVERY_S) -> Save | None:
         """Let time pass; a priority save that came of it."""
         before = len(self.writer.saves)
-        self.saving.turn(now_s, interval_s, self.service.progress)
+        self.saving.tick(now_s, interval_s, self.service.progress)
         while self.saving._chooser._asked and not self.chosen:  # type: ignore[union-attr]
             pass
         for chosen in self.chosen:
@@ -191,7 +190,7 @@ def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
     reason: str, chain: list[str], rows: set[int]
 ) -> None:
     bench = Bench()
-    bench.saving.start((), "", 0.0, origin(1))
+    bench.saving.start((), "", 0.0, restore_record(1))
     bench.push(1, applied=(1, 1))
     bench.commit(bench.cut())
     bench.push(2, applied=(2, 2))
@@ -201,7 +200,7 @@ def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
     save = bench.cut()
     assert [ref.key for ref in save.draft.chain] == chain
     assert bench.rows_of(save) == rows
-    assert (save.origin is None) == bool(chain)
+    assert (save.restore_record is None) == bool(chain)
 
 
 def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() -> None:
@@ -240,7 +239,7 @@ def test_a_cut_takes_the_place_of_a_priority_save_and_late_news_of_that_changes_
 def test_an_answer_that_comes_too_late_is_dropped(between: str) -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
-    bench.saving.turn(EVERY_S, EVERY_S, bench.progress)
+    bench.saving.tick(EVERY_S, EVERY_S, bench.progress)
     while not bench.chosen:
         pass
     if between == "a cut":

@@ -13,7 +13,7 @@ import torch
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
 from cpr_trainer.checkpoint.anchor import committer
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data, read_vocabularies
@@ -304,12 +304,12 @@ def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
 
 
 def test_an_anchor_never_stands_without_the_data_and_the_values_that_it_is_of() -> None:
-    pinned = manifest_of_indices("job", "s3://b/day=*", [])
+    frozen = manifest_of_indices("job", "s3://b/day=*", [])
     scored = manifest_of_indices("job", "s3://b/test/", [], evaluates=True)
     store = MemoryStore()
-    saver = _saver_with(_Sweeper(None), store, pinned=(None, pinned, scored), vocabularies={"user": VALUES})
+    saver = _saver_with(_Sweeper(None), store, frozen=(None, frozen, scored), vocabularies={"user": VALUES})
     _until(lambda: saver.state.anchors)
-    assert read_data(store, "job") == pinned
+    assert read_data(store, "job") == frozen
     assert read_data(store, "job", evaluates=True) == scored
     kept = read_vocabularies(store, "job")
     assert kept is not None

@@ -50,13 +50,13 @@ def test_announcements(cuts: Cuts, step: int, applied: tuple[int, ...], pending:
 def test_announcements_of_loose_cuts(cuts: Cuts, step: int, applied: tuple[int, ...], pending: int) -> None:
     announced = cuts.announced(step, applied)
     assert announced.pending == pending
-    assert not announced.standing
+    assert not announced.at_barrier
 
 
 def test_a_loose_cut_where_all_ranks_stand_is_where_the_job_stops() -> None:
-    assert Cuts(loose=True).announced(6, (6, 6)).standing
-    assert Cuts(pending=9, loose=True).announced(6, (6, 6)).standing
-    assert not Cuts(loose=True).announced(6, (6, 7)).standing
+    assert Cuts(loose=True).announced(6, (6, 6)).at_barrier
+    assert Cuts(pending=9, loose=True).announced(6, (6, 6)).at_barrier
+    assert not Cuts(loose=True).announced(6, (6, 7)).at_barrier
 
 
 def test_a_loose_cut_holds_nobody_and_waits_for_the_slowest() -> None:

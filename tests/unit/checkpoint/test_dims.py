@@ -13,16 +13,16 @@ import torch
 from cpr_contract.choices import Bits
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows
-from cpr_trainer.checkpoint.format.records import write_origin
-from cpr_trainer.checkpoint.inventory import read_holdings, verify
+from cpr_trainer.checkpoint.format.records import write_restore_record
 from cpr_trainer.checkpoint.restore.lineage import candidates
+from cpr_trainer.checkpoint.restore_points import read_inventory, verify
 from support.memory_store import MemoryStore
 from support.row_dims import with_dims
 from support.row_optimizers import mixed, of_kind
-from support.saves import ShardBench, origin
+from support.saves import ShardBench, restore_record
 from support.shard_job import shard_roster, small_job
 
 ROWS = (2300, 900, 40, 700)
@@ -39,7 +39,7 @@ def bench_of(store: MemoryStore, shards: int = 1, index: int = 0) -> ShardBench:
 
 def trained(store: MemoryStore, **which: int) -> ShardBench:
     bench = bench_of(store, **which)
-    write_origin(store, origin(1))
+    write_restore_record(store, restore_record(1))
     bench.change(*range(0, len(bench.arena), 3), by=0.5)
     return bench
 
@@ -63,9 +63,9 @@ def test_a_chain_and_a_priority_save_come_back(bits: Bits) -> None:
         for segment, kept in zip(arena.segments, saved, strict=True):
             written = np.isin(slots[segment.first : segment.end], changed)
             kept[written] = _rounded(segment.rows[written], bits)
-    restored, home = bench.restore(bench.choices()[0])
+    restored, local = bench.restore(bench.choices()[0])
     assert not restored.damaged
-    for segment, kept, live in zip(home.arena.segments, saved, arena.segments, strict=True):
+    for segment, kept, live in zip(local.arena.segments, saved, arena.segments, strict=True):
         assert np.array_equal(segment.rows, kept)
         assert np.array_equal(segment.state, live.state), "what optimizers keep is exact"
 
@@ -102,16 +102,16 @@ def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
     for index in range(after):
         bench = bench_of(store, after, index)
         (only,) = bench.choices(1, 2, anchor)
-        restored, home = bench.restore(only)
+        restored, local = bench.restore(only)
         assert (restored.step, restored.samples, restored.applied) == (20, 1280, (20, 20))
         assert bool(restored.chain) == (before == after)
-        bench.go_on(restored, home)
+        bench.go_on(restored, local)
         found |= by_number(bench)
         if before != after:
             full = bench.save(30, bench.links, generation=2).manifest
             assert (full.chain, full.rows) == ((), bench.arena.epochs.changed_rows)
     assert found == expected
-    assert not verify(store, read_holdings(store, "uid"), "uid", bench.job.model).damaged
+    assert not verify(store, read_inventory(store, "uid"), "uid", bench.job.model).damaged
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_gap_in_one_band_is_noticed() -> None:
 @pytest.mark.parametrize(("by_first", "by_end"), [(1, 1), (0, -1)])
 def test_a_save_that_lacks_places_of_one_band_is_noticed(by_first: int, by_end: int) -> None:
     bench = trained(MemoryStore())
-    _, (start, end), last = bench.home.spans
+    _, (start, end), last = bench.local.spans
     bench.save(10, further=((start + by_first, end + by_end), last))
     with pytest.raises(DamagedError, match="place"):
         bench.restore(bench.choices()[0])
@@ -154,7 +154,7 @@ def test_a_save_that_lacks_places_of_one_band_is_noticed(by_first: int, by_end: 
 
 def test_a_save_that_lacks_a_whole_band_is_noticed() -> None:
     bench = bench_of(MemoryStore())  # nothing has changed
-    write_origin(bench.store, origin(1))
-    bench.save(10, further=bench.home.spans[1:2])
+    write_restore_record(bench.store, restore_record(1))
+    bench.save(10, further=bench.local.spans[1:2])
     with pytest.raises(DamagedError, match="rows of 2 dims, not 3"):
         bench.restore(bench.choices()[0])

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from cpr_contract.manifests import MANIFEST, ManifestRef, Origin, incarnation_prefix, step_folder
+from cpr_contract.manifests import MANIFEST, ManifestRef, RestoreRecord, incarnation_prefix, step_folder
 from cpr_trainer.checkpoint.format.names import SaveName, parse_save, shard_folder
 from cpr_trainer.checkpoint.restore.lineage import dense_lineage, shard_lineage
 
@@ -26,8 +26,8 @@ def ref(short: Short) -> ManifestRef:
     return ManifestRef(save(short).manifest, "digest")
 
 
-def origin(incarnation: int, parent: Short | None, *replayed: Short) -> Origin:
-    return Origin(
+def restore_record(incarnation: int, parent: Short | None, *replayed: Short) -> RestoreRecord:
+    return RestoreRecord(
         contract=1,
         job_uid=JOB,
         generation=GENERATION,
@@ -97,46 +97,50 @@ CASES: dict[str, tuple[dict[int, Short | None], list[Short], int, list[Short]]] 
 @pytest.mark.parametrize("case", CASES)
 def test_the_saves_of_a_lineage(case: str) -> None:
     parents, saves, incarnation, expected = CASES[case]
-    origins = {n: origin(n, parent) for n, parent in parents.items()}
-    found = shard_lineage(origins, [save(short) for short in saves], incarnation, "layout").candidates
+    records = {n: restore_record(n, parent) for n, parent in parents.items()}
+    found = shard_lineage(records, [save(short) for short in saves], incarnation, "layout").candidates
     assert [candidate.key for candidate in found] == [save(short).manifest for short in expected]
     assert all((candidate.kind, candidate.layout, candidate.damage) == ("Save", "layout", "") for candidate in found)
 
 
 P: Literal["Priority"] = "Priority"
 
-PRIORITY: dict[str, tuple[list[Origin], list[Short], int, list[tuple[Short, list[Short]]], list[Short]]] = {
-    # case: origins; saves in the store; who asks; complete saves, each with what comes on top; what comes on the start
+PRIORITY: dict[str, tuple[list[RestoreRecord], list[Short], int, list[tuple[Short, list[Short]]], list[Short]]] = {
+    # case: records; saves in the store; who asks; complete saves, each with what comes on top; what comes on the start
     "those after a save, oldest first": (
-        [origin(1, None)],
+        [restore_record(1, None)],
         [(1, 5, P), (1, 10), (1, 12, P), (1, 14, P)],
         2,
         [((1, 10), [(1, 12, P), (1, 14, P)])],
         [(1, 5, P), (1, 12, P), (1, 14, P)],
     ),
     "one of the step of a cut comes after it, and before a flush": (
-        [origin(1, None)],
+        [restore_record(1, None)],
         [(1, 10), (1, 10, P), (1, 10, "Flush")],
         2,
         [((1, 10, "Flush"), []), ((1, 10), [(1, 10, P)])],
         [(1, 10, P)],
     ),
     "those that the parent replayed, and no late one": (
-        [origin(1, None), origin(2, (1, 10), (1, 12, P))],
+        [restore_record(1, None), restore_record(2, (1, 10), (1, 12, P))],
         [(1, 10), (1, 12, P), (1, 14, P), (2, 20, P)],
         3,
         [((1, 10), [(1, 12, P), (2, 20, P)])],
         [(1, 12, P), (2, 20, P)],
     ),
     "down the line, though the complete save is an older one's": (
-        [origin(1, None), origin(2, (1, 10), (1, 12, P)), origin(3, (1, 10), (1, 12, P), (2, 20, P))],
+        [
+            restore_record(1, None),
+            restore_record(2, (1, 10), (1, 12, P)),
+            restore_record(3, (1, 10), (1, 12, P), (2, 20, P)),
+        ],
         [(1, 10), (1, 12, P), (2, 20, P), (2, 22, P), (3, 30, P)],
         4,
         [((1, 10), [(1, 12, P), (2, 20, P), (3, 30, P)])],
         [(1, 12, P), (2, 20, P), (3, 30, P)],
     ),
     "on top of the start": (
-        [origin(1, None), origin(2, None, (1, 5, P))],
+        [restore_record(1, None), restore_record(2, None, (1, 5, P))],
         [(1, 5, P), (1, 7, P), (2, 9, P)],
         3,
         [],
@@ -147,30 +151,30 @@ PRIORITY: dict[str, tuple[list[Origin], list[Short], int, list[tuple[Short, list
 
 @pytest.mark.parametrize("case", PRIORITY)
 def test_the_priority_saves_of_a_lineage(case: str) -> None:
-    origins, saves, incarnation, expected, over_start = PRIORITY[case]
-    line = shard_lineage({o.incarnation: o for o in origins}, [save(s) for s in saves], incarnation, "layout")
+    records, saves, incarnation, expected, over_start = PRIORITY[case]
+    line = shard_lineage({o.incarnation: o for o in records}, [save(s) for s in saves], incarnation, "layout")
     found = [(candidate.key, [ref.key for ref in candidate.priority]) for candidate in line.candidates]
     assert found == [(save(one).manifest, [save(top).manifest for top in tops]) for one, tops in expected]
     assert [ref.key for ref in line.priority] == [save(short).manifest for short in over_start]
 
 
 @pytest.mark.parametrize(
-    ("origins", "reached"),
+    ("records", "reached"),
     [
         ({1: None, 2: None}, [(2, 30)]),  # the record of 2 cannot be read: what it saved itself is still good
-        ({1: None, 2: origin(2, (1, 20))}, [(2, 30), (1, 20)]),
-        ({2: origin(2, (1, 20))}, [(2, 30), (1, 20)]),  # 1 has no record at all
-        ({1: origin(1, None), 2: origin(2, (2, 20))}, [(2, 30)]),  # its own parent
-        ({1: origin(1, None), 2: origin(2, (4, 20))}, [(2, 30)]),  # a parent that is younger
+        ({1: None, 2: restore_record(2, (1, 20))}, [(2, 30), (1, 20)]),
+        ({2: restore_record(2, (1, 20))}, [(2, 30), (1, 20)]),  # 1 has no record at all
+        ({1: restore_record(1, None), 2: restore_record(2, (2, 20))}, [(2, 30)]),  # its own parent
+        ({1: restore_record(1, None), 2: restore_record(2, (4, 20))}, [(2, 30)]),  # a parent that is younger
     ],
 )
 def test_where_a_record_is_damaged_the_line_breaks_and_says_so(
-    origins: dict[int, Origin | None], reached: list[Short]
+    records: dict[int, RestoreRecord | None], reached: list[Short]
 ) -> None:
     saves = [save((1, 20)), save((2, 30)), save((1, 40))]
-    *usable, broken = shard_lineage(origins, saves, 3, "layout").candidates
+    *usable, broken = shard_lineage(records, saves, 3, "layout").candidates
     assert [candidate.key for candidate in usable] == [save(short).manifest for short in reached]
-    assert "origin" in broken.damage
+    assert "restore record" in broken.damage
 
 
 def test_dense_saves_come_by_group_and_then_by_step() -> None:

@@ -14,10 +14,10 @@ from cpr_contract.manifests import ManifestRef, SavedModel, SavedTable
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import ByNameSpec, JobSpec, TableSourceSpec
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, same
 
@@ -82,20 +82,20 @@ def anchored(store: MemoryStore, shards: int, tables: tuple[TableSpec, ...] = OL
         bench.change(*range(0, len(bench.arena), 4), by=2.0)
     refs = tuple(bench.save(20, bench.links, **save).ref for bench in found)
     key = commit(store, found[0], *refs)
-    return key, dict(each for bench in found for each in rows_in(bench, bench.home))
+    return key, dict(each for bench in found for each in rows_in(bench, bench.local))
 
 
-def rows_in(bench: ShardBench, home: Home) -> Iterator[tuple[tuple[str, int], tuple[bytes, bytes]]]:
+def rows_in(bench: ShardBench, local: LocalRows) -> Iterator[tuple[tuple[str, int], tuple[bytes, bytes]]]:
     tables = bench.job.model.tables
     widths = [
         {"Adam": 2 * dim}.get(optimizer.kind, 1)
         for dim, optimizer in zip(bench.job.model.table_dims, bench.job.model.table_optimizers, strict=True)
     ]
-    for chunk in home.placement.rows_of(bench.index):
+    for chunk in local.placement.rows_of(bench.index):
         for slot, table, row in zip(
             range(chunk.first_slot, chunk.first_slot + len(chunk.rows)), chunk.tables, chunk.rows, strict=True
         ):
-            ((segment, inside),) = home.arena.parted(np.array([slot]))
+            ((segment, inside),) = local.arena.parted(np.array([slot]))
             state: Floats = segment.state[inside][0]
             assert not state[widths[table] :].any(), "nothing is kept beside what the optimizer keeps"
             yield (tables[table].name, int(row)), (segment.rows[inside].tobytes(), state[: widths[table]].tobytes())
@@ -106,10 +106,10 @@ def taken(heirs: list[ShardBench]) -> Rows:
     found: Rows = {}
     for bench in heirs:
         (only,) = bench.choices(1)
-        restored, home = bench.restore(only)
+        restored, local = bench.restore(only)
         assert (only.kind, restored.step, restored.samples, restored.chain) == ("RestoreFrom", 0, 0, ())
-        mine = dict(rows_in(bench, home))
-        bench.go_on(restored, home)
+        mine = dict(rows_in(bench, local))
+        bench.go_on(restored, local)
         assert bench.arena.epochs.now == 2, "what changes from now on is told from what was loaded"
         saved = bench.save(5, job_uid="heir")
         _, again = bench.restore(Candidate("Save", bench.layout, 5, (saved.ref,)))
@@ -121,9 +121,9 @@ def taken(heirs: list[ShardBench]) -> Rows:
 def first_values(tables: tuple[TableSpec, ...], seed: int) -> Rows:
     (bench,) = benches(MemoryStore(), 1, tables, seed)
     bench.arena.epochs.clear()
-    bench.home.arena.segments[0].state[:] = 0
-    bench.arena.seed(bench.placement, 0, bench.home.seeding)
-    return dict(rows_in(bench, bench.home))
+    bench.local.arena.segments[0].state[:] = 0
+    bench.arena.seed(bench.placement, 0, bench.local.seeding)
+    return dict(rows_in(bench, bench.local))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 2), (2, 3)])
@@ -157,8 +157,8 @@ def test_anchor_without_a_recorded_seed_is_read_as_one_of_the_same_seed(seed: in
     bench.change(0, 5, 7)
     key = commit(store, bench, bench.save(10).ref, tells=False)
     (heir,) = benches(store, 1, OLD, seed, restore_from=key)
-    _, home = heir.restore(heir.choices(1)[0])
-    assert same(heir.values(home), bench.values()) == (seed == 1)
+    _, local = heir.restore(heir.choices(1)[0])
+    assert same(heir.values(local), bench.values()) == (seed == 1)
 
 
 @pytest.mark.parametrize("shops", [120, 30])

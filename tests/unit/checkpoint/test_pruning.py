@@ -10,18 +10,18 @@ from cpr_contract.choices import Rebase
 from cpr_contract.manifests import ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import pruning
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, save_dense
-from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_line, stale
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, save_dense
+from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_lineage, stale
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import committed_in
 from cpr_trainer.checkpoint.format.parts import basis
-from cpr_trainer.checkpoint.format.records import read_anchor, write_origin
-from cpr_trainer.checkpoint.restore.dense import newest_dense
+from cpr_trainer.checkpoint.format.records import read_anchor, write_restore_record
+from cpr_trainer.checkpoint.restore.dense_loader import newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.store import Entry, StoreUnreachableError
 from support.job_saves import JobBench
 from support.memory_store import MemoryStore
-from support.saves import ShardBench, Values, origin, same
+from support.saves import ShardBench, Values, restore_record, same
 
 
 def anchor(step: int) -> AnchorRef:
@@ -43,7 +43,7 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
 
     store = Recorder()
     bench = ShardBench(store)
-    write_origin(store, origin(1))
+    write_restore_record(store, restore_record(1))
     for step in (5, 10, 15):
         bench.change(step)
         bench.save(step)
@@ -96,7 +96,7 @@ def test_a_spared_step_stays_with_all_that_it_stands_on(monkeypatch: pytest.Monk
 def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
     store, rng = MemoryStore(), random.Random(rule)
     bench = ShardBench(store)
-    write_origin(store, origin(1))
+    write_restore_record(store, restore_record(1))
     pruner = Pruner(store, "uid", grace_s=0.0)
     saved: dict[int, Values] = {}
     most = 0
@@ -185,7 +185,7 @@ def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int,
 def test_only_anchors_on_the_line_of_the_newest_generation_are_places_to_go_back_to(
     anchors: list[tuple[int, int]], forks: dict[int, int], expected: list[tuple[int, int]]
 ) -> None:
-    assert list(on_line(anchors, forks)) == expected
+    assert list(on_lineage(anchors, forks)) == expected
 
 
 def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
@@ -265,7 +265,7 @@ def _unreachable(_: Iterable[str]) -> None:
 
 
 def test_what_is_noted_stays_for_its_grace() -> None:
-    notes = pruning.Written()
+    notes = pruning.KnownSaves()
     notes.note(anchor(5), [], 100.0)
     assert notes.stale(10, (), 99.0) == ()
     assert notes.stale(10, (), 100.0) != ()

@@ -14,21 +14,21 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import Origin
+from cpr_contract.manifests import RestoreRecord
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.documents import OvertakenError, SnapshotError
 from cpr_trainer.checkpoint.format.records import check_claims
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
 from cpr_trainer.checkpoint.write.save import SavedShard
-from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.store import Entry, StoreUnreachableError
 from support.memory_store import MemoryStore
-from support.saves import draft, full_save, origin
+from support.saves import draft, full_save, restore_record
 from support.shard_job import shard_roster, small_job
 
 JOB = small_job(Path("unused"))
@@ -43,9 +43,9 @@ class Bench:
         self.store = MemoryStore()
         self.problems: list[Problem] = []
         self.placement = Placement.of(job.model, 1)
-        home = Home.of(job, self.placement, 0)
-        self.arena = home.arena
-        self.restorer = Restorer(self.store, job, home, self.problems.append, random.Random(1))
+        local = LocalRows.of(job, self.placement, 0)
+        self.arena = local.arena
+        self.restorer = Restorer(self.store, job, local, self.problems.append, random.Random(1))
 
     def restore(self, incarnation: int = 2, cancel: threading.Event | None = None, **roster: Any) -> object:
         base = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
@@ -76,9 +76,9 @@ class Bench:
         meta = DenseMeta(uid or m.job_uid, m.generation, 1, m.step, m.samples, 1000, m.layout, ())
         return commit_anchor(self.store, meta, {"dense": torch.zeros(1)}, (save.ref,), ((),))
 
-    def origin(self, incarnation: int, generation: int = 1) -> Origin:
+    def restore_record(self, incarnation: int, generation: int = 1) -> RestoreRecord:
         folder = f"{self.job.job_uid}/gen-{generation:04d}/shard-0000/inc-{incarnation:04d}"
-        return from_json(Origin, self.store.objects[f"{folder}/origin.json"])
+        return from_json(RestoreRecord, self.store.objects[f"{folder}/origin.json"])
 
     def seeded(self) -> bool:
         arena = Arena.empty(self.job, ROWS)
@@ -91,7 +91,7 @@ def test_with_no_save_a_shard_starts_from_first_values() -> None:
     restored = bench.restored(1)
     assert (restored.save, restored.step, restored.samples, restored.applied, restored.lost) == (None, 0, 0, (0,), ())
     assert bench.seeded()
-    assert bench.origin(1).parent_incarnation is None
+    assert bench.restore_record(1).parent_incarnation is None
 
 
 def test_the_newest_save_of_the_predecessor_is_taken() -> None:
@@ -104,8 +104,8 @@ def test_the_newest_save_of_the_predecessor_is_taken() -> None:
     assert (restored.applied, restored.lost) == ((6,), ((0, 5),))
     assert (bench.arena.rows == 2.0).all()
     assert (bench.arena.state == 3.0).all()
-    origin = bench.origin(2)
-    assert (origin.parent_incarnation, origin.parent, origin.step) == (1, newest.ref, 6)
+    record = bench.restore_record(2)
+    assert (record.parent_incarnation, record.parent, record.step) == (1, newest.ref, 6)
 
 
 def test_a_damaged_save_is_passed_over_and_reported() -> None:
@@ -129,7 +129,7 @@ def test_below_the_floor_nothing_is_chosen() -> None:
     save = bench.save(1.0, 3)
     assert bench.restore(2, floor_samples=31) == BelowFloor(SaveRef(save.ref.key, 3, 30))
     with pytest.raises(KeyError):
-        bench.origin(2)
+        bench.restore_record(2)
     assert isinstance(bench.restore(2, floor_samples=30), Restored)
 
 
@@ -146,7 +146,7 @@ def test_a_rollback_takes_exactly_its_anchor() -> None:
     restored = bench.restored(1, counters=Counters(2, 1, 2), anchor=anchor, floor_samples=30)
     assert (restored.save, restored.applied, restored.lost) == (SaveRef(save.ref.key, 3, 30), (3,), ())
     assert (bench.arena.rows == 1.0).all()
-    assert bench.origin(1, generation=2).parent_incarnation is None
+    assert bench.restore_record(1, generation=2).parent_incarnation is None
 
 
 def test_a_rollback_to_step_0_resets_every_row() -> None:
@@ -211,7 +211,9 @@ def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_
     """Trainers forget what is told to be saved."""
     bench = Bench(replace(JOB, replay_bytes=1 << 20))
     bench.save(1.0, 5)
-    bench.store.put("0b5c/gen-0001/shard-0000/inc-0001/origin.json", to_json(origin(1, job_uid="0b5c")).encode())
+    bench.store.put(
+        "0b5c/gen-0001/shard-0000/inc-0001/origin.json", to_json(restore_record(1, job_uid="0b5c")).encode()
+    )
     news: list[bool] = []
 
     def wake_up(key: str) -> None:

@@ -51,7 +51,7 @@ class Bench:
 
     def sweeps_at(self, now_s: float, *, full: bool = False) -> int:
         self.now_s = now_s
-        self.retention.turn(full=full)
+        self.retention.tick(full=full)
         return len(self.sweeper.sweeps)
 
 
@@ -129,11 +129,11 @@ def test_job_that_fills_its_store_within_the_grace_of_its_saves_continues(monkey
     for step in range(1, 30):
         clock.now_s = 2.0 * step
         full = len(anchors_in(store)) >= 5
-        leader.turn(full=full)
+        leader.tick(full=full)
         assert len(anchors_in(store)) < 5, "a full store had room again before the next anchor"
         kept = (*kept, bench.anchor(step, full=True))[-2:]
         leader.keep(kept, ())
-        leader.turn()
+        leader.tick()
     assert {read_anchor(store, anchor).step for anchor in kept} == {28, 29}
 
 

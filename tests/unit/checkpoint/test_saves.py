@@ -13,14 +13,14 @@ import torch
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, UnknownAnchorError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_origin
-from cpr_trainer.checkpoint.restore.dense import load_dense, newest_dense
+from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_restore_record
+from cpr_trainer.checkpoint.restore.dense_loader import load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.store import ExistsError, Received, StoreUnreachableError
 from support.memory_store import MemoryStore
-from support.saves import ShardBench, origin, same
+from support.saves import ShardBench, restore_record, same
 from support.shard_job import shard_roster
 
 ROWS, DIM = (9000, 3000), 64  # three parts of 1 MiB
@@ -43,7 +43,7 @@ class Bench(ShardBench):
         super().__init__(store or MemoryStore(), index=index, shards=shards, rows=ROWS, dim=DIM)
         self.memory: MemoryStore = self.store  # type: ignore[assignment]
         self.change(*range(len(self.arena.rows)), by=1.0 + index)
-        write_origin(self.store, origin(1, index=index))
+        write_restore_record(self.store, restore_record(1, index=index))
 
 
 def test_a_shard_comes_back_bit_by_bit() -> None:
@@ -51,8 +51,8 @@ def test_a_shard_comes_back_bit_by_bit() -> None:
     saved = bench.save(10, lost=((64, 128),))
     assert [part.rows for part in saved.manifest.parts] == [4033, 4033, 3934]
     first, seed = bench.choices()
-    restored, home = bench.restore(first)
-    assert same(bench.values(home), bench.values())
+    restored, local = bench.restore(first)
+    assert same(bench.values(local), bench.values())
     assert (restored.step, restored.samples, restored.applied, restored.lost) == (10, 640, (10, 10), ((64, 128),))
     assert restored.ref == saved.ref
     assert seed.kind == "Seed"
@@ -131,9 +131,9 @@ def test_a_damaged_save_is_named_and_the_one_before_it_is_taken(damage: str) -> 
         bench.restore(newest)
     assert raised.value.key.startswith(folder)
     assert raised.value.key in raised.value.message
-    restored, home = bench.restore(older)
+    restored, local = bench.restore(older)
     assert restored.step == 10
-    assert same(bench.values(home), old)
+    assert same(bench.values(local), old)
 
 
 def anchored(
@@ -170,7 +170,7 @@ def test_a_shard_reads_only_the_parts_that_hold_its_places() -> None:
 def test_a_pruned_or_damaged_anchor_does_not_hide_newer_saves() -> None:
     store = MemoryStore()
     anchor, (_, bench) = anchored(store)
-    write_origin(store, origin(1, index=1, generation=2))
+    write_restore_record(store, restore_record(1, index=1, generation=2))
     bench.save(20, generation=2)
     store.delete([anchor.key])
     newer, gone = bench.choices(2, 2, anchor)
@@ -209,8 +209,8 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     anchor, (_, bench) = anchored(store, uid="yesterday")
     job = replace(bench.job, snapshots=replace(bench.job.snapshots, restore_from=anchor.key))
     (only,) = candidates(store, job, shard_roster(index=1), bench.placement)
-    restored, home = bench.restore(only)
-    assert same(bench.values(home), bench.values())
+    restored, local = bench.restore(only)
+    assert same(bench.values(local), bench.values())
     assert (restored.step, restored.samples, restored.applied, restored.lost) == (0, 0, (), ())
     assert restored.chain == (), "that job may delete what it wrote"
     dense = load_dense(store, *newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key))
@@ -305,5 +305,5 @@ def test_an_origin_that_lies_elsewhere_is_not_believed() -> None:
     bench.store.put(own.replace("inc-0001", "inc-0002"), bench.store.get(own))
     broken, seed = bench.choices(incarnation=3)
     assert seed.kind == "Seed"
-    with pytest.raises(DamagedError, match="origin for incarnation 2"):
+    with pytest.raises(DamagedError, match="record for incarnation 2"):
         bench.restore(broken)

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_contract.manifests import Origin
+from cpr_contract.manifests import RestoreRecord
 from cpr_trainer.checkpoint.format.parts import Link
-from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SaveFailed, SaveOutcome
 from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
 from cpr_trainer.store import BucketMissingError, StoreError, StoreFullError, StoreUnreachableError
 from support.memory_store import MemoryStore
-from support.saves import ShardBench, origin
+from support.saves import ShardBench, restore_record
 
-Told = SimpleQueue[News]
+Told = SimpleQueue[SaveOutcome]
 FOLDER = "uid/gen-0001/shard-0000/"
 
 
@@ -27,10 +27,10 @@ class Bench(ShardBench):
 
     made: ClassVar[list[Bench]] = []
 
-    def __init__(self, before_put: Callable[[str], None] = lambda _key: None, *, heeds_claims: bool = False) -> None:
+    def __init__(self, before_put: Callable[[str], None] = lambda _key: None, *, respect_claims: bool = False) -> None:
         super().__init__(MemoryStore(before_put))
         self.news = Told()
-        writer = Writer(self.store, self.arena, heeds_claims=heeds_claims)
+        writer = Writer(self.store, self.arena, respect_claims=respect_claims)
         self.writing = WriterThread(writer, self.news.put, random.Random(1))
         self.made.append(self)
 
@@ -40,7 +40,7 @@ class Bench(ShardBench):
         *,
         may_commit: bool = True,
         base: tuple[Link, ...] = (),
-        record: Origin | None = None,
+        record: RestoreRecord | None = None,
         **changes: Any,
     ) -> Save:
         self.change(step)
@@ -52,7 +52,7 @@ class Bench(ShardBench):
         self.writing.submit(save)
         return save
 
-    def told(self) -> News:
+    def told(self) -> SaveOutcome:
         return self.news.get()
 
 
@@ -124,7 +124,7 @@ def test_a_save_that_training_outruns_is_given_up() -> None:
     bench = Bench(full)
     save = bench.submit(3)
     assert isinstance(bench.told(), SaveFailed)
-    save.capture.outrun = True
+    save.capture.undo_log_full = True
     while isinstance(told := bench.told(), SaveFailed):
         pass
     assert isinstance(told, GivenUp)
@@ -160,10 +160,10 @@ def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
 
 def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone() -> None:
     bench = Bench()
-    bench.submit(3, record=origin(1))
+    bench.submit(3, record=restore_record(1))
     assert isinstance(bench.told(), Committed)
     assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
-    bench.submit(6, record=origin(1))
+    bench.submit(6, record=restore_record(1))
     assert isinstance(bench.told(), Committed), "one that is there is left alone"
 
 
@@ -171,7 +171,7 @@ def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone
 def test_a_save_that_stands_on_nothing_replaces_an_origin_that_cannot_be_read(damaged: bytes) -> None:
     bench = Bench()
     bench.store.put(FOLDER + "inc-0001/origin.json", damaged)
-    bench.submit(3, record=origin(1))
+    bench.submit(3, record=restore_record(1))
     assert isinstance(bench.told(), Committed)
     assert [choice.step for choice in bench.choices()] == [3, 0]
 
@@ -179,16 +179,20 @@ def test_a_save_that_stands_on_nothing_replaces_an_origin_that_cannot_be_read(da
 @pytest.mark.parametrize(
     ("key", "data", "reason"),
     [
-        ("inc-0001/origin.json", to_json(origin(1, step=2)).encode(), "ObjectExists"),  # another process recorded it
+        (
+            "inc-0001/origin.json",
+            to_json(restore_record(1, step=2)).encode(),
+            "ObjectExists",
+        ),  # another process recorded it
         ("claim-0002", b"", "Superseded"),  # another incarnation restores
         (None, b"", "BucketMissing"),
     ],
 )
 def test_save_is_given_up_with_its_reason(key: str | None, data: bytes, reason: str) -> None:
-    bench = Bench(missing if key is None else lambda _key: None, heeds_claims=True)
+    bench = Bench(missing if key is None else lambda _key: None, respect_claims=True)
     if key is not None:
         bench.store.put(FOLDER + key, data)
-    save = bench.submit(3, record=origin(1))
+    save = bench.submit(3, record=restore_record(1))
     told = bench.told()
     assert isinstance(told, GivenUp)
     assert (told.save, told.problem.reason) == (save, reason)
@@ -198,7 +202,7 @@ def test_save_is_given_up_with_its_reason(key: str | None, data: bytes, reason: 
 def next_life(bench: Bench) -> None:
     """The thread that ends has told of its save, and its process has not kept that."""
     bench.writing.close()
-    bench.writing = WriterThread(Writer(bench.store, bench.arena, life=2), bench.news.put, random.Random(2))
+    bench.writing = WriterThread(Writer(bench.store, bench.arena, process_number=2), bench.news.put, random.Random(2))
 
 
 def test_a_save_that_the_last_life_had_committed_is_that_of_the_next_life() -> None:

@@ -18,8 +18,8 @@ from cpr_contract.manifests import SavedModel, SavedTable, vocabulary_key
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
-from cpr_trainer.checkpoint.format.records import keep_vocabularies, read_vocabularies, vocabularies_of
-from cpr_trainer.checkpoint.restore.vocabularies import check_vocabularies, with_vocabularies
+from cpr_trainer.checkpoint.format.records import read_vocabularies, vocabularies_of, write_vocabularies
+from cpr_trainer.checkpoint.restore.vocabulary_check import check_vocabularies, with_vocabularies
 from cpr_trainer.data.vocabularies import read_vocabulary
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.folder import FolderStore
@@ -115,8 +115,8 @@ def test_a_table_has_a_row_for_each_value_and_the_default_row(tmp_path: Path) ->
 def test_the_first_copy_counts_and_is_verified(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     assert read_vocabularies(store, "job") is None
-    keep_vocabularies(store, "job", {"user": VALUES})
-    keep_vocabularies(store, "job", {"user": Vocabulary.of(b"changed\n")})
+    write_vocabularies(store, "job", {"user": VALUES})
+    write_vocabularies(store, "job", {"user": Vocabulary.of(b"changed\n")})
     found = vocabularies_of(store, "job/gen-0001/x", model_of([table(tmp_path, b"")]))
     assert found["user"].text == VALUES.text
     store.put(vocabulary_key("job", VALUES.digest), b"u2\nu1\n")

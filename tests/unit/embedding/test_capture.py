@@ -13,7 +13,7 @@ from cpr_contract.model import SparseOptimizerSpec
 from cpr_trainer.embedding import capture as capture_module
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.buffer import RowBuffer
-from cpr_trainer.embedding.capture import PATIENCE_S, Capture, EndedError, OutrunError
+from cpr_trainer.embedding.capture import PATIENCE_S, Capture, EndedError, UndoLogFullError
 from cpr_trainer.embedding.optimizers import Assignment
 from cpr_trainer.embedding.segments import Segment
 
@@ -72,9 +72,9 @@ def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monke
     capture, clock = arena.capture_changes(0), iter((5.0, 5.0 + PATIENCE_S, 5.1 + PATIENCE_S))
     monkeypatch.setattr(capture_module, "monotonic", lambda: next(clock))
     assert not push(arena, *range(10))
-    assert (push(arena, *range(10)), capture.outrun) == (False, False)
-    assert (push(arena, *range(10)), capture.outrun) == (True, True)
-    with pytest.raises(OutrunError):
+    assert (push(arena, *range(10)), capture.undo_log_full) == (False, False)
+    assert (push(arena, *range(10)), capture.undo_log_full) == (True, True)
+    with pytest.raises(UndoLogFullError):
         read_all(capture, arena)
     expected = values_of(arena, list(range(10)))
     assert read_all(arena.capture_changes(0), arena) == expected, "the next one has everything"
@@ -88,7 +88,7 @@ def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     assert not push(arena, *range(20))
     fill(capture, RowBuffer.like(arena.segments[0], 3))
     assert not push(arena, *range(20))
-    assert not capture.outrun
+    assert not capture.undo_log_full
 
 
 def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent() -> None:
@@ -108,7 +108,7 @@ def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent()
     assert not capture.urgent, "there is room again"
 
 
-@pytest.mark.parametrize("why", ["ended", "outrun", "hurried"])
+@pytest.mark.parametrize("why", ["ended", "undo_log_full", "expedited"])
 def test_a_capture_that_somebody_waits_for_is_urgent(why: str) -> None:
     arena = new_arena(10, log_rows=5)
     push(arena, *range(10))
@@ -116,10 +116,10 @@ def test_a_capture_that_somebody_waits_for_is_urgent(why: str) -> None:
     assert not capture.urgent
     if why == "ended":
         capture.end()
-    elif why == "outrun":
-        capture.outrun = True
+    elif why == "undo_log_full":
+        capture.undo_log_full = True
     else:
-        capture.hurried = True
+        capture.expedited = True
     assert capture.urgent
 
 

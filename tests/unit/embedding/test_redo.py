@@ -73,7 +73,7 @@ def test_a_push_killed_at_any_line_is_whole_or_was_never_there(kind: str, sizes:
         else:
             redone += 1
             heir.epochs.now = killed.epochs.now
-            heir.put_again()
+            heir.reapply_last_push()
             assert heir.redo.note == b"the note of 2"
             assert_equal(everything(heir), after)
             assert (heir.epochs.of[second] == 1).all()

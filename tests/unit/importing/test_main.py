@@ -16,10 +16,10 @@ from cpr_contract.requests import ImportRequest
 from cpr_contract.spec import ByNameSpec, JobSpec
 from cpr_trainer.checkpoint.anchor.pruning import needed_by
 from cpr_trainer.checkpoint.restore.by_name import ByName
-from cpr_trainer.checkpoint.restore.dense import load_dense
+from cpr_trainer.checkpoint.restore.dense_loader import load_dense
 from cpr_trainer.checkpoint.restore.lineage import dense_start, shard_start
 from cpr_trainer.checkpoint.restore.loading import load_shard
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.importing import main
 from cpr_trainer.importing.main import import_model
@@ -79,15 +79,15 @@ def restored(store: MemoryStore, spec: JobSpec, key: str, rules: ByNameSpec | No
     }
     sums = np.zeros(next(table.rows for table in spec.model.tables if table.name == "user"), "f4")
     for index in range(spec.shards):
-        home = Home.of(spec, placement, index)
+        local = LocalRows.of(spec, placement, index)
         start = dense_start(
             store, None, key, layout_hash(spec.model), ids=spec.model.table_ids, by_name=ByName.of(spec)
         )
-        load_shard(store, shard_start(store, start, placement, index), home)
+        load_shard(store, shard_start(store, start, placement, index), local)
         for chunk in placement.rows_of(index):
             slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
             for table, row, slot in zip(chunk.tables, chunk.rows, slots, strict=True):
-                ((segment, (inside,)),) = home.arena.parted(np.array([slot]))
+                ((segment, (inside,)),) = local.arena.parted(np.array([slot]))
                 found[spec.model.tables[table].name][row] = segment.rows[inside]
                 if spec.model.tables[table].name == "user":
                     sums[row] = segment.state[inside, 0]

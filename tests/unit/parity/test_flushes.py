@@ -9,9 +9,9 @@ import pytest
 from cpr_contract.codec import from_json
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
-from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount
-from cpr_trainer.parity.messages import Read, Rows, Stand, Standing, document_of, pack
+from cpr_trainer.parity.messages import PositionQuery, PositionReply, Read, Rows, document_of, pack
+from cpr_trainer.parity.peer_connection import NotReadyError, PeerConnection
 from support.exchanges import WAIT_S, wait_for
 from support.parity_job import SHARDS, ParityJob, parity_of
 from support.shard_job import KEY, small_job
@@ -37,10 +37,10 @@ def applied_in_parity(running: ParityJob) -> set[tuple[int, ...]]:
 
 
 def test_process_with_a_successor_is_refused(running: ParityJob) -> None:
-    with running.dialogue(1, 0, incarnation=2):
+    with running.connection(1, 0, incarnation=2):
         pass
     with pytest.raises(HandshakeError, match="newer incarnation of shard/0"):
-        running.dialogue(1, 0)
+        running.connection(1, 0)
 
 
 NO_ROWS = [Read(1, 0, 1), Read(0, 5, 2), Read(0, 0, 10_000), Read(0, -1, 2), Read(0, 0, 1, 2)]
@@ -49,18 +49,20 @@ NO_ROWS = [Read(1, 0, 1), Read(0, 5, 2), Read(0, 0, 10_000), Read(0, -1, 2), Rea
 @pytest.mark.parametrize(
     ("shards", "generation", "asked", "says"),
     [
-        ((1, 0), 2, Stand(), None),  # of another generation
-        ((0, 1), 1, Stand(), "keeps no parity for"),
+        ((1, 0), 2, PositionQuery(), None),  # of another generation
+        ((0, 1), 1, PositionQuery(), "keeps no parity for"),
         *(((1, 0), 1, read, "no ") for read in NO_ROWS),
     ],
 )
 def test_question_that_a_holder_cannot_answer_is_refused(
-    running: ParityJob, shards: tuple[int, int], generation: int, asked: Read | Stand, says: str | None
+    running: ParityJob, shards: tuple[int, int], generation: int, asked: Read | PositionQuery, says: str | None
 ) -> None:
     error = NotReadyError if says is None else HandshakeError
-    operations = (Operation.READ, Operation.ROWS) if isinstance(asked, Read) else (Operation.STAND, Operation.STANDING)
-    with running.dialogue(*shards, incarnation=2) as dialogue, pytest.raises(error, match=says):
-        dialogue.ask(*pack(operations[0], generation, asked), operations[1])
+    operations = (
+        (Operation.READ, Operation.ROWS) if isinstance(asked, Read) else (Operation.QUERY_POSITION, Operation.POSITION)
+    )
+    with running.connection(*shards, incarnation=2) as connection, pytest.raises(error, match=says):
+        connection.request(*pack(operations[0], generation, asked), operations[1])
 
 
 def test_shards_are_refused_where_there_is_no_parity() -> None:
@@ -68,7 +70,7 @@ def test_shards_are_refused_where_there_is_no_parity() -> None:
     try:
         me = Identity(shard.job.job_uid, "shard", 1, 1, 1)
         with pytest.raises(HandshakeError, match="shard/1 is no trainer"):
-            Dialogue(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
+            PeerConnection(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
     finally:
         shard.close()
 
@@ -76,14 +78,16 @@ def test_shards_are_refused_where_there_is_no_parity() -> None:
 def test_rows_come_with_the_points_at_which_they_are(running: ParityJob) -> None:
     running.push()
     running.protect()
-    with running.dialogue(1, 0, incarnation=2) as dialogue:
-        stands = document_of(Standing, dialogue.ask(*pack(Operation.STAND, 1, Stand()), Operation.STANDING))
+    with running.connection(1, 0, incarnation=2) as connection:
+        stands = document_of(
+            PositionReply, connection.request(*pack(Operation.QUERY_POSITION, 1, PositionQuery()), Operation.POSITION)
+        )
         assert stands.complete
-        answer = document_of(Rows, dialogue.ask(*pack(Operation.READ, 1, Read(0, 0, 3)), Operation.ROWS))
+        answer = document_of(Rows, connection.request(*pack(Operation.READ, 1, Read(0, 0, 3)), Operation.ROWS))
         assert answer.known
         assert stands.point in answer.points
         asked = Read(0, 0, 3, part=0, point=stands.point)
-        answer = document_of(Rows, dialogue.ask(*pack(Operation.READ, 1, asked), Operation.ROWS))
+        answer = document_of(Rows, connection.request(*pack(Operation.READ, 1, asked), Operation.ROWS))
         assert not answer.known  # it is a point of another shard
 
 

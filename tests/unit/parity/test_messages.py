@@ -13,9 +13,9 @@ from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import Delta, Flush, Point
 from cpr_trainer.parity.messages import (
+    PositionQuery,
     Read,
     Rows,
-    Stand,
     document_of,
     most_bytes,
     pack,
@@ -93,7 +93,7 @@ def test_what_is_no_document_is_refused() -> None:
     assert document_of(Read, frame) == Read(0, 0, 1)
     for wrong in (
         replace(frame, header=replace(frame.header, count=2**20)),
-        frame_of(*pack(Operation.READ, 1, Stand((1, 2)))),
+        frame_of(*pack(Operation.READ, 1, PositionQuery((1, 2)))),
     ):
         with pytest.raises(FrameError):
             document_of(Read, wrong)

@@ -11,11 +11,11 @@ import pytest
 
 from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.parity.coding import Image, Ring
-from cpr_trainer.parity.dialogue import Dialogue
 from cpr_trainer.parity.flush import Point
 from cpr_trainer.parity.messages import Read, Rows, document_of, pack_rows
-from cpr_trainer.parity.rebuild import Neighbours, StripeOf
-from cpr_trainer.parity.store import GoneError, rows_of
+from cpr_trainer.parity.parity_store import ParityUnavailableError, rows_of
+from cpr_trainer.parity.peer_connection import PeerConnection
+from cpr_trainer.parity.rebuild import Neighbours, RemoteStripe
 
 SHARDS, K, LOST = 4, 2, 0
 SHAPES = [(100, 3, 1)]
@@ -75,11 +75,11 @@ class World:
         held = known.get(asked.point.number)
         return (Rows(known=False), None) if held is None else (Rows(known=True), held[run].copy())
 
-    def connect(self, shard: int) -> Dialogue:
+    def connect(self, shard: int) -> PeerConnection:
         self.neighbours[shard] = Neighbour(self)
         return self.neighbours[shard]  # type: ignore[return-value]
 
-    def open(self) -> tuple[Neighbours, StripeOf]:
+    def open(self) -> tuple[Neighbours, RemoteStripe]:
         neighbours = Neighbours(Ring(SHARDS, K), LOST, SHAPES, 1, self.connect)
         return neighbours, neighbours.stripe(PART)
 
@@ -90,7 +90,7 @@ def image(seed: int) -> Image:
     return Image(bits[:, :3].copy(), bits[:, 3:].copy(), np.ones(100, np.uint8))
 
 
-def decoded(world: World, stripe: StripeOf, rows: range) -> bool:
+def decoded(world: World, stripe: RemoteStripe, rows: range) -> bool:
     """Whether these rows are those of the lost part."""
     found, lost = rows_of(stripe, PART, world.points[PART], 0, rows), world.lost[rows.start : rows.stop]
     return np.array_equal(found.rows, lost.rows) and np.array_equal(found.state, lost.state)
@@ -148,7 +148,7 @@ def test_a_parity_that_began_anew_is_told_even_if_rows_were_asked_for_before() -
     world = World()
     _, stripe = world.open()
     stripe.expect(0, PIECES[0])
-    with pytest.raises(GoneError):
+    with pytest.raises(ParityUnavailableError):
         rows_of(stripe, PART, Point(10, 7, 3), 0, PIECES[0])
 
 
@@ -177,7 +177,7 @@ def test_after_a_refusal_what_was_guessed_of_the_other_members_is_forgotten() ->
     """A parity that has moved on is read again, and the members that were not read yet are asked for the new points."""
     questions, ring = Questions(), Ring(5, 3)
     holder = ring.holder(LOST, PART)
-    stripe = StripeOf(questions, PART, holder, ring)  # type: ignore[arg-type]
+    stripe = RemoteStripe(questions, PART, holder, ring)  # type: ignore[arg-type]
     first, second = (part for part in range(3) if part != PART)
     questions.points = (Point(9, 7, 3),) * 3
     stripe.parity(0, PIECES[0])

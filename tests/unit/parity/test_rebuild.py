@@ -10,13 +10,11 @@ import pytest
 from cpr_contract.roster import Counters
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import FlushAccount, Point, Rebuilt
-from cpr_trainer.parity.messages import Standing
+from cpr_trainer.parity.messages import PositionReply
+from cpr_trainer.parity.parity_store import ParityUnavailableError, rows_of
 from cpr_trainer.parity.rebuild import common_moment
-from cpr_trainer.parity.store import GoneError, rows_of
 from cpr_trainer.shard import redundancy
-from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.progress import Progress
-from cpr_trainer.shard.replay_barrier import ReplayBarrier
+from cpr_trainer.shard.state import Losses, Progress, ReplayBarrier
 from support.exchanges import WAIT_S
 from support.parity_job import ParityJob, parity_of
 from support.parity_ring import same_rows
@@ -38,7 +36,7 @@ def serve(running: ParityJob, new: ShardThread, account: FlushAccount, rebuilt: 
         new.service.counters = Counters(1, 1, 1)
         parity_of(new).adopt(rebuilt)
         progress = Progress(1, account.applied, Losses.restored(account.lost, 1), account.row_updates)
-        progress.catch_up = ReplayBarrier.begun(1)
+        progress.replay_barrier = ReplayBarrier.closed(1)
         new.service.start(progress)
 
     new.do(start)
@@ -83,25 +81,25 @@ def test_shard_is_not_rebuilt(running: ParityJob, lost: tuple[int, ...], steps_o
     assert found is None
 
 
-def standing(number: int, former: int | None, author: int = 7) -> Standing:
-    return Standing(Point(3, author, number), True, "", None if former is None else (author, former))  # noqa: FBT003
+def position(number: int, former: int | None, author: int = 7) -> PositionReply:
+    return PositionReply(Point(3, author, number), True, "", None if former is None else (author, former))  # noqa: FBT003
 
 
 @pytest.mark.parametrize(
-    ("standings", "expected"),
+    ("positions", "expected"),
     [
-        ((standing(4, 3), standing(4, 3)), (7, 4)),
-        ((standing(4, 3), standing(3, 2)), (7, 3)),
-        ((standing(3, 2), standing(4, 3)), (7, 3)),
-        ((standing(3, None), standing(4, 3)), (7, 3)),
-        ((standing(3, None), standing(4, None)), None),
-        ((standing(5, 4), standing(3, 2)), None),
-        ((standing(4, 3), standing(4, 3, author=8)), None),
-        ((standing(0, None, author=0), standing(0, None, author=0)), None),
+        ((position(4, 3), position(4, 3)), (7, 4)),
+        ((position(4, 3), position(3, 2)), (7, 3)),
+        ((position(3, 2), position(4, 3)), (7, 3)),
+        ((position(3, None), position(4, 3)), (7, 3)),
+        ((position(3, None), position(4, None)), None),
+        ((position(5, 4), position(3, 2)), None),
+        ((position(4, 3), position(4, 3, author=8)), None),
+        ((position(0, None, author=0), position(0, None, author=0)), None),
     ],
 )
-def test_the_newest_moment_that_all_holders_have(standings: tuple[Standing, ...], expected: object) -> None:
-    assert common_moment(standings) == expected
+def test_the_newest_moment_that_all_holders_have(positions: tuple[PositionReply, ...], expected: object) -> None:
+    assert common_moment(positions) == expected
 
 
 class Moving:
@@ -135,10 +133,10 @@ def test_rows_are_asked_for_again_where_a_member_has_moved_on() -> None:
 
 
 def test_a_stripe_that_never_holds_still_is_given_up() -> None:
-    with pytest.raises(GoneError, match="do not have the rows"):
+    with pytest.raises(ParityUnavailableError, match="do not have the rows"):
         rows_of(Moving(moves=10_000), 0, Point(1, 5, 9), 0, range(3))
 
 
 def test_a_parity_that_was_built_anew_is_noticed() -> None:
-    with pytest.raises(GoneError, match="built anew"):
+    with pytest.raises(ParityUnavailableError, match="built anew"):
         rows_of(Moving(moves=0, mine=Point(2)), 0, Point(1, 5, 9), 0, range(3))

@@ -72,7 +72,7 @@ class Storm(RuleBasedStateMachine):
     @rule(draw=st.integers(0, 41), part=st.integers(0, 11))
     def a_holder_does_not_answer(self, draw: int, part: int) -> None:
         shard = self.ring.shards[self.shard(draw)]
-        shard.journal.lost(self.part(part))
+        shard.journal.drop_parity(self.part(part))
         shard.sent[self.part(part)].clear()
 
     @rule(draw=st.integers(0, 41))
@@ -104,12 +104,12 @@ class Storm(RuleBasedStateMachine):
         for part, holder in enumerate(ring.ring.holders(index)):
             store = ring.shards[holder].store
             mine = ring.shards[index].journal._streams[part]
-            if store.standing(part).point != mine.settled and (
-                mine.under_way is None or store.standing(part).point != mine.under_way.after
+            if store.position(part).point != mine.settled and (
+                mine.in_flight is None or store.position(part).point != mine.in_flight.after
             ):
                 return True
             for other, member in enumerate(ring.ring.members(holder)):
-                point = store.standing(other).point
+                point = store.position(other).point
                 stream = ring.shards[member].journal._streams[other]
                 if other != part and point.number and stream.as_of(point, 0, 0, 1) is None:
                     return True
@@ -164,7 +164,7 @@ class Storm(RuleBasedStateMachine):
 def test_parity_holds_through_any_storm() -> None:
     MET.clear()
     run_state_machine_as_test(
-        Storm, settings=settings(max_examples=25, stateful_step_count=40, deadline=None, derandomize=True)
+        Storm, settings=settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
     )
     assert MET["decoded"] > 5, MET
     assert MET["not in the parity"] > 5, MET

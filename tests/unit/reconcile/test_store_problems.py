@@ -9,7 +9,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.reconcile.conditions import STORE_PROBLEMS
 from cpr_operator.reconcile.polling import LATE
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.embedding.capture import OutrunError
+from cpr_trainer.embedding.capture import UndoLogFullError
 from cpr_trainer.store import StoreError
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import Simulation
@@ -25,7 +25,7 @@ def kinds(error: type[StoreError]) -> Iterator[type[StoreError]]:
 
 
 def test_no_problem_that_a_pod_can_have_with_saves_is_left_out() -> None:
-    errors = {error.reason for error in kinds(StoreError)} | {DamagedError.reason, OutrunError.reason}
+    errors = {error.reason for error in kinds(StoreError)} | {DamagedError.reason, UndoLogFullError.reason}
     assert errors | {"AnchorDamaged"} == STORE_PROBLEMS  # the last one has no error: pods report it themselves
 
 

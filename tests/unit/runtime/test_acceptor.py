@@ -15,14 +15,14 @@ MANY, ONE = "127.0.0.2", "127.0.0.3"
 NEVER_S = 3600.0
 
 
-class Desk:
-    """An acceptor with four places in the test's thread. `served` has the callers by the port that they call from."""
+class FourSlots:
+    """An acceptor with four slots in the test's thread. `served` has the callers by the port that they call from."""
 
     def __init__(self) -> None:
         self.served: dict[int, socket.socket] = {}
         self.cut: list[int] = []
         self.refuses = False
-        self.acceptor = Acceptor(listen("127.0.0.1", 0), self._serve, places=4, patience_s=NEVER_S)
+        self.acceptor = Acceptor(listen("127.0.0.1", 0), self._serve, slots=4, timeout_s=NEVER_S)
 
     def _serve(self, connection: socket.socket, address: tuple[str, int]) -> Callable[[], None]:
         if self.refuses:
@@ -34,20 +34,20 @@ class Desk:
         with self.served.pop(port) as connection:
             self.acceptor.leave(connection)
 
-    def turn_until(self, found: Callable[[], bool]) -> None:
+    def tick_until(self, found: Callable[[], bool]) -> None:
         while not found():
-            self.acceptor.turn(0.01)
+            self.acceptor.tick(0.01)
 
     def settle(self) -> None:
         """Turn until nothing more happens."""
         for _ in range(20):
-            self.acceptor.turn(0.0)
+            self.acceptor.tick(0.0)
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FourSlots]:
     monkeypatch.setattr(acceptor, "_FAIR_S", NEVER_S)
-    made = Desk()
+    made = FourSlots()
     yield made
     made.acceptor.close()
     for connection in made.served.values():
@@ -55,15 +55,15 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def call(desk: Desk) -> Iterator[Callable[..., socket.socket]]:
+def call(server: FourSlots) -> Iterator[Callable[..., socket.socket]]:
     """Call from an address, and send some bytes."""
     with ExitStack() as calls:
 
         def call(host: str, words: bytes = b"") -> socket.socket:
-            where = ("127.0.0.1", desk.acceptor.port)
+            where = ("127.0.0.1", server.acceptor.port)
             made = calls.enter_context(socket.create_connection(where, source_address=(host, 0)))
             made.sendall(words)
-            desk.settle()
+            server.settle()
             return made
 
         yield call
@@ -80,76 +80,80 @@ def test_the_first_to_go_is_the_oldest_of_the_peer_with_the_most() -> None:
 
 
 def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
-    desk: Desk, call: Callable[..., socket.socket]
+    server: FourSlots, call: Callable[..., socket.socket]
 ) -> None:
     early = call(ONE)
     idle = [call(MANY) for _ in range(600)]
-    assert desk.served == {}
+    assert server.served == {}
     assert idle[0].recv(1) == b"", "the oldest of the many is hung up on"
     early.sendall(b"now")
     late = call(ONE, b"now")
-    desk.turn_until(lambda: {port_of(early), port_of(late)} <= desk.served.keys())
+    server.tick_until(lambda: {port_of(early), port_of(late)} <= server.served.keys())
 
 
-def test_crowd_that_has_sent_something_makes_room_before_an_idle_caller_of_another_peer(
-    desk: Desk, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+def test_crowd_that_has_sent_something_makes_room_before_an_idle_connection_of_another_peer(
+    server: FourSlots, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptor, "_WAITING", 8)
     early = call(ONE)
     for _ in range(20):
         call(MANY, b"s")
     early.sendall(b"now")
-    desk.turn_until(lambda: port_of(early) in desk.served)
+    server.tick_until(lambda: port_of(early) in server.served)
 
 
-def test_peer_with_all_its_places_keeps_no_other_peer_waiting(desk: Desk, call: Callable[..., socket.socket]) -> None:
+def test_peer_with_all_its_places_keeps_no_other_peer_waiting(
+    server: FourSlots, call: Callable[..., socket.socket]
+) -> None:
     slow = [call(MANY, b"s") for _ in range(10)]
-    assert list(desk.served) == [port_of(caller) for caller in slow[:2]]
+    assert list(server.served) == [port_of(caller) for caller in slow[:2]]
     other = call(ONE, b"now")
-    desk.turn_until(lambda: port_of(other) in desk.served)
-    desk.leave(port_of(slow[0]))
-    desk.turn_until(lambda: port_of(slow[2]) in desk.served)
-    assert desk.cut == []
+    server.tick_until(lambda: port_of(other) in server.served)
+    server.leave(port_of(slow[0]))
+    server.tick_until(lambda: port_of(slow[2]) in server.served)
+    assert server.cut == []
 
 
 def test_caller_that_had_its_fair_time_is_cut_off_and_holds_its_place_until_it_leaves(
-    desk: Desk, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+    server: FourSlots, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = call(MANY, b"s"), call(MANY, b"s")
     third = call(MANY, b"s")
     monkeypatch.setattr(acceptor, "_FAIR_S", 0.0)
-    desk.acceptor.turn(0.0)
-    assert desk.cut[0] == port_of(first)
-    desk.acceptor.turn(0.0)
-    assert desk.cut[1] == port_of(second), "one that does not go keeps no other from making room"
-    assert port_of(third) not in desk.served
-    desk.leave(port_of(second))
-    desk.turn_until(lambda: port_of(third) in desk.served)
+    server.acceptor.tick(0.0)
+    assert server.cut[0] == port_of(first)
+    server.acceptor.tick(0.0)
+    assert server.cut[1] == port_of(second), "one that does not go keeps no other from making room"
+    assert port_of(third) not in server.served
+    server.leave(port_of(second))
+    server.tick_until(lambda: port_of(third) in server.served)
 
 
-def test_late_callers_are_cut_off_and_late_idle_ones_hung_up_on(desk: Desk, call: Callable[..., socket.socket]) -> None:
+def test_late_callers_are_cut_off_and_late_idle_ones_hung_up_on(
+    server: FourSlots, call: Callable[..., socket.socket]
+) -> None:
     busy, idle = call(MANY, b"s"), call(ONE)
-    assert desk.cut == []
-    desk.acceptor._patience_s = -1.0
-    desk.acceptor.turn(0.0)
-    assert desk.cut == [port_of(busy)]
+    assert server.cut == []
+    server.acceptor._timeout_s = -1.0
+    server.acceptor.tick(0.0)
+    assert server.cut == [port_of(busy)]
     assert idle.recv(1) == b""
 
 
-def test_caller_that_hangs_up_is_never_served(desk: Desk, call: Callable[..., socket.socket]) -> None:
+def test_caller_that_hangs_up_is_never_served(server: FourSlots, call: Callable[..., socket.socket]) -> None:
     call(ONE).close()
     other = call(ONE, b"now")
-    desk.turn_until(lambda: port_of(other) in desk.served)
-    assert len(desk.served) == 1
+    server.tick_until(lambda: port_of(other) in server.served)
+    assert len(server.served) == 1
 
 
 def test_callers_for_whom_there_is_no_thread_are_hung_up_on_and_later_ones_served(
-    desk: Desk, call: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
+    server: FourSlots, call: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.refuses = True
+    server.refuses = True
     with pytest.raises(ConnectionResetError):
         call(ONE, b"now").recv(1)
     assert "cannot accept connections" in caplog.text
-    desk.refuses = False
+    server.refuses = False
     other = call(ONE, b"now")
-    desk.turn_until(lambda: port_of(other) in desk.served)
+    server.tick_until(lambda: port_of(other) in server.served)

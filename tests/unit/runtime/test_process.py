@@ -67,7 +67,7 @@ def url(process: Process, request: pytest.FixtureRequest) -> Iterator[str]:
         healthy=lambda: process.good,
         ready=lambda: not process.good,
         registry=process.registry,
-        hear=process.heard.append,
+        on_recorded=process.heard.append,
     ) as server:
         yield page_url(host, server.port, "")
 

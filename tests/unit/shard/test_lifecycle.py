@@ -19,13 +19,13 @@ from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies,
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SaveFailed
 from cpr_trainer.checkpoint.write.writer import WriterThread
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.memory import OwnMemory
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.shard.lifecycle import TERMINATED, Ending, Life
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.resume import Page
+from cpr_trainer.shard.lifecycle import TERMINATED, Ending, Lifecycle
+from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.service import Service
+from cpr_trainer.shard.status import Metrics
 from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
@@ -39,29 +39,29 @@ class Bench:
         job = small_job(Path("unused"))
         job = replace(job, snapshots=replace(job.snapshots, rebase="Consecutive"))
         placement = Placement.of(job.model, 1)
-        home, metrics = Home.of(job, placement, 0), Metrics()
-        self.service = Service(job, placement, 0, home.arena, metrics)
+        local, metrics = LocalRows.of(job, placement, 0), Metrics()
+        self.service = Service(job, placement, 0, local.arena, metrics)
         self.restorer, self.writer = FakeRestorer(), FakeWriter()
-        page = Page.new(OwnMemory(), job)
-        page.begin_process()
-        self.life = Life(job, shard_roster(**roster), self.service, metrics, page)
+        control_block = ShardControlBlock.new(OwnMemory(), job)
+        control_block.begin_process()
+        self.lifecycle = Lifecycle(job, shard_roster(**roster), self.service, metrics, control_block)
         writer = cast(WriterThread, self.writer)
-        saving = ShardCheckpointer(job, self.life.roster, home, writer, metrics.saves, None)
-        self.life.begin(cast(Restorer, self.restorer), saving)
+        saving = ShardCheckpointer(job, self.lifecycle.roster, local, writer, metrics.saves, None)
+        self.lifecycle.begin(cast(Restorer, self.restorer), saving)
 
     def follow(self, number: int, generation: int = 1, **changes: Any) -> Ending | None:
-        return self.life.follow(shard_roster(counters=Counters(number, 1, generation), **changes))
+        return self.lifecycle.follow(shard_roster(counters=Counters(number, 1, generation), **changes))
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline
-            self.life.turn()
+            self.lifecycle.tick()
             time.sleep(0.005)
 
     def answer(self, outcome: Outcome, state: ShardState) -> None:
         self.restorer.answers.put(outcome)
-        self.until(lambda: self.life.state is state)
+        self.until(lambda: self.lifecycle.state is state)
 
     def push(self, *steps: int) -> None:
         """As if these steps had been pushed."""
@@ -75,21 +75,21 @@ class Bench:
     def save(self, step: int) -> Save:
         """Train up to a cut; return its save."""
         self.push(step)
-        self.life.cut()
+        self.lifecycle.cut()
         self.service.progress.dirty = False  # type: ignore[union-attr]
         return self.writer.saves[-1]
 
     def hear(self, mail: Committed | GivenUp | SaveFailed) -> None:
         self.writer.idle = True
-        self.life.post(mail)
-        self.life.turn()
+        self.lifecycle.post(mail)
+        self.lifecycle.tick()
 
 
 def test_it_restores_and_serves() -> None:
     bench = Bench()
-    assert bench.life.report(()).state is ShardState.RESTORING
+    assert bench.lifecycle.report(()).state is ShardState.RESTORING
     bench.answer(RESTORED, ShardState.READY)
-    report = bench.life.report((1,))
+    report = bench.lifecycle.report((1,))
     assert (report.newest_save, report.restored_samples, report.resumed_samples) == (SAVE, 40, None)
     assert (report.applied_step, report.silent, report.load_s) == (4, ("trainer/1",), 0.1)
 
@@ -104,7 +104,7 @@ def test_a_newer_roster_says_in_how_many_bits_to_save() -> None:
 
 def test_it_waits_for_leave_to_restore() -> None:
     bench = Bench(may_restore=False)
-    bench.life.turn()
+    bench.lifecycle.tick()
     assert not bench.restorer.rosters
     bench.follow(2)
     bench.answer(RESTORED, ShardState.READY)
@@ -114,9 +114,9 @@ def test_it_waits_for_leave_to_restore() -> None:
 def test_below_the_floor_it_tries_again_only_under_another_floor() -> None:
     bench = Bench(floor_samples=50)
     bench.answer(BelowFloor(SAVE), ShardState.BELOW_FLOOR)
-    assert bench.life.report(()).newest_save == SAVE
+    assert bench.lifecycle.report(()).newest_save == SAVE
     bench.follow(2, floor_samples=50)
-    assert bench.life.state is ShardState.BELOW_FLOOR
+    assert bench.lifecycle.state is ShardState.BELOW_FLOOR
     bench.follow(3, floor_samples=40)
     bench.answer(RESTORED, ShardState.READY)
     assert [roster.floor_samples for roster in bench.restorer.rosters] == [50, 40]
@@ -127,11 +127,11 @@ def test_a_rollback_stops_serving_and_restores_in_the_new_generation() -> None:
     bench.answer(RESTORED, ShardState.READY)
     save = bench.save(5)
     bench.follow(2, generation=2)
-    assert (bench.life.state, bench.service.progress) == (ShardState.RESTORING, None)
+    assert (bench.lifecycle.state, bench.service.progress) == (ShardState.RESTORING, None)
     assert not bench.writer.saves, "a save of the old generation is of no use"
-    bench.life.post(committed(save))
+    bench.lifecycle.post(committed(save))
     bench.answer(RESTORED, ShardState.READY)
-    assert bench.life.report(()).newest_save == SAVE
+    assert bench.lifecycle.report(()).newest_save == SAVE
     assert bench.service.progress is not None
     assert bench.service.progress.generation == 2
 
@@ -150,12 +150,12 @@ def test_a_damaged_anchor_is_reported_until_a_new_generation() -> None:
     bench = Bench()
     problem = Problem("AnchorDamaged", "what", "how")
     bench.restorer.answers.put(NothingVerifies(problem))
-    bench.until(lambda: bench.life.report(()).problem == problem)
+    bench.until(lambda: bench.lifecycle.report(()).problem == problem)
     bench.follow(2)
     assert len(bench.restorer.rosters) == 1
     bench.follow(3, generation=2)
     bench.answer(RESTORED, ShardState.READY)
-    assert bench.life.report(()).problem is None
+    assert bench.lifecycle.report(()).problem is None
 
 
 def test_what_ends_a_restore_for_good_ends_the_process() -> None:
@@ -167,9 +167,9 @@ def test_what_ends_a_restore_for_good_ends_the_process() -> None:
 
 def test_an_error_that_nobody_foresaw_ends_the_process() -> None:
     bench = Bench()
-    bench.life.post(ZeroDivisionError())
+    bench.lifecycle.post(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        bench.life.turn()
+        bench.lifecycle.tick()
 
 
 def test_a_failed_save_is_a_problem_until_one_succeeds() -> None:
@@ -177,12 +177,12 @@ def test_a_failed_save_is_a_problem_until_one_succeeds() -> None:
     bench.answer(RESTORED, ShardState.READY)
     save = bench.save(5)
     bench.hear(SaveFailed(Problem("StoreFull", "no room", "make room")))
-    assert bench.life.report(()).problem == Problem("StoreFull", "no room", "make room")
+    assert bench.lifecycle.report(()).problem == Problem("StoreFull", "no room", "make room")
     full = [bench.service.store_full]
     bench.hear(committed(save))
-    assert bench.life.report(()).problem is None
+    assert bench.lifecycle.report(()).problem is None
     assert [*full, bench.service.store_full] == [True, False]
-    assert bench.life.report(()).newest_save == SaveRef("the new key", 5, 50)
+    assert bench.lifecycle.report(()).newest_save == SaveRef("the new key", 5, 50)
 
 
 def test_a_save_that_training_outran_is_told_to_the_trainers_and_flushed_at_the_end() -> None:
@@ -190,12 +190,12 @@ def test_a_save_that_training_outran_is_told_to_the_trainers_and_flushed_at_the_
     bench.answer(RESTORED, ShardState.READY)
     save, problem = bench.save(5), Problem("SaveOutrun", "too slow", "faster")
     bench.hear(GivenUp(save, problem))
-    assert bench.life.report(()).problem == problem
-    assert bench.service.standing(0, 1).cut_step == 5
-    bench.life.terminate()
+    assert bench.lifecycle.report(()).problem == problem
+    assert bench.service.answer(0, 1).cut_step == 5
+    bench.lifecycle.terminate()
     assert bench.writer.saves[-1].draft.kind == "Flush"
     bench.hear(GivenUp(bench.writer.saves[-1], problem))
-    assert bench.life.terminate() == Ending(TERMINATED), "this is a loss"
+    assert bench.lifecycle.terminate() == Ending(TERMINATED), "this is a loss"
 
 
 LOST = Problem("BucketMissing", "it is gone", "make it")
@@ -206,20 +206,20 @@ def test_only_the_last_cut_that_has_lost_its_ground_is_made_anew() -> None:
     bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
     bench.hear(GivenUp(bench.save(5), LOST))
     assert len(bench.writer.saves) == 1
-    assert bench.service.standing(0, 1).cut_step == 5
+    assert bench.service.answer(0, 1).cut_step == 5
     bench.push(6)
     bench.service.progress.total_samples = 60  # type: ignore[union-attr]
-    bench.life.cut()
+    bench.lifecycle.cut()
     bench.hear(GivenUp(bench.writer.saves[-1], LOST))
     assert [save.draft.step for save in bench.writer.saves] == [5, 6, 6]
-    assert bench.service.standing(0, 1).cut_step == 5, "the leader still waits for it"
+    assert bench.service.answer(0, 1).cut_step == 5, "the leader still waits for it"
 
 
 def test_a_flush_takes_the_place_of_a_save_under_way() -> None:
     bench = Bench()
     bench.answer(RESTORED, ShardState.READY)
     bench.save(5)
-    assert bench.life.terminate() is None
+    assert bench.lifecycle.terminate() is None
     assert [save.draft.kind for save in bench.writer.saves] == ["Anchor", "Flush"]
 
 
@@ -234,13 +234,13 @@ def test_a_flush_saves_what_changed_and_ends_with_its_reference() -> None:
     bench = Bench()
     bench.answer(RESTORED, ShardState.READY)
     bench.push(5, 6)
-    assert bench.life.terminate() is None
-    assert bench.life.state is ShardState.FLUSHING
+    assert bench.lifecycle.terminate() is None
+    assert bench.lifecycle.state is ShardState.FLUSHING
     (save,) = bench.writer.saves
     assert (save.draft.kind, save.draft.step, save.draft.samples, save.draft.applied) == ("Flush", 6, 60, (6,))
     assert bench.follow(2, newest_incarnation=2) is None, "the successor waits for this very flush"
     bench.hear(committed(save, "flush"))
-    assert bench.life.terminate() == Ending(ExitCode.FLUSHED, SaveRef("flush", 6, 60))
+    assert bench.lifecycle.terminate() == Ending(ExitCode.FLUSHED, SaveRef("flush", 6, 60))
     assert len(bench.writer.saves) == 1
 
 
@@ -249,12 +249,12 @@ def test_a_flush_with_nothing_changed_names_the_newest_save() -> None:
     bench.answer(RESTORED, ShardState.READY)
     bench.push(5)
     bench.service.progress.dirty = False  # type: ignore[union-attr]
-    assert bench.life.terminate() == Ending(ExitCode.FLUSHED, SAVE)
+    assert bench.lifecycle.terminate() == Ending(ExitCode.FLUSHED, SAVE)
     assert not bench.writer.saves
 
 
 def test_an_open_loss_is_no_flush() -> None:
     bench = Bench()
     bench.answer(RESTORED, ShardState.READY)
-    assert bench.life.terminate() == Ending(TERMINATED)
-    assert Bench().life.terminate() == Ending(TERMINATED), "neither is a restore that is not over"
+    assert bench.lifecycle.terminate() == Ending(TERMINATED)
+    assert Bench().lifecycle.terminate() == Ending(TERMINATED), "neither is a restore that is not over"

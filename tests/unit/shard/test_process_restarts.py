@@ -18,14 +18,14 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.restore.restorer import Restored, Restorer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.writer import WriterThread
-from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.memory import SharedMemory, SizeOf
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.shard.lifecycle import Life
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.resume import Page
+from cpr_trainer.shard.lifecycle import Lifecycle
+from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.service import Service
+from cpr_trainer.shard.status import Metrics
 from support.killed_lines import killed_at
 from support.shard_fakes import ROWS, FakeClient, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
@@ -36,7 +36,7 @@ FILES = (
     "embedding/segments.py",
     "shard/service.py",
     "shard/resume.py",
-    "shard/lives.py",
+    "shard/state.py",
 )
 TRAINERS = 2
 NEW = Restored(None, 0, 0, (0,) * TRAINERS, (), RowUpdates((0,) * TRAINERS), 0.1)
@@ -48,27 +48,27 @@ class House:
     def __init__(self) -> None:
         self.job: JobSpec = small_job(Path("unused"), trainers=TRAINERS)
         size = SizeOf()
-        Page(size, self.job)
+        ShardControlBlock(size, self.job)
         Arena.empty(self.job, ROWS, memory=size)
         self.shared = SharedMemory(size.bytes)
-        Page.new(self.shared.view(), self.job)
+        ShardControlBlock.new(self.shared.view(), self.job)
         self.roster = shard_roster(trainers=TRAINERS, may_restore=False)
         self.begin()
-        self.life._serve(NEW)
+        self.lifecycle._serve(NEW)
 
     def begin(self) -> None:
         """Begin the next life."""
-        Page(self.shared.view(), self.job).begin_process()
+        ShardControlBlock(self.shared.view(), self.job).begin_process()
         memory = self.shared.view()
-        self.page = Page(memory, self.job)
-        home, metrics = Home.of(self.job, Placement.of(self.job.model, 1), 0, memory), Metrics()
-        self.arena = home.arena
-        self.service = Service(self.job, home.placement, 0, self.arena, metrics)
-        self.life = Life(self.job, self.roster, self.service, metrics, self.page)
+        self.control_block = ShardControlBlock(memory, self.job)
+        local, metrics = LocalRows.of(self.job, Placement.of(self.job.model, 1), 0, memory), Metrics()
+        self.arena = local.arena
+        self.service = Service(self.job, local.placement, 0, self.arena, metrics)
+        self.lifecycle = Lifecycle(self.job, self.roster, self.service, metrics, self.control_block)
         self.saver = FakeWriter()
         writer = cast(WriterThread, self.saver)
-        saving = ShardCheckpointer(self.job, self.roster, home, writer, metrics.saves, None)
-        self.life.begin(cast(Restorer, FakeRestorer()), saving)
+        saving = ShardCheckpointer(self.job, self.roster, local, writer, metrics.saves, None)
+        self.lifecycle.begin(cast(Restorer, FakeRestorer()), saving)
         self.clients = [FakeClient(self.service, rank) for rank in range(TRAINERS)]
         for client in self.clients:
             self.service.joined(client)
@@ -87,7 +87,7 @@ class House:
 
     @property
     def report(self) -> ShardReport:
-        return replace(self.life.report(()), lives=0)
+        return replace(self.lifecycle.report(()), lives=0)
 
     @property
     def rows(self) -> tuple[bytes, ...]:
@@ -105,7 +105,7 @@ def killed_then(work: Callable[[House], object], *before: int) -> int:
         house.steps(*before)
         died = killed_at(line, lambda h=house: work(h), *FILES)
         house.begin()
-        assert house.page.process_number == 2
+        assert house.control_block.process_number == 2
         work(house)
         assert (house.report, house.rows) == (calm.report, calm.rows), f"killed at line {line}"
         if not died:
@@ -161,9 +161,9 @@ def test_a_cut_that_training_has_left_behind_is_given_up() -> None:
 def test_the_next_life_stands_on_what_is_committed() -> None:
     house = House()
     house.steps(1, 2, 3, cut=3)
-    house.life.post(committed(house.saver.saves[0]))
+    house.lifecycle.post(committed(house.saver.saves[0]))
     house.saver.idle = True
-    house.life.turn()
+    house.lifecycle.tick()
     house.steps(4)
     house.begin()
     assert house.report.newest_save is not None
@@ -179,12 +179,12 @@ def test_next_life_restores_in_a_new_generation(*, followed: bool) -> None:
     house.steps(1, 2)
     rolled_back = replace(house.roster, counters=Counters(2, 1, 2))
     if followed:
-        house.life.follow(rolled_back)
+        house.lifecycle.follow(rolled_back)
     else:
         house.roster = rolled_back
     house.begin()
-    assert house.life.state is ShardState.RESTORING
-    assert house.page.read() is None
+    assert house.lifecycle.state is ShardState.RESTORING
+    assert house.control_block.read() is None
 
 
 def test_trainers_hear_which_life_welcomes_them() -> None:
@@ -196,27 +196,27 @@ def test_trainers_hear_which_life_welcomes_them() -> None:
 def test_memory_with_a_damaged_account_is_refused() -> None:
     house = House()
     house.steps(1)
-    page = Page(house.shared.view(), house.job)
-    assert page.usable
-    copy = page._copies[int(page._words[3]) - 1]
+    control_block = ShardControlBlock(house.shared.view(), house.job)
+    assert control_block.usable
+    copy = control_block._copies[int(control_block._words[3]) - 1]
     copy[100] ^= 1
-    assert not page.usable
+    assert not control_block.usable
 
 
 def test_what_is_kept_is_the_old_or_the_new_wherever_its_writer_is_killed() -> None:
     house = House()
     house.steps(1)
-    old = house.page.read()
+    old = house.control_block.read()
     assert old is not None
     new = replace(old, applied=(9, 9), account=replace(old.account, dirty=False, given_up_step=4))
     found = set()
     for line in count(1):
-        house.page.write(old)
-        died = killed_at(line, lambda: house.page.write(new), "shard/resume.py")
-        read = Page(house.shared.view(), house.job).read()
+        house.control_block.write(old)
+        died = killed_at(line, lambda: house.control_block.write(new), "shard/resume.py")
+        read = ShardControlBlock(house.shared.view(), house.job).read()
         assert read in {old, new} if died else read == new
         found.add(read == new)
-        house.page = Page(house.shared.view(), house.job)
+        house.control_block = ShardControlBlock(house.shared.view(), house.job)
         if not died:
             break
     assert found == {False, True}

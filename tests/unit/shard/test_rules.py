@@ -8,40 +8,41 @@ from hypothesis import strategies as st
 
 from cpr_contract.manifests import RowUpdates
 from cpr_trainer.checkpoint.write.decisions import Cuts
-from cpr_trainer.shard.losses import MOST_SLIVERS, Losses, after_push, merge, order_of
-from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
+from cpr_trainer.exchange.frames import Operation
+from cpr_trainer.shard.service import Admission, admit_push, answer_for
+from cpr_trainer.shard.state import MOST_SLIVERS, Losses, after_push, merge, order_of
 
 ORDER = order_of(total_samples=95, batch_size=10)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "standing"),
+    ("theirs", "ours", "answer"),
     [
-        (2, 2, Standing.SERVED),
-        (1, 2, Standing.STALE),
-        (3, 2, Standing.NOT_READY),
-        (2, None, Standing.NOT_READY),
+        (2, 2, Operation.PONG),
+        (1, 2, Operation.STALE),
+        (3, 2, Operation.NOT_READY),
+        (2, None, Operation.NOT_READY),
     ],
 )
-def test_which_generation_is_served(theirs: int, ours: int | None, standing: Standing) -> None:
-    assert standing_of(theirs, ours) is standing
+def test_which_generation_is_served(theirs: int, ours: int | None, answer: Operation) -> None:
+    assert answer_for(theirs, ours) is answer
 
 
 @pytest.mark.parametrize(
-    ("step", "pending", "fate"),
+    ("step", "pending", "admission"),
     [
-        (5, 0, Fate.APPLY),
-        (4, 0, Fate.DROP),
-        (1, 0, Fate.DROP),
-        (9, 0, Fate.APPLY),  # after a gap: a predecessor had acknowledged what is missing
-        (5, 4, Fate.HOLD),
-        (5, 5, Fate.APPLY),
-        (4, 3, Fate.DROP),
-        (7, 6, Fate.APPLY),  # skips the cut at 6: holding it would hold it forever
+        (5, 0, Admission.APPLY),
+        (4, 0, Admission.DROP),
+        (1, 0, Admission.DROP),
+        (9, 0, Admission.APPLY),  # after a gap: a predecessor had acknowledged what is missing
+        (5, 4, Admission.HOLD),
+        (5, 5, Admission.APPLY),
+        (4, 3, Admission.DROP),
+        (7, 6, Admission.APPLY),  # skips the cut at 6: holding it would hold it forever
     ],
 )
-def test_what_becomes_of_a_push_after_step_4(step: int, pending: int, fate: Fate) -> None:
-    assert fate_of(step, 4, Cuts(pending), begun=True) is fate
+def test_what_becomes_of_a_push_after_step_4(step: int, pending: int, admission: Admission) -> None:
+    assert admit_push(step, 4, Cuts(pending), resumed=True) is admission
 
 
 def test_steps_that_all_ranks_miss_are_whole_batches() -> None:

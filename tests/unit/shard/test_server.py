@@ -113,9 +113,9 @@ def test_a_server_without_descriptors_waits_for_some_and_then_accepts(shard: Sha
         server = shard.server
         with socket.socket() as stranger, no_descriptors_left():
             stranger.connect((HOST, server.port))
-            server.turn(WAIT_S, time.monotonic)
+            server.tick(WAIT_S, time.monotonic)
             began = time.monotonic()
-            server.turn(0.05, time.monotonic)
+            server.tick(0.05, time.monotonic)
             waited_s.append(time.monotonic() - began)
 
     shard.do(disturb)
@@ -127,7 +127,7 @@ def test_strangers_that_say_nothing_make_room_at_once(
     shard: ShardThread, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_FAIR_S", WAIT_S)
-    monkeypatch.setattr(server, "_PATIENCE_S", WAIT_S)
+    monkeypatch.setattr(server, "_HANDSHAKE_TIMEOUT_S", WAIT_S)
     with ExitStack() as strangers:
         for _ in range(600):
             strangers.enter_context(socket.create_connection((HOST, shard.server.port)))
@@ -145,7 +145,7 @@ def test_crowd_of_strangers_makes_room_before_a_silent_one_of_another_peer(
         early = strangers.enter_context(socket.create_connection(where, source_address=("127.0.0.9", 0)))
         for _ in range(150):
             strangers.enter_context(socket.create_connection(where)).sendall(b"s")
-            shard.do(lambda: shard.server.turn(0.0, time.monotonic))
+            shard.do(lambda: shard.server.tick(0.0, time.monotonic))
         early.sendall(b"GET / HTTP/1.1\r\n".ljust(HEADER_BYTES))
         assert b"not a frame" in early.recv(4096)
 
@@ -164,13 +164,13 @@ def test_silence_of_a_joined_trainer_is_noticed_and_forgotten(
     exchange = connect(1, 1)
     exchange.wait_ready(WAIT_S)
     now = time.monotonic()
-    assert shard.server.silent(now, WAIT_S) == ()
+    assert shard.server.unresponsive(now, WAIT_S) == ()
     if broken:
         exchange.close()
-    assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == (1,)
-    shard.do(lambda: shard.server.forget_silent(now + WAIT_S, WAIT_S / 2))
+    assert shard.server.unresponsive(now + WAIT_S, WAIT_S / 2) == (1,)
+    shard.do(lambda: shard.server.forget_unresponsive(now + WAIT_S, WAIT_S / 2))
     if broken:
-        assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == ()
+        assert shard.server.unresponsive(now + WAIT_S, WAIT_S / 2) == ()
     else:
-        assert shard.server.silent(now + WAIT_S, WAIT_S * 2) == ()
+        assert shard.server.unresponsive(now + WAIT_S, WAIT_S * 2) == ()
         exchange.wait_ready(WAIT_S)

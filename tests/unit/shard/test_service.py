@@ -19,10 +19,9 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.shard.losses import Losses, order_of
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
+from cpr_trainer.shard.state import Losses, Progress, order_of
+from cpr_trainer.shard.status import Metrics
 from support.row_dims import with_dims
 from support.shard_fakes import DIM, ROWS, FakeClient
 from support.shard_job import small_job
@@ -100,9 +99,9 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     capture = service.arena.capture_changes(0)
     assert one.pushes(3, row=0) == ["ACK"], "the log takes one row"
     assert one.pushes(4, row=1) == []
-    assert service.waits
+    assert service.push_waits
     service.retry()
-    assert service.waits
+    assert service.push_waits
     assert one.reads(row=1) == [], "a read after the held push must see it"
     assert one.says(Operation.PING) == ["PONG"]
     assert two.pushes(1, row=5) == ["ACK"]
@@ -113,7 +112,7 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     assert one.heard(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)
     assert progress_of(service).applied == (4, 1)
-    assert not service.waits
+    assert not service.push_waits
 
 
 def test_a_loose_cut_holds_nobody_and_says_what_it_holds_by_rank() -> None:
@@ -163,7 +162,7 @@ def test_a_ping_may_announce_a_cut_that_is_complete() -> None:
     _service, (client,), marks = serving()
     client.pushes(1)
     assert client.says(Operation.PING, cut_step=1) == ["PONG"]
-    assert marks == [Mark(1, 1, 10, applied=(1,), lost=(), row_updates=RowUpdates((1,)), standing=True)]
+    assert marks == [Mark(1, 1, 10, applied=(1,), lost=(), row_updates=RowUpdates((1,)), at_barrier=True)]
     client.says(Operation.PING, cut_step=1)
     client.pushes(2, cut_step=1)
     assert len(marks) == 1, "a cut is taken once"

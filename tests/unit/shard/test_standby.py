@@ -13,12 +13,12 @@ import pytest
 
 from cpr_contract.reports import ShardState
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.memory import OwnMemory, SharedMemory, SizeOf, Toucher
+from cpr_trainer.embedding.memory import OwnMemory, Prefaulter, SharedMemory, SizeOf
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.shard.main import rows_end
-from cpr_trainer.shard.resume import Page
-from cpr_trainer.shard.standby import Spare
-from cpr_trainer.shard.status import Board
+from cpr_trainer.shard.resume import ShardControlBlock
+from cpr_trainer.shard.standby import Standby
+from cpr_trainer.shard.status import StatusPublisher
 from cpr_trainer.store import Entry, StoreUnreachableError
 from support.memory_store import MemoryStore
 from support.shard_job import small_job
@@ -27,19 +27,19 @@ PAGE = mmap.PAGESIZE
 
 
 def resident(memory: SharedMemory) -> list[bool]:
-    """Of each page whether it is in memory, as the kernel says."""
+    """Of each control_block whether it is in memory, as the kernel says."""
     start = np.frombuffer(memory.mapping, np.uint8)
     pages = (ctypes.c_ubyte * -(-len(start) // PAGE))()
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mincore(ctypes.c_void_p(start.ctypes.data), ctypes.c_size_t(len(start)), pages) == 0
-    return [bool(page & 1) for page in pages]
+    return [bool(control_block & 1) for control_block in pages]
 
 
 def test_what_is_touched_is_in_memory_and_as_it_was() -> None:
     memory = SharedMemory(64 * PAGE)
     memory.mapping[3 * PAGE] = 7
     assert resident(memory).count(False) >= 32  # else this test could not fail
-    toucher = Toucher(memory, 40 * PAGE + 1)
+    toucher = Prefaulter(memory, 40 * PAGE + 1)
     toucher.touch(10 * PAGE - 1)
     assert toucher.left_bytes == 30 * PAGE + 1
     while toucher.left_bytes:
@@ -52,17 +52,17 @@ def test_where_the_kernel_cannot_do_it_pages_are_touched_one_by_one(monkeypatch:
     monkeypatch.setattr("cpr_trainer.embedding.memory._POPULATE_WRITE", 9999)
     memory = SharedMemory(8 * PAGE)
     memory.mapping[PAGE] = 7
-    Toucher(memory, 8 * PAGE).touch(8 * PAGE)
+    Prefaulter(memory, 8 * PAGE).touch(8 * PAGE)
     assert all(resident(memory))
     assert memory.mapping[PAGE] == 7
 
 
 def test_no_more_than_there_is_is_touched_and_nothing_of_ones_own() -> None:
     memory = SharedMemory(2 * PAGE)
-    toucher = Toucher(memory, 100 * PAGE)
+    toucher = Prefaulter(memory, 100 * PAGE)
     toucher.touch(100 * PAGE)
     assert toucher.left_bytes == 0
-    assert Toucher(OwnMemory(), 100 * PAGE).left_bytes == 0
+    assert Prefaulter(OwnMemory(), 100 * PAGE).left_bytes == 0
 
 
 def test_the_rows_of_the_largest_shard_are_touched_and_nothing_after_them(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_the_rows_of_the_largest_shard_are_touched_and_nothing_after_them(tmp_pa
     placement = Placement.of(job.model, job.shards)
     largest = max((placement.sizes(index) for index in range(job.shards)), key=sum)
     size = SizeOf()
-    Page(size, job)
+    ShardControlBlock(size, job)
     Arena.empty(job, *largest, memory=size)
     memory = SharedMemory(size.bytes)
     view = memory.view()
-    Page(view, job)
+    ShardControlBlock(view, job)
     last = Arena.empty(job, *largest, memory=view).segments[-1].state
     end = last.ctypes.data + last.nbytes - np.frombuffer(memory.mapping, np.uint8).ctypes.data
     assert end <= rows_end(job) < end + 64 < size.bytes
@@ -97,22 +97,22 @@ class Listing(MemoryStore):
         return super().list(prefix)
 
 
-def spare_of(tmp_path: Path, store: Listing, pages: int = 1) -> Spare:
+def standby_of(tmp_path: Path, store: Listing, pages: int = 1) -> Standby:
     job = small_job(tmp_path)
-    return Spare(job, store, Toucher(SharedMemory(pages * PAGE), pages * PAGE), Board(job).report)
+    return Standby(job, store, Prefaulter(SharedMemory(pages * PAGE), pages * PAGE), StatusPublisher(job).report)
 
 
-def until_warm(spare: Spare) -> None:
+def until_warm(spare: Standby) -> None:
     while not spare.warm:
         sleep(0.005)
 
 
 def test_it_is_warm_once_its_memory_is_touched_and_the_store_has_answered(tmp_path: Path) -> None:
     store = Listing()
-    spare = spare_of(tmp_path, store, pages=(32 << 20) // PAGE)
+    spare = standby_of(tmp_path, store, pages=(32 << 20) // PAGE)
     assert (spare.report.state, spare.report.index) == (ShardState.STARTING, -1)
-    assert spare.turn()  # 16 MiB of 32
-    assert not spare.turn()
+    assert spare.tick()  # 16 MiB of 32
+    assert not spare.tick()
     assert spare.report.state is ShardState.STARTING
     store.may_answer.set()
     until_warm(spare)
@@ -122,8 +122,8 @@ def test_it_is_warm_once_its_memory_is_touched_and_the_store_has_answered(tmp_pa
 
 def test_a_store_that_is_away_keeps_no_spare_from_being_one(tmp_path: Path) -> None:
     store = Listing(StoreUnreachableError("no answer", "Wait."))
-    spare = spare_of(tmp_path, store)
-    spare.turn()
+    spare = standby_of(tmp_path, store)
+    spare.tick()
     store.may_answer.set()
     until_warm(spare)
     assert spare.report.state is ShardState.SPARE

@@ -10,7 +10,7 @@ import pytest
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.memory import SharedMemory, SizeOf
-from cpr_trainer.shard.resume import Page
+from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.supervisor import control_block_of
 from support.shard_job import small_job
 
@@ -23,16 +23,16 @@ class Pod:
         self.rows, self.scratch = folder / "rows", folder / "scratch"
         self.scratch.mkdir()
 
-    def begin(self, job: JobSpec | None = None) -> Page | None:
-        """The page that the next supervisor begins with."""
+    def begin(self, job: JobSpec | None = None) -> ShardControlBlock | None:
+        """The control_block that the next supervisor begins with."""
         size = SizeOf()
-        Page(size, job or self.job)
+        ShardControlBlock(size, job or self.job)
         return control_block_of(job or self.job, SharedMemory(size.bytes, self.rows), self.scratch)
 
-    def page(self) -> Page:
-        page = self.begin()
-        assert page is not None
-        return page
+    def control_block(self) -> ShardControlBlock:
+        control_block = self.begin()
+        assert control_block is not None
+        return control_block
 
 
 @pytest.fixture
@@ -41,18 +41,18 @@ def pod(tmp_path: Path) -> Pod:
 
 
 def test_the_first_supervisor_begins_with_nothing(pod: Pod) -> None:
-    page = pod.page()
-    assert (page.process_number, page.read(), page.usable) == (0, None, True)
+    control_block = pod.control_block()
+    assert (control_block.process_number, control_block.read(), control_block.usable) == (0, None, True)
 
 
 def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
     pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cpr_trainer.runtime.supervision.monotonic", lambda: 20.0)
-    first = pod.page()
+    first = pod.control_block()
     first.begin_process()
     first.tick()
-    second = pod.page()
+    second = pod.control_block()
     assert (second.process_number, second.container_restarts) == (1, 1)
     second.begin_process()
     assert second.ticks == 0
@@ -61,9 +61,9 @@ def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
 
 
 def test_a_life_that_never_turned_has_ended_when_it_is_found(pod: Pod) -> None:
-    first = pod.page()
+    first = pod.control_block()
     first.begin_process()
-    second = pod.page()
+    second = pod.control_block()
     second.begin_process()
     second.record_serving(1e9)
     ((life, took_s),) = second.in_place_s
@@ -101,8 +101,8 @@ def test_memory_that_is_gone_is_no_first_start(pod: Pod) -> None:
 def test_without_a_mark_every_supervisor_is_the_first(pod: Pod) -> None:
     """Where no container begins again, memory is in no file."""
     size = SizeOf()
-    Page(size, pod.job)
+    ShardControlBlock(size, pod.job)
     for _ in range(2):
-        page = control_block_of(pod.job, SharedMemory(size.bytes), None)
-        assert page is not None
-        assert page.process_number == 0
+        control_block = control_block_of(pod.job, SharedMemory(size.bytes), None)
+        assert control_block is not None
+        assert control_block.process_number == 0

@@ -13,7 +13,7 @@ import pytest
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataManifest, data_key, workers_key
 from cpr_contract.spec import DataSpec
-from cpr_trainer.checkpoint.format.records import keep, read_data, read_workers
+from cpr_trainer.checkpoint.format.records import read_data, read_workers, restore_frozen
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.files import Block, Index, SourceFile
 from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices, open_dataset
@@ -242,7 +242,7 @@ def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
     before = world.store.get(data_key("uid"))
     world.store.delete([data_key("uid")])
     for _ in range(2):
-        keep(world.store, pinning.pinned)
+        restore_frozen(world.store, pinning.frozen)
     assert world.store.get(data_key("uid")) == before
 
 
@@ -269,7 +269,7 @@ def test_of_two_leaders_the_faster_one_decides() -> None:
     assert pinning.find_workers(store, slow) == Workers(4, "faster")
     store.delete([workers_key("uid")])
     for _ in range(2):
-        keep(store, pinning.workers)
+        restore_frozen(store, pinning.workers)
     found = read_workers(store, "uid")
     assert found is not None
     assert found.workers == 4, "what was lost with its bucket comes again"

@@ -149,7 +149,7 @@ class Arena:
             self._put(slots, edges, room)
             return True
 
-    def put_again(self) -> None:
+    def reapply_last_push(self) -> None:
         """Put the last push into the rows again: whoever did it first may have been killed on the way."""
         slots = self.redo.slots
         edges = self.bounds(slots)
@@ -233,7 +233,7 @@ def _log_rows(segment: Segment) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Home:
+class LocalRows:
     """A shard's arena, and which rows lie in it."""
 
     arena: Arena

@@ -34,7 +34,7 @@ _LOG_IS_URGENT = 0.5
 PATIENCE_S = 1.0
 
 
-class OutrunError(TrainerError):
+class UndoLogFullError(TrainerError):
     """A push waited, and the save read no rows: it is given up, and training goes on."""
 
     reason = "SaveOutrun"
@@ -123,16 +123,16 @@ class ChosenRows:
 class Capture:
     """Some rows of an arena and their state as they were when this was made.
 
-    `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time. `outrun`
-    says that a push waited for room in the log in vain; who sets `hurried` waits for the end.
+    `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time.
+    `undo_log_full` says that a push waited for room in the log in vain; who sets `expedited` waits for the end.
     """
 
     def __init__(
         self, segments: Sequence[Segment], epochs: Epochs, members: Members, *, logs: Sequence[RowBuffer], lock: Lock
     ) -> None:
         """Hold the rows of `members`; logs[b] takes those of segments[b]."""
-        self.outrun = False
-        self.hurried = False
+        self.undo_log_full = False
+        self.expedited = False
         self._segments = segments
         self._epochs = epochs
         self._members = members
@@ -148,14 +148,14 @@ class Capture:
     @property
     def urgent(self) -> bool:
         """Whether its reader should wait for nothing: the log fills, or somebody waits for the end. Any thread asks."""
-        return self.hurried or self.outrun or self._ended or self._log_exceeds(_LOG_IS_URGENT)
+        return self.expedited or self.undo_log_full or self._ended or self._log_exceeds(_LOG_IS_URGENT)
 
     def preserve(self, slots: Ints) -> bool:
         """Log what these rows (distinct) hold, as far as it is still to be read: they are about to change.
 
         False if not all of it found room: what did is in the log, and the rest is to be tried again.
         """
-        if self.outrun or self._ended:
+        if self.undo_log_full or self._ended:
             return True
         due = slots[self._members.contains(slots) & (slots >= self._frontier)]
         logged = [self._keep(segment, log, due) for segment, log in zip(self._segments, self._logs, strict=True)]
@@ -165,13 +165,13 @@ class Capture:
             self._epochs.note(each)  # as if they had changed: the next try logs the rest
         now = monotonic()
         self._refused_at = self._refused_at or now
-        self.outrun = now - self._refused_at > PATIENCE_S
-        return self.outrun
+        self.undo_log_full = now - self._refused_at > PATIENCE_S
+        return self.undo_log_full
 
     def fill(self, buffer: RowBuffer) -> bool:
         """Fill an empty buffer with rows not read yet, ascending, of one segment; False if there are none left.
 
-        What is logged goes first once there is much of it. Raises OutrunError, EndedError.
+        What is logged goes first once there is much of it. Raises UndoLogFullError, EndedError.
         """
         if not self._log_exceeds(_LOG_GOES_FIRST):
             while buffer.room and self._sweep(buffer):
@@ -240,8 +240,8 @@ class Capture:
     def _check(self) -> None:
         if self._ended:
             raise EndedError
-        if self.outrun:
-            raise OutrunError
+        if self.undo_log_full:
+            raise UndoLogFullError
 
 
 def _block_rows(segment: Segment) -> int:

@@ -93,7 +93,7 @@ class SharedMemory(MappedMemory):
         return MappedMemory(self.mapping)
 
 
-class Toucher:
+class Prefaulter:
     """Touches the first bytes of a memory from front to back, so that no use of them waits for the machine's pages.
 
     What is in them stays. `left_bytes` are still to be touched.

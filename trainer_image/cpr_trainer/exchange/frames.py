@@ -47,8 +47,8 @@ class Operation(enum.IntEnum):
     NOT_READY = 12  # shard: not now; a PONG follows when it is
     ERROR = 13  # either: why the connection is closed
     FLUSH = 14  # between shards, from here on: how my rows have changed, for your parity
-    STAND = 15  # where do my rows stand in your parity
-    STANDING = 16  # there: answers both
+    QUERY_POSITION = 15  # which flush of mine is in your parity?
+    POSITION = 16  # answers both: the position
     READ = 17  # rows of your parity, or of yours as they are in another one, please
     ROWS = 18  # those rows
 

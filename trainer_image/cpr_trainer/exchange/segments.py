@@ -244,7 +244,7 @@ class Spill:
 
     def be_rid_of(self, segment: Segment) -> None:
         """See `Pool`. The file keeps its size, so that the disk has room for what comes."""
-        assert segment.area is not None  # noqa: S101 -- `_segment` made it
+        assert segment.area is not None
         self._pieces = [piece for piece in self._pieces if piece.offset != segment.area.offset]
         if self._kept is not None:
             self._kept.forget(segment.area.number)

@@ -31,11 +31,11 @@ from cpr_contract.requests import PROGRAMS, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor, seed_of, vocabularies_of
-from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.schema import columns_of
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.store import Store
@@ -123,9 +123,9 @@ def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Pa
         ]
         placement = Placement.of(job.model, len(manifest.shards))
         for index in range(placement.shards):
-            home = _loaded(store, job, manifest, placement, index)
-            for place, rows, slots in _slots(home):
-                tables[place][torch.from_numpy(rows)] = torch.from_numpy(_values(home, slots))
+            local = _loaded(store, job, manifest, placement, index)
+            for place, rows, slots in _slots(local):
+                tables[place][torch.from_numpy(rows)] = torch.from_numpy(_values(local, slots))
         for table, weight in zip(transform.tables, tables, strict=True):
             safetensors.torch.save_file({"weight": weight}, folder / table.file)
 
@@ -160,26 +160,26 @@ def write_changed_rows(
     return counts
 
 
-def _loaded(store: Store, job: JobSpec, manifest: DenseManifest, placement: Placement, index: int) -> Home:
+def _loaded(store: Store, job: JobSpec, manifest: DenseManifest, placement: Placement, index: int) -> LocalRows:
     """Return shard `index` of a placement with the rows of an anchor that any number of shards wrote."""
-    home = Home.of(job, placement, index)
+    local = LocalRows.of(job, placement, index)
     saves = tuple(manifest.shards[holder] for holder in placement.holders(index, len(manifest.shards)))
-    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves, seed=seed_of(manifest)), home)
-    return home
+    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves, seed=seed_of(manifest)), local)
+    return local
 
 
-def _slots(home: Home) -> Iterator[tuple[int, Ints, Ints]]:
+def _slots(local: LocalRows) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield rows of a shard, int64 [k], and their slots, table by table and chunk by chunk."""
-    for chunk in home.placement.rows_of(home.index):
+    for chunk in local.placement.rows_of(local.index):
         slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
         for table in np.unique(chunk.tables).tolist():
             here = chunk.tables == table
             yield table, chunk.rows[here], slots[here]
 
 
-def _values(home: Home, slots: Ints) -> Floats:
+def _values(local: LocalRows, slots: Ints) -> Floats:
     """Return the vectors of slots of one table, float32 [k, dim]."""
-    ((segment, inside),) = home.arena.parted(slots)
+    ((segment, inside),) = local.arena.parted(slots)
     values: Floats = segment.rows[inside]
     return values
 

@@ -36,12 +36,12 @@ from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
-from cpr_trainer.checkpoint.format.documents import is_there
+from cpr_trainer.checkpoint.format.documents import exists
 from cpr_trainer.checkpoint.format.names import part_name
 from cpr_trainer.checkpoint.write.writer import Writer
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.importing.matching import Found, Matches, match
 from cpr_trainer.importing.sources import opened
@@ -145,7 +145,7 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
         f"Start from that one, give this one another --name, or delete all saves of the job {owner.job_uid} by "
         "`cprjob snapshots prune URI --job UID --all --delete`.",
     )
-    if is_there(store, key):
+    if exists(store, key):
         raise taken
     try:
         yield
@@ -174,7 +174,7 @@ def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica
     parameters, tensors = _dense_state(model, replica)
     saved = SavedModel(owner.data.seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
     meta = DenseMeta(
-        owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved, life=attempt
+        owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved, process_number=attempt
     )
     return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards).key
 
@@ -187,10 +187,10 @@ def _dense_state(model: ModelSpec, replica: DenseReplica | None) -> tuple[tuple[
 
 
 def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, index: int) -> ManifestRef:
-    home = Home.of(owner, Placement.of(owner.model, owner.shards), index)
+    local = LocalRows.of(owner, Placement.of(owner.model, owner.shards), index)
     for table, each in enumerate(matches.tables):
-        _fill(home, table, each.weight, each.sums)
-    (first_place, end), *further = home.spans
+        _fill(local, table, each.weight, each.sums)
+    (first_place, end), *further = local.spans
     draft = ShardManifest(
         contract=CONTRACT_VERSION,
         job_uid=owner.job_uid,
@@ -207,25 +207,25 @@ def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, i
         lost=(),
         further=tuple(further),
     )
-    home.arena.epochs.note(np.arange(len(home.arena)))
-    writer = Writer(store, home.arena)
-    return writer.commit(writer.write(draft, home.arena.capture_changes(0), _once), _once).ref
+    local.arena.epochs.note(np.arange(len(local.arena)))
+    writer = Writer(store, local.arena)
+    return writer.commit(writer.write(draft, local.arena.capture_changes(0), _once), _once).ref
 
 
-def _fill(home: Home, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
+def _fill(local: LocalRows, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
     """Copy the rows of a table that are on a shard.
 
     Raises SourceError for values that are no numbers, and for sums that are negative.
     """
-    rows, placement = weight.shape[0], home.placement
+    rows, placement = weight.shape[0], local.placement
     step = max(1, _CHUNK_BYTES // (4 * weight.shape[1]))
     for first, last in pairwise((*range(0, rows, step), rows)):
         shards, slots = placement.locate(placement.offsets[table] + np.arange(first, last))
-        here = np.flatnonzero(shards == home.index)
+        here = np.flatnonzero(shards == local.index)
         if not len(here):
             continue
         here = here[np.argsort(slots[here])]  # several segments need them ascending
-        ((segment, inside),) = home.arena.parted(slots[here])
+        ((segment, inside),) = local.arena.parted(slots[here])
         segment.rows[inside] = _numbers(weight, first, last)[here]
         if sums is not None:
             values = _numbers(sums, first, last).reshape(-1)

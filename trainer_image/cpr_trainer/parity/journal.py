@@ -51,9 +51,9 @@ class Journal:
         return any(stream.settled is not None and not stream.complete for stream in self._streams)
 
     @property
-    def under_way(self) -> bool:
+    def in_flight(self) -> bool:
         """Whether a holder owes an answer: nothing may be sealed."""
-        return any(stream.under_way is not None for stream in self._streams)
+        return any(stream.in_flight is not None for stream in self._streams)
 
     @property
     def pending_bytes(self) -> int:
@@ -83,27 +83,27 @@ class Journal:
         sealed = ((part, each.seal(moment, mark, share)) for part, each in enumerate(self._streams))
         return {part: flush for part, flush in sealed if flush is not None}
 
-    def heard(self, part: int, point: Point) -> Flush | None:
+    def on_position(self, part: int, point: Point) -> Flush | None:
         """The holder of a part says where its parity stands; return what it has to get (again).
 
         A parity that is another one than was known, or stands elsewhere, gets the part from the start.
         """
         stream = self._streams[part]
-        if stream.under_way is not None and point == stream.under_way.after:
-            mark = stream.under_way.mark
+        if stream.in_flight is not None and point == stream.in_flight.after:
+            mark = stream.in_flight.mark
             stream.acknowledge()
-            if self.intact and not self.under_way:
+            if self.intact and not self.in_flight:
                 self.protected = mark
         elif point != stream.settled:
             # If it has flushes of a process that is gone, it refuses the first of ours, and is built anew.
             stream.begin(point.build)
-        return stream.under_way
+        return stream.in_flight
 
-    def lost(self, part: int) -> None:
+    def drop_parity(self, part: int) -> None:
         """The parity of a part is gone, or its holder does not answer: go on without."""
         self._streams[part].begin(None)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Nothing is in any parity, nor protected: the rows are about to be loaded."""
         self.protected = None
         for stream in self._streams:

@@ -1,7 +1,7 @@
 """What shards tell each other.
 
-FLUSH a flush, STAND and READ what is asked, STANDING and ROWS what is answered. The header's `count` is the length of
-the document; arrays begin at the next multiple of 8.
+FLUSH a flush, QUERY_POSITION and READ what is asked, POSITION and ROWS what is answered. The header's `count` is the
+length of the document; arrays begin at the next multiple of 8.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class PositionQuery:
     """Where does my part stand in your parity? With a `moment`: take it back to there first, if it can be done."""
 
     moment: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PositionReply:
     """There. complete, mark: what its last flush said. `former`: the moment to which it can be taken back."""
 
     point: Point

@@ -15,14 +15,23 @@ from types import TracebackType
 from typing import Self
 
 from cpr_contract.codec import from_json
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.exchange.frames import FrameError, Operation
 from cpr_trainer.exchange.handshake import HandshakeError
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
-from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import FlushAccount, Moment, Point, Rebuilt
-from cpr_trainer.parity.messages import Read, Rows, Shapes, Stand, Standing, document_of, pack, unpack_image
-from cpr_trainer.parity.store import GoneError, rows_of
+from cpr_trainer.parity.messages import (
+    PositionQuery,
+    PositionReply,
+    Read,
+    Rows,
+    Shapes,
+    document_of,
+    pack,
+    unpack_image,
+)
+from cpr_trainer.parity.parity_store import ParityUnavailableError, rows_of
+from cpr_trainer.parity.peer_connection import NotReadyError, PeerConnection
 
 # The shards that a lost one is computed from, over one connection to each.
 
@@ -32,17 +41,17 @@ Found = tuple[Rows, Image | None]
 
 
 class Neighbours:
-    """Those of shard `index`. `connect` opens a dialogue with a shard. Everything raises as `Dialogue` does."""
+    """Those of shard `index`. `connect` opens a connection with a shard. Everything raises as `PeerConnection` does."""
 
     def __init__(
-        self, ring: Ring, index: int, shapes: Shapes, generation: int, connect: Callable[[int], Dialogue]
+        self, ring: Ring, index: int, shapes: Shapes, generation: int, connect: Callable[[int], PeerConnection]
     ) -> None:
         self._ring = ring
         self._index = index
         self._shapes = shapes
         self._generation = generation
         self._connect = connect
-        self._open: dict[int, Dialogue] = {}
+        self._open: dict[int, PeerConnection] = {}
         self._asked = defaultdict[int, deque[Read]](deque)
         self._answered = defaultdict[int, dict[Read, Found]](dict)
         self._unwanted = defaultdict[int, set[Read]](set)
@@ -56,24 +65,27 @@ class Neighbours:
     ) -> None:
         self._stack.close()
 
-    def standings(self, moment: Moment | None = None) -> tuple[Standing, ...]:
+    def positions(self, moment: Moment | None = None) -> tuple[PositionReply, ...]:
         """Return where the shard's parts stand in their parities, part after part.
 
         With a `moment` they are taken back to there first. Who is asked answers no earlier process of the shard again.
         """
-        question = pack(Operation.STAND, self._generation, Stand(moment))
+        question = pack(Operation.QUERY_POSITION, self._generation, PositionQuery(moment))
         holders = self._ring.holders(self._index)
-        return tuple(document_of(Standing, self._dialogue(each).ask(*question, Operation.STANDING)) for each in holders)
+        return tuple(
+            document_of(PositionReply, self._connection_to(each).request(*question, Operation.POSITION))
+            for each in holders
+        )
 
-    def stripe(self, part: int) -> StripeOf:
+    def stripe(self, part: int) -> RemoteStripe:
         """Return the stripe in which a part of the shard is."""
-        return StripeOf(self, part, self._ring.holder(self._index, part), self._ring)
+        return RemoteStripe(self, part, self._ring.holder(self._index, part), self._ring)
 
     def ask(self, shard: int, question: Read) -> None:
         """Ask a shard for rows, and do not wait: it answers while others do. `rows` returns them."""
         self._unwanted[shard].discard(question)
         if question not in self._answered[shard] and question not in self._asked[shard]:
-            self._dialogue(shard).send(*pack(Operation.READ, self._generation, question))
+            self._connection_to(shard).send(*pack(Operation.READ, self._generation, question))
             self._asked[shard].append(question)
 
     def rows(self, shard: int, question: Read) -> Found:
@@ -96,19 +108,19 @@ class Neighbours:
         self._answered[shard].pop(question, None)
 
     def _receive(self, shard: int, question: Read) -> Found:
-        frame = self._dialogue(shard).receive(Operation.ROWS)
+        frame = self._connection_to(shard).receive(Operation.ROWS)
         answer = document_of(Rows, frame)
         if not answer.known:
             return answer, None
         return answer, unpack_image(frame, question.end - question.first, self._shapes[question.segment])
 
-    def _dialogue(self, shard: int) -> Dialogue:
+    def _connection_to(self, shard: int) -> PeerConnection:
         if shard not in self._open:
             self._open[shard] = self._stack.enter_context(self._connect(shard))
         return self._open[shard]
 
 
-class StripeOf:
+class RemoteStripe:
     """A stripe, as `decode` asks for it. `part` is that of the lost shard."""
 
     def __init__(self, neighbours: Neighbours, part: int, holder: int, ring: Ring) -> None:
@@ -165,7 +177,7 @@ _Piece = tuple[int, int, range]
 
 
 def rebuild(  # noqa: PLR0913, PLR0917 -- what is filled, from where, and what will do
-    home: Home, parts: Parts, neighbours: Neighbours, generation: int, floor: int, cancelled: Callable[[], bool]
+    local: LocalRows, parts: Parts, neighbours: Neighbours, generation: int, floor: int, cancelled: Callable[[], bool]
 ) -> tuple[FlushAccount, Rebuilt] | None:
     """Fill a shard's arena with the rows that parity has of it, and say what they stand for; None if it has not.
 
@@ -175,24 +187,24 @@ def rebuild(  # noqa: PLR0913, PLR0917 -- what is filled, from where, and what w
     """
     try:
         found = _chosen(neighbours, generation, floor)
-        if found is None or not _fill(home, parts, neighbours, found, cancelled):
+        if found is None or not _fill(local, parts, neighbours, found, cancelled):
             return None
-    except (OSError, FrameError, HandshakeError, NotReadyError, GoneError) as error:
+    except (OSError, FrameError, HandshakeError, NotReadyError, ParityUnavailableError) as error:
         _LOG.info("parity does not have the rows: %s", error or type(error).__name__)
         return None
     account = from_json(FlushAccount, found[0].mark)
-    points = tuple(standing.point for standing in found)
+    points = tuple(position.point for position in found)
     return account, Rebuilt(points, found[0].mark, account.order, account.saved_steps)
 
 
-def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Standing, ...] | None:
+def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[PositionReply, ...] | None:
     """Let all holders stand at the newest moment that they have in common; None if that is of no use."""
-    moment = common_moment(neighbours.standings())
+    moment = common_moment(neighbours.positions())
     if moment is None:
         _LOG.info("parity does not have all rows as of one moment")
         return None
-    found = neighbours.standings(moment)
-    if any(standing.point.moment != moment or not standing.complete for standing in found):
+    found = neighbours.positions(moment)
+    if any(position.point.moment != moment or not position.complete for position in found):
         _LOG.info("parity does not have all rows")
         return None
     account = from_json(FlushAccount, found[0].mark)
@@ -202,19 +214,23 @@ def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Standi
     return found
 
 
-def common_moment(standings: tuple[Standing, ...]) -> Moment | None:
+def common_moment(positions: tuple[PositionReply, ...]) -> Moment | None:
     """Return the newest moment that all holders have, or can go back to."""
-    first = standings[0]
+    first = positions[0]
     for moment in (first.point.moment, first.former):
-        if moment is not None and moment[1] and all(moment in {s.point.moment, s.former} for s in standings):
+        if moment is not None and moment[1] and all(moment in {s.point.moment, s.former} for s in positions):
             return moment
     return None
 
 
 def _fill(
-    home: Home, parts: Parts, neighbours: Neighbours, found: tuple[Standing, ...], cancelled: Callable[[], bool]
+    local: LocalRows,
+    parts: Parts,
+    neighbours: Neighbours,
+    found: tuple[PositionReply, ...],
+    cancelled: Callable[[], bool],
 ) -> bool:
-    arena = home.arena
+    arena = local.arena
     arena.epochs.clear()
     stripes = [neighbours.stripe(part) for part in range(len(found))]
     views = [
@@ -233,7 +249,7 @@ def _fill(
             return False
         part, segment, rows = coming.popleft()
         views[part][segment].write(rows.start, rows_of(stripes[part], part, found[part].point, segment, rows))
-    arena.seed(home.placement, home.index, home.seeding)
+    arena.seed(local.placement, local.index, local.seeding)
     arena.epochs.end()
     return True
 

@@ -25,14 +25,14 @@ _LOOKS = 16
 class Stream:
     """What flows from a part to the holder of its parity. One thread.
 
-    `settled` is the point at which the parity is known to stand, None while no parity is known. `under_way` is the
+    `settled` is the point at which the parity is known to stand, None while no parity is known. `in_flight` is the
     flush that it may have as well.
     """
 
     def __init__(self, views: Sequence[View]) -> None:
         """Take the rows of the part, segment after segment."""
         self.settled: Point | None = None
-        self.under_way: Flush | None = None
+        self.in_flight: Flush | None = None
         self._views = tuple(views)
         # Whether parity has the row as it is now, so that a change of it has to be noted.
         self._watched: tuple[NDArray[np.bool_], ...] = tuple(np.zeros(len(view), np.bool_) for view in views)
@@ -52,8 +52,8 @@ class Stream:
     def begin(self, build: int | None) -> None:
         """From here on this parity counts, which has nothing of the part yet; None: none does."""
         self.settled = None if build is None else Point(build)
-        if self.under_way is not None:
-            self.under_way = None
+        if self.in_flight is not None:
+            self.in_flight = None
             self._scratch = self._batches()  # whoever still sends the old one shall not send parts of the next
         self._frontier = self._next_frontier = (0,) * len(self._views)
         for watched, log, sealed in zip(self._watched, self._log, self._sealed, strict=True):
@@ -84,8 +84,8 @@ class Stream:
         """
         if self.settled is None:
             return None
-        if self.under_way is not None:
-            raise RuntimeError(f"flush {self.under_way.after.number} is under way")
+        if self.in_flight is not None:
+            raise RuntimeError(f"flush {self.in_flight.after.number} is under way")
         self._log, self._sealed = self._sealed, self._log
         room = max(most_bytes - sum(log.nbytes for log in self._sealed), most_bytes // 2)
         frontier = list[int]()
@@ -100,14 +100,14 @@ class Stream:
         self._next_frontier = tuple(frontier)
         deltas = tuple(Delta(each.at, each.image) for each in self._scratch)
         after = Point(self.settled.build, *moment)
-        self.under_way = Flush(self.settled, after, self._is_end(frontier), mark, deltas)
-        return self.under_way
+        self.in_flight = Flush(self.settled, after, self._is_end(frontier), mark, deltas)
+        return self.in_flight
 
     def acknowledge(self) -> None:
         """The flush under way is in the parity."""
-        if self.under_way is None:
+        if self.in_flight is None:
             raise RuntimeError("no flush is under way")
-        self.settled, self.under_way = self.under_way.after, None
+        self.settled, self.in_flight = self.in_flight.after, None
         self._frontier = self._next_frontier
         for sealed in self._sealed:
             sealed.clear()
@@ -118,7 +118,7 @@ class Stream:
         Those that the part does not have are zeros.
         """
         settled = point == self.settled
-        if not settled and (self.under_way is None or point != self.under_way.after):
+        if not settled and (self.in_flight is None or point != self.in_flight.after):
             return None
         view, frontier = self._views[segment], (self._frontier if settled else self._next_frontier)[segment]
         image = Image.zeros(end - first, view.rows.shape[1], view.state.shape[1])

@@ -1,4 +1,4 @@
-"""What any process of a job needs: its environment, its roster, its status page, and how it ends."""
+"""Shared by all processes of a job: environment, roster, status server, supervision and termination."""
 
 from cpr_trainer.runtime.acceptor import Acceptor, eviction_candidate
 from cpr_trainer.runtime.environment import (

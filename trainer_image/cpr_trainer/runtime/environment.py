@@ -1,4 +1,4 @@
-"""What a process is told as it starts: its environment, and the request of a command on its standard input."""
+"""The inputs of a process at its start: environment variables, and a command's request on standard input."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from cpr_trainer.errors import TrainerError
 
 _LOG = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_LAST_PORT_BASE = 65535 - max(env.DATA_PORT, env.HTTP_PORT, env.CONTROL_PORT)
 _START_BY = "The operator or `cprjob run` sets the environment: start the process through one of them."
 
 
@@ -28,19 +31,19 @@ class BadSpecError(TrainerError):
 
 
 class ContractVersionError(TrainerError):
-    """The other side speaks a version of the contract that this image does not."""
+    """The other side uses a version of the contract that this image does not support."""
 
     reason = "ContractVersion"
 
 
 class KeyChangedError(TrainerError):
-    """The Secret holds another key than the one that the job's members prove themselves with."""
+    """The Secret holds another key than the one with which the job's members authenticate."""
 
     reason = KEY_CHANGED
 
 
 def check_contract(version: int, what: str) -> None:
-    """Raise ContractVersionError unless this image speaks `version`: its own, or the one before."""
+    """Raise ContractVersionError unless this image supports `version`: its own, or the one before."""
     if version not in {CONTRACT_VERSION, CONTRACT_VERSION - 1}:
         raise ContractVersionError(
             f"{what} is of contract version {version}; this image speaks {CONTRACT_VERSION}.",
@@ -49,7 +52,7 @@ def check_contract(version: int, what: str) -> None:
 
 
 class Access(NamedTuple):
-    """Who a process is to a store, and which authorities it believes there.
+    """How a process authenticates to a store, and which authorities it trusts.
 
     `credentials_dir` holds the files accessKey, secretKey and perhaps sessionToken, which may change; None takes the
     environment's variables or the workload's identity. `ca_file` (PEM) replaces the public authorities.
@@ -71,13 +74,13 @@ def data_access(environ: Mapping[str, str]) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the operator tells a process through its environment.
+    """The settings that the operator passes to a process through its environment.
 
-    `key` is the job's handshake key. `step_trace` is None where nobody measures. `supervised`: a process that dies is
-    followed by another one in the same pod. `trackers` are named as in docs/trackers.md. `resume_file` is the
-    descriptor of what a trainer's last process left, where its supervisor could not fork. `pod` is the pod's name,
-    empty if it is not told. `memory_dir` is a folder in memory that outlives the container of a shard; None where no
-    container begins again in its pod.
+    `key` is the job's handshake key. `step_trace` is None unless steps are traced. `supervised`: a process that dies is
+    replaced by another one in the same pod. `trackers` are named as in docs/trackers.md. `resume_file` is the
+    descriptor of the resume state of a trainer's last process, set where its supervisor could not fork. `pod` is the
+    pod's name, empty if unknown. `memory_dir` is a folder in memory that outlives the container of a shard; None where
+    containers are not restarted.
     """
 
     job: JobSpec
@@ -96,34 +99,34 @@ class Environment:
     pod: str = ""
     memory_dir: Path | None = None
 
-    def receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
-        """Return what takes rosters that are sent to this pod, and gives on those that are signed; None: nothing."""
+    def roster_receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
+        """Return a receiver of rosters sent to this pod, which passes signed ones to `offer`; None without a pod."""
         if not self.pod:
             return None
 
-        def receive(roster: bytes, told: str) -> bool:
-            right = is_signed(self.key, self.pod, roster, told)
+        def receive(roster: bytes, signature: str) -> bool:
+            right = is_signed(self.key, self.pod, roster, signature)
             if right:
                 offer(roster)
             return right
 
         return receive
 
-    def recorded_receiver(self, hear: Callable[[str], None]) -> Callable[[str], None]:
-        """Return what takes the header with what the status holds, and gives on what the operator has sealed."""
+    def recorded_receiver(self, accept: Callable[[str], None]) -> Callable[[str], None]:
+        """Return the receiver of the header about the job's status, which passes sealed contents to `accept`."""
 
         def open_seal(value: str) -> None:
             recorded = unseal(self.key, self.pod, value) if self.pod else None
             if recorded is None:
                 _LOG.debug("%s is ignored: its seal is wrong", RECORDED_HEADER)
             else:
-                hear(recorded)
+                accept(recorded)
 
         return open_seal
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
-        """Read everything. Raises BadSpecError naming the variable at fault, ContractVersionError, KeyChangedError."""
+        """Read all variables. Raises BadSpecError naming the variable, ContractVersionError, KeyChangedError."""
         return cls(
             job=read_job(environ),
             roster_file=Path(_required(environ, env.ROSTER_FILE)),
@@ -144,7 +147,7 @@ class Environment:
 
 
 def read_job(environ: Mapping[str, str]) -> JobSpec:
-    """Read the job's spec alone. Raises as `Environment.read` does."""
+    """Read the job's spec only. Raises as `Environment.read` does."""
     path = optional_path(environ, env.SPEC_FILE)
     name = env.SPEC if path is None else env.SPEC_FILE
     try:
@@ -157,7 +160,7 @@ def read_job(environ: Mapping[str, str]) -> JobSpec:
 
 
 def termination_file(environ: Mapping[str, str]) -> Path:
-    """Where the last word of a process goes, known even if all else is wrong."""
+    """Return the path of the termination file; needs no required variable."""
     return Path(environ.get(env.TERMINATION_FILE) or env.TERMINATION_MOUNT)
 
 
@@ -181,9 +184,6 @@ def _port(environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-_LAST_PORT_BASE = 65535 - max(env.DATA_PORT, env.HTTP_PORT, env.CONTROL_PORT)
-
-
 def _read_key(path: Path, digest: str) -> bytes:
     try:
         key = path.read_bytes()
@@ -193,22 +193,16 @@ def _read_key(path: Path, digest: str) -> bytes:
         raise BadSpecError(f"{env.KEY_FILE} names an empty file.", _START_BY)
     if digest and key_digest(key) != digest:
         raise KeyChangedError(
-            f"the job's key is not the one that its members have: it is called {key_digest(key)}, not {digest}.",
+            f"the job's key is not the one that its members have: its digest is {key_digest(key)}, not {digest}.",
             "The operator gives all members a new one; leave the Secrets of jobs alone.",
         )
     return key
 
 
-# What a command of `cprjob` asks of a process that it starts: one document, on one line of the standard input.
-
-
-T = TypeVar("T")
-
-
 def read_request(cls: type[T], source: TextIO, command: str) -> T:
-    """Read the request; `command` is who writes it, after `cprjob`. Raises BadSpecError.
+    """Read the request of `cprjob COMMAND`: one document on one line. Raises BadSpecError.
 
-    The end of the input is not waited for: where the process runs in a pod, it may never come.
+    Does not wait for the end of the input, which may never come in a pod.
     """
     try:
         return from_json(cls, source.readline())

@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""The number of processors that this process may use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def processors(own_group: Path = _OWN_GROUP, groups: Path = _GROUPS) -> int:
-    """Return how many there are for this process: those that it may run on, or fewer by a quota, rounded up.
+    """Return the number of processors in this process's affinity mask, or its CPU quota rounded up if that is less.
 
-    The quota is that of its control group (version 2) or of one above it, as the CPU limit of a container sets it.
-    `own_group` says which group that is, and `groups` is where all are.
+    The quota is that of its control group (version 2) or of a parent group; a container's CPU limit sets it.
+    `own_group` is the file that names the group, and `groups` the folder of all groups.
     """
     most = len(os.sched_getaffinity(0))
     return min((most, *_quotas(own_group, groups)))

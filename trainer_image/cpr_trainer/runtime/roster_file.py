@@ -1,6 +1,6 @@
-"""The roster as a file: the kubelet (or local mode) replaces it, the process notices within a poll.
+"""Reads a pod's roster: from a file that the kubelet (or local mode) replaces, and from requests of the operator.
 
-The operator may send one ahead of the file. It is the same document, and counts once.
+A request brings the same document sooner than the file, and each roster counts once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from cpr_trainer.runtime.environment import check_contract
 Roster = TypeVar("Roster", bound=ShardRoster | TrainerRoster)
 
 POLL_S = 0.05
-#: Rosters that were sent and not looked at yet; the newest matter.
+#: Rosters that were sent and not read yet; older ones are dropped.
 MOST_OFFERED = 8
 
 _LOG = logging.getLogger(__name__)
 
 
 class RosterFile(Generic[Roster]):
-    """Reads the roster at `path` as `kind`. One thread uses it, but for `offer`.
+    """Reads the roster at `path` as `kind`. One thread uses it, except `offer`.
 
-    `newest` is the roster read last, None before the first. `problem` says why the file cannot be read now (missing,
-    half written, of a newer contract version), None if it can. `on_read` gets the file's text each time that it has
-    changed.
+    `newest` is the roster read last, None before the first. `problem` is why the file cannot be read now (missing, half
+    written, of a newer contract version), None if it can. `on_read` is called with the file's text after each change.
     """
 
     def __init__(self, path: Path, kind: type[Roster]) -> None:
@@ -45,19 +44,19 @@ class RosterFile(Generic[Roster]):
         self.problem: str | None = "no roster was read yet"
 
     def offer(self, text: bytes) -> None:
-        """Give it a roster that was sent, by any thread; the next `poll` looks at it first."""
+        """Queue a roster that was sent, from any thread, for the next `poll`."""
         self._offered.append(text)
         self._news.set()
 
     def wait(self, most_s: float) -> None:
-        """Wait until a roster is offered, at most so long."""
+        """Wait until a roster is offered, at most this long."""
         if self._news.wait(most_s):
             self._news.clear()
 
     def poll(self) -> Roster | None:
-        """Return the roster if a newer one is there, else None; costs one `stat` if nothing changed.
+        """Return the roster if there is a newer one, else None; costs one `stat` if nothing changed.
 
-        One of a newer contract version is waited out. Raises ContractVersionError if it is too old.
+        Ignores a roster of a newer contract version. Raises ContractVersionError for one that is too old.
         """
         while self._offered:
             try:
@@ -65,7 +64,7 @@ class RosterFile(Generic[Roster]):
             except ContractError as error:
                 _LOG.warning("a roster that was sent cannot be read: %s", error)
                 continue
-            # The file says the same soon, and tells what is wrong with the version.
+            # A roster of another version is judged when the file has it.
             if sent.contract in {CONTRACT_VERSION, CONTRACT_VERSION - 1} and self._is_newer(sent):
                 self.newest = sent
                 return sent
@@ -81,7 +80,7 @@ class RosterFile(Generic[Roster]):
             self.problem = str(error)
             return None
         if roster.contract > CONTRACT_VERSION:
-            # A newer operator writes it, which this process cannot follow; its work goes on under the roster before.
+            # This process cannot follow a newer operator, and continues under the previous roster.
             self._seen, self.problem = seen, f"the roster is of contract version {roster.contract}"
             _LOG.warning("%s; this image speaks %d: waiting for another roster", self.problem, CONTRACT_VERSION)
             return None

@@ -1,4 +1,4 @@
-"""Sockets between the processes of a job. An address is that of a pod, IPv4 or IPv6, without brackets."""
+"""Sockets between the processes of a job. An address is a pod's, IPv4 or IPv6, without brackets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Return a connection whose frames are sent at once, however small they are. Raises OSError."""
+    """Return a connection without Nagle's algorithm: small frames are sent at once. Raises OSError."""
     connection = socket.create_connection((host, port), timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def begin_to_connect(host: str, port: int) -> tuple[socket.socket, int]:
-    """Return a connection as `connect` does, which does not block and may not be there yet; and `connect_ex`'s code."""
+    """Return a non-blocking connection that may not be established yet, and `connect_ex`'s code."""
     connection = socket.socket(family_of(host), socket.SOCK_STREAM)
     connection.settimeout(0.0)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

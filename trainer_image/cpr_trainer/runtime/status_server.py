@@ -1,4 +1,4 @@
-"""The HTTP port of a process."""
+"""The HTTP server of a process: its report, its health and its metrics."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from cpr_trainer.runtime.sockets import listen
 
 _LOG = logging.getLogger(__name__)
 
-_CLIENTS = 32  # answered at the same time, each by a thread
-_DEADLINE_S = 5.0  # of a client from its connection to its whole answer
-_POLL_S = 0.1  # clients that take too long are looked for so often
+_CLIENTS = 32  # served at a time, each by a thread
+_DEADLINE_S = 5.0  # for a client, from its connection to its whole answer
+_POLL_S = 0.1  # interval of the check for clients that take too long
 
 
 class StatusServer:
     """Serves from threads of its own between `start` and `close`; also a context manager.
 
     `status` returns the report (a contract dataclass), `healthy` whether the main loop makes progress, `ready` whether
-    the process serves. All three are called from other threads, and must not block. So is `receive`: it gets what was
-    posted to the page of rosters with its signature, and tells whether that is right; without it there is no such page.
-    `hear` gets what a request for the status says that the operator has recorded, before it is answered. `port` 0 takes
-    a free one: `port` tells which.
+    the process serves. `receive` gets a posted roster with its signature and returns whether the signature is right;
+    without it there is no such page. `on_recorded` gets the header of a status request that holds what the operator has
+    recorded, before the answer. All are called from other threads and must not block. With `port` 0 the system chooses
+    one, and the attribute `port` has it.
     """
 
     def __init__(  # noqa: PLR0913 -- one argument per page
@@ -47,16 +47,16 @@ class StatusServer:
         ready: Callable[[], bool],
         registry: CollectorRegistry,
         receive: Callable[[bytes, str], bool] | None = None,
-        hear: Callable[[str], None] = lambda _: None,
+        on_recorded: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.pages: dict[str, Callable[[], _Page]] = {
-            "/healthz": lambda: _verdict(healthy()),
-            "/readyz": lambda: _verdict(ready()),
+            "/healthz": lambda: _probe_answer(healthy()),
+            "/readyz": lambda: _probe_answer(ready()),
             "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry)),
             "/status": lambda: (HTTPStatus.OK, "application/json", to_json(within_limits(status())).encode()),
         }
         self.receive = receive
-        self.hear = hear
+        self.on_recorded = on_recorded
         self._ending = threading.Event()
         self._acceptor = Acceptor(listen(address, port), self._serve, _CLIENTS, _DEADLINE_S)
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
@@ -83,21 +83,21 @@ class StatusServer:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            self._acceptor.turn(_POLL_S)
+            self._acceptor.tick(_POLL_S)
 
     def _serve(self, client: socket.socket, address: Any) -> Callable[[], None]:
         try:
             threading.Thread(target=self._answer, args=(client, address), name="status-client", daemon=True).start()
         except RuntimeError as error:
             raise OSError(f"no thread for a client: {error}") from error
-        return lambda: _hang_up(client)
+        return lambda: _shut_down(client)
 
     def _answer(self, client: socket.socket, address: Any) -> None:
         try:
             with client, suppress(OSError):  # the client may have gone away
-                _Handler(client, address, self)  # type: ignore[arg-type]  # it asks for nothing of a server but ours
+                _Handler(client, address, self)  # type: ignore[arg-type]  # it uses only our attributes of a server
                 client.shutdown(socket.SHUT_WR)
-        except Exception:  # noqa: BLE001 -- of a page; the server goes on
+        except Exception:  # noqa: BLE001 -- of a page; the server continues
             _LOG.exception("a page of the status server failed")
         finally:
             self._acceptor.leave(client)
@@ -106,13 +106,13 @@ class StatusServer:
 _Page = tuple[HTTPStatus, str, bytes]
 
 
-def _verdict(good: bool) -> _Page:  # noqa: FBT001 -- the verdict itself
+def _probe_answer(good: bool) -> _Page:  # noqa: FBT001 -- the answer itself
     status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
     return status, "text/plain; charset=utf-8", b"ok\n" if good else b"no\n"
 
 
-def _hang_up(request: socket.socket) -> None:
-    """End what a thread waits for on this connection; the thread closes it."""
+def _shut_down(request: socket.socket) -> None:
+    """End the wait of a thread for this connection; the thread closes it."""
     with suppress(OSError):  # The client may be gone.
         request.shutdown(socket.SHUT_RDWR)
 
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         page, recorded = self.server.pages.get(path), self.headers.get(RECORDED_HEADER)
         if path == "/status" and recorded is not None:
-            self.server.hear(recorded)
+            self.server.on_recorded(recorded)
         status, kind, body = page() if page else (HTTPStatus.NOT_FOUND, "text/plain", b"no such page\n")
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -147,4 +147,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name in the base class
-        """Stay quiet: probes come every few seconds."""
+        """Log nothing: probes come every few seconds."""

@@ -1,7 +1,7 @@
-"""The first process of a pod with a supervisor: it forks the process that works, and another one when that dies.
+"""Restarts a member's process inside its pod: a supervisor forks the process that works, and another one after a crash.
 
-It has one thread, and does nothing that could go wrong. What the process needs to go on lies in memory that outlives
-it; whoever makes a supervisor knows which. Nothing outside of the pod takes part.
+The supervisor has one thread and no other work. All that the next process needs to continue lies in memory that
+outlives a process; that memory begins with a control block, which the supervisor reads.
 """
 
 from __future__ import annotations
@@ -23,22 +23,30 @@ from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.arrays import Ints
 from cpr_trainer.runtime.termination import end_with
 
-# The first words of memory that outlives a process: whose it is, and which process lives.
+_LOG = logging.getLogger(__name__)
 
+#: Processes whose end and restart times are remembered.
+_REMEMBERED = MAX_LIVES
+_OWNER, _NUMBER, _CONTAINER_RESTARTS, _TICKS, _DOWN, _TICKED, _ENDED = range(7)
+_DOWNTIME = _ENDED + _REMEMBERED
+#: The first word that subclasses may use.
+FIRST_FREE_WORD = _DOWNTIME + _REMEMBERED
 
-#: So many lives are remembered.
-_KEPT = MAX_LIVES
-_OWNER, _LIFE, _RESTARTS, _TURNS, _AWAY, _TURNED, _LOST = range(7)
-_BACK = _LOST + _KEPT
-#: The first word that is free for others.
-FIRST_FREE_WORD = _BACK + _KEPT
+#: A pod ends after this many crashes within this many seconds: the contents of its memory may be the cause.
+MOST_CRASHES, WITHIN_S = 3, 60.0
+#: Consecutive looks without a tick after which a process counts as hung. Looks are counted instead of seconds, because
+#: a suspended pod looks at nothing.
+_LOOKS = 5
+_SIGNALS = frozenset({signal.SIGTERM, signal.SIGCHLD})
+_PDEATHSIG = 1
+#: Reported by a pod that ends because its memory cannot be used.
+UNUSABLE_MEMORY = "what is kept in memory does not fit this job, or is damaged"
 
 
 class ControlBlock:
-    """What a supervisor and the processes that it begins tell each other. words: int64, zero where the memory is new.
+    """The words that a supervisor and its processes share. words: int64, zero in new memory.
 
-    owner: what tells the memory from that of others. Times are those of the machine's monotonic clock, which all
-    processes read alike.
+    `owner` identifies the memory. Times are of the machine's monotonic clock, which is the same in all processes.
     """
 
     def __init__(self, words: Ints, owner: str) -> None:
@@ -46,178 +54,161 @@ class ControlBlock:
         self._owner = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:7], "little")
 
     def initialise(self) -> None:
-        """Say whose the memory is: it is new."""
+        """Write the owner into new memory."""
         self._words[_OWNER] = self._owner
 
     @property
     def usable(self) -> bool:
-        """Whether another process may go on with what is kept: the memory is the owner's, and what else a page asks."""
+        """Whether another process may continue with the memory: it is the owner's, and its contents are whole."""
         return int(self._words[_OWNER]) == self._owner
 
     @property
     def process_number(self) -> int:
         """Counts the processes, from 1; 0 before the first."""
-        return int(self._words[_LIFE])
+        return int(self._words[_NUMBER])
 
     @property
     def container_restarts(self) -> int:
-        """How many of the lives ended with their container, and another container took the memory over."""
-        return int(self._words[_RESTARTS])
+        """Counts the processes that ended with their container, and whose memory another container took over."""
+        return int(self._words[_CONTAINER_RESTARTS])
 
     def begin_process(self) -> None:
-        """A process begins."""
-        self._words[_TURNS] = 0
-        self._words[_LIFE] += 1
+        """Count a process that starts."""
+        self._words[_TICKS] = 0
+        self._words[_NUMBER] += 1
 
     @property
     def ticks(self) -> int:
-        """Rises while the present process is alive; 0 while it starts."""
-        return int(self._words[_TURNS])
+        """Rises while the current process makes progress; 0 while it starts."""
+        return int(self._words[_TICKS])
+
+    def tick(self) -> None:
+        """Record that the current process makes progress."""
+        self._words[_TICKS] += 1
+        self._words[_TICKED] = int(monotonic() * 1e6)
 
     @property
     def in_place_s(self) -> tuple[tuple[int, float], ...]:
-        """The lives that ended lately, and how long after that a later one worked: what nobody knows yet is not there.
+        """The processes that ended last, by number, and how long after its end a later one served, to the microsecond.
 
-        To the microsecond.
+        Omits those after which none has served yet.
         """
-        ended = range(max(self.process_number - _KEPT, 1), self.process_number)
-        back = ((life, int(self._words[_BACK + life % _KEPT])) for life in ended)
-        return tuple((life, took_us / 1e6) for life, took_us in back if took_us)
+        ended = range(max(self.process_number - _REMEMBERED, 1), self.process_number)
+        downtimes = ((number, int(self._words[_DOWNTIME + number % _REMEMBERED])) for number in ended)
+        return tuple((number, took_us / 1e6) for number, took_us in downtimes if took_us)
 
     def record_end(self, at_s: float) -> None:
-        """The present life has ended, or has done nothing since then."""
-        slot = self.process_number % _KEPT
-        self._words[_BACK + slot], self._words[_LOST + slot] = 0, int(at_s * 1e6)
-        self._words[_AWAY] = 1
+        """Record that the current process ended at this time, or has done nothing since."""
+        slot = self.process_number % _REMEMBERED
+        self._words[_DOWNTIME + slot], self._words[_ENDED + slot] = 0, int(at_s * 1e6)
+        self._words[_DOWN] = 1
 
     def record_serving(self, now_s: float) -> None:
-        """The present life works: what the lives that ended before have cost is known."""
-        if not self._words[_AWAY]:
+        """Record that the current process serves, which ends the downtime of those before it."""
+        if not self._words[_DOWN]:
             return
-        for slot in range(_KEPT):
-            if lost_us := int(self._words[_LOST + slot]):
-                self._words[_BACK + slot] = max(int(now_s * 1e6) - lost_us, 1)
-                self._words[_LOST + slot] = 0
-        self._words[_AWAY] = 0
-
-    def tick(self) -> None:
-        """Show that the present process is alive."""
-        self._words[_TURNS] += 1
-        self._words[_TURNED] = int(monotonic() * 1e6)
+        for slot in range(_REMEMBERED):
+            if ended_us := int(self._words[_ENDED + slot]):
+                self._words[_DOWNTIME + slot] = max(int(now_s * 1e6) - ended_us, 1)
+                self._words[_ENDED + slot] = 0
+        self._words[_DOWN] = 0
 
     def take_over(self, now_s: float) -> None:
-        """Another supervisor takes the memory over: the life in it has ended with the last one, after its last turn."""
-        self._words[_RESTARTS] += 1
-        turned_us = int(self._words[_TURNED])
-        self.record_end(turned_us / 1e6 if turned_us else now_s)
-
-
-_LOG = logging.getLogger(__name__)
-
-#: So many crashes within so many seconds, and the pod is given up: what is in its memory may be the cause.
-MOST_CRASHES, WITHIN_S = 3, 60.0
-#: A process hangs if so many looks in a row find that it has not turned. Looks are counted, not seconds: where the
-#: whole pod was stopped for a while, it was not looked at.
-_LOOKS = 5
-_SIGNALS = frozenset({signal.SIGTERM, signal.SIGCHLD})
-_PDEATHSIG = 1
-#: Why a pod is given up whose memory cannot be used.
-UNUSABLE_MEMORY = "what is kept in memory does not fit this job, or is damaged"
+        """Use the memory of an earlier container, whose process ended after its last tick."""
+        self._words[_CONTAINER_RESTARTS] += 1
+        ticked_us = int(self._words[_TICKED])
+        self.record_end(ticked_us / 1e6 if ticked_us else now_s)
 
 
 class Supervisor:
-    """Begins processes, one after the other, for as long as another one may go on with what the last one left.
+    """Starts processes one after another, while the next one can continue from the memory of the last.
 
-    `begin` starts one and returns its pid; in a process that it forks, 0.
+    `start` starts one and returns its pid; in a forked process it returns 0.
     """
 
     def __init__(
-        self, page: ControlBlock, termination_file: Path, silence_s: float, begin: Callable[[], int] = os.fork
+        self,
+        control_block: ControlBlock,
+        termination_file: Path,
+        silence_s: float,
+        start: Callable[[], int] = os.fork,
     ) -> None:
-        self._page = page
+        self._control_block = control_block
         self._termination_file = termination_file
         self._look_s = silence_s / 2 / _LOOKS
-        self._begin = begin
+        self._start = start
         self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
         self._stopping = False
 
     def run(self) -> int | None:
-        """Return the exit code of the pod; in each process that was forked None, at its beginning."""
+        """Return the pod's exit code; in each forked process return None at once."""
+        block = self._control_block
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         while True:
-            self._page.begin_process()
+            block.begin_process()
             parent = os.getpid()
-            child = self._begin()
+            child = self._start()
             if child == 0:
                 exit_with_parent(parent)
                 return None  # SIGTERM stays blocked until there is a handler for it
-            _LOG.info("life %d begins as process %d", self._page.process_number, child)
-            code, lost_at_s = self._watch(child)
-            self._page.record_end(lost_at_s)
-            if not _is_crash(code):
-                return code
-            if why_not := self._gives_up(code):
-                return self._give_up(code, why_not)
+            _LOG.info("process %d of this pod starts, pid %d", block.process_number, child)
+            code, ended_s = self._wait_for_end(child)
+            block.record_end(ended_s)
+            if code >= 0 and code != ExitCode.INTERNAL:
+                return code  # the process itself decided to end
+            _LOG.error("process %d of this pod ended with %d", block.process_number, code)
+            self._crashes.append(monotonic())
+            if why := self._why_to_end_pod():
+                _LOG.error("%s: the pod ends", why)
+                if code > 0:
+                    return ExitCode.INTERNAL  # the process has written its own termination message
+                return end_pod(self._termination_file, f"{why}, the last one by {signal.Signals(-code).name}")
             with contextlib.suppress(OSError):
-                self._termination_file.write_bytes(b"")  # a problem that is over
+                self._termination_file.write_bytes(b"")  # the problem is solved
 
-    def _watch(self, child: int) -> tuple[int, float]:
-        """Wait until the process ends; return its exit code, -n for signal n, and since when it has done nothing."""
+    def _wait_for_end(self, child: int) -> tuple[int, float]:
+        """Wait until the process ends; return its exit code, -n for signal n, and the time of its last progress."""
         if self._stopping:
             os.kill(child, signal.SIGTERM)
-        turns, still, turned_s = 0, 0, monotonic()
+        ticks, still, ticked_s = 0, 0, monotonic()
         while True:
             caught = signal.sigtimedwait(_SIGNALS, self._look_s)
             if caught is None:
-                still = still + 1 if self._page.ticks == turns > 0 else 0
-                turns = self._page.ticks
-                turned_s = turned_s if still else monotonic()
+                still = still + 1 if self._control_block.ticks == ticks > 0 else 0
+                ticks = self._control_block.ticks
+                ticked_s = ticked_s if still else monotonic()
                 if still >= _LOOKS:
-                    _LOG.error("life %d hangs: its main loop does not turn", self._page.process_number)
+                    _LOG.error("process %d of this pod hangs", self._control_block.process_number)
                     os.kill(child, signal.SIGKILL)
             elif caught.si_signo == signal.SIGTERM:
                 self._stopping = True
                 os.kill(child, signal.SIGTERM)
-            elif (code := _ended(child)) is not None:
-                return code, turned_s if still >= _LOOKS else monotonic()
+            elif (code := _reap(child)) is not None:
+                return code, ticked_s if still >= _LOOKS else monotonic()
 
-    def _gives_up(self, code: int) -> str:
-        """Why no other process may begin after this one; empty if one may."""
-        _LOG.error("life %d ended with %d", self._page.process_number, code)
-        self._crashes.append(monotonic())
+    def _why_to_end_pod(self) -> str:
+        """Return why no other process may start; empty if one may."""
         if len(self._crashes) == MOST_CRASHES and self._crashes[-1] - self._crashes[0] < WITHIN_S:
             return f"{MOST_CRASHES} processes ended within {WITHIN_S:g} s"
-        return "" if self._page.usable else UNUSABLE_MEMORY
-
-    def _give_up(self, code: int, why: str) -> ExitCode:
-        """End the pod, by a code after which no container is begun again. What the process itself has told stays."""
-        _LOG.error("%s: the pod is given up", why)
-        if code > 0:
-            return ExitCode.INTERNAL
-        return give_up(self._termination_file, f"{why}, the last one by {signal.Signals(-code).name}")
+        return "" if self._control_block.usable else UNUSABLE_MEMORY
 
 
-def give_up(termination_file: Path, why: str) -> ExitCode:
-    """Tell why the pod is given up; return its exit code."""
+def end_pod(termination_file: Path, why: str) -> ExitCode:
+    """Write why the pod ends into the termination file; return an exit code after which no container is restarted."""
     problem = Problem("GivenUp", f"{why}.", "The pod's log has more; another pod takes its place.")
     return end_with(termination_file, problem, ExitCode.INTERNAL)
 
 
 def exit_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent, of this pid, ends."""
+    """Have the kernel kill this process when its parent, of this pid, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(ExitCode.INTERNAL)
 
 
-def _is_crash(code: int) -> bool:
-    """Whether the process did not decide to end."""
-    return code < 0 or code == ExitCode.INTERNAL
-
-
-def _ended(child: int) -> int | None:
-    """Reap what has ended, which may be orphans where this is the first process of a pod; the code of the process."""
+def _reap(child: int) -> int | None:
+    """Reap all that have ended, orphans too if this is the pod's first process; return the exit code of `child`."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:

@@ -1,4 +1,4 @@
-"""How a process ends: SIGTERM, which asks it to, its exit code, and its last word in the termination file."""
+"""Ends a process: SIGTERM, exit codes, and the termination message."""
 
 from __future__ import annotations
 
@@ -17,25 +17,10 @@ from cpr_contract.limits import MAX_SENTENCE, united
 from cpr_contract.reports import Deleted, ExitCode, Problem, Result
 from cpr_trainer.errors import TrainerError
 
-# SIGTERM: the request to save what is left and to end.
-
-
-def stop_on_sigterm() -> threading.Event:
-    """Return an event that SIGTERM sets, from now on. Call it on the main thread."""
-    stop = threading.Event()
-
-    def handle(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # who forked this process may have blocked it
-    return stop
-
-
 #: The kubelet keeps no more of a termination file.
 LIMIT_BYTES = 4096
 
-#: Exit codes by `reason`; any other error may go away by itself and is INTERNAL.
+#: Exit codes by `reason`. Any other error may be temporary and is INTERNAL.
 EXIT_CODES: Mapping[str, ExitCode] = MappingProxyType(
     {
         "StoreUnreachable": ExitCode.STORE_UNREACHABLE,
@@ -51,21 +36,33 @@ EXIT_CODES: Mapping[str, ExitCode] = MappingProxyType(
 )
 
 
+def stop_on_sigterm() -> threading.Event:
+    """Return an event that SIGTERM sets from now on. Call this on the main thread."""
+    stop = threading.Event()
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the parent may have blocked it
+    return stop
+
+
 def exit_code(error: TrainerError) -> ExitCode:
     """Return the exit code of a process that `error` ends."""
     return EXIT_CODES.get(error.reason, ExitCode.INTERNAL)
 
 
 def problem_of(error: TrainerError) -> Problem:
-    """Return an error as the contract's document, with texts that a report has room for."""
+    """Return an error as the contract's document, with texts cut to the length that a report takes."""
     return Problem(error.reason, error.message[:MAX_SENTENCE], error.remedy[:MAX_SENTENCE])
 
 
 def end_with(termination_file: Path, document: Any, code: ExitCode) -> ExitCode:
-    """Leave `document` (a contract dataclass) in the termination file and return `code`.
+    """Write `document` (a contract dataclass) to the termination file and return `code`.
 
-    One that is too long for the file is shortened, because the kubelet would cut it, and nobody could read the rest. A
-    file that cannot be written is passed over: the exit code speaks for itself.
+    A document that is too long for the file is shortened; the kubelet would cut it and leave unreadable JSON. A file
+    that cannot be written is ignored.
     """
     with contextlib.suppress(OSError):
         termination_file.write_bytes(_fitting(document))
@@ -88,9 +85,9 @@ def _fitting(document: Any) -> bytes:
 
 
 def _results(result: Result) -> Iterator[Result]:
-    """Yield a result, and then shorter forms of it: the anchor stays, and reports have told the rest.
+    """Yield a result, then shorter forms of it: the anchor stays, and reports have the rest.
 
-    Of lost ranges the last ones name fewer, which hold all of them.
+    The last forms unite lost ranges into fewer that hold all of them.
     """
     yield result
     yield (result := dataclasses.replace(result, metrics=()))
@@ -100,7 +97,7 @@ def _results(result: Result) -> Iterator[Result]:
 
 
 def _cut(problem: Problem, field: str) -> Problem:
-    """Return a problem whose text in this field is as long as there is room, and not longer than it is."""
+    """Return a problem whose text in this field is cut to fit the file, if necessary."""
     text = getattr(problem, field)
 
     def shortened(most: int) -> Problem:

@@ -1,4 +1,4 @@
-"""Time: how long to wait before the next attempt, and where the time of each step goes."""
+"""Time: the backoff between attempts, and a trace of where the time of each step goes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import TextIO
 
 from cpr_contract.trace import TracedStep
 
-# How long to wait before the next attempt.
-
 
 def backoff(rng: random.Random, *, first_s: float = 0.1, cap_s: float = 5.0) -> Iterator[float]:
     """Yield delays in seconds without end: exponential with full jitter, each uniform in [0, min(cap, first * 2^n)].
 
-    Full jitter spreads the attempts of many processes that failed at the same moment. One iterator is one outage: make
-    a new one after a success.
+    Full jitter spreads the attempts of many processes that failed at the same moment. Use one iterator for one outage,
+    and a new one after a success.
     """
     ceiling_s = first_s
     while True:
@@ -25,13 +23,11 @@ def backoff(rng: random.Random, *, first_s: float = 0.1, cap_s: float = 5.0) -> 
         ceiling_s = min(cap_s, 2 * ceiling_s)
 
 
-# Where the time of each step goes: laps between stages, written as a line a step if somebody asked for it.
-#
-# Trainers and shards are traced in the same way: `cprjob bench train` puts their lines side by side.
-
-
 class Trace:
-    """Times the stages of one thread's steps. Without a file nothing is timed or written. Raises OSError."""
+    """Times the stages of one thread's steps and writes a line for each step. Does nothing without a file.
+
+    Trainers and shards are traced in the same way, and `cprjob bench train` joins their lines. Raises OSError.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._file: TextIO | None = None if path is None else path.open("a", buffering=1, encoding="utf-8")
@@ -39,7 +35,7 @@ class Trace:
         self._last = monotonic()
 
     def lap(self, stage: str) -> None:
-        """Count the time since the last call for `stage`."""
+        """Add the time since the last call to `stage`."""
         if self._file is None:
             return
         now = monotonic()
@@ -47,7 +43,7 @@ class Trace:
         self._last = now
 
     def end(self, step: int) -> None:
-        """Write what the laps of `step` come to."""
+        """Write the time of each stage of `step`."""
         if self._file is None:
             return
         self.lap("rest")
@@ -55,7 +51,7 @@ class Trace:
         self._stages = {}
 
     def close(self) -> None:
-        """Trace nothing more."""
+        """Stop tracing."""
         if self._file is not None:
             self._file.close()
             self._file = None

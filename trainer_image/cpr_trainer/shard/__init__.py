@@ -1,6 +1,6 @@
 """The shard process: it holds a part of all embedding rows, serves and changes them, saves and restores them.
 
-Sockets (`server`) hand frames to the service (`service`), which asks pure rules what to do (`pushes`, `cuts`,
-`losses`); rosters, restores, saves and the end of the process are the life (`life`). All of this runs on one thread;
-reading and writing the store happens on threads aside (`restore`, `writer`).
+`server` reads frames from sockets and passes them to `service`, which decides by the pure rules of `state` and applies
+them. `lifecycle` follows rosters, restores, saves and ends the process. All of this runs on one thread. Other threads
+read and write the store, and exchange parity with other shards.
 """

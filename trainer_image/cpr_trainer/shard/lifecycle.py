@@ -1,4 +1,4 @@
-"""The life of a shard: follows its roster, restores, serves, saves at cuts, and ends well.
+"""The lifecycle of a shard: it follows its roster, restores, serves, saves at cuts, and ends.
 
 Starting -> Restoring -> Ready -> Flushing; Restoring <-> BelowFloor; and with a rollback from Ready to Restoring.
 """
@@ -21,37 +21,34 @@ from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.restore.restorer import (
-    Aim,
     BelowFloor,
     Cancelled,
     NothingVerifies,
     Outcome,
     Restored,
     Restorer,
-    aim_of,
+    RestoreTarget,
+    restore_target_of,
 )
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.decisions import Chosen, Cuts
-from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, SaveFailed
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, SaveFailed
 from cpr_trainer.parity.flush import Rebuilt
-from cpr_trainer.shard.lives import go_on, kept_of
-from cpr_trainer.shard.losses import Losses, order_of
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.progress import Progress
-from cpr_trainer.shard.replay_barrier import ReplayBarrier
-from cpr_trainer.shard.resume import Kept, Page
+from cpr_trainer.shard.resume import ResumeState, ShardControlBlock, resume, resume_state_of
 from cpr_trainer.shard.service import Service
+from cpr_trainer.shard.state import Losses, Progress, ReplayBarrier, order_of
+from cpr_trainer.shard.status import Metrics
 from cpr_trainer.store import StoreFullError
 
 _LOG = logging.getLogger(__name__)
 
-#: The exit code of a process that SIGTERM ends: to the operator an ordinary loss.
+#: The exit code of a process that SIGTERM ends. The operator treats it as a loss.
 TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the process is to end. `save` is what the successor will find, if that is all there was."""
+    """The end of the process. `save` is the complete save that the successor will find; None if there is a loss."""
 
     code: int
     save: SaveRef | None = None
@@ -59,65 +56,67 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class _RestoreEnded:
-    aim: Aim
+    target: RestoreTarget
     outcome: Outcome | BaseException
 
 
-#: What threads aside tell. An error that nobody foresaw is raised on the main thread.
-Mail = Committed | SaveFailed | GivenUp | Chosen | Problem | BaseException
+#: Results of other threads. An unexpected error is raised on the main thread.
+Event = Committed | SaveFailed | GivenUp | Chosen | Problem | BaseException
 
 
-class Life:
-    """One incarnation of one shard, from its first roster to its end. All methods but `post` on the main thread.
+class Lifecycle:
+    """One incarnation of one shard, from its first roster to its end. All methods but `post` run on the main thread.
 
-    `page` outlives a server that is killed: the next one goes on with what it finds there. `on_rebuilt` is called when
-    the rows are from parity, before they are served.
+    `control_block` outlives a server that is killed: the next one resumes from it. `on_rebuilt` is called when the rows
+    are from parity, before they are served.
     """
 
-    def __init__(self, job: JobSpec, roster: ShardRoster, service: Service, metrics: Metrics, page: Page) -> None:
+    def __init__(
+        self, job: JobSpec, roster: ShardRoster, service: Service, metrics: Metrics, control_block: ShardControlBlock
+    ) -> None:
         self.roster = roster
         self.state = ShardState.RESTORING
         self._job = job
         self._service = service
-        self._page = page
+        self._control_block = control_block
         service.on_cut = self.cut
-        service.keep = self.keep
-        service.life = page.process_number
+        service.persist = self.persist
+        service.process_number = control_block.process_number
         self._metrics = metrics
-        self._mail: SimpleQueue[_RestoreEnded | Mail] = SimpleQueue()
+        self._events: SimpleQueue[_RestoreEnded | Event] = SimpleQueue()
         self._problem: Problem | None = None
         self._restored: Restored | None = None
-        self._tried: Aim | None = None
+        self._tried: RestoreTarget | None = None
         self._cancel: threading.Event | None = None
         self._open_loss = False
         self.on_rebuilt: Callable[[Rebuilt], None] = lambda _rebuilt: None
 
     def begin(self, restorer: Restorer, saving: ShardCheckpointer) -> None:
-        """Go on where the last life stood, or start to restore. Who restores and saves tells what happens by `post`."""
+        """Resume from the last process, or start to restore. `restorer` and `saving` report results by `post`."""
         self._restorer = restorer
         self._saving = saving
-        saving.keep = self.keep
+        saving.persist = self.persist
         self._service.counters = self.roster.counters
-        kept = self._page.read()
-        if kept is not None and kept.account.generation == self.roster.counters.generation:
-            self._go_on(kept)
+        state = self._control_block.read()
+        if state is not None and state.account.generation == self.roster.counters.generation:
+            self._resume(state)
         else:
-            self._page.forget()
+            self._control_block.forget()
             self._restore_if_due()
 
-    def post(self, mail: Mail) -> None:
-        """Tell the main thread; any thread may call it."""
-        self._mail.put(mail)
+    def post(self, event: Event) -> None:
+        """Queue an event for the main thread; any thread may call this."""
+        self._events.put(event)
 
     def follow(self, roster: ShardRoster) -> Ending | None:
-        """Take in a newer roster; return how to end if it fences this process off."""
+        """Follow a newer roster; return the end of this process if the roster fences it off."""
         if self.state is ShardState.FLUSHING:
-            return None  # the successor is expected by now, and waits for this flush
+            return None  # a successor may exist by now, and waits for this flush
         me = (self.roster.index, self.roster.incarnation)
         if roster.newest_incarnation > roster.incarnation or (roster.index, roster.incarnation) != me:
             return Ending(ExitCode.SUPERSEDED)
         if roster.counters.generation != self.roster.counters.generation:
-            self._page.forget()
+            self._control_block.forget()
             self._service.stop()
             self._saving.stop()
             self._service.store_full = False
@@ -128,54 +127,57 @@ class Life:
         self._restore_if_due()
         return None
 
-    def _read_mail(self) -> None:
+    def _handle_events(self) -> None:
         while True:
             try:
-                mail = self._mail.get_nowait()
+                event = self._events.get_nowait()
             except Empty:
                 return
-            match mail:
+            match event:
                 case _RestoreEnded():
-                    self._on_restore(mail)
+                    self._on_restore(event)
                 case Committed():
-                    self._on_commit(mail)
+                    self._on_commit(event)
                 case SaveFailed(problem):
                     self._metrics.saves.failed.inc()
                     self._problem = problem
                     self._service.store_full = problem.reason == StoreFullError.reason
                 case GivenUp():
-                    self._on_given_up(mail)
+                    self._on_given_up(event)
                 case Chosen():
-                    self._saving.on_chosen(mail, self._mark())
+                    progress = self._service.progress
+                    self._saving.on_chosen(event, None if progress is None else self._service.mark(progress))
                 case Problem():
-                    self._problem = mail
+                    self._problem = event
                 case BaseException():
-                    raise mail
+                    raise event
                 case _:
-                    assert_never(mail)
+                    assert_never(event)
 
     def cut(self) -> None:
         """Save the rows as they are: every rank has reached the cut."""
-        assert self._service.progress is not None  # noqa: S101 -- only a serving shard reaches a cut
+        assert self._service.progress is not None, "a cut is reached while nothing is served"
         self._saving.save("Anchor", self._service.mark(self._service.progress))
 
-    def turn(self) -> None:
-        """Act on what was told, and do what is due. Raises what ended a restore, or a save, for good."""
-        self._read_mail()
-        self._saving.turn(monotonic(), self.roster.priority_interval_s, self._service.progress)
+    def tick(self) -> None:
+        """Handle events, and do what is due. Raises the error that ended a restore or a save for good."""
+        self._handle_events()
+        self._saving.tick(monotonic(), self.roster.priority_interval_s, self._service.progress)
 
     def terminate(self) -> Ending | None:
-        """SIGTERM: save what no save holds. Call it until it returns how to end; serve nobody meanwhile.
+        """Handle SIGTERM: save what no save holds. Call this until it returns the end, and serve nothing meanwhile.
 
-        Only a shard that was served again by every rank since its restore may say that nothing is lost: else a loss is
-        open whose extent nobody knows, and its end must look like one.
+        The process ends with a loss unless every rank has pushed since the restore: the extent of the loss is unknown
+        before that.
         """
         if self.state is not ShardState.FLUSHING:
             progress = self._service.progress
             if progress is None:
-                return self._give_up()
+                if self._cancel is not None:
+                    self._cancel.set()
+                return Ending(TERMINATED)  # nothing was served, so nothing more is lost
             if progress.dirty or self._saving.unsaved:
-                # In the place of a cut: the successor takes that again.
+                # The flush may replace a cut, which the successor takes again.
                 self._saving.save("Flush", self._service.mark(progress))
             else:
                 self._saving.stop()
@@ -184,13 +186,13 @@ class Life:
             self.state = ShardState.FLUSHING
         if not self._saving.idle:
             return None
-        self._read_mail()  # the commit itself may be news
+        self._handle_events()  # the commit itself may be among them
         if self._open_loss:
             return Ending(TERMINATED)
         return Ending(ExitCode.FLUSHED, self._service.newest_save or SaveRef("", 0, 0))
 
-    def report(self, silent: tuple[int, ...], overdue: tuple[int, ...] = ()) -> ShardReport:
-        """Return where the shard stands. silent, overdue: ranks not heard for the job's `silence_s`, `overdue_s`."""
+    def report(self, unresponsive: tuple[int, ...], overdue: tuple[int, ...] = ()) -> ShardReport:
+        """Return the report. unresponsive, overdue: ranks that sent nothing for the job's `silence_s`, `overdue_s`."""
         progress, restored = self._service.progress, self._restored
         resumed = None
         if progress is not None and progress.resumed:
@@ -209,54 +211,46 @@ class Life:
             resumed_samples=resumed,
             lost=() if progress is None else progress.losses.lost,
             load_s=None if restored is None else restored.load_s,
-            silent=tuple(f"trainer/{rank}" for rank in silent),
+            silent=tuple(f"trainer/{rank}" for rank in unresponsive),
             problem=self._problem,
             row_updates=None if progress is None else progress.row_updates,
             replayed_samples=0 if progress is None else progress.replayed,
             replayed_in_order=progress is None or progress.in_order,
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
-            lives=self._page.process_number,
-            restarts=self._page.container_restarts,
-            in_place_s=self._page.in_place_s,
+            lives=self._control_block.process_number,
+            restarts=self._control_block.container_restarts,
+            in_place_s=self._control_block.in_place_s,
             replay_s=None if progress is None else progress.replay_s,
             protected_samples=self._service.protected_samples,
             rebuilt=restored is not None and restored.rebuilt is not None,
         )
 
-    def keep(self) -> None:
-        """Leave to the next life where the shard stands; a shard that serves nobody leaves what it left last."""
+    def persist(self) -> None:
+        """Write the resume state for the next process; a shard that does not serve leaves it as it is."""
         if self._service.progress is not None and self._restored is not None:
-            self._page.write(kept_of(self._service, self._saving, self._service.progress, self._restored))
+            state = resume_state_of(self._service, self._saving, self._service.progress, self._restored)
+            self._control_block.write(state)
 
-    def _go_on(self, kept: Kept) -> None:
-        self._restored, self._tried = kept.account.restored, aim_of(self.roster)
+    def _resume(self, state: ResumeState) -> None:
+        self._restored, self._tried = state.account.restored, restore_target_of(self.roster)
         self.state = ShardState.READY
-        go_on(kept, self._service, self._saving)
-        self.keep()
-        _LOG.info("life %d goes on from step %d", self._page.process_number, max(kept.applied))
-
-    def _mark(self) -> Mark | None:
-        progress = self._service.progress
-        return None if progress is None else self._service.mark(progress)
-
-    def _give_up(self) -> Ending:
-        """End without having served: whatever is lost was lost before."""
-        if self._cancel is not None:
-            self._cancel.set()
-        return Ending(TERMINATED)
+        resume(state, self._service, self._saving)
+        self.persist()
+        number = self._control_block.process_number
+        _LOG.info("process %d of this pod resumes from step %d", number, max(state.applied))
 
     def _restore_if_due(self) -> None:
-        """Start a restore unless the shard serves, may not restore yet, or has done it under this very roster."""
-        aim = aim_of(self.roster)
+        """Start a restore unless the shard serves, may not restore yet, or has tried the same target."""
+        target = restore_target_of(self.roster)
         if self._service.progress is not None or not self.roster.may_restore:
             return
         if self._cancel is not None:
-            if aim != self._tried:
+            if target != self._tried:
                 self._cancel.set()
             return
-        if aim == self._tried:
+        if target == self._tried:
             return
-        self._tried, self._cancel = aim, threading.Event()
+        self._tried, self._cancel = target, threading.Event()
         self.state = ShardState.RESTORING
         arguments = (self.roster, self._cancel)
         threading.Thread(target=self._run_restore, args=arguments, name="restore", daemon=True).start()
@@ -266,14 +260,14 @@ class Life:
             outcome: Outcome | BaseException = self._restorer.restore(roster, cancel)
         except BaseException as error:  # noqa: BLE001 -- the main thread raises it
             outcome = error
-        self._mail.put(_RestoreEnded(aim_of(roster), outcome))
+        self._events.put(_RestoreEnded(restore_target_of(roster), outcome))
 
     def _on_restore(self, ended: _RestoreEnded) -> None:
         self._cancel = None
         outcome = ended.outcome
         if isinstance(outcome, BaseException):
             raise outcome
-        if ended.aim != aim_of(self.roster) or isinstance(outcome, Cancelled):
+        if ended.target != restore_target_of(self.roster) or isinstance(outcome, Cancelled):
             self._tried = None
             self._restore_if_due()
             return
@@ -290,53 +284,53 @@ class Life:
     def _serve(self, restored: Restored) -> None:
         self._restored = restored
         if self._problem is not None and self._problem.reason != DamagedError.reason:
-            self._problem = None  # the store is back
+            self._problem = None  # the store answers again
         self._service.newest_save, self._service.given_up_step = restored.save, 0
         self._service.saved_steps = restored.applied
         losses = Losses.restored(restored.lost, self.roster.trainers)
         generation = self.roster.counters.generation
-        self._saving.start(restored.chain, restored.top, monotonic(), restored.origin)
+        self._saving.start(restored.chain, restored.top, monotonic(), restored.restore_record)
         self.state = ShardState.READY
         cuts = Cuts(loose=not self._job.lockstep)
         progress = Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts)
         if self._job.replay.enabled:
-            progress.catch_up = ReplayBarrier.begun(self.roster.trainers)
+            progress.replay_barrier = ReplayBarrier.closed(self.roster.trainers)
         if restored.rebuilt is not None:
             self._service.saved_steps = restored.rebuilt.saved_steps
             progress.order, progress.dirty = restored.rebuilt.order, True
             self.on_rebuilt(restored.rebuilt)
         self._service.start(progress)
-        self.keep()
+        self.persist()
         self._metrics.load_seconds.set(restored.load_s)
-        _LOG.info("serves from step %d on, %.2f s after it began to restore", restored.step, restored.load_s)
+        _LOG.info("serves from step %d, %.2f s after the start of the restore", restored.step, restored.load_s)
 
     def _on_commit(self, committed: Committed) -> None:
         self._saving.on_commit(committed)
         self._service.store_full = False
         draft = committed.save.draft
         if draft.generation != self.roster.counters.generation:
-            return  # of before a rollback
+            return  # from before a rollback
         self._problem = None
         if draft.kind != "Priority":
             self._service.newest_save = SaveRef(committed.saved.ref.key, draft.step, draft.samples)
             self._service.saved_steps = draft.applied
-        self.keep()
+        self.persist()
 
     def _on_given_up(self, given_up: GivenUp) -> None:
         self._saving.on_given_up(given_up)
         self._problem, self._service.store_full = given_up.problem, False
         draft, progress = given_up.save.draft, self._service.progress
-        if given_up.groundless and progress is not None and _is_last(draft, progress):
+        if given_up.base_lost and progress is not None and _is_last(draft, progress):
             self._saving.save("Anchor", self._service.mark(progress))
         elif draft.kind == "Flush":
             self._open_loss = True
         elif draft.kind == "Anchor" and progress is not None:
             progress.dirty = True
             self._service.given_up_step = draft.step
-        self.keep()
+        self.persist()
 
 
 def _is_last(draft: ShardManifest, progress: Progress) -> bool:
-    """Whether this is the last cut of all: no other carries what it would have held, and no row has changed since."""
+    """Whether this is the job's last cut: no later save has its rows, and none of them has changed since."""
     is_cut = draft.kind == "Anchor" and draft.generation == progress.generation
     return is_cut and draft.samples == progress.total_samples

@@ -13,7 +13,7 @@ from typing import TypeVar
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DataManifest, WorkersManifest
 from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
-from cpr_trainer.checkpoint.format.records import keep_vocabularies, pin, read_data, read_vocabularies, read_workers
+from cpr_trainer.checkpoint.format.records import freeze, read_data, read_vocabularies, read_workers, write_vocabularies
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices
 from cpr_trainer.data.vocabularies import Vocabularies
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: A follower asks the store so often whether the leader has pinned the data.
+#: A follower asks the store so often whether the leader has frozen the data.
 _ASK_SLICES = 20
 #: New files are looked for no more often; a listing of many files is put off longer.
 _LIST_EVERY_S = 600.0
@@ -36,7 +36,7 @@ _LIST_EVERY_S = 600.0
 class FrozenInputs:
     """One trainer's view of what its job keeps. `leads` tells whether it is the leader by the newest roster.
 
-    `pinned` is what all train, None for data without files. `new_files` counts those that `uri` names and which came
+    `frozen` is what all train, None for data without files. `new_files` counts those that `uri` names and which came
     later, as the leader finds them when it starts and by `count_new_files`; `tell` is told of them. With `evaluates` it
     is the data that the job is scored on, and nobody counts. `known` are the vocabularies of tables. `workers` is what
     was measured, None where nothing is.
@@ -52,7 +52,7 @@ class FrozenInputs:
         *,
         evaluates: bool = False,
     ) -> None:
-        self.pinned: DataManifest | None = None
+        self.frozen: DataManifest | None = None
         self.known: Vocabularies = {}
         self.workers: WorkersManifest | None = None
         self.new_files = 0
@@ -76,18 +76,18 @@ class FrozenInputs:
             return read_data(store, self._job_uid, evaluates=self._evaluates)
 
         def find_and_pin() -> DataManifest:
-            return pin(store, manifest_of_indices(self._job_uid, self._uri, find(), evaluates=self._evaluates))
+            return freeze(store, manifest_of_indices(self._job_uid, self._uri, find(), evaluates=self._evaluates))
 
-        if (pinned := read()) is None:
-            pinned = self._agree(read, find_and_pin)
+        if (frozen := read()) is None:
+            frozen = self._agree(read, find_and_pin)
         elif self._counts and self._leads():
-            self._count(files, pinned)
+            self._count(files, frozen)
         if self._evaluates:
-            _LOG.info("is scored on %d files", len(pinned.uris))
+            _LOG.info("is scored on %d files", len(frozen.uris))
         else:
-            _LOG.info("trains %d files, and leaves %d out that came later", len(pinned.uris), self.new_files)
-        self.pinned, self._files = pinned, files
-        return indices_of_manifest(pinned)
+            _LOG.info("trains %d files, and leaves %d out that came later", len(frozen.uris), self.new_files)
+        self.frozen, self._files = frozen, files
+        return indices_of_manifest(frozen)
 
     def vocabularies(self, store: Store, find: FindVocabularies) -> Vocabularies:
         """Return the vocabularies of tables; the first leader finds and keeps them, all others wait for it.
@@ -96,7 +96,7 @@ class FrozenInputs:
         """
 
         def find_and_keep() -> Vocabularies | None:
-            keep_vocabularies(store, self._job_uid, find(self._poll_interrupts))
+            write_vocabularies(store, self._job_uid, find(self._poll_interrupts))
             return read_vocabularies(store, self._job_uid)
 
         kept = self._agree(lambda: read_vocabularies(store, self._job_uid), find_and_keep)
@@ -115,7 +115,7 @@ class FrozenInputs:
         def measure_and_pin() -> WorkersManifest:
             found = measure(self._poll_interrupts)
             _LOG.info("measured: %d workers, %s", found.count, found.reason)
-            return pin(store, WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason))
+            return freeze(store, WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason))
 
         self.workers = self._agree(lambda: read_workers(store, self._job_uid), measure_and_pin)
         return Workers(self.workers.workers, self.workers.reason)
@@ -136,18 +136,18 @@ class FrozenInputs:
 
         The leader's committer calls it after each anchor. A listing that fails is logged and repeated later.
         """
-        if not self._counts or self._files is None or self.pinned is None or monotonic() < self._list_at_s:
+        if not self._counts or self._files is None or self.frozen is None or monotonic() < self._list_at_s:
             return
-        self._count(self._files, self.pinned)
+        self._count(self._files, self.frozen)
 
-    def _count(self, files: Uris, pinned: DataManifest) -> None:
-        """Count the new files. A listing that fails keeps nobody from training the files that are pinned."""
+    def _count(self, files: Uris, frozen: DataManifest) -> None:
+        """Count the new files. A listing that fails keeps nobody from training the files that are frozen."""
         self._list_at_s = monotonic() + _LIST_EVERY_S
         try:
             found = files.find(self._uri)
         except (StoreError, DataError) as error:
             _LOG.warning("new files are not counted: %s", error)
             return
-        self.new_files = len(set(found).difference(pinned.uris))
+        self.new_files = len(set(found).difference(frozen.uris))
         self._tell(self.new_files)
         self._list_at_s = monotonic() + max(_LIST_EVERY_S, listing_pause_s(len(found)))

@@ -10,9 +10,9 @@ from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor
 from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
-from cpr_trainer.checkpoint.restore.dense import RestoredDense, load_dense, newest_dense
+from cpr_trainer.checkpoint.restore.dense_loader import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.checkpoint.restore.vocabularies import check_vocabularies
+from cpr_trainer.checkpoint.restore.vocabulary_check import check_vocabularies
 from cpr_trainer.trainer.interrupts import PollInterrupts
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState

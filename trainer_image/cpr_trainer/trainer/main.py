@@ -93,8 +93,8 @@ def _train(
         healthy=lambda: control.healthy() or status.state is TrainerState.LOADING,
         ready=lambda: status.state in _READY,
         registry=registry,
-        receive=environment.receiver(rosters.offer),
-        hear=environment.recorded_receiver(status.on_recorded),
+        receive=environment.roster_receiver(rosters.offer),
+        on_recorded=environment.recorded_receiver(status.on_recorded),
     ):
         roster = control.wait_for_roster()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.

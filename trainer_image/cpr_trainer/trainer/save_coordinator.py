@@ -51,7 +51,7 @@ class SaveCoordinator:
             recorded=recorded,
             anchors=anchors,
             rng=random.Random(),
-            pinned=(setup.pinning.pinned, setup.evaluation_pinning.pinned, setup.pinning.workers),
+            frozen=(setup.pinning.frozen, setup.evaluation_pinning.frozen, setup.pinning.workers),
             vocabularies=setup.vocabularies,
             committed=setup.pinning.count_new_files,
         )

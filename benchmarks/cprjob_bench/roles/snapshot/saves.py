@@ -19,7 +19,7 @@ from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.write.save import SavedShard, Source
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.access import find_access
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.capture import Capture
 from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.embedding.priority import Tracker, make_tracker, population_of
@@ -56,20 +56,20 @@ class BenchShard:
 
     job: JobSpec
     store: Store
-    home: Home
+    local: LocalRows
     writer: Writer
 
     @classmethod
     def of(cls, job: JobSpec, store: Store) -> BenchShard:
         """Return the shard, with a writer that is not throttled."""
-        home = Home.of(job, Placement.of(job.model, 1), 0)
-        home.arena.seed(home.placement, 0, home.seeding)
-        return cls(job, store, home, Writer(store, home.arena))
+        local = LocalRows.of(job, Placement.of(job.model, 1), 0)
+        local.arena.seed(local.placement, 0, local.seeding)
+        return cls(job, store, local, Writer(store, local.arena))
 
     @property
     def table_bytes(self) -> int:
         """Bytes of rows and optimizer state."""
-        return self.home.arena.size_bytes
+        return self.local.arena.size_bytes
 
     def save(self, source: Source, step: int, **draft: Any) -> SavedShard:
         """Write and commit the rows of `source` as the save of `step`; `draft` are fields of its manifest."""
@@ -85,7 +85,7 @@ class BenchShard:
                 samples=step,
                 layout=layout_hash(self.job.model),
                 first_place=0,
-                places=self.home.placement.total,
+                places=self.local.placement.total,
                 applied=(step,),
                 lost=(),
             ),
@@ -124,8 +124,8 @@ class TrainedShard:
 
     def __init__(self, shard: BenchShard, strategies: Sequence[Strategy]) -> None:
         self._shard = shard
-        arena, rng = shard.home.arena, np.random.default_rng(2)
-        population = population_of(shard.home.placement, 0)
+        arena, rng = shard.local.arena, np.random.default_rng(2)
+        population = population_of(shard.local.placement, 0)
         self._quota = population.quota(shard.job.snapshots.fraction)
         self._since = arena.epochs.end()
         self._trackers: dict[Strategy, Tracker] = {}
@@ -154,7 +154,7 @@ class TrainedShard:
             self._shard.clear()
 
     def _train(self, rng: np.random.Generator) -> None:
-        arena, placement = self._shard.home.arena, self._shard.home.placement
+        arena, placement = self._shard.local.arena, self._shard.local.placement
         for step in range(1, -(-placement.total // STEP_IDS) + 1):
             rows = step_rows(placement, rng)
             arena.apply(rows.places, rows.numbers, gradients_for(rows, arena.rows.shape[1]), step)
@@ -167,8 +167,8 @@ class TrainedShard:
             return None
         slots = self._trackers[strategy].choose(self._quota).slots
         assert slots is not None  # noqa: S101 -- only an anchor claims everything
-        return slots[self._shard.home.arena.epochs.of[slots] > self._since]
+        return slots[self._shard.local.arena.epochs.of[slots] > self._since]
 
     def _capture(self, chosen: NDArray[np.int64] | None) -> Capture:
-        arena = self._shard.home.arena
+        arena = self._shard.local.arena
         return arena.capture_changes(self._since) if chosen is None else arena.capture_rows(chosen)

@@ -27,7 +27,7 @@ from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import in_parallel
 from cpr_trainer.store.connection import connect
@@ -164,7 +164,7 @@ class Transfers:
         self.restores: list[Contest] = []
         self.saved_bytes = 0
         self._shard = shard
-        arena = shard.home.arena
+        arena = shard.local.arena
         arena.epochs.note(np.arange(len(arena.rows)))
         memory = np.random.default_rng(0).integers(256, size=shard.table_bytes, dtype=np.uint8)
         self._raw = _RawCopy(raw, f"{shard.job.job_uid}-raw", memory.data)
@@ -177,24 +177,24 @@ class Transfers:
         self.saves.append(_contest(lambda: saved.append(self._save()), self._raw.write, raw_first=raw_first))
         (save,) = saved
         candidate = Candidate("Save", save.manifest.layout, save.manifest.step, (save.ref,))
-        home, room = Home.of(self._shard.job, self._shard.home.placement, 0), self._room.data
+        local, room = LocalRows.of(self._shard.job, self._shard.local.placement, 0), self._room.data
         # Both read into memory that the system has given them already: what that takes is no matter of the store.
-        home.arena.rows.fill(0.0)
+        local.arena.rows.fill(0.0)
         self._room.fill(0)
         self.restores.append(
             _contest(
-                lambda: load_shard(self._shard.store, candidate, home),
+                lambda: load_shard(self._shard.store, candidate, local),
                 lambda: self._raw.read(room),
                 raw_first=raw_first,
             )
         )
-        if not np.array_equal(home.arena.rows, self._shard.home.arena.rows) or room != self._raw.memory:
+        if not np.array_equal(local.arena.rows, self._shard.local.arena.rows) or room != self._raw.memory:
             raise WrongRestoreError
         self.saved_bytes = sum(self._shard.stored().values())
         self._shard.clear()
 
     def _save(self) -> SavedShard:
-        return self._shard.save(self._shard.home.arena.capture_changes(0), len(self.saves) + 1)
+        return self._shard.save(self._shard.local.arena.capture_changes(0), len(self.saves) + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

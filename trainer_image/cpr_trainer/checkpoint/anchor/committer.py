@@ -19,11 +19,11 @@ from torch import Tensor
 from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest, WorkersManifest
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.anchor.retention import Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, keep, keep_vocabularies, read_anchor
+from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, restore_frozen, write_vocabularies
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError, StoreFullError
@@ -135,7 +135,7 @@ class AnchorCommitter:
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
     names as shards. `keep` anchors stay, the rest is for `pruner`, as `recorded` allows (see `Retention`); `anchors`
-    are those that exist, oldest first. `pinned` is what the first leader found for as long as the job lives,
+    are those that exist, oldest first. `frozen` is what the first leader found for as long as the job lives,
     `vocabularies` those of tables, by their name; what was lost of them is written again before each anchor.
     `committed` is called after each anchor. `failing`: the store did not take the last thing that was to be saved.
     """
@@ -151,7 +151,7 @@ class AnchorCommitter:
         recorded: Callable[[], str],
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
-        pinned: Sequence[DataManifest | WorkersManifest | None] = (),
+        frozen: Sequence[DataManifest | WorkersManifest | None] = (),
         vocabularies: Mapping[str, Vocabulary] = MappingProxyType({}),
         committed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -165,7 +165,7 @@ class AnchorCommitter:
         staying = anchors[-keep:] if len(anchors) >= keep else ()
         self._retention = Retention(pruner, rng, recorded, lambda anchor: _best_step_of(store, anchor), staying)
         self._rng = rng
-        self._pinned = pinned
+        self._frozen = frozen
         self._vocabularies = vocabularies
         self._committed = committed
         self._failure: BaseException | None = None
@@ -229,13 +229,13 @@ class AnchorCommitter:
                 self.failing = True
                 self._note(problem=problem_of(error))
                 if isinstance(error, StoreFullError):
-                    self._retention.turn(full=True)
+                    self._retention.tick(full=True)
                 delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
                 self._ended.wait(next(delays))
                 continue
             if asked:  # otherwise it may fail as before
                 delays, self.failing = None, False
-            self._retention.turn(full=any(state.store_full for state in self._saved()))
+            self._retention.tick(full=any(state.store_full for state in self._saved()))
             if not self.failing and self.state.problem != self._retention.problem:
                 self._note(problem=self._retention.problem)
             self._ended.wait(_POLL_S)
@@ -297,10 +297,10 @@ class AnchorCommitter:
         meta = cut.dense.meta
         found = [cut.found[index] for index in range(len(cut.shards))]
         refs, lost = tuple(ref for _, ref in found), tuple(manifest.lost for manifest, _ in found)
-        for pinned in self._pinned:
-            keep(self._store, pinned)
+        for frozen in self._frozen:
+            restore_frozen(self._store, frozen)
         if self._vocabularies:
-            keep_vocabularies(self._store, meta.job_uid, self._vocabularies)
+            write_vocabularies(self._store, meta.job_uid, self._vocabularies)
         try:
             anchor = commit_anchor(self._store, meta, cut.dense.tensors, refs, lost)
         except ExistsError:

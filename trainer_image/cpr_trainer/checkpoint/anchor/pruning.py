@@ -31,7 +31,7 @@ class _Save:
     noted_s: float
 
 
-class Written:
+class KnownSaves:
     """Committed saves by the keys of their manifests. Times are seconds of one clock."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Pruner:
         self._grace_s = grace_s
         self._clock = clock
         self._chains: dict[str, tuple[ManifestRef, ...]] = {}
-        self._written = Written()
+        self._written = KnownSaves()
         self._listed_s = float("-inf")
         self._objects = 0
 
@@ -130,14 +130,14 @@ class Pruner:
         grace_s, pause_s = 0.0 if full else self._grace_s, listing_pause_s(self._objects)
         if now_s >= self._listed_s + (min(pause_s, GRACE_S) if full else pause_s):
             found, young = self._sweep(oldest_step, 0.0, spared, grace_s)
-            doomed = tuple(entry.key for entry in found)
+            to_delete = tuple(entry.key for entry in found)
             self._listed_s = now_s
         else:
             chains, by_s = self._live_chains(oldest_step, spared), now_s - grace_s
-            doomed = self._written.stale(oldest_step, chains, by_s, spared)
+            to_delete = self._written.stale(oldest_step, chains, by_s, spared)
             young = self._written.has_young(oldest_step, by_s, spared)
-        delete_objects(self._store, doomed)
-        self._written.forget(doomed)
+        delete_objects(self._store, to_delete)
+        self._written.forget(to_delete)
         return young
 
     def superfluous(self, oldest_step: int, now_s: float = 0.0, spared: Collection[int] = ()) -> tuple[Entry, ...]:
@@ -185,7 +185,7 @@ def stale(  # noqa: PLR0913 -- what there is, and three reasons to let it stay
     *,
     spared: Collection[int] = (),
 ) -> tuple[Entry, ...]:
-    """Return the objects of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
+    """Return the objects of saves before `oldest_step` that none of `chains` names; records are of no save, and stay.
 
     A dense save of `oldest_step` goes too if its group has committed the anchor of that step, which holds the same
     state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard.
@@ -220,7 +220,7 @@ def young_steps(entries: Iterable[Entry], grace_s: float, now_s: float = 0.0) ->
     return {step for step, at_s in touched_s.items() if at_s > now_s - grace_s}
 
 
-def on_line(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+def on_lineage(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     """Return those anchors (generation, step) that the newest generation can go back to, oldest first.
 
     `forks` says at which step each generation but the first began. Of a generation, only anchors up to the step at

@@ -70,7 +70,7 @@ class Retention:
         self._best_steps[anchors[-1].key] = best_step
         self._pruner.note(anchors[-1], shards)
 
-    def turn(self, *, full: bool = False) -> None:
+    def tick(self, *, full: bool = False) -> None:
         """Sweep if that is due, or the store is full, and the status holds an anchor that stays."""
         now_s = monotonic()
         hurry = full and now_s >= self._full_due_s

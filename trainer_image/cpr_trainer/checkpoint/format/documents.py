@@ -14,8 +14,8 @@ from cpr_contract.manifests import (
     DataManifest,
     DenseManifest,
     ManifestRef,
-    Origin,
     Part,
+    RestoreRecord,
     ShardManifest,
     VocabularyManifest,
     WorkersManifest,
@@ -73,14 +73,16 @@ class LayoutError(SnapshotError):
     reason = "LayoutMismatch"
 
 
-Document = TypeVar("Document", ShardManifest, DenseManifest, Origin, DataManifest, VocabularyManifest, WorkersManifest)
+Document = TypeVar(
+    "Document", ShardManifest, DenseManifest, RestoreRecord, DataManifest, VocabularyManifest, WorkersManifest
+)
 Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
 
 
 def write_once(
     store: Store,
     key: str,
-    document: ShardManifest | DenseManifest | Origin | DataManifest | VocabularyManifest | WorkersManifest,
+    document: ShardManifest | DenseManifest | RestoreRecord | DataManifest | VocabularyManifest | WorkersManifest,
 ) -> ManifestRef:
     """Commit a document: from now on it is there, once and for all.
 
@@ -150,7 +152,7 @@ def read_part(store: Store, part: Part) -> bytes:
     return data
 
 
-def is_there(store: Store, key: str) -> bool:
+def exists(store: Store, key: str) -> bool:
     """Tell whether a document is committed. Raises StoreError."""
     return any(entry.key == key for entry in store.list(key))
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from cpr_contract.manifests import (
     MANIFEST,
-    ORIGIN,
+    RESTORE_RECORD,
     DenseManifest,
     ShardManifest,
     dense_prefix,
@@ -23,7 +23,7 @@ SaveKind = Literal["Anchor", "Flush", "Priority", "Dense"]
 _SAVE = re.compile(
     r"(?P<writer>.+/(?:inc|group)-(?P<number>\d+))/step-(?P<step>\d+)(?:-(?P<kind>flush|priority|dense))?/[^/]+"
 )
-_ORIGIN = re.compile(r".+/inc-(?P<number>\d+)/" + re.escape(ORIGIN))
+_RESTORE_RECORD = re.compile(r".+/inc-(?P<number>\d+)/" + re.escape(RESTORE_RECORD))
 _KINDS: dict[str | None, SaveKind] = {None: "Anchor", "flush": "Flush", "priority": "Priority", "dense": "Dense"}
 #: In which order saves of one step are taken.
 _ORDER: dict[SaveKind, int] = {"Anchor": 0, "Dense": 0, "Priority": 1, "Flush": 2}
@@ -84,14 +84,14 @@ def place_of(manifest: ShardManifest | DenseManifest) -> SaveName:
     return shard_save(manifest) if isinstance(manifest, ShardManifest) else dense_save(manifest)
 
 
-def part_name(number: int, life: int = 1) -> str:
-    """Return the last piece of a part's key: another in each life of a shard, as late requests of the last may come."""
-    return f"part-{number:05d}" if life == 1 else f"part-{number:05d}-{life}"
+def part_name(number: int, process_number: int = 1) -> str:
+    """Return the last piece of a part's key. Each process has its own: late requests of an earlier one may arrive."""
+    return f"part-{number:05d}" if process_number == 1 else f"part-{number:05d}-{process_number}"
 
 
-def origin_key(job_uid: str, generation: int, index: int, incarnation: int) -> str:
-    """Return the key of an incarnation's origin."""
-    return f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{ORIGIN}"
+def restore_record_key(job_uid: str, generation: int, index: int, incarnation: int) -> str:
+    """Return the key of an incarnation's restore record."""
+    return f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{RESTORE_RECORD}"
 
 
 def claims_prefix(job_uid: str, generation: int, index: int) -> str:
@@ -99,14 +99,14 @@ def claims_prefix(job_uid: str, generation: int, index: int) -> str:
     return f"{shard_prefix(job_uid, generation, index)}/claim-"
 
 
-def origins_in(keys: Iterable[str]) -> dict[int, str]:
-    """Incarnations that recorded an origin, and its key, among the keys of one shard and generation."""
-    return {int(found["number"]): key for key in keys if (found := _ORIGIN.fullmatch(key))}
+def restore_records_in(keys: Iterable[str]) -> dict[int, str]:
+    """Return the incarnations with a restore record, and its key, among the keys of one shard and generation."""
+    return {int(found["number"]): key for key in keys if (found := _RESTORE_RECORD.fullmatch(key))}
 
 
-def is_origin(key: str) -> bool:
-    """Tell whether an object is an origin."""
-    return _ORIGIN.fullmatch(key) is not None
+def is_restore_record(key: str) -> bool:
+    """Return whether an object is a restore record."""
+    return _RESTORE_RECORD.fullmatch(key) is not None
 
 
 def parse_save(key: str) -> SaveName | None:

@@ -14,7 +14,7 @@ from cpr_contract.manifests import (
     DenseManifest,
     KeptVocabulary,
     ManifestRef,
-    Origin,
+    RestoreRecord,
     ShardManifest,
     TableIds,
     VocabularyManifest,
@@ -35,7 +35,7 @@ from cpr_trainer.checkpoint.format.documents import (
     read_document,
     write_once,
 )
-from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, origin_key
+from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, restore_record_key
 from cpr_trainer.store import ExistsError, MissingError, Store
 from cprjob_serving.vocabulary import Vocabulary
 
@@ -69,44 +69,44 @@ def check_claims(store: Store, saved: ShardManifest) -> None:
 # The record of what an incarnation restored: which of a shard's saves are on its lineage follows from these.
 
 
-def write_origin(store: Store, origin: Origin) -> None:
+def write_restore_record(store: Store, record: RestoreRecord) -> None:
     """Record what an incarnation restored; done before it serves. Writing the same again is success.
 
     Raises StoreError; ExistsError if another process recorded another choice under this incarnation.
     """
-    write_once(store, _key_of(origin), origin)
+    write_once(store, _key_of(record), record)
 
 
-def rewrite_origin(store: Store, origin: Origin) -> None:
+def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
     """Record what an incarnation that serves has restored, if nothing is there any more that can be read.
 
-    Raises as `write_origin`.
+    Raises as `write_restore_record`.
     """
     try:
-        write_origin(store, origin)
+        write_restore_record(store, record)
     except ExistsError:
-        if read_origin(store, _key_of(origin)) is not None:
+        if read_restore_record(store, _key_of(record)) is not None:
             raise
-        store.put(_key_of(origin), to_json(origin).encode())
+        store.put(_key_of(record), to_json(record).encode())
 
 
-def read_origin(store: Store, key: str) -> Origin | None:
+def read_restore_record(store: Store, key: str) -> RestoreRecord | None:
     """Return a record; None if it cannot be read, or lies under another's key. Raises StoreError."""
     try:
-        origin, _ = read_document(store, Origin, key)
+        record, _ = read_document(store, RestoreRecord, key)
     except DamagedError:
         return None
-    return origin if _key_of(origin) == key else None
+    return record if _key_of(record) == key else None
 
 
-def _key_of(origin: Origin) -> str:
-    return origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation)
+def _key_of(record: RestoreRecord) -> str:
+    return restore_record_key(record.job_uid, record.generation, record.index, record.incarnation)
 
 
 # What the first leader found for as long as the job lives, written once and read by all: its data, and its workers.
 
 
-Pinned = TypeVar("Pinned", DataManifest, WorkersManifest)
+FrozenInput = TypeVar("FrozenInput", DataManifest, WorkersManifest)
 
 
 def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
@@ -122,9 +122,9 @@ def read_workers(store: Store, job_uid: str) -> WorkersManifest | None:
     return _read(store, WorkersManifest, workers_key(job_uid))
 
 
-def pin(store: Store, found: Pinned) -> Pinned:
+def freeze(store: Store, found: FrozenInput) -> FrozenInput:
     """Pin what was found, and return what counts: another leader may have been faster. Raises as `read_data` does."""
-    key = _pinned_key(found)
+    key = _frozen_key(found)
     try:
         write_once(store, key, found)
     except ExistsError:
@@ -132,37 +132,37 @@ def pin(store: Store, found: Pinned) -> Pinned:
     return found
 
 
-def keep(store: Store, pinned: DataManifest | WorkersManifest | None) -> None:
-    """Write the document again if it was lost, with its bucket perhaps; None is of what is not pinned.
+def restore_frozen(store: Store, frozen: DataManifest | WorkersManifest | None) -> None:
+    """Write the document again if it was lost, with its bucket perhaps; None is of what is not frozen.
 
     Raises StoreError.
     """
-    if pinned is None:
+    if frozen is None:
         return
-    key = _pinned_key(pinned)
+    key = _frozen_key(frozen)
     try:
         store.get_into(key, ())
     except MissingError:
-        write_once(store, key, pinned)
+        write_once(store, key, frozen)
 
 
-def _read(store: Store, kind: type[Pinned], key: str) -> Pinned | None:
+def _read(store: Store, kind: type[FrozenInput], key: str) -> FrozenInput | None:
     try:
         return read_document(store, kind, key)[0]
     except MissingError:
         return None
 
 
-def _pinned_key(pinned: DataManifest | WorkersManifest) -> str:
-    if isinstance(pinned, WorkersManifest):
-        return workers_key(pinned.job_uid)
-    return data_key(pinned.job_uid, evaluates=pinned.evaluates)
+def _frozen_key(frozen: DataManifest | WorkersManifest) -> str:
+    if isinstance(frozen, WorkersManifest):
+        return workers_key(frozen.job_uid)
+    return data_key(frozen.job_uid, evaluates=frozen.evaluates)
 
 
 # The vocabularies of a job's tables: found once, so that a file which changes later changes no row.
 
 
-def keep_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabulary]) -> None:
+def write_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabulary]) -> None:
     """Write vocabularies, by the name of their table, unless they are there. Raises StoreError.
 
     Another leader may have been faster, or what was there was lost, with its bucket perhaps.

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cpr_contract.manifests import ManifestRef, Origin, TableIds
+from cpr_contract.manifests import ManifestRef, RestoreRecord, TableIds
 from cpr_contract.roster import AnchorRef, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.checkpoint.format.names import SaveName, committed_in, origins_in, parse_save, shard_folder
+from cpr_trainer.checkpoint.format.names import SaveName, committed_in, parse_save, restore_records_in, shard_folder
 from cpr_trainer.checkpoint.format.records import (
     check_fits,
     read_anchor_manifest,
     read_named_anchor,
-    read_origin,
+    read_restore_record,
     seed_of,
 )
 from cpr_trainer.checkpoint.restore.by_name import ByName, TableMapping, map_tables, saved_model, sources_of
@@ -60,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Lineage:
     """A shard's lineage in one generation: complete saves, newest first, and all priority saves on it, oldest first."""
 
     candidates: tuple[Candidate, ...]
@@ -68,8 +68,8 @@ class Line:
 
 
 def shard_lineage(
-    origins: Mapping[int, Origin | None], saves: Iterable[SaveName], incarnation: int, layout: str
-) -> Line:
+    records: Mapping[int, RestoreRecord | None], saves: Iterable[SaveName], incarnation: int, layout: str
+) -> Lineage:
     """Return what `incarnation` may restore of one shard and generation.
 
     `origins` holds what each incarnation restored, None where the record cannot be read; an incarnation without one
@@ -79,7 +79,7 @@ def shard_lineage(
     saves = tuple(saves)
     candidates: list[Candidate] = []
     priority: list[ManifestRef] = []  # newest first
-    writer = max((number for number in origins if number < incarnation), default=None)
+    writer = max((number for number in records if number < incarnation), default=None)
     chosen: SaveName | None = None  # of `writer`, by the child visited last; None for the newest: nobody has chosen yet
     while writer is not None:
         own = (save for save in saves if save.writer == writer and (chosen is None or save.age <= chosen.age))
@@ -89,14 +89,14 @@ def shard_lineage(
                 priority.append(ref)
             else:
                 candidates.append(Candidate("Save", layout, save.step, (ref,), tuple(reversed(priority)), writer))
-        origin = origins.get(writer)
-        if origin is None or not _leads_back(origin):
+        record = records.get(writer)
+        if record is None or not _leads_back(record):
             candidates.append(_broken(writer, layout))
             break
-        priority += reversed(origin.replayed)
-        writer = origin.parent_incarnation
-        chosen = parse_save(origin.parent.key) if origin.parent else None
-    return Line(tuple(candidates), tuple(reversed(priority)))
+        priority += reversed(record.replayed)
+        writer = record.parent_incarnation
+        chosen = parse_save(record.parent.key) if record.parent else None
+    return Lineage(tuple(candidates), tuple(reversed(priority)))
 
 
 def dense_lineage(saves: Iterable[SaveName], layout: str) -> tuple[Candidate, ...]:
@@ -110,16 +110,16 @@ def dense_lineage(saves: Iterable[SaveName], layout: str) -> tuple[Candidate, ..
     )
 
 
-def _leads_back(origin: Origin) -> bool:
-    """Tell whether an origin names either no parent, or an earlier incarnation and a save of it."""
-    if origin.parent is None or origin.parent_incarnation is None:
-        return origin.parent is None and origin.parent_incarnation is None
-    chosen = parse_save(origin.parent.key)
-    return chosen is not None and chosen.writer == origin.parent_incarnation < origin.incarnation
+def _leads_back(record: RestoreRecord) -> bool:
+    """Return whether a record names either no parent, or an earlier incarnation and a save of it."""
+    if record.parent is None or record.parent_incarnation is None:
+        return record.parent is None and record.parent_incarnation is None
+    chosen = parse_save(record.parent.key)
+    return chosen is not None and chosen.writer == record.parent_incarnation < record.incarnation
 
 
 def _broken(writer: int, layout: str) -> Candidate:
-    damage = f"records no readable origin for incarnation {writer}: its parent's saves cannot be told from late ones"
+    damage = f"has no readable restore record for incarnation {writer}: late saves of its parent cannot be excluded"
     return Candidate("Save", layout, 0, (ManifestRef("the lineage", ""),), writer=writer, damage=damage)
 
 
@@ -134,13 +134,15 @@ def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Place
     """
     layout, generation = layout_hash(job.model), roster.counters.generation
     keys = tuple(entry.key for entry in store.list(shard_folder(job.job_uid, generation, roster.index)))
-    origins = {n: read_origin(store, key) for n, key in origins_in(keys).items() if n < roster.incarnation}
-    line = shard_lineage(origins, committed_in(keys), roster.incarnation, layout)
+    records = {
+        n: read_restore_record(store, key) for n, key in restore_records_in(keys).items() if n < roster.incarnation
+    }
+    lineage = shard_lineage(records, committed_in(keys), roster.incarnation, layout)
     start = dense_start(
         store, roster.anchor, job.snapshots.restore_from, layout, ids=job.model.table_ids, by_name=ByName.of(job)
     )
     start = shard_start(store, start, placement, roster.index)
-    return (*line.candidates, replace(start, priority=line.priority))
+    return (*lineage.candidates, replace(start, priority=lineage.priority))
 
 
 def dense_start(  # noqa: PLR0913 -- where a generation may start, and what has to fit

@@ -13,7 +13,7 @@ from cpr_trainer.checkpoint.format.parts import Link, Shape
 from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.other_tables import load_other_tables, take_first_values
-from cpr_trainer.embedding.arena import Arena, Home
+from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store, in_parallel
 
@@ -47,7 +47,7 @@ class RestoredShard:
         return self.replayed[-1].key if self.replayed else below
 
 
-def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
+def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> RestoredShard:
     """Verify a candidate and fill the arena with it: every row, and the epochs of those that are not first values.
 
     Parts are verified one by one as they come, so that memory for some parts is enough: after a DamagedError the arena
@@ -56,16 +56,16 @@ def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
     """
     if candidate.damage:
         raise DamagedError(candidate.key, candidate.damage)
-    home.arena.epochs.clear()
+    local.arena.epochs.clear()
     found = tuple(read_manifest(store, ShardManifest, save, candidate.layout) for save in candidate.saves)
     if candidate.tables is None:
-        chain = _load_complete(store, candidate, home, found)
+        chain = _load_complete(store, candidate, local, found)
     else:
         chain = ()
-        load_other_tables(store, candidate.tables, home, found)
-    on_top, damaged = _load_priority(store, candidate, home)
-    take_first_values(home, candidate.tables or candidate.seed)
-    home.arena.seed(home.placement, home.index, home.seeding)
+        load_other_tables(store, candidate.tables, local, found)
+    on_top, damaged = _load_priority(store, candidate, local)
+    take_first_values(local, candidate.tables or candidate.seed)
+    local.arena.seed(local.placement, local.index, local.seeding)
     ref = found[0][1] if len(found) == 1 else None
     replayed = tuple(ref for _, ref in on_top)
     below = found[0][0].row_updates if chain else RowUpdates()
@@ -84,26 +84,26 @@ def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
             assert_never(candidate.kind)
 
 
-def _load_complete(store: Store, candidate: Candidate, home: Home, found: tuple[Found, ...]) -> tuple[Link, ...]:
+def _load_complete(store: Store, candidate: Candidate, local: LocalRows, found: tuple[Found, ...]) -> tuple[Link, ...]:
     """Load the saves and the chains they stand on; return the chain to go on with.
 
     It is empty, and the next save a full one, after saves of another job, or of shards that held other places.
     """
     if found:
-        _check_cover(home, found)
-    goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == home.spans
+        _check_cover(local, found)
+    goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == local.spans
     links: list[Link] = []
     for top in found:
         for save, its_ref in read_chain(store, top):
             epoch = len(links) + 1 if goes_on else 1
-            _load_parts(store, (save, its_ref), home, epoch)
-            links.append(Link(its_ref, epoch, save.rows, home.arena.epochs.changed_rows))
-    home.arena.epochs.now = len(links) + 1 if goes_on else 2
+            _load_parts(store, (save, its_ref), local, epoch)
+            links.append(Link(its_ref, epoch, save.rows, local.arena.epochs.changed_rows))
+    local.arena.epochs.now = len(links) + 1 if goes_on else 2
     return tuple(links) if goes_on else ()
 
 
 def _load_priority(
-    store: Store, candidate: Candidate, home: Home
+    store: Store, candidate: Candidate, local: LocalRows
 ) -> tuple[tuple[Found, ...], tuple[DamagedError, ...]]:
     """Put the priority saves on top, as changes that no complete save holds; return which did, and what was wrong."""
     replayed: list[Found] = []
@@ -111,8 +111,8 @@ def _load_priority(
     for wanted in candidate.priority:
         try:
             found = read_manifest(store, ShardManifest, wanted, candidate.layout)
-            _check_cover(home, (found,))
-            _load_parts(store, found, home, home.arena.epochs.now)
+            _check_cover(local, (found,))
+            _load_parts(store, found, local, local.arena.epochs.now)
         except DamagedError as error:
             damaged.append(error)
         else:
@@ -133,15 +133,15 @@ def _with_priority(account: RowUpdates, below: str, saves: tuple[Found, ...], *,
     return account if whole else replace(account, exact=False)
 
 
-def _check_cover(home: Home, found: tuple[Found, ...]) -> None:
+def _check_cover(local: LocalRows, found: tuple[Found, ...]) -> None:
     """Raise DamagedError unless these saves hold every place of the shard, without a gap."""
-    for band, (start, end) in enumerate(home.spans):
+    for band, (start, end) in enumerate(local.spans):
         reached = start
         for manifest, ref in found:
-            if len(manifest.spans) != len(home.spans):
-                raise DamagedError(ref.key, f"holds rows of {len(manifest.spans)} dims, not {len(home.spans)}")
+            if len(manifest.spans) != len(local.spans):
+                raise DamagedError(ref.key, f"holds rows of {len(manifest.spans)} dims, not {len(local.spans)}")
             first, last = manifest.spans[band]
-            if len(home.spans) > 1 and not (first < end and start < last):
+            if len(local.spans) > 1 and not (first < end and start < last):
                 continue  # it is there for rows of another dim
             if not first <= reached < last:
                 raise DamagedError(ref.key, f"holds places {first} to {last}, not {reached}")
@@ -150,11 +150,11 @@ def _check_cover(home: Home, found: tuple[Found, ...]) -> None:
             raise DamagedError(found[-1][1].key, f"ends at place {reached}, not {end}")
 
 
-def _load_parts(store: Store, found: Found, home: Home, epoch: int) -> None:
+def _load_parts(store: Store, found: Found, local: LocalRows, epoch: int) -> None:
     """Load those parts of one save that hold places of this shard, several at once: their rows are not the same."""
     loaders = [
-        _PartLoader(store, found[0], home.arena, segment, span, epoch)
-        for segment, span in zip(home.arena.segments, home.spans, strict=True)
+        _PartLoader(store, found[0], local.arena, segment, span, epoch)
+        for segment, span in zip(local.arena.segments, local.spans, strict=True)
     ]
     wanted = [(loader, part) for part in parts_of(found) for loader in loaders if loader.wants(part)]
     in_parallel(lambda item: item[0].load(item[1]), wanted)

@@ -17,7 +17,7 @@ from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_o
 from cpr_trainer.checkpoint.format.parts import Shape
 from cpr_trainer.checkpoint.format.quantise import decode_rows, record_bytes
 from cpr_trainer.checkpoint.restore.by_name import Source, TableMapping
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.store import Store, in_parallel
@@ -25,36 +25,38 @@ from cpr_trainer.store import Store, in_parallel
 # First values of rows that an anchor does not hold, as the job had them that wrote it: nobody ever pushed to those.
 
 
-def take_first_values(home: Home, origin: TableMapping | int | None) -> None:
-    """Give rows that are in no save what they had in the anchor, as changes that every save holds.
+def take_first_values(local: LocalRows, source: TableMapping | int | None) -> None:
+    """Give rows that are in no save the first values of the anchor's job, as changes that every save holds.
 
-    origin: where the tables come from, or, if they are the same, the seed there; None if nothing else is known than the
-    job's own. Rows whose first values here are those there stay as they are, and so do those that start fresh.
+    source: the mapping of tables; for equal tables the seed of that job; None if only this job's seed is known. Rows
+    with the same first values in both jobs stay as they are, and so do rows that start fresh.
     """
-    own = home.seeding
-    match origin:
+    own = local.seeding
+    match source:
         case None:
             return
         case int():
-            there = Seeding(own.rows, own.dims, origin)
+            there = Seeding(own.rows, own.dims, source)
             sources: tuple[Source | None, ...] = tuple(Source(table, rows) for table, rows in enumerate(own.rows))
         case TableMapping():
-            tables = origin.tables
-            there = Seeding([table.rows for table in tables], [table.dim for table in tables], origin.seed)
-            sources = origin.sources
+            tables = source.tables
+            there = Seeding([table.rows for table in tables], [table.dim for table in tables], source.seed)
+            sources = source.sources
     others = [
-        source is not None and (there.seed, source.table, source.rows) != (own.seed, table, own.rows[table])
-        for table, source in enumerate(sources)
+        each is not None and (there.seed, each.table, each.rows) != (own.seed, table, own.rows[table])
+        for table, each in enumerate(sources)
     ]
     if any(others):
-        _Taking(home, there, np.array(others), sources).run()
+        _FirstValues(local, there, np.array(others), sources).run()
 
 
-class _Taking:
+class _FirstValues:
     """Takes the first values of some tables, those that `others` (bool [T]) names."""
 
-    def __init__(self, home: Home, there: Seeding, others: np.ndarray, sources: tuple[Source | None, ...]) -> None:
-        self._home = home
+    def __init__(
+        self, local: LocalRows, there: Seeding, others: np.ndarray, sources: tuple[Source | None, ...]
+    ) -> None:
+        self._local = local
         self._there = there
         self._others = others
         self._tables: Ints = np.array([0 if source is None else source.table for source in sources], np.int64)
@@ -63,8 +65,8 @@ class _Taking:
 
     def run(self) -> None:
         """Do it for all rows that have not changed."""
-        arena = self._home.arena
-        for chunk in self._home.placement.rows_of(self._home.index):
+        arena = self._local.arena
+        for chunk in self._local.placement.rows_of(self._local.index):
             slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
             known = self._repeated[chunk.tables] | (chunk.rows < self._rows[chunk.tables])
             wanted = (arena.epochs.of[slots] == 0) & self._others[chunk.tables] & known
@@ -79,7 +81,7 @@ class _Taking:
 _CHUNK = 1 << 16
 
 
-def load_other_tables(store: Store, mapping: TableMapping, home: Home, found: tuple[Found, ...]) -> None:
+def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, found: tuple[Found, ...]) -> None:
     """Fill the arena with the rows that its tables take of the saves of all shards of an anchor, as changes.
 
     Rows that no save holds are left as they are. Raises DamagedError, StoreError.
@@ -95,9 +97,9 @@ def load_other_tables(store: Store, mapping: TableMapping, home: Home, found: tu
     widths = [(dim, max(state_width(t.optimizer, dim) for t in mapping.tables if t.dim == dim)) for dim in dims]
     for top in found:
         for save in read_chain(store, top):
-            loader = _Loader(store, save[0], home, mapping, alone, tuple(widths))
+            loader = _Loader(store, save[0], local, mapping, alone, tuple(widths))
             in_parallel(loader.load, parts_of(save))
-    home.arena.epochs.now = 2
+    local.arena.epochs.now = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +138,17 @@ class _Loader:
         self,
         store: Store,
         manifest: ShardManifest,
-        home: Home,
+        local: LocalRows,
         mapping: TableMapping,
         alone: Placement,
         bands: tuple[tuple[int, int], ...],
     ) -> None:
         self._store = store
         self._manifest = manifest
-        self._home = home
+        self._local = local
         self._alone = alone
         self._bands = tuple(zip(alone.spans(0), bands, strict=True))
-        self._targets = _targets(mapping, home.placement.rows_per_table)
+        self._targets = _targets(mapping, local.placement.rows_per_table)
 
     def load(self, part: Part) -> None:
         """Load the rows of a part. Raises DamagedError, StoreError."""
@@ -166,18 +168,18 @@ class _Loader:
 
     def _put(self, targets: _Targets, tables: Ints, rows: Ints, values: Floats, state: Floats) -> None:
         """Put rows [k, D] with their state [k, W] where one of the tables has them, if that is on this shard."""
-        home = self._home
+        local = self._local
         goals = targets.tables[tables]
         moved = rows + targets.shifts[tables]
         wanted = np.flatnonzero((goals >= 0) & (moved < targets.ends[tables]))
-        numbers = home.placement.offsets[goals[wanted]] + moved[wanted]
-        shards, slots = home.placement.locate(numbers)
-        here = np.flatnonzero(shards == home.index)
+        numbers = local.placement.offsets[goals[wanted]] + moved[wanted]
+        shards, slots = local.placement.locate(numbers)
+        here = np.flatnonzero(shards == local.index)
         here = here[np.argsort(slots[here])]  # several segments want them ascending
         slots, taken = slots[here], wanted[here]
-        for segment, inside in home.arena.parted(slots):
+        for segment, inside in local.arena.parted(slots):
             width = min(segment.state.shape[1], state.shape[1])
             segment.rows[inside] = values[taken]
             segment.state[inside] = 0.0
             segment.state[inside, :width] = state[taken, :width]
-        home.arena.epochs.of[slots] = 1
+        local.arena.epochs.of[slots] = 1

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates
+from cpr_contract.manifests import ManifestRef, Ranges, RestoreRecord, RowUpdates
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.names import parse_save, shard_folder
 from cpr_trainer.checkpoint.format.parts import Link
-from cpr_trainer.checkpoint.format.records import claim, write_origin
+from cpr_trainer.checkpoint.format.records import claim, write_restore_record
 from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import Store, StoreError
@@ -52,7 +52,7 @@ class Restored:
     load_s: float
     top: str = ""
     chain: tuple[Link, ...] = ()
-    origin: Origin | None = None
+    restore_record: RestoreRecord | None = None
     rebuilt: Rebuilt | None = None
 
 
@@ -78,28 +78,28 @@ class Cancelled:
 Outcome = Restored | BelowFloor | NothingVerifies | Cancelled
 
 #: What a restore follows of a roster: if that changes, it must be done again.
-Aim = tuple[int, int, bool]
+RestoreTarget = tuple[int, int, bool]
 
 
-def aim_of(roster: ShardRoster) -> Aim:
+def restore_target_of(roster: ShardRoster) -> RestoreTarget:
     """Return what a restore under this roster would follow."""
     return roster.counters.generation, roster.floor_samples, roster.may_restore
 
 
-#: Fills the home with what parity has of a shard, if it is fit for this roster; see `rebuild`.
+#: Fills the arena from parity, if that is fit for this roster; see `rebuild`.
 FromParity = Callable[[ShardRoster, Callable[[], bool]], tuple[FlushAccount, Rebuilt] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restorer:
-    """Restores one shard into its home. `report` is told of problems on the way, from the restoring thread.
+    """Restores one shard's rows. `report` is called with problems, on the restoring thread.
 
-    What `from_parity` has, which is newer, goes before what the store has.
+    Parity (`from_parity`) is tried first, because it is newer than the saves in the store.
     """
 
     store: Store
     job: JobSpec
-    home: Home
+    local: LocalRows
     report: Callable[[Problem], None]
     rng: random.Random
     from_parity: FromParity | None = None
@@ -131,7 +131,7 @@ class Restorer:
             return None
         account, rebuilt = found
         # The first save that this incarnation commits is complete, and brings this record along.
-        origin = Origin(
+        record = RestoreRecord(
             CONTRACT_VERSION,
             self.job.job_uid,
             roster.counters.generation,
@@ -149,7 +149,7 @@ class Restorer:
             account.lost,
             account.row_updates,
             load_s=monotonic() - started,
-            origin=origin,
+            restore_record=record,
             rebuilt=rebuilt,
         )
 
@@ -158,9 +158,9 @@ class Restorer:
         if self.job.replay.enabled:
             # Before the saves are listed: trainers forget what a predecessor commits before this, and nothing after.
             claim(self.store, roster, self.job.job_uid)
-        for candidate in candidates(self.store, self.job, roster, self.home.placement):
+        for candidate in candidates(self.store, self.job, roster, self.local.placement):
             try:
-                restored = load_shard(self.store, candidate, self.home)
+                restored = load_shard(self.store, candidate, self.local)
             except DamagedError as error:
                 if candidate.kind == "RestoreFrom":
                     raise
@@ -180,7 +180,7 @@ class Restorer:
         save = SaveRef(candidate.key, restored.step, restored.samples) if own else None
         if restored.samples < roster.floor_samples:
             return BelowFloor(save)
-        origin = Origin(
+        record = RestoreRecord(
             contract=CONTRACT_VERSION,
             job_uid=self.job.job_uid,
             generation=roster.counters.generation,
@@ -192,7 +192,7 @@ class Restorer:
             samples=restored.samples,
             replayed=restored.replayed,
         )
-        write_origin(self.store, origin)
+        write_restore_record(self.store, record)
         none = (0,) * roster.trainers
         applied, updates = restored.applied or none, restored.row_updates
         if len(applied) != roster.trainers:  # an anchor of other trainers: all had completed its step
@@ -209,7 +209,7 @@ class Restorer:
             load_s=monotonic() - started,
             top=restored.top,
             chain=restored.chain,
-            origin=origin,
+            restore_record=record,
         )
 
 

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import Origin, ShardManifest
+from cpr_contract.manifests import RestoreRecord, ShardManifest
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.parts import Link, basis
@@ -24,7 +24,7 @@ from cpr_trainer.checkpoint.format.quantise import EXACT
 from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save, SaveMetrics
 from cpr_trainer.checkpoint.write.writer import WriterThread
-from cpr_trainer.embedding.arena import Home
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.capture import Capture
 from cpr_trainer.embedding.placement import layout_hash
@@ -36,7 +36,7 @@ _REPEATABLE = WINDOW + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Watched:
+class _TrackedSource:
     """The rows of a capture, of which a tracker learns."""
 
     capture: Capture
@@ -56,32 +56,32 @@ class _Watched:
 class ShardCheckpointer:
     """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`.
 
-    `stored_bits` are those of each value in the next save; whoever follows the roster sets them. `keep` is called when
-    what the next save stands on has changed, before anything relies on that.
+    `stored_bits` are those of each value in the next save; whoever follows the roster sets them. `persist` is called
+    when what the next save stands on has changed, before anything relies on that.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- who saves what for which job, and how
         self,
         job: JobSpec,
         roster: ShardRoster,
-        home: Home,
+        local: LocalRows,
         writer: WriterThread,
         metrics: SaveMetrics,
         chooser: Chooser | None,
     ) -> None:
         self.stored_bits = roster.stored_bits
-        self.keep: Callable[[], None] = lambda: None
+        self.persist: Callable[[], None] = lambda: None
         self._rules = job.snapshots
-        self._arena = home.arena
+        self._arena = local.arena
         self._writer = writer
         self._metrics = metrics
         self._chooser = chooser
         self._links: tuple[Link, ...] = ()
         self._top = ""  # the key of the newest save, on which a priority save is put
-        self._origin: Origin | None = None
-        self._under_way: Save | None = None
+        self._restore_record: RestoreRecord | None = None
+        self._in_progress: Save | None = None
         self._counted = True
-        (first_place, end), *further = home.spans
+        (first_place, end), *further = local.spans
         self._blank = ShardManifest(
             contract=CONTRACT_VERSION,
             job_uid=job.job_uid,
@@ -107,33 +107,39 @@ class ShardCheckpointer:
     @property
     def unsaved(self) -> bool:
         """Whether a complete save is not committed yet."""
-        return self._under_way is not None and self._under_way.draft.kind != "Priority"
+        return self._in_progress is not None and self._in_progress.draft.kind != "Priority"
 
     @property
-    def stands_on(self) -> tuple[tuple[Link, ...], str, Origin | None]:
+    def stands_on(self) -> tuple[tuple[Link, ...], str, RestoreRecord | None]:
         """What `start` takes, as it is by now."""
-        return self._links, self._top, self._origin
+        return self._links, self._top, self._restore_record
 
     @property
-    def under_way(self) -> tuple[str, int]:
+    def in_progress(self) -> tuple[str, int]:
         """The kind and the step of the save that is not committed yet; empty and 0 for none."""
-        return ("", 0) if self._under_way is None else (self._under_way.draft.kind, self._under_way.draft.step)
+        return ("", 0) if self._in_progress is None else (self._in_progress.draft.kind, self._in_progress.draft.step)
 
     def start(
-        self, links: tuple[Link, ...], top: str, now_s: float, origin: Origin | None = None, *, counted: bool = True
+        self,
+        links: tuple[Link, ...],
+        top: str,
+        now_s: float,
+        record: RestoreRecord | None = None,
+        *,
+        counted: bool = True,
     ) -> None:
         """Go on from the restore that `origin` records, in which the save `top` was put on last.
 
         The next save may stand on `links`. `counted`: the tracker has counted all updates since the last of them.
         """
-        self._links, self._top, self._origin, self._counted = links, top, origin, counted
+        self._links, self._top, self._restore_record, self._counted = links, top, record, counted
         if self._chooser is not None:
             self._chooser.start(now_s)
 
     def stop(self) -> None:
         """Drop what is not committed: the rows are about to be restored, or all of them are saved."""
         self._writer.discard()
-        self._under_way = None
+        self._in_progress = None
 
     def save(self, kind: Literal["Anchor", "Flush"], mark: Mark) -> None:
         """Save all that changed since the save that this one stands on; it takes the place of one under way."""
@@ -141,32 +147,32 @@ class ShardCheckpointer:
         arena = self._arena
         if arena.epochs.used_up:
             self._links = ()
-            self.keep()  # a server that is killed in between must not stand on them
+            self.persist()  # a server that is killed in between must not stand on them
             arena.forget_epochs()
         # What the finished model is read from is exact, down to the first row.
         last = mark.last and self.stored_bits != EXACT
         base = () if last else basis(self._rules.rebase, self._links)
-        stops = kind == "Flush" or mark.standing
+        stops = kind == "Flush" or mark.at_barrier
         bits = EXACT if last or stops else self.stored_bits
         draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
         epoch = arena.epochs.now
         capture = arena.capture_changes(base[-1].epoch if base else 0)
-        capture.hurried = stops
+        capture.expedited = stops
         self._submit(draft, capture, epoch, None if self._chooser is None else self._chooser.tracker.everything())
         self._metrics.mark_seconds.set(monotonic() - started_s)
 
-    def turn(self, now_s: float, interval_s: float, position: Position | None) -> None:
+    def tick(self, now_s: float, interval_s: float, position: Position | None) -> None:
         """Let a priority save be committed, or ask for the rows of the next, when the time has come.
 
         interval_s: time between two of them, 0 for none. `position` is None while nothing is served.
         """
-        under_way = self._under_way
+        in_progress = self._in_progress
         if position is None:
             return
-        if under_way is not None:
-            steps = (now - marked for now, marked in zip(position.applied, under_way.draft.applied, strict=True))
+        if in_progress is not None:
+            steps = (now - marked for now, marked in zip(position.applied, in_progress.draft.applied, strict=True))
             if min(steps) >= _REPEATABLE:
-                under_way.may_commit.set()
+                in_progress.may_commit.set()
         elif self._chooser is not None and interval_s > 0:
             self._chooser.ask_if_due(now_s, interval_s, position)
 
@@ -175,7 +181,7 @@ class ShardCheckpointer:
         started_s = monotonic()
         arena = self._arena
         claim = None if self._chooser is None else self._chooser.take(chosen, mark)
-        if claim is None or claim.slots is None or mark is None or self._under_way is not None:
+        if claim is None or claim.slots is None or mark is None or self._in_progress is not None:
             return
         mark = replace(mark, step=min(mark.applied))
         draft = self._draft("Priority", mark, bits=self.stored_bits, strategy=self._rules.strategy)
@@ -189,9 +195,9 @@ class ShardCheckpointer:
         self._metrics.committed.labels(save.draft.kind).inc()
         self._metrics.rows.inc(saved.manifest.rows)
         self._metrics.seconds.set(committed.save_s)
-        if save is not self._under_way:
+        if save is not self._in_progress:
             return
-        self._under_way, self._top = None, saved.ref.key
+        self._in_progress, self._top = None, saved.ref.key
         if self._chooser is not None and save.claim is not None:
             self._chooser.tracker.forget(save.claim)
         if save.draft.kind != "Priority":
@@ -202,24 +208,24 @@ class ShardCheckpointer:
     def on_given_up(self, given_up: GivenUp) -> None:
         """Forget nothing: the next save carries it, and is a full one if there is nothing to stand on."""
         self._metrics.given_up.inc()
-        if given_up.groundless:
+        if given_up.base_lost:
             self._links = ()
-        if given_up.save is self._under_way:
-            self._under_way = None
+        if given_up.save is self._in_progress:
+            self._in_progress = None
 
     def _submit(self, draft: ShardManifest, capture: Capture, epoch: int, claim: Claim | None) -> None:
         save = Save(draft, capture, epoch, capture, claim)
         if self._chooser is not None and claim is not None:
             self._chooser.tracker.mark(claim)
-            save = replace(save, source=_Watched(capture, self._chooser.tracker))
+            save = replace(save, source=_TrackedSource(capture, self._chooser.tracker))
             if draft.kind == "Priority":
                 added = claim.added_updates if self._counted else None
                 draft = replace(draft, after=self._top, added_updates=added)
                 save = replace(save, draft=draft)
         if draft.kind != "Priority":
             save.may_commit.set()
-            save = save if draft.chain else replace(save, origin=self._origin)
-        self._under_way = save
+            save = save if draft.chain else replace(save, restore_record=self._restore_record)
+        self._in_progress = save
         self._writer.submit(save)
 
     def _draft(self, kind: Literal["Anchor", "Flush", "Priority"], mark: Mark, **fields: Any) -> ShardManifest:

@@ -21,13 +21,13 @@ class Cuts:
     """`pending` is the cut step that was announced and is not reached, 0 if none; `taken` the last one copied.
 
     Both are of this incarnation in this generation: a cut that another incarnation saved must be taken again, because
-    the anchor names saves of the incarnations in its roster. `standing`: all ranks stood at the pending one when it was
-    announced, because the job stops there; what is saved then is exact.
+    the anchor names saves of the incarnations in its roster. `at_barrier`: all ranks stood at the pending one when it
+    was announced, because the job stops there; what is saved then is exact.
     """
 
     pending: int = 0
     taken: int = 0
-    standing: bool = False
+    at_barrier: bool = False
     loose: bool = False
 
     def announced(self, step: int, applied: tuple[int, ...]) -> Self:
@@ -40,11 +40,11 @@ class Cuts:
         if step in {0, self.pending} or step <= self.taken:
             return self
         if self.loose:
-            return replace(self, pending=step, standing=set(applied) == {step})
+            return replace(self, pending=step, at_barrier=set(applied) == {step})
         earlier = step < self.pending and step > min(applied)
         if earlier or step < max(applied):
             return self
-        return replace(self, pending=step, standing=step == min(applied))
+        return replace(self, pending=step, at_barrier=step == min(applied))
 
     def holds(self, step: int) -> bool:
         """Whether a push of `step` must wait for the cut."""
@@ -59,7 +59,7 @@ class Cuts:
 
     def void(self) -> Self:
         """Return the cuts without the pending one."""
-        return replace(self, pending=0, standing=False)
+        return replace(self, pending=0, at_barrier=False)
 
     def due(self, applied: tuple[int, ...]) -> bool:
         """Whether every rank has reached the cut: it is to be taken now."""
@@ -67,7 +67,7 @@ class Cuts:
 
     def take(self) -> Self:
         """Return the cuts after the pending one was taken."""
-        return replace(self, pending=0, taken=self.pending, standing=False)
+        return replace(self, pending=0, taken=self.pending, at_barrier=False)
 
 
 # Which rows the next priority save is to hold: asked when it is due, answered by a thread aside.
@@ -84,12 +84,12 @@ class Chosen:
 
 
 class Chooser:
-    """Asks `tracker` for at most `quota` rows of large tables; `tell` is told on another thread."""
+    """Asks `tracker` for at most `quota` rows of large tables; `report` is told on another thread."""
 
-    def __init__(self, tracker: Tracker, quota: int, tell: Callable[[Chosen], None]) -> None:
+    def __init__(self, tracker: Tracker, quota: int, report: Callable[[Chosen], None]) -> None:
         self.tracker = tracker
         self._quota = quota
-        self._tell = tell
+        self._report = report
         self._asked = False
         self._asked_s = 0.0
         self._taken_step = 0
@@ -120,4 +120,4 @@ class Chooser:
             claim: Claim | BaseException = self.tracker.choose(self._quota)
         except BaseException as error:  # noqa: BLE001 -- the main thread raises it
             claim = error
-        self._tell(Chosen(claim, generation))
+        self._report(Chosen(claim, generation))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates, ShardManifest
+from cpr_contract.manifests import ManifestRef, Ranges, RestoreRecord, RowUpdates, ShardManifest
 from cpr_contract.reports import Problem
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.embedding.buffer import RowBuffer
@@ -35,7 +35,7 @@ class Position(Protocol):
 class Mark:
     """What a save of the rows holds: its manifest says the same.
 
-    `last`: nothing is trained after it. `standing`: all ranks stand at its step, because the job stops there.
+    `last`: nothing is trained after it. `at_barrier`: all ranks stand at its step, because the job stops there.
     """
 
     generation: int
@@ -45,7 +45,7 @@ class Mark:
     lost: Ranges
     row_updates: RowUpdates
     last: bool = False
-    standing: bool = False
+    at_barrier: bool = False
 
 
 class Source(Protocol):
@@ -83,7 +83,7 @@ class Save:
     epoch: int
     source: Source
     claim: Claim | None
-    origin: Origin | None = None
+    restore_record: RestoreRecord | None = None
     may_commit: threading.Event = field(default_factory=threading.Event)
 
 
@@ -111,13 +111,13 @@ class GivenUp:
     problem: Problem
 
     @property
-    def groundless(self) -> bool:
+    def base_lost(self) -> bool:
         """Whether what it stands on, or was written of it already, is gone from the store."""
         return self.problem.reason in {BucketMissingError.reason, DamagedError.reason}
 
 
 #: What becomes of a save; an error that nobody foresaw ends the process.
-News = Committed | SaveFailed | GivenUp | BaseException
+SaveOutcome = Committed | SaveFailed | GivenUp | BaseException
 
 
 # The figures of a shard's saves, for Prometheus.

@@ -12,16 +12,16 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from cpr_contract.manifests import ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.manifests import ManifestRef, Part, RestoreRecord, ShardManifest
 from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
 from cpr_trainer.checkpoint.format.names import part_name, shard_save
 from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
 from cpr_trainer.checkpoint.format.quantise import encode_rows
-from cpr_trainer.checkpoint.format.records import check_claims, rewrite_origin
-from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SavedShard, SaveFailed, Source
+from cpr_trainer.checkpoint.format.records import check_claims, rewrite_restore_record
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SavedShard, SaveFailed, SaveOutcome, Source
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.buffer import RowBuffer
-from cpr_trainer.embedding.capture import EndedError, OutrunError
+from cpr_trainer.embedding.capture import EndedError, UndoLogFullError
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import (
@@ -41,7 +41,7 @@ _PARTS_AT_ONCE = 3
 Result = TypeVar("Result")
 
 
-class Insist(Protocol):
+class Retry(Protocol):
     """Does something with the store until the store lets it, or the save is of no use any more."""
 
     def __call__(self, attempt: Callable[[], Result], /) -> Result:
@@ -53,15 +53,21 @@ class Writer:
     """Writes the saves of one arena, one at a time; keeps the memory that parts need on their way."""
 
     def __init__(
-        self, store: Store, arena: Arena, bytes_per_s: int | None = None, life: int = 1, *, heeds_claims: bool = False
+        self,
+        store: Store,
+        arena: Arena,
+        bytes_per_s: int | None = None,
+        process_number: int = 1,
+        *,
+        respect_claims: bool = False,
     ) -> None:
-        """Write at `bytes_per_s` at most what is not urgent; None: without a limit. `life` goes into names of parts.
+        """Write at most `bytes_per_s` unless a save is urgent; None: no limit. `process_number` is for names of parts.
 
-        heeds_claims: a save that a later incarnation may not have found is none.
+        respect_claims: discard a save if a later incarnation claimed the shard before the commit.
         """
         self._store = store
-        self._life = life
-        self._heeds_claims = heeds_claims
+        self._process_number = process_number
+        self._heeds_claims = respect_claims
         self._bytes_per_s = bytes_per_s
         self._epochs = arena.epochs
         self._segments = arena.segments
@@ -72,41 +78,43 @@ class Writer:
         for _ in range(_PARTS_AT_ONCE):
             self._free.put(RowBuffer(max(sizes), max(values)))
 
-    def write(self, draft: ShardManifest, source: Source, insist: Insist) -> ShardManifest:
+    def write(self, draft: ShardManifest, source: Source, retry: Retry) -> ShardManifest:
         """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
 
-        Raises what `source` and `insist` raise; DivergedError for values that so few bits cannot hold.
+        Raises what `source` and `retry` raise; DivergedError for values that so few bits cannot hold.
         """
         folder, limit = shard_save(draft).folder, self._bytes_per_s
         self._uncommitted = []
         throttle = None if limit is None else Throttle(limit, lambda: source.urgent)
         parts = in_parallel(
-            lambda item: self._write_part(folder + part_name(item[0], self._life), item[1], draft, insist, throttle),
+            lambda item: self._write_part(
+                folder + part_name(item[0], self._process_number), item[1], draft, retry, throttle
+            ),
             enumerate(self._filled(source)),
             threads=_PARTS_AT_ONCE,
             background=True,
         )
         return replace(draft, rows=sum(part.rows for part in parts), parts=parts)
 
-    def commit(self, manifest: ShardManifest, insist: Insist, origin: Origin | None = None) -> SavedShard:
+    def commit(self, manifest: ShardManifest, retry: Retry, record: RestoreRecord | None = None) -> SavedShard:
         """Commit what was written, unless what it stands on is gone.
 
         Without its incarnation's `origin` nobody would find it: that is written first, if it is gone or damaged. Raises
-        what `insist` raises; DamagedError; ExistsError if another save has this name; OvertakenError.
+        what `retry` raises; DamagedError; ExistsError if another save has this name; OvertakenError.
         """
         for base in manifest.chain:
-            insist(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
-        if origin is not None:
-            insist(partial(rewrite_origin, self._store, origin))
-        committed, ref = insist(partial(self._write_manifest, manifest))
+            retry(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
+        if record is not None:
+            retry(partial(rewrite_restore_record, self._store, record))
+        committed, ref = retry(partial(self._write_manifest, manifest))
         if self._heeds_claims:
-            insist(partial(check_claims, self._store, committed))
+            retry(partial(check_claims, self._store, committed))
         return SavedShard(committed, ref, self._epochs.changed_rows)
 
     def withdraw(self) -> None:
         """Delete the parts of the last save, unless its manifest may be in the store. Raises StoreError."""
-        doomed, self._uncommitted = self._uncommitted, []
-        self._store.delete(doomed)
+        to_delete, self._uncommitted = self._uncommitted, []
+        self._store.delete(to_delete)
 
     def _write_manifest(self, manifest: ShardManifest) -> tuple[ShardManifest, ManifestRef]:
         """Write the manifest, or return the last life's if that had committed the same save when it died.
@@ -142,7 +150,7 @@ class Writer:
             yield buffer
 
     def _write_part(
-        self, key: str, buffer: RowBuffer, draft: ShardManifest, insist: Insist, throttle: Throttle | None
+        self, key: str, buffer: RowBuffer, draft: ShardManifest, retry: Retry, throttle: Throttle | None
     ) -> Part:
         try:
             slots, rows, state = buffer.filled
@@ -151,7 +159,7 @@ class Writer:
             shape = shape_of(places, rows.shape[1], draft.bits, state=state.shape[1])
             pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data, state.data]
             self._uncommitted.append(key)
-            crc32c = insist(lambda: self._store.put(key, pieces, throttle=throttle))
+            crc32c = retry(lambda: self._store.put(key, pieces, throttle=throttle))
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
         finally:
             self._free.put(buffer)
@@ -178,14 +186,14 @@ _WITHOUT_BUCKET_S = 1.0
 class WriterThread:
     """Writes one save at a time; a newer one takes the place of one that is not committed.
 
-    `tell` gets what becomes of each, on this thread or those of its parts; nothing more of one that was replaced. If a
-    full store is why a save is replaced or given up, its parts are deleted: they are of no use, and take the next
+    `report` gets what becomes of each, on this thread or those of its parts; nothing more of one that was replaced. If
+    a full store is why a save is replaced or given up, its parts are deleted: they are of no use, and take the next
     save's room.
     """
 
-    def __init__(self, writer: Writer, tell: Callable[[News], None], rng: random.Random) -> None:
+    def __init__(self, writer: Writer, report: Callable[[SaveOutcome], None], rng: random.Random) -> None:
         self._writer = writer
-        self._tell = tell
+        self._report = report
         self._rng = rng
         self._changed = threading.Condition()
         self._save: Save | None = None
@@ -238,7 +246,7 @@ class WriterThread:
                 if self._save is save:
                     self._save = None
                     if news is not None:
-                        self._tell(news)
+                        self._report(news)
 
     def _make_room(self, save: Save) -> None:
         try:
@@ -250,10 +258,10 @@ class WriterThread:
         """Try until the save is committed, or is of no use; None if another took its place."""
         started, self._full = monotonic(), False
         try:
-            manifest = self._writer.write(save.draft, save.source, lambda attempt: self._insist(save, attempt))
+            manifest = self._writer.write(save.draft, save.source, lambda attempt: self._retry(save, attempt))
             while not save.may_commit.wait(_POLL_S):
                 self._check(save)
-            saved = self._writer.commit(manifest, lambda attempt: self._insist(save, attempt), save.origin)
+            saved = self._writer.commit(manifest, lambda attempt: self._retry(save, attempt), save.restore_record)
         except EndedError:
             return None
         except TrainerError as error:
@@ -261,8 +269,8 @@ class WriterThread:
             return GivenUp(save, problem_of(error))
         return Committed(save, saved, monotonic() - started)
 
-    def _insist(self, save: Save, attempt: Callable[[], Result]) -> Result:
-        """Return what `attempt` returns once the store lets it. Raises EndedError, OutrunError, ExistsError.
+    def _retry(self, save: Save, attempt: Callable[[], Result]) -> Result:
+        """Return what `attempt` returns once the store lets it. Raises EndedError, UndoLogFullError, ExistsError.
 
         With its bucket, what was written of a save is gone, and what it stands on: BucketMissingError ends it. Only a
         flush goes on, since none comes after it.
@@ -280,7 +288,7 @@ class WriterThread:
                     raise
                 _LOG.warning("save of step %d: %s", save.draft.step, error)
                 self._full = self._full or isinstance(error, StoreFullError)
-                self._tell(SaveFailed(problem_of(error)))
+                self._report(SaveFailed(problem_of(error)))
                 delay_s = max(next(delays), error.retry_after_s)
             self._pause(save, delay_s)
 
@@ -291,5 +299,5 @@ class WriterThread:
     def _check(self, save: Save) -> None:
         if self._closing or self._save is not save:
             raise EndedError
-        if save.capture.outrun:
-            raise OutrunError
+        if save.capture.undo_log_full:
+            raise UndoLogFullError

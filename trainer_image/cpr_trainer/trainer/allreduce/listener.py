@@ -106,7 +106,7 @@ class PeerListener:
 
     def _accept(self) -> None:
         while not self._ending.is_set():
-            self._acceptor.turn(_POLL_S)
+            self._acceptor.tick(_POLL_S)
 
     def _receive(self, connection: socket.socket, _address: object) -> Callable[[], None]:
         """Check the proof of a caller in a thread of its own. Raises OSError if there can be no more threads."""

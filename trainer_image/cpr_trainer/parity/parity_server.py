@@ -11,18 +11,18 @@ from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.parity.coding import Ring
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.messages import (
+    PositionQuery,
+    PositionReply,
     Read,
     Rows,
     Shapes,
-    Stand,
-    Standing,
     document_of,
     most_bytes,
     pack,
     pack_rows,
     unpack_flush,
 )
-from cpr_trainer.parity.store import ParityStore
+from cpr_trainer.parity.parity_store import ParityStore
 
 
 class Caller(Protocol):
@@ -38,7 +38,7 @@ class Caller(Protocol):
         ...
 
 
-class Desk:
+class ParityServer:
     """Serves the neighbours of shard `index`. `generation` is the one that its rows are of, None while it has none."""
 
     def __init__(self, ring: Ring, index: int, shapes: Shapes, store: ParityStore, journal: Journal) -> None:
@@ -67,13 +67,13 @@ class Desk:
                     self._store.take(part, unpack_flush(frame, self._shapes))
                 except ValueError as error:
                     raise FrameError(str(error)) from error
-                self._tell_standing(caller, part)
-            case Operation.STAND:
+                self._send_position(caller, part)
+            case Operation.QUERY_POSITION:
                 part = self._part_of(caller)
-                asked = document_of(Stand, frame)
+                asked = document_of(PositionQuery, frame)
                 if asked.moment is not None:
-                    self._store.take_back(part, asked.moment)
-                self._tell_standing(caller, part)
+                    self._store.undo(part, asked.moment)
+                self._send_position(caller, part)
             case Operation.READ:
                 self._read(caller, document_of(Read, frame))
             case operation:
@@ -85,11 +85,11 @@ class Desk:
             raise FrameError(f"shard {self._index} keeps no parity for shard {caller.rank}")
         return members.index(caller.rank)
 
-    def _tell_standing(self, caller: Caller, part: int) -> None:
-        mine = self._store.standing(part)
+    def _send_position(self, caller: Caller, part: int) -> None:
+        mine = self._store.position(part)
         former = None if mine.former is None else mine.former.point.moment
-        standing = Standing(mine.point, mine.complete, mine.mark, former)
-        self._send(caller, *pack(Operation.STANDING, self.generation or 0, standing))
+        position = PositionReply(mine.point, mine.complete, mine.mark, former)
+        self._send(caller, *pack(Operation.POSITION, self.generation or 0, position))
 
     def _read(self, caller: Caller, asked: Read) -> None:
         if not (0 <= asked.segment < len(self._shapes) and 0 <= asked.part < self._ring.data_shards):

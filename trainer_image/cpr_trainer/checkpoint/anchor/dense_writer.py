@@ -12,7 +12,7 @@ import torch
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, SavedModel, TableIds
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.format.documents import is_there, write_once
+from cpr_trainer.checkpoint.format.documents import exists, write_once
 from cpr_trainer.checkpoint.format.names import dense_save, part_name
 from cpr_trainer.store import Store, checksum
 
@@ -21,7 +21,7 @@ from cpr_trainer.store import Store, checksum
 class DenseMeta:
     """What the leader says of a dense save, but for its parts: the fields of `DenseManifest`.
 
-    `life` tells the parts of several writers apart, of whom one can commit the save.
+    `process_number` tells the parts of several writers apart, of whom one can commit the save.
     """
 
     job_uid: str
@@ -35,7 +35,7 @@ class DenseMeta:
     ids: TableIds = ()
     model: SavedModel | None = None
     best_step: int = 0
-    life: int = 1
+    process_number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def _save(
     )
     name = dense_save(manifest)
     data = safetensors.torch.save(dict(tensors))
-    part = Part(name.folder + part_name(0, meta.life), len(data), checksum(data))
+    part = Part(name.folder + part_name(0, meta.process_number), len(data), checksum(data))
     manifest = dataclasses.replace(manifest, parts=(part,))
-    if not is_there(store, name.manifest):  # What is committed is never written over.
+    if not exists(store, name.manifest):  # What is committed is never written over.
         store.put(part.key, data)
     return SavedDense(manifest, write_once(store, name.manifest, manifest))

@@ -25,7 +25,7 @@ class NotReadyError(Exception):
     """The other shard is of another generation, for now, or has no rows yet."""
 
 
-class Recycled:
+class BufferPool:
     """Memory for payloads. It is used again once nothing refers to the payload that was in it. One thread.
 
     Rows come by the gigabyte, in pieces that live for milliseconds. The page faults of fresh memory for each piece take
@@ -45,7 +45,7 @@ class Recycled:
         return room.data
 
 
-class Dialogue:
+class PeerConnection:
     """A connection to a shard that has proved who it is. `answer_s` bounds each wait for the network.
 
     An answer of ROWS has memory of its own; any other is valid until the next one. Whatever raises OSError
@@ -56,7 +56,7 @@ class Dialogue:
         self, peer: Peer, key: bytes, me: Identity, callee: Identity, encoding: Encoding, answer_s: float
     ) -> None:
         self._connection = connect(peer.host, peer.port_base + DATA_PORT, min(_GREETING_S, answer_s))
-        self._memory = Recycled()
+        self._memory = BufferPool()
         self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         try:
             self._greet(Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding))
@@ -74,7 +74,7 @@ class Dialogue:
     ) -> None:
         self._connection.close()
 
-    def ask(self, header: Header, payload: list[Any], expected: Operation) -> Frame:
+    def request(self, header: Header, payload: list[Any], expected: Operation) -> Frame:
         """Send a frame and return the answer. Raises NotReadyError."""
         self.send(header, payload)
         return self.receive(expected)
@@ -93,7 +93,7 @@ class Dialogue:
             raise FrameError(f"{frame.header.operation.name} in the place of {expected.name}")
         return frame
 
-    def hang_up(self) -> None:
+    def shut_down(self) -> None:
         """End it: whoever waits in `ask` is told at once. Any thread may call it."""
         with contextlib.suppress(OSError):  # the other side was faster
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -104,7 +104,7 @@ class Dialogue:
         self._exchange(Operation.PROOF, proof, Operation.WELCOME)
 
     def _exchange(self, operation: Operation, payload: bytes, expected: Operation) -> Frame:
-        return self.ask(Header(operation, payload_bytes=len(payload)), [payload], expected)
+        return self.request(Header(operation, payload_bytes=len(payload)), [payload], expected)
 
     def _receive(self) -> Frame:
         frame = self._reader.read(self._connection)

@@ -11,7 +11,7 @@ from cpr_trainer.parity.flush import Flush, Moment, Point
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class PartPosition:
     """Up to where a parity has one member's part: at a `point`, of which `complete` and `mark` say what its flush said.
 
     `last` is that flush, and `former` where it stood before, as long as it can be taken back.
@@ -21,12 +21,12 @@ class Standing:
     complete: bool = False
     mark: str = ""
     last: Flush | None = None
-    former: Standing | None = None
+    former: PartPosition | None = None
 
-    def after(self, flush: Flush) -> Standing:
+    def after(self, flush: Flush) -> PartPosition:
         """Return where the parity stands with one flush more."""
         former = replace(self, last=None, former=None)
-        return Standing(flush.after, flush.complete, flush.mark, flush, former)
+        return PartPosition(flush.after, flush.complete, flush.mark, flush, former)
 
 
 class ParityStore:
@@ -40,54 +40,54 @@ class ParityStore:
         self.build = build
         self._shapes = tuple(shapes)
         self._images = self._zeros()
-        self._standings = [Standing(Point(build))] * data_shards
+        self._positions = [PartPosition(Point(build))] * data_shards
 
     @classmethod
     def size_bytes(cls, shapes: Sequence[tuple[int, int, int]]) -> int:
         """Return how much memory a parity takes."""
         return sum(rows * (4 * (dim + width) + 1) for rows, dim, width in shapes)
 
-    def standing(self, part: int) -> Standing:
+    def position(self, part: int) -> PartPosition:
         """Return up to where the part of the `part`-th member is in here."""
-        return self._standings[part]
+        return self._positions[part]
 
     @property
     def points(self) -> tuple[Point, ...]:
         """Where the part of each member stands."""
-        return tuple(standing.point for standing in self._standings)
+        return tuple(position.point for position in self._positions)
 
     def take(self, part: int, flush: Flush) -> None:
         """Take a member's flush into the parity.
 
         Nothing happens if it is in here already, or goes into a parity of before. If it does not follow what is in
-        here, that cannot be told from the rest of the parity, which begins anew. `standing` says which it was.
+        here, that cannot be told from the rest of the parity, which begins anew. `position` says which it was.
         Raises ValueError for a flush of other rows than there are.
         """
-        standing = self._standings[part]
+        position = self._positions[part]
         self._check(flush)
-        if flush.before.build != self.build or flush.after == standing.point:
+        if flush.before.build != self.build or flush.after == position.point:
             return
-        if flush.before != standing.point:
-            self.start_over()
+        if flush.before != position.point:
+            self.reset()
             return
         self._add(flush)
-        self._standings[part] = standing.after(flush)
+        self._positions[part] = position.after(flush)
 
-    def take_back(self, part: int, moment: Moment) -> bool:
+    def undo(self, part: int, moment: Moment) -> bool:
         """Go back to a member's flush of a moment, its last or the one before; whether that can be done."""
-        standing = self._standings[part]
-        if standing.point.moment == moment:
+        position = self._positions[part]
+        if position.point.moment == moment:
             return True
-        if standing.last is None or standing.former is None or standing.former.point.moment != moment:
+        if position.last is None or position.former is None or position.former.point.moment != moment:
             return False
-        self._add(standing.last)
-        self._standings[part] = standing.former
+        self._add(position.last)
+        self._positions[part] = position.former
         return True
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Begin anew, from zeros: all members have to send their parts again."""
         self.build += 1
-        self._standings = [Standing(Point(self.build))] * len(self._standings)
+        self._positions = [PartPosition(Point(self.build))] * len(self._positions)
         self._images = ()  # goes first: there is no room for two
         self._images = self._zeros()
 
@@ -123,12 +123,12 @@ class ParityStore:
 _TRIES = 50
 
 
-class GoneError(Exception):
+class ParityUnavailableError(Exception):
     """Parity does not have the rows: a holder began anew, or another member of the stripe is not what is in there."""
 
 
 class Stripe(Protocol):
-    """The parity of one part of the lost shard, and the members whose parts are in it. Raises OSError, GoneError."""
+    """The parity of one part of the lost shard, and the stripe's members. Raises OSError, ParityUnavailableError."""
 
     def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
         """Return rows of the parity, and where each member stands in it at that moment."""
@@ -142,12 +142,12 @@ class Stripe(Protocol):
 def rows_of(stripe: Stripe, part: int, point: Point, segment: int, rows: range) -> Image:
     """Return some rows of the lost part, as it stands in the parity at this point.
 
-    Raises GoneError, or what `stripe` raises.
+    Raises ParityUnavailableError, or what `stripe` raises.
     """
     for _ in range(_TRIES):
         parity, points = stripe.parity(segment, rows)
         if points[part] != point:
-            raise GoneError(f"the parity of part {part} was built anew")
+            raise ParityUnavailableError(f"the parity of part {part} was built anew")
         for other, at in enumerate(points):
             if other == part or not at.number:
                 continue
@@ -157,4 +157,4 @@ def rows_of(stripe: Stripe, part: int, point: Point, segment: int, rows: range) 
             parity.add(image)
         else:
             return parity
-    raise GoneError(f"members of the stripe of part {part} do not have the rows that are in its parity")
+    raise ParityUnavailableError(f"members of the stripe of part {part} do not have the rows that are in its parity")

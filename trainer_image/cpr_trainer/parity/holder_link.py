@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.frames import FrameError, Operation
 from cpr_trainer.exchange.handshake import HandshakeError
-from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.flush import Flush, Point
-from cpr_trainer.parity.messages import Stand, Standing, document_of, pack, pack_flush
+from cpr_trainer.parity.messages import PositionQuery, PositionReply, document_of, pack, pack_flush
+from cpr_trainer.parity.peer_connection import NotReadyError, PeerConnection
 from cpr_trainer.runtime import backoff
 
 _LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _IDLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HolderReply:
     """The holder of a part's parity says where that stands, in a generation. None: the connection is gone.
 
     `first` of a connection: what was under way before has to be sent again if the parity does not have it.
@@ -45,13 +45,17 @@ class _Aim:
 
 
 class HolderLink:
-    """Talks to the holder of part `part`. `connect` opens a dialogue in a generation; `tell` is called on the thread.
+    """Talks to the holder of part `part`. `connect` opens a connection in a generation; `tell` is called on the thread.
 
     After each connection it asks where the parity stands. What is to be sent then, the answer to `tell` decides.
     """
 
     def __init__(
-        self, part: int, connect: Callable[[Peer, int], Dialogue], tell: Callable[[Heard], None], rng: random.Random
+        self,
+        part: int,
+        connect: Callable[[Peer, int], PeerConnection],
+        tell: Callable[[HolderReply], None],
+        rng: random.Random,
     ) -> None:
         self._part = part
         self._connect = connect
@@ -60,7 +64,7 @@ class HolderLink:
         self._changed = threading.Condition()
         self._aim: _Aim | None = None
         self._flush: Flush | None = None
-        self._dialogue: Dialogue | None = None
+        self._connection_to: PeerConnection | None = None
         self._anew = False
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"parity {part}", daemon=True)
@@ -73,7 +77,7 @@ class HolderLink:
             if aim == self._aim:
                 return
             self._aim, self._flush = aim, None
-            self._hang_up()
+            self._disconnect()
 
     def send(self, flush: Flush) -> None:
         """Send this flush, instead of one that was not sent yet."""
@@ -81,22 +85,22 @@ class HolderLink:
             self._flush = flush
             self._changed.notify_all()
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Send nothing of what was to be sent, and ask anew where the parity stands."""
         with self._changed:
             self._flush, self._anew = None, True
-            self._hang_up()
+            self._disconnect()
 
     def close(self) -> None:
         """Let the thread end; one that waits for a connection ends a little later."""
         with self._changed:
             self._closing = True
-            self._hang_up()
+            self._disconnect()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         """Break the connection, whatever the thread does with it now. Call it with the lock held."""
-        if self._dialogue is not None:
-            self._dialogue.hang_up()
+        if self._connection_to is not None:
+            self._connection_to.shut_down()
         self._changed.notify_all()
 
     def _run(self) -> None:
@@ -104,16 +108,16 @@ class HolderLink:
         while (aim := self._next_aim()) is not None:
             said = ""
             try:
-                with self._connect(aim.peer, aim.generation) as dialogue:
-                    self._talk(dialogue, aim)
+                with self._connect(aim.peer, aim.generation) as connection:
+                    self._talk(connection, aim)
             except (OSError, FrameError, HandshakeError) as error:
                 said = str(error)
             except NotReadyError:
                 said = "it is of another generation"
             _LOG.info("no parity at shard %d (incarnation %d): %s", aim.peer.index, aim.peer.incarnation, said)
-            self._tell(Heard(self._part, aim.generation, None))
+            self._tell(HolderReply(self._part, aim.generation, None))
             with self._changed:
-                self._dialogue = None
+                self._connection_to = None
                 if self._aim == aim and not self._closing:
                     self._changed.wait(next(delays))
                 else:
@@ -125,21 +129,21 @@ class HolderLink:
             self._changed.wait_for(lambda: self._closing or self._aim is not None)
             return None if self._closing else self._aim
 
-    def _talk(self, dialogue: Dialogue, aim: _Aim) -> None:
+    def _talk(self, connection: PeerConnection, aim: _Aim) -> None:
         """Ask where the parity stands, then bring flushes, until something breaks."""
         with self._changed:
             if self._aim != aim or self._closing:
                 return
-            self._dialogue, self._flush, self._anew = dialogue, None, False
-        question, first = pack(Operation.STAND, aim.generation, Stand()), True
+            self._connection_to, self._flush, self._anew = connection, None, False
+        question, first = pack(Operation.QUERY_POSITION, aim.generation, PositionQuery()), True
         while True:
-            answer = document_of(Standing, dialogue.ask(*question, Operation.STANDING))
-            self._tell(Heard(self._part, aim.generation, answer.point, first))
+            answer = document_of(PositionReply, connection.request(*question, Operation.POSITION))
+            self._tell(HolderReply(self._part, aim.generation, answer.point, first))
             flush, first = self._next_flush(aim), False
             if self._over(aim):
                 return
             if flush is None:
-                question = pack(Operation.STAND, aim.generation, Stand())
+                question = pack(Operation.QUERY_POSITION, aim.generation, PositionQuery())
             else:
                 question = pack_flush(aim.generation, flush)
 

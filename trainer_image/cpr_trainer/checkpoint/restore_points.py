@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Generic, TypeVar
 
-from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.manifests import DenseManifest, ManifestRef, Part, RestoreRecord, ShardManifest
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Point, PointKind, Verification
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
-from cpr_trainer.checkpoint.format.names import SaveName, committed_in, is_origin, parse_save, place_of
+from cpr_trainer.checkpoint.format.names import SaveName, committed_in, is_restore_record, parse_save, place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.embedding.optimizers import state_widths
 from cpr_trainer.embedding.placement import Placement, layout_hash
@@ -29,7 +29,7 @@ _OF_A_SHARD = re.compile(r"[^/]+/gen-\d+/shard-\d+/.+")
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Generic[M]):
+class ListedSave(Generic[M]):
     """One committed save. Its folder's objects take `size_bytes`; the last of them was written at `written_s`."""
 
     manifest: M
@@ -39,16 +39,16 @@ class Held(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class Inventory:
     """All objects of some jobs by key; saves of shards, and dense saves and anchors, by the keys of their manifests.
 
     `damaged` are manifests that cannot be read. `forks` are the steps at which each generation of a job but the first
-    began, by job and generation, as far as origins tell.
+    began, by job and generation, as far as records tell.
     """
 
     entries: Mapping[str, Entry]
-    shards: Mapping[str, Held[ShardManifest]]
-    dense: Mapping[str, Held[DenseManifest]]
+    shards: Mapping[str, ListedSave[ShardManifest]]
+    dense: Mapping[str, ListedSave[DenseManifest]]
     damaged: tuple[Damage, ...]
     forks: Mapping[tuple[str, int], int]
 
@@ -58,7 +58,7 @@ class Holdings:
         return tuple(sorted({key.partition("/")[0] for key in self.entries}))
 
 
-def read_holdings(store: Store, job_uid: str | None) -> Holdings:
+def read_inventory(store: Store, job_uid: str | None) -> Inventory:
     """Read what there is of one job, or of all. Raises StoreError."""
     entries = list_jobs(store, job_uid)
     folders: dict[SaveName, list[Entry]] = defaultdict(list)
@@ -69,7 +69,7 @@ def read_holdings(store: Store, job_uid: str | None) -> Holdings:
     others = {save: found for save, found in folders.items() if save not in of_shards}
     shards, damaged_shards = _read_all(store, ShardManifest, of_shards)
     dense, damaged_dense = _read_all(store, DenseManifest, others)
-    return Holdings(entries, shards, dense, damaged_shards + damaged_dense, _forks(store, entries))
+    return Inventory(entries, shards, dense, damaged_shards + damaged_dense, _forks(store, entries))
 
 
 def list_jobs(store: Store, job_uid: str | None) -> Mapping[str, Entry]:
@@ -80,14 +80,14 @@ def list_jobs(store: Store, job_uid: str | None) -> Mapping[str, Entry]:
 
 def _read_all(
     store: Store, kind: type[M], folders: Mapping[SaveName, list[Entry]]
-) -> tuple[dict[str, Held[M]], tuple[Damage, ...]]:
+) -> tuple[dict[str, ListedSave[M]], tuple[Damage, ...]]:
     committed = committed_in(entry.key for found in folders.values() for entry in found)
     read = in_parallel(lambda save: _read(store, kind, save, folders[save]), committed)
-    held = {each.ref.key: each for each in read if isinstance(each, Held)}
+    held = {each.ref.key: each for each in read if isinstance(each, ListedSave)}
     return held, tuple(each for each in read if isinstance(each, Damage))
 
 
-def _read(store: Store, kind: type[M], save: SaveName, folder: list[Entry]) -> Held[M] | Damage | None:
+def _read(store: Store, kind: type[M], save: SaveName, folder: list[Entry]) -> ListedSave[M] | Damage | None:
     """Read one manifest; None if it was pruned since it was listed."""
     try:
         manifest, ref = read_document(store, kind, save.manifest)
@@ -95,22 +95,22 @@ def _read(store: Store, kind: type[M], save: SaveName, folder: list[Entry]) -> H
         return None
     except DamagedError as error:
         return Damage(save.manifest, f"a {kind.__name__}", error.what)
-    return Held(manifest, ref, sum(each.size_bytes for each in folder), max(each.modified_s for each in folder))
+    return ListedSave(manifest, ref, sum(each.size_bytes for each in folder), max(each.modified_s for each in folder))
 
 
 def _forks(store: Store, keys: Iterable[str]) -> Mapping[tuple[str, int], int]:
     """Where generations began: the step that shards restored which took no save of the generation itself."""
     forks: dict[tuple[str, int], int] = {}
-    for origin in in_parallel(lambda key: _read_origin(store, key), filter(is_origin, keys)):
-        if origin is not None and origin.parent is None and origin.generation > 1:
-            place = origin.job_uid, origin.generation
-            forks[place] = min(origin.step, forks.get(place, origin.step))
+    for record in in_parallel(lambda key: _read_record(store, key), filter(is_restore_record, keys)):
+        if record is not None and record.parent is None and record.generation > 1:
+            place = record.job_uid, record.generation
+            forks[place] = min(record.step, forks.get(place, record.step))
     return forks
 
 
-def _read_origin(store: Store, key: str) -> Origin | None:
+def _read_record(store: Store, key: str) -> RestoreRecord | None:
     try:
-        return read_document(store, Origin, key)[0]
+        return read_document(store, RestoreRecord, key)[0]
     except (DamagedError, MissingError):
         return None
 
@@ -118,39 +118,39 @@ def _read_origin(store: Store, key: str) -> Origin | None:
 # The points that a job can be restored to, out of its saves: anchors, and the saves after them. Pure.
 
 
-Shards = Sequence[Held[ShardManifest]]
+Shards = Sequence[ListedSave[ShardManifest]]
 
 
-def points_of(holdings: Holdings) -> tuple[Point, ...]:
+def points_of(inventory: Inventory) -> tuple[Point, ...]:
     """Return all points, oldest first, job by job."""
-    return tuple(point for point, _ in points_with_saves(holdings))
+    return tuple(point for point, _ in points_with_saves(inventory))
 
 
-def points_with_saves(holdings: Holdings) -> tuple[tuple[Point, frozenset[str]], ...]:
+def points_with_saves(inventory: Inventory) -> tuple[tuple[Point, frozenset[str]], ...]:
     """Return all points, each with the keys of all manifests that it needs.
 
     Saves of several shards make one point if they are of one step and kind; an anchor's are those that it names.
     """
-    found = [_dense_point(held, holdings) for held in holdings.dense.values()]
-    anchored = {ref.key for held in holdings.dense.values() for ref in held.manifest.shards}
-    groups: dict[tuple[str, int, int, str], list[Held[ShardManifest]]] = defaultdict(list)
-    for held in holdings.shards.values():
+    found = [_dense_point(held, inventory) for held in inventory.dense.values()]
+    anchored = {ref.key for held in inventory.dense.values() for ref in held.manifest.shards}
+    groups: dict[tuple[str, int, int, str], list[ListedSave[ShardManifest]]] = defaultdict(list)
+    for held in inventory.shards.values():
         if held.ref.key not in anchored:
             m = held.manifest
             groups[m.job_uid, m.generation, m.step, m.kind].append(held)
-    found += [_point(group[0], _kind(group[0].manifest), group, holdings) for group in groups.values()]
+    found += [_point(group[0], _kind(group[0].manifest), group, inventory) for group in groups.values()]
     return tuple(sorted(found, key=lambda each: _place(each[0])))
 
 
-def _dense_point(held: Held[DenseManifest], holdings: Holdings) -> tuple[Point, frozenset[str]]:
+def _dense_point(held: ListedSave[DenseManifest], inventory: Inventory) -> tuple[Point, frozenset[str]]:
     named = [ref.key for ref in held.manifest.shards]
-    shards = [holdings.shards[key] for key in named if key in holdings.shards]
-    point, needs = _point(held, "Anchor" if named else "Dense", shards, holdings)
+    shards = [inventory.shards[key] for key in named if key in inventory.shards]
+    point, needs = _point(held, "Anchor" if named else "Dense", shards, inventory)
     return point, needs.union(named)
 
 
 def _point(
-    first: Held[DenseManifest] | Held[ShardManifest], kind: PointKind, shards: Shards, holdings: Holdings
+    first: ListedSave[DenseManifest] | ListedSave[ShardManifest], kind: PointKind, shards: Shards, inventory: Inventory
 ) -> tuple[Point, frozenset[str]]:
     """Make a point of the save that it is known by, and of its shards' saves."""
     saves = {held.ref.key: held for held in (first, *shards)}
@@ -166,7 +166,7 @@ def _point(
         size_bytes=sum(held.size_bytes for held in saves.values()),
         written_s=max(held.written_s for held in saves.values()),
         bits=min((held.manifest.bits for held in shards), default=None),
-        bases=tuple(sorted({holdings.shards[key].manifest.step for key in bases if key in holdings.shards})),
+        bases=tuple(sorted({inventory.shards[key].manifest.step for key in bases if key in inventory.shards})),
         strategy=next((held.manifest.strategy for held in shards), None),
     )
     return point, frozenset(bases | saves.keys())
@@ -194,15 +194,15 @@ class _Finding:
     damage: Damage
 
 
-def verify(store: Store, holdings: Holdings, job_uid: str | None, model: ModelSpec | None) -> Verification:
+def verify(store: Store, inventory: Inventory, job_uid: str | None, model: ModelSpec | None) -> Verification:
     """Read every object of every save once. Raises StoreError.
 
     Without a model all saves of a job have to be of one layout, that of its newest.
     """
-    found = [_Finding(damage.key, damage) for damage in holdings.damaged]
-    found += _check_dense(holdings, model)
-    found += _check_shards(holdings, model)
-    saves = _saves(holdings)
+    found = [_Finding(damage.key, damage) for damage in inventory.damaged]
+    found += _check_dense(inventory, model)
+    found += _check_shards(inventory, model)
+    saves = _saves(inventory)
     parts = [(held, part) for held in saves for part in held.manifest.parts]
     checked = in_parallel(lambda item: _check_part(store, item[0].manifest, item[1], model), parts)
     found += [_Finding(held.ref.key, damage) for (held, _), damage in zip(parts, checked, strict=True) if damage]
@@ -210,60 +210,60 @@ def verify(store: Store, holdings: Holdings, job_uid: str | None, model: ModelSp
         there = list_jobs(store, job_uid)
         found = [finding for finding in found if finding.manifest in there]
     spoilt = {_folder(finding.damage.key) for finding in found}
-    points = points_with_saves(holdings)
+    points = points_with_saves(inventory)
     return Verification(
         points=tuple(point for point, _ in points),
         damaged=tuple(dict.fromkeys(finding.damage for finding in found)),
         unusable=tuple(point.key for point, needs in points if not spoilt.isdisjoint(map(_folder, needs))),
-        objects=len(parts) + len(saves) + len(holdings.damaged),
+        objects=len(parts) + len(saves) + len(inventory.damaged),
         size_bytes=sum(part.size_bytes for _, part in parts),
     )
 
 
-def _check_dense(holdings: Holdings, model: ModelSpec | None) -> Iterator[_Finding]:
-    for held in holdings.dense.values():
-        yield from _check_place(held, holdings, model)
+def _check_dense(inventory: Inventory, model: ModelSpec | None) -> Iterator[_Finding]:
+    for held in inventory.dense.values():
+        yield from _check_place(held, inventory, model)
         for ref in held.manifest.shards:
-            yield from _check_named(held.ref.key, ref, holdings)
-        yield from _check_cover(held, holdings, model)
+            yield from _check_named(held.ref.key, ref, inventory)
+        yield from _check_cover(held, inventory, model)
 
 
-def _check_shards(holdings: Holdings, model: ModelSpec | None) -> Iterator[_Finding]:
-    for held in holdings.shards.values():
-        yield from _check_place(held, holdings, model)
+def _check_shards(inventory: Inventory, model: ModelSpec | None) -> Iterator[_Finding]:
+    for held in inventory.shards.values():
+        yield from _check_place(held, inventory, model)
         for ref in held.manifest.chain:
-            yield from _check_named(held.ref.key, ref, holdings)
-            base = holdings.shards.get(ref.key)
+            yield from _check_named(held.ref.key, ref, inventory)
+            base = inventory.shards.get(ref.key)
             if base is not None and base.manifest.spans != held.manifest.spans:
                 damage = Damage(ref.key, f"places {_told(held.manifest)}", f"places {_told(base.manifest)}")
                 yield _Finding(held.ref.key, damage)
 
 
 def _check_place(
-    held: Held[ShardManifest] | Held[DenseManifest], holdings: Holdings, model: ModelSpec | None
+    held: ListedSave[ShardManifest] | ListedSave[DenseManifest], inventory: Inventory, model: ModelSpec | None
 ) -> Iterator[_Finding]:
     """Say whether a manifest lies elsewhere than it says, or is of another layout."""
     manifest, key = held.manifest, held.ref.key
     place = place_of(manifest).manifest
     if place != key:
         yield _Finding(key, Damage(key, f"the manifest of {key}", f"the manifest of {place}"))
-    layout = _newest_layout(holdings, manifest.job_uid) if model is None else layout_hash(model)
+    layout = _newest_layout(inventory, manifest.job_uid) if model is None else layout_hash(model)
     if manifest.layout != layout:
         yield _Finding(key, Damage(key, f"layout {layout}", f"layout {manifest.layout}"))
 
 
-def _check_named(by: str, ref: ManifestRef, holdings: Holdings) -> Iterator[_Finding]:
+def _check_named(by: str, ref: ManifestRef, inventory: Inventory) -> Iterator[_Finding]:
     """Say whether a manifest that another names is there, and the one that was meant."""
-    found = holdings.shards.get(ref.key)
+    found = inventory.shards.get(ref.key)
     if found is not None and found.ref.digest != ref.digest:
         yield _Finding(by, Damage(ref.key, f"SHA-256 {ref.digest}", f"SHA-256 {found.ref.digest}"))
-    elif ref.key not in holdings.entries:
+    elif ref.key not in inventory.entries:
         yield _Finding(by, Damage(ref.key, f"SHA-256 {ref.digest}", _NOTHING))
 
 
-def _check_cover(held: Held[DenseManifest], holdings: Holdings, model: ModelSpec | None) -> Iterator[_Finding]:
+def _check_cover(held: ListedSave[DenseManifest], inventory: Inventory, model: ModelSpec | None) -> Iterator[_Finding]:
     """Say whether an anchor's shards hold every place once; those that are not there are told of elsewhere."""
-    found = [holdings.shards.get(ref.key) for ref in held.manifest.shards]
+    found = [inventory.shards.get(ref.key) for ref in held.manifest.shards]
     manifests = [shard.manifest for shard in found if shard is not None]
     if not manifests or len(manifests) < len(found):
         return
@@ -319,13 +319,13 @@ def _told(manifest: ShardManifest) -> str:
     return ", ".join(f"{first} to {last}" for first, last in manifest.spans)
 
 
-def _newest_layout(holdings: Holdings, job_uid: str) -> str:
-    of_job = (held.manifest for held in _saves(holdings) if held.manifest.job_uid == job_uid)
+def _newest_layout(inventory: Inventory, job_uid: str) -> str:
+    of_job = (held.manifest for held in _saves(inventory) if held.manifest.job_uid == job_uid)
     return max(of_job, key=lambda manifest: (manifest.generation, manifest.step)).layout
 
 
-def _saves(holdings: Holdings) -> tuple[Held[DenseManifest] | Held[ShardManifest], ...]:
-    return (*holdings.dense.values(), *holdings.shards.values())
+def _saves(inventory: Inventory) -> tuple[ListedSave[DenseManifest] | ListedSave[ShardManifest], ...]:
+    return (*inventory.dense.values(), *inventory.shards.values())
 
 
 def _folder(key: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from cpr_contract.codec import to_json
 from cpr_contract.model import ModelSpec, SparseOptimizerSpec
 from cpr_contract.requests import Point, Verification
-from cpr_trainer.checkpoint.inventory import points_of, read_holdings, verify
+from cpr_trainer.checkpoint.restore_points import points_of, read_inventory, verify
 from support.job_saves import JobBench
 from support.memory_store import MemoryStore
 
@@ -35,11 +35,11 @@ def bench(store: MemoryStore) -> JobBench:
 
 
 def points(store: MemoryStore) -> tuple[Point, ...]:
-    return points_of(read_holdings(store, "uid"))
+    return points_of(read_inventory(store, "uid"))
 
 
 def verified(store: MemoryStore, model: ModelSpec | None = None) -> Verification:
-    return verify(store, read_holdings(store, "uid"), "uid", model)
+    return verify(store, read_inventory(store, "uid"), "uid", model)
 
 
 def part_of(store: MemoryStore, step: int, shard: int = 1) -> str:
@@ -62,8 +62,8 @@ def test_points_are_listed_oldest_first_with_what_they_stand_on(bench: JobBench,
 
 
 def test_a_points_size_is_that_of_its_own_objects(bench: JobBench, store: MemoryStore) -> None:
-    origins = sum(len(data) for key, data in store.objects.items() if key.endswith("origin.json"))
-    assert sum(p.size_bytes for p in points(store)) == sum(map(len, store.objects.values())) - origins
+    records = sum(len(data) for key, data in store.objects.items() if key.endswith("origin.json"))
+    assert sum(p.size_bytes for p in points(store)) == sum(map(len, store.objects.values())) - records
     assert [p.written_s for p in points(store)] == sorted(p.written_s for p in points(store))
 
 
@@ -81,15 +81,15 @@ def test_what_was_never_committed_and_what_is_no_save_are_no_points(bench: JobBe
     store.put("data/clicks.tsv", b"1")
     store.put("manifest.json", b"{}")
     assert points(store) == before
-    assert read_holdings(store, None).jobs == ("uid",)
+    assert read_inventory(store, None).jobs == ("uid",)
 
 
 def test_a_manifest_that_cannot_be_read_is_told_and_the_rest_listed(bench: JobBench, store: MemoryStore) -> None:
     key = points(store)[1].key
     store.put(key, b"{")
-    holdings = read_holdings(store, "uid")
-    assert [damage.key for damage in holdings.damaged] == [key]
-    assert [p.step for p in points_of(holdings) if p.kind == "Anchor"] == [10, 30]
+    inventory = read_inventory(store, "uid")
+    assert [damage.key for damage in inventory.damaged] == [key]
+    assert [p.step for p in points_of(inventory) if p.kind == "Anchor"] == [10, 30]
 
 
 def test_saves_that_are_whole_verify(bench: JobBench, store: MemoryStore) -> None:
@@ -150,7 +150,7 @@ def test_saves_of_another_layout_than_the_jobs_are_found_out(bench: JobBench, st
 
 def test_an_anchor_without_one_of_its_shards_is_found_out(bench: JobBench, store: MemoryStore) -> None:
     key = points(store)[2].key
-    manifest = read_holdings(store, "uid").dense[key].manifest
+    manifest = read_inventory(store, "uid").dense[key].manifest
 
     store.put(key, to_json(replace(manifest, shards=manifest.shards[1:])).encode())
     assert key in {damage.key for damage in verified(store).damaged}
@@ -159,7 +159,7 @@ def test_an_anchor_without_one_of_its_shards_is_found_out(bench: JobBench, store
 
 
 def test_what_is_pruned_while_it_is_verified_is_no_damage(bench: JobBench, store: MemoryStore) -> None:
-    holdings = read_holdings(store, "uid")
+    inventory = read_inventory(store, "uid")
     store.delete([key for key in store.objects if "-000000010/" in key or "-000000020/" in key])
     store.delete([key for key in store.objects if "-000000030/" in key or "-000000035" in key])
-    assert verify(store, holdings, "uid", None).damaged == ()
+    assert verify(store, inventory, "uid", None).damaged == ()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpr_trainer.parity.dialogue import Recycled
+from cpr_trainer.parity.peer_connection import BufferPool
 
 
 def test_memory_is_used_again_once_nothing_refers_to_what_was_in_it() -> None:
-    memory = Recycled()
+    memory = BufferPool()
     first = memory.take(100)
     second = memory.take(100)
     first[:], second[:] = b"a" * 100, b"b" * 100
@@ -25,7 +25,7 @@ def test_memory_is_used_again_once_nothing_refers_to_what_was_in_it() -> None:
 
 
 def test_more_is_taken_where_a_longer_payload_comes() -> None:
-    memory = Recycled()
+    memory = BufferPool()
     memory.take(10)
     longer = memory.take(1000)
     longer[:] = bytes(1000)

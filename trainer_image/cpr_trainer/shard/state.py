@@ -1,0 +1,229 @@
+"""The state of a shard's rows as pure values: applied pushes, losses, and the barrier of a replay after a restore.
+
+A rank sends one push per step, and with it the number of rows that it pushed before. If its next push omits steps,
+they were applied by an incarnation that died before it saved them: they are lost, on this shard only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Self
+
+from cpr_contract.manifests import Ranges, RowUpdates
+from cpr_contract.spec import samples_at
+from cpr_trainer.checkpoint.write.decisions import Cuts
+from cpr_trainer.data.order import BatchOrder
+
+#: The most parts of batches that a restore adds to the lost ranges, of which a report takes some thousands. Where
+#: training continues without a shard, each rank returns to it at a step of its own.
+MOST_SLIVERS = 64
+#: The announced step of a rank that has not announced one yet.
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Lost steps first..last of one rank, inclusive."""
+
+    rank: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The losses since the generation's anchor, and the gaps since a restore whose samples are not known yet.
+
+    `lost` has the known ranges, sorted and merged. first_steps[r] is the first step of rank r applied since the
+    restore, 0 before that. `gaps` wait until all ranks have pushed; before that, ranges would be one sliver for each
+    step and rank.
+    """
+
+    lost: Ranges
+    first_steps: tuple[int, ...]
+    gaps: tuple[Gap, ...] = ()
+
+    @classmethod
+    def restored(cls, lost: Ranges, trainers: int) -> Self:
+        """Return the losses right after a restore."""
+        return cls(lost, (0,) * trainers)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether every rank has pushed since the restore, so that `lost` is complete."""
+        return all(self.first_steps)
+
+    def applied(self, rank: int, before: int, step: int, order: BatchOrder) -> Self:
+        """Return the losses after `step` of a rank was applied, whose last applied step was `before`."""
+        assert step > before, f"rank {rank} pushed step {step} after step {before}"
+        if self.first_steps[rank] and step == before + 1:
+            return self
+        first = tuple(self.first_steps[r] or (step if r == rank else 0) for r in range(len(self.first_steps)))
+        gaps = self.gaps if step == before + 1 else (*self.gaps, Gap(rank, before + 1, step - 1))
+        known = replace(self, first_steps=first, gaps=gaps)
+        return replace(known, lost=known.so_far(order), gaps=()) if known.resumed else known
+
+    def so_far(self, order: BatchOrder) -> Ranges:
+        """Return all ranges known by now, including those of waiting gaps, as a manifest has them."""
+        found = merge((*self.lost, *_ranges_of(self.gaps, order, len(self.first_steps))))
+        assert _samples_in(found) >= _samples_in(self.lost), f"losses shrink from {self.lost} to {found}"
+        return found
+
+    def resumed_samples(self, order: BatchOrder) -> int | None:
+        """Return the first sample that was served again after the restore; None until all ranks have pushed."""
+        if not self.resumed:
+            return None
+        return samples_at(min(self.first_steps) - 1, order.batch_size, order.total_samples)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBarrier:
+    """Blocks lookups after a restore until every rank has pushed again what it keeps.
+
+    Each rank announces the last step that it will push again. Until all have done so, some rows are older than others,
+    and a rank that read them would miss updates. announced[r] is that step of rank r, or UNKNOWN; the tuple is empty
+    once the barrier is open.
+    """
+
+    announced: tuple[int, ...] = ()
+
+    @classmethod
+    def closed(cls, trainers: int) -> Self:
+        """Return the barrier right after a restore."""
+        return cls((UNKNOWN,) * trainers)
+
+    @property
+    def open(self) -> bool:
+        """Whether every rank has pushed again all that it announced: rows may be read."""
+        return not self.announced
+
+    def replays(self, rank: int, step: int) -> bool:
+        """Whether a rank's push of `step` is one of those that it announced."""
+        return not self.open and step <= self.announced[rank]
+
+    def is_next(self, rank: int, order: int, heads: Mapping[int, int], applied: tuple[int, ...]) -> bool:
+        """Whether a rank's push is to be applied now: pushes keep the order in which they were applied before.
+
+        order: the push's place in that order; 0 if it has none, and then it comes last. heads: by rank, the place of
+        its first waiting push. A rank that has pushes left and none waiting may send an earlier one.
+        """
+        for other, announced in enumerate(self.announced):
+            if other == rank or UNKNOWN < announced <= applied[other]:
+                continue
+            if other not in heads or 0 < heads[other] < (order or math.inf):
+                return False
+        return True
+
+    def joined(self, rank: int) -> Self:
+        """Return the barrier after a rank reconnected: it may be another process, which keeps less."""
+        return self._with(rank, UNKNOWN)
+
+    def announce(self, rank: int, step: int) -> Self:
+        """Return the barrier after a rank's announcement. Only the first one counts; later ones are of new steps."""
+        if self.open or self.announced[rank] != UNKNOWN:
+            return self
+        return self._with(rank, step)
+
+    def after(self, applied: tuple[int, ...]) -> Self:
+        """Return the barrier once these steps of each rank are applied."""
+        done = all(UNKNOWN < step <= now for step, now in zip(self.announced, applied, strict=False))
+        return replace(self, announced=()) if done else self
+
+    def _with(self, rank: int, step: int) -> Self:
+        if self.open:
+            return self
+        return replace(self, announced=(*self.announced[:rank], step, *self.announced[rank + 1 :]))
+
+
+@dataclass(slots=True)
+class Progress:
+    """Which pushes the rows hold, in one generation. `dirty`: no save holds the last of them.
+
+    `replayed` samples were pushed again since the restore, as announced to `replay_barrier`: since `replay_began`
+    (None: not yet), within `replay_s` seconds (None: not complete). `order` is the place of the last push among those
+    of all ranks; `in_order`: none was applied after one that followed it before the restore.
+    """
+
+    generation: int
+    applied: tuple[int, ...]
+    losses: Losses
+    row_updates: RowUpdates
+    total_samples: int = 0
+    cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
+    dirty: bool = False
+    replay_barrier: ReplayBarrier = ReplayBarrier()
+    replayed: int = 0
+    replay_began: float | None = None
+    replay_s: float | None = None
+    order: int = 0
+    in_order: bool = True
+
+    @property
+    def step(self) -> int:
+        """The step after which a save made now is named.
+
+        It is the last step that any rank has pushed; with loose cuts, one that all ranks have reached.
+        """
+        if not self.cuts.loose:
+            return max(self.applied)
+        return self.cuts.pending if self.cuts.due(self.applied) else min(self.applied)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether every rank pushes again and the replay is complete: the losses of the restore are known."""
+        return self.losses.resumed and self.replay_barrier.open
+
+
+def after_push(account: RowUpdates, rank: int, before: int, rows: int) -> RowUpdates:
+    """Return the account after a push of `rows` rows was applied; its rank had pushed `before` rows until then.
+
+    Rows that the rank pushed and the account does not have are lost.
+    """
+    lost = before - account.pushed[rank]
+    pushed = tuple(before + rows if r == rank else count for r, count in enumerate(account.pushed))
+    return replace(account, pushed=pushed, lost=account.lost + lost)
+
+
+def order_of(total_samples: int, batch_size: int) -> BatchOrder:
+    """Return the order of samples in steps, which is all that losses need; it has no permutation of rows."""
+    return BatchOrder(rows=max(total_samples, 1), total_samples=total_samples, batch_size=batch_size, seed=0)
+
+
+def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Return the union of half-open ranges, sorted, without empty or touching ones."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(pair for pair in ranges if pair[0] < pair[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def _samples_in(ranges: Ranges) -> int:
+    return sum(end - start for start, end in ranges)
+
+
+def _ranges_of(gaps: tuple[Gap, ...], order: BatchOrder, trainers: int) -> Iterator[tuple[int, int]]:
+    """Yield the samples in the gaps. Steps that all ranks miss are whole batches, and a run of them is one range.
+
+    Steps that only some ranks miss count as whole batches too if they would give too many ranges: that overestimates.
+    """
+    edges = sorted({edge for gap in gaps for edge in (gap.first, gap.last + 1)})
+    runs = [(start, end, _missing(gaps, start, end)) for start, end in pairwise(edges)]
+    slivers = sum((end - start) * len(ranks) for start, end, ranks in runs if len(ranks) < trainers)
+    for start, end, ranks in runs:
+        if ranks and (len(ranks) == trainers or slivers > MOST_SLIVERS):
+            yield order.slice_of(start).start, order.slice_of(end - 1).stop
+            continue
+        for step in range(start, end):
+            slices = (order.slice_of(step, rank, trainers) for rank in ranks)
+            yield from ((samples.start, samples.stop) for samples in slices)
+
+
+def _missing(gaps: tuple[Gap, ...], start: int, end: int) -> list[int]:
+    """Return the ranks that miss steps start to end - 1."""
+    return sorted({gap.rank for gap in gaps if gap.first <= start and end - 1 <= gap.last})
