@@ -339,6 +339,15 @@ class AnswerSuite:
             with pytest.raises(DataError, match=f"{uri} has changed"):
                 stream.read()
 
+    def test_whole_answer_without_a_tag_is_compared_by_its_length(
+        self, uris: Uris, spec: StoreSpec, proxy: FaultProxy
+    ) -> None:
+        uri = f"s3://{spec.bucket}/{self.KEY}"
+        with uris.open(uri, uris.version(uri)) as stream:
+            proxy.inject(Answer(200, DATA + b"more"))
+            with pytest.raises(DataError, match=f"{uri} has changed"):
+                stream.read()
+
     def test_size_that_an_answer_does_not_state_is_that_of_the_listing(
         self, uris: Uris, spec: StoreSpec, proxy: FaultProxy
     ) -> None:

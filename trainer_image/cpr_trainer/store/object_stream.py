@@ -159,10 +159,15 @@ class _ObjectStream(SeekableStream):
         """
         stated = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         tag = _opaque(response.headers.get("ETag", ""))
-        sizes = {str(self._size), "*"}
-        if (tag and tag != self._tag) or (stated is not None and stated["size"] not in sizes):
-            raise ChangedError(self._key)
         whole = stated is None and response.status == HTTPStatus.OK
+        if stated is not None:
+            size = stated["size"]
+        else:
+            # The length of an encoded body is not that of the object.
+            plain = whole and "Content-Encoding" not in response.headers
+            size = response.headers.get("Content-Length", "*") if plain else "*"
+        if (tag and tag != self._tag) or size not in {str(self._size), "*"}:
+            raise ChangedError(self._key)
         first = 0 if whole else -1 if stated is None else int(stated["first"])
         if first != self._position:
             raise StoreUnsuitableError(
