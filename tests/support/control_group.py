@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.trainer.allreduce.group import Group
-from cpr_trainer.trainer.allreduce.group_follower import Follower
-from cpr_trainer.trainer.allreduce.group_leader import Leader
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Group
+from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
+from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from support.patience import poll_interrupts
 
 HOST = "127.0.0.1"
@@ -53,9 +52,9 @@ class Member:
         own = replace(roster, index=self.rank, incarnation=self.incarnation)
         self.group: Group  # Kept: the others' calls end where one lets go of its group.
         if self.rank == roster.leader:
-            self.group = Leader(self.listener, self.liveness, own)
+            self.group = GroupLeader(self.listener, self.liveness, own)
         else:
-            self.group = Follower(self.listener, self.liveness, own, iter(lambda: 0.02, None))
+            self.group = GroupFollower(self.listener, self.liveness, own, iter(lambda: 0.02, None))
         return self.group
 
     def join(self, group: Group) -> bool:

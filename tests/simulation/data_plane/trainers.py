@@ -21,7 +21,7 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.anchor.committer import CutSchedule
 from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsAwayError
-from cpr_trainer.trainer.allreduce.meeting import missing_steps
+from cpr_trainer.trainer.allreduce.group import missing_steps
 from simulation.data_plane.clock import Process, Scheduler
 from simulation.data_plane.network import close_all
 from support.shard_job import KEY

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from cpr_contract.codec import to_json
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Hello
+from cpr_trainer.trainer.allreduce.transport import Frame, Kind
 from support.control_group import HOST, Member, roster_of
 from support.patience import poll_interrupts
 

@@ -12,8 +12,8 @@ from cpr_contract.reports import SaveRef
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import StatusServer, status_server
 from cpr_trainer.trainer.allreduce import transport
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind, header_of
 from cpr_trainer.trainer.allreduce.listener import PeerListener
+from cpr_trainer.trainer.allreduce.transport import Frame, Kind, header_of
 
 HOST = "127.0.0.1"
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from cpr_trainer.trainer.allreduce.auth import PairProofs
-from cpr_trainer.trainer.allreduce.collective import Collective
-from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
+from cpr_trainer.trainer.allreduce.collective import Collective, Entries, Entry
 from cpr_trainer.trainer.interrupts import GroupBroken
 from support.patience import poll_interrupts
 

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind, ProtocolError, header_of, receive_frame, send_frame
+from cpr_trainer.trainer.allreduce.transport import Frame, Kind, ProtocolError, header_of, receive_frame, send_frame
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from cpr_contract.model import ModelSpec
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.memory import Kind, ResumeFile
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE
+from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.page import CHANGING, NOTHING, ResumeHeader
 from cpr_trainer.trainer.resume import ReportedState, ResumePoint, ResumeState
 from cpr_trainer.trainer.scores import ScoredSlice

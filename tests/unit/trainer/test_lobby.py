@@ -14,9 +14,8 @@ from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.allreduce import transport
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
 from cpr_trainer.trainer.allreduce.listener import PeerListener
-from cpr_trainer.trainer.allreduce.transport import Channel
+from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
 from support.descriptors import no_descriptors_left
 
 HOST = "127.0.0.1"

@@ -15,9 +15,8 @@ from cpr_contract.choices import DenseSync, Device
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Group
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE
 from cpr_trainer.trainer.async_sync import averaging_server
 from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
 from cpr_trainer.trainer.async_sync.averaging_state import GAP_STEPS, AveragingState
@@ -156,7 +155,7 @@ def test_a_leader_that_had_no_address_at_first_is_found(made: list[Member], begu
 def test_copies_are_averaged_while_nobody_waits(
     made: list[Member], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(averaging_server, "PATIENCE_S", WAIT_S)  # On a busy machine one may be late.
+    monkeypatch.setattr(averaging_server, "ROUND_TIMEOUT_S", WAIT_S)  # On a busy machine one may be late.
     members = met(made, device=device)
     eventually(lambda: not members[0].group.missing(), "a round waits for those who are connected")
     for member in members:
@@ -315,7 +314,7 @@ def walk(member: Member, steps: int) -> None:
 
 def test_all_come_to_where_the_farthest_stands(made: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     # No round ends before the leader's fourth step, so nothing is blended into what the others come with.
-    monkeypatch.setattr(averaging_server, "PATIENCE_S", WAIT_S)
+    monkeypatch.setattr(averaging_server, "ROUND_TIMEOUT_S", WAIT_S)
     members = met(made)
     for member, steps in zip(members, (3, 5, 7), strict=True):
         walk(member, steps)

@@ -9,7 +9,7 @@ from cpr_contract.spec import ByNameSpec, JobSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.replica import NETWORK
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE
+from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.state import DenseState
 from support.local_job import small_job
 

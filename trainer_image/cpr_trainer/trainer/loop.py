@@ -21,8 +21,7 @@ from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff
 from cpr_trainer.store import StoreError
-from cpr_trainer.trainer.allreduce.group import Group
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE, missing_steps
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Group, missing_steps
 from cpr_trainer.trainer.barriers import Barriers
 from cpr_trainer.trainer.control import ControlSignals
 from cpr_trainer.trainer.initial_state import InitialStateLoader

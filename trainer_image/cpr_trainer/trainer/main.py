@@ -32,11 +32,10 @@ from cpr_trainer.runtime import (
     stop_on_sigterm,
 )
 from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
-from cpr_trainer.trainer.allreduce.group import Group
-from cpr_trainer.trainer.allreduce.group_follower import Follower
-from cpr_trainer.trainer.allreduce.group_leader import Leader
+from cpr_trainer.trainer.allreduce.group import Group, SoloGroup
+from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
+from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from cpr_trainer.trainer.allreduce.solo import Solo
 from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
 from cpr_trainer.trainer.control import ControlSignals
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
@@ -268,7 +267,7 @@ def _first_report(environment: Environment, life: int) -> TrainerReport:
 def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
     """Return how this process sees the group of a roster; with more than one trainer it listens from now on."""
     if setup.job.trainers == 1:
-        return lambda _roster, _state: Solo()
+        return lambda _roster, _state: SoloGroup()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
     listener = PeerListener(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, setup.job.silence_s)
     liveness = PeerLiveness()
@@ -280,8 +279,8 @@ def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
 
     def make(roster: TrainerRoster, _state: DenseState) -> Group:
         if roster.leader == setup.rank:
-            return Leader(listener, liveness, roster)
-        return Follower(listener, liveness, roster, delays_s())
+            return GroupLeader(listener, liveness, roster)
+        return GroupFollower(listener, liveness, roster, delays_s())
 
     def make_shadow(roster: TrainerRoster, state: DenseState) -> Group:
         if roster.leader == setup.rank:

@@ -17,7 +17,7 @@ from cpr_trainer.checkpoint.restore.by_name import DenseParts, map_dense
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.dense_optimizer import state_kind
 from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE
+from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState
 from cpr_trainer.trainer.early_stop import EarlyStopState
 from cpr_trainer.trainer.scores import Scores

@@ -1,5 +1,5 @@
-"""The group of trainers: how they meet, agree on each step, and reduce gradients.
+"""Trainers in lockstep: they form a group, agree on one dense state and on each step, and sum gradients.
 
-`meeting` decides who copies whose dense state, `channel` carries small frames between members, `collective` wraps one
-Gloo process group, `members` puts them together: `Solo`, `Leader` and `Follower` are one trainer's view of its group.
+`group` has the interface, `group_leader` and `group_follower` implement it over the control connections of `listener`
+and `transport`; `collective` wraps one Gloo process group, `auth` proves the job's key on all connections.
 """

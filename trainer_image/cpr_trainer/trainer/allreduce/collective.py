@@ -1,14 +1,16 @@
-"""One Gloo process group of one meeting: built, used, and thrown away when a member is lost.
+"""One Gloo process group: built when a group forms, discarded when a member is lost.
 
-A peer that dies ends a Gloo call at once, one that is frozen only after the time-out, and nothing else does. So a wait
-here goes on in slices, may be left, and the group is then parked: its destructor would wait for the call.
+A call of Gloo ends at once when a peer dies, and only after the time-out when one hangs; nothing else ends it. Waits
+here are therefore polled and may be abandoned. An abandoned group is parked, because its destructor would wait for the
+call. Members exchange the addresses of Gloo over their authenticated control connections.
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -16,30 +18,48 @@ import torch
 from torch import Tensor, distributed
 
 from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, PairProofs
-from cpr_trainer.trainer.allreduce.rendezvous import AddressStore, ExchangeAddresses
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 #: torch's own stubs leave out the classes below the default group.
 _torch: Any = distributed
-#: After this long in one call a peer counts as lost. All members were ready when the call began.
+#: A peer that takes longer for one call counts as lost. All members were ready when the call began.
 TIMEOUT = timedelta(seconds=5)
-#: Groups with a call under way when they were left; kept so that no destructor blocks the loop.
+#: Abandoned groups with a call under way; kept so that no destructor blocks the loop.
 _parked: list[Collective] = []
 
 
-class Collective:
-    """Sums over the trainers of one meeting; `prove` comes first. `exchange_addresses` tells the members' addresses.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The entry that one trainer puts into the address store; `value` is hex."""
 
-    Raises GroupBroken if not all of them come within the time-out, and what `exchange_addresses` raises.
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of all trainers."""
+
+    entries: tuple[Entry, ...]
+
+
+#: Sends this trainer's entry and returns those of all. Raises GroupBroken, and what ends a wait.
+ExchangeAddresses = Callable[[Entry], Entries]
+
+
+class Collective:
+    """Sums over the trainers of one process group. Call `prove` first.
+
+    Raises GroupBroken if not all trainers connect within the time-out, and what `exchange_addresses` raises.
     """
 
     def __init__(self, exchange_addresses: ExchangeAddresses, rank: int, trainers: int, address: str) -> None:
         gloo = _torch.ProcessGroupGloo
-        options = gloo._Options()  # noqa: SLF001 -- torch has no public name for the options of a group of one's own
+        options = gloo._Options()  # noqa: SLF001 -- torch has no public name for the options of a separate group
         options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
         options._timeout = TIMEOUT  # noqa: SLF001
         try:
-            self._store = AddressStore(exchange_addresses)  # Gloo keeps it for as long as the group lives.
+            self._store = AddressStore(exchange_addresses)  # Gloo uses it as long as the group lives.
             self._group = gloo(self._store, rank, trainers, options)
         except RuntimeError as error:
             raise GroupBroken(f"the group could not be built: {error}") from error
@@ -49,46 +69,46 @@ class Collective:
     def prove(self, pairs: PairProofs, poll_interrupts: PollInterrupts) -> None:
         """Prove the job's key to every other trainer over the very connections that will carry the sums.
 
-        Raises GroupBroken if somebody does not prove it, and what `poll_interrupts` raises: nothing may be summed then.
+        Raises GroupBroken if a trainer does not prove it, and what `poll_interrupts` raises: do not sum then.
         """
-        asked = [secrets.token_bytes(PAIR_BYTES) for _ in range(self._trainers)]
-        told = self._trade_with_each(asked, poll_interrupts)
-        proofs = self._trade_with_each(pairs.proofs(told, asked), poll_interrupts)
-        if failed := pairs.unauthenticated_ranks(proofs, asked, told):
+        sent = [secrets.token_bytes(PAIR_BYTES) for _ in range(self._trainers)]
+        received = self._exchange_with_each(sent, poll_interrupts)
+        proofs = self._exchange_with_each(pairs.proofs(received, sent), poll_interrupts)
+        if failed := pairs.unauthenticated_ranks(proofs, sent, received):
             raise GroupBroken(
-                f"in the dense group the place of trainer {failed[0]} is taken by somebody without the key"
+                f"the member at the place of trainer {failed[0]} in the dense group has not the job's key"
             )
 
-    def _trade_with_each(self, words: list[bytes], poll_interrupts: PollInterrupts) -> list[bytes]:
-        """Send each trainer its word, and return each one's. A pair's words go over the connection of that pair."""
-        sent = torch.frombuffer(bytearray(b"".join(words)), dtype=torch.uint8)
-        heard = torch.empty_like(sent)
+    def _exchange_with_each(self, messages: list[bytes], poll_interrupts: PollInterrupts) -> list[bytes]:
+        """Send item r to rank r and return the item received from each, over the connection of that pair."""
+        sent = torch.frombuffer(bytearray(b"".join(messages)), dtype=torch.uint8)
+        received = torch.empty_like(sent)
         try:
-            self._works = (self._group.alltoall_base(heard, sent, [], []),)
+            self._works = (self._group.alltoall_base(received, sent, [], []),)
             _wait(self._works[0], poll_interrupts)
         except RuntimeError as error:
             raise GroupBroken(f"the members' proofs failed: {error}") from error
         self._works = ()
-        return [bytes(word) for word in heard.view(self._trainers, PAIR_BYTES).numpy()]
+        return [bytes(message) for message in received.view(self._trainers, PAIR_BYTES).numpy()]
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """Sum each tensor over all trainers, in place; all get the same bits. Gloo sums on the CPU: others are copied.
+        """Sum each tensor over all trainers, in place; all get the same bits. Tensors of devices are copied to the CPU.
 
         Raises GroupBroken if a trainer is lost, and what `poll_interrupts` raises; the tensors are then undefined.
         """
         try:
-            here = tuple(tensor.cpu() for tensor in tensors)  # one that is there already is itself
-            self._works = tuple(self._group.allreduce([tensor]) for tensor in here)
+            on_cpu = tuple(tensor.cpu() for tensor in tensors)
+            self._works = tuple(self._group.allreduce([tensor]) for tensor in on_cpu)
             for work in self._works:
                 _wait(work, poll_interrupts)
         except RuntimeError as error:
             raise GroupBroken(f"the all-reduce failed: {error}") from error
         self._works = ()
-        for tensor, total in zip(tensors, here, strict=True):
+        for tensor, total in zip(tensors, on_cpu, strict=True):
             tensor.copy_(total)
 
     def leave(self) -> None:
-        """Never use this group again."""
+        """Stop using this group."""
         _parked[:] = [parked for parked in _parked if parked.busy]
         if self.busy:
             _parked.append(self)
@@ -99,9 +119,44 @@ class Collective:
         return not all(work.is_completed() for work in self._works)
 
 
+class AddressStore(_torch.Store):  # type: ignore[misc]
+    """The store of one process group. Each trainer sets one entry before it reads those of the others."""
+
+    def __init__(self, exchange_addresses: ExchangeAddresses) -> None:
+        super().__init__()
+        self._exchange_addresses = exchange_addresses
+        self._known: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        """Put in this trainer's entry, and wait for those of all."""
+        entries = self._exchange_addresses(Entry(key, bytes(value).hex())).entries
+        self._known = {entry.key: bytes.fromhex(entry.value) for entry in entries}
+
+    def get(self, key: str) -> bytes:
+        """Return an entry. Raises KeyError if there is none."""
+        return self._known[key]
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Return at once: all entries come together. Raises KeyError if one is missing."""
+        del timeout
+        for key in keys:
+            self.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all these entries are there."""
+        return all(key in self._known for key in keys)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Ignore the time-out: `exchange_addresses` has its own."""
+
+    def has_extended_api(self) -> bool:
+        """Return whether there are further methods."""
+        return False
+
+
 def _wait(work: Any, poll_interrupts: PollInterrupts) -> None:
     complete = threading.Event()
     work.get_future().add_done_callback(lambda _: complete.set())
     while not complete.wait(POLL_INTERVAL_S):
         poll_interrupts()
-    work.wait()  # Raises what went wrong.
+    work.wait()  # Raises the call's error.

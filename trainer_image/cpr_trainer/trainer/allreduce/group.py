@@ -1,21 +1,31 @@
-"""`Group`: one trainer's view of the trainers it steps with."""
+"""A trainer's group: the interface, the agreement on a dense state, and the group of a job with one trainer.
+
+The agreement consists of pure functions of the members' hellos. `group_leader` and `group_follower` exchange them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import sleep
 from typing import Protocol
 
 from torch import Tensor
 
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.interrupts import PollInterrupts
+from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
+
+#: `done` of a trainer that has no dense state.
+NO_STATE = -1
+
+#: Loads a first state into the replica where no member has one; called on the leader only.
+Provide = Callable[[], None]
 
 
 class Replica(Protocol):
-    """The dense state that meetings copy."""
+    """The dense state that members copy. `done` is the last step whose all-reduce it contains, or NO_STATE."""
 
-    done: int  # the last step whose all-reduce is in this state, NO_STATE without one
+    done: int
 
     def pack(self) -> bytes:
         """Return the state as bytes."""
@@ -26,13 +36,9 @@ class Replica(Protocol):
         ...
 
 
-#: Loads a first state into the replica, where no member has one; only the leader is asked.
-Provide = Callable[[], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Go:
-    """All trainers are ready. `step` is the largest that any of them named, `cut_step` the announced cut (0: none)."""
+    """All trainers are ready. `step` is the largest that any of them announced, `cut_step` the next cut (0: none)."""
 
     step: int
     cut_step: int
@@ -41,15 +47,15 @@ class Go:
 class Group(Protocol):
     """Trainers of one (group, generation).
 
-    All methods but `missing` and `unresponsive` are for the main thread; they wait in slices and raise what
-    `poll_interrupts` raises, and GroupBroken when a member is lost: `join` again then. Without lockstep (`async_sync`)
-    they wait for nobody.
+    All methods but `missing` and `unresponsive` are for the main thread. They wait in intervals and raise what
+    `poll_interrupts` raises, and GroupBroken when a member is lost: call `join` again then. Without lockstep
+    (`trainer.async_sync`) they do not wait for other trainers.
     """
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
-        """Wait for all members; afterwards all hold the same state.
+        """Wait for all members; afterwards all hold the same state. Retries until it succeeds.
 
-        Returns whether somebody brought one; else the leader's `provide` made it. Retries until it succeeds.
+        Returns whether a member had a state already; else the leader's `provide` has loaded it.
         """
         ...
 
@@ -58,11 +64,11 @@ class Group(Protocol):
         ...
 
     def announce(self, step: int) -> None:
-        """Say that this trainer will soon need the group for `step`; returns at once."""
+        """Announce that this trainer is ready for `step`; return at once."""
         ...
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """Wait until all have announced. The leader's `cut_step` is told to all, a follower's is ignored."""
+        """Wait until all have announced. Everyone receives the leader's `cut_step`; a follower's is ignored."""
         ...
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
@@ -70,15 +76,15 @@ class Group(Protocol):
         ...
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """Take in what the others say, for one slice of a wait. Raises Finished when the leader ends the job."""
+        """Handle messages of the others for one interval. Raises Finished when the leader ends the job."""
         ...
 
     def conclude(self) -> bool:
-        """Return, on a leader that has come to where all meet, whether all have; its state is then that of all."""
+        """On a leader at a barrier: return whether all trainers are there; its state is then that of all."""
         ...
 
     def dismiss(self) -> None:
-        """The leader's last word: the job is done."""
+        """On the leader: report to all that the job is done."""
         ...
 
     def missing(self) -> tuple[int, ...]:
@@ -86,9 +92,123 @@ class Group(Protocol):
         ...
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
-        """Ranks that were heard, and not for the last `for_s` seconds."""
+        """Ranks that were seen once, but not in the last `for_s` seconds."""
         ...
 
     def leave(self) -> None:
-        """Never use this group again."""
+        """Stop using this group."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A trainer's first message. `done` is the last step whose all-reduce it completed, or NO_STATE."""
+
+    rank: int
+    incarnation: int
+    group: int
+    generation: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The leader's request to build the process group. `survivors` is False if no member had a dense state."""
+
+    done: int
+    survivors: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StateAgreement:
+    """All continue from the state of rank `source` after step `done`; the ranks `copy_to` receive it.
+
+    `source` is None if no member has a state: the leader then loads one, and all others receive it.
+    """
+
+    source: int | None
+    done: int
+    copy_to: tuple[int, ...]
+    reason: str
+
+
+def agree_on_state(hellos: tuple[Hello, ...], leader: int) -> StateAgreement:
+    """Choose the most advanced state; among equals the leader's, then that of the lowest rank.
+
+    Members that completed the same all-reduces hold the same state and receive nothing.
+    """
+    assert len({hello.rank for hello in hellos}) == len(hellos), "each rank takes part once"  # noqa: S101
+    best = max(hellos, key=lambda hello: (hello.done, hello.rank == leader, -hello.rank))
+    if best.done == NO_STATE:
+        others = tuple(hello.rank for hello in hellos if hello.rank != leader)
+        return StateAgreement(None, NO_STATE, others, "no trainer survived")
+    behind = tuple(hello.rank for hello in hellos if hello.done != best.done)
+    return StateAgreement(
+        best.rank, best.done, behind, f"trainer {best.rank} is the most advanced, at step {best.done}"
+    )
+
+
+def missing_steps(done: int, pushed: int | None, applied: tuple[int, ...], window: int) -> range:
+    """Return the steps that a member computes again, so that every shard gets its pushes up to `done`.
+
+    A survivor pushes the steps after `pushed`, the last step it pushed; the exchange sends unacknowledged pushes again.
+    A new member (`pushed` is None) goes by what the shards applied of its rank. Its predecessor had at most `window`
+    pushes unacknowledged and one in hand. Steps missing before those were acknowledged once and were lost with their
+    shard, which charges them.
+    """
+    if pushed is not None:
+        return range(pushed + 1, done + 1)
+    return range(max(min(applied) + 1, done - window, 1), done + 1)
+
+
+class SoloGroup:
+    """The `Group` of a job's only trainer."""
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+        """See `Group`."""
+        poll_interrupts()
+        if replica.done != NO_STATE:
+            return True
+        provide()
+        return False
+
+    def follow(self, roster: TrainerRoster) -> None:
+        """See `Group`."""
+
+    def announce(self, step: int) -> None:
+        """See `Group`."""
+        self._step = step
+
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
+        """See `Group`."""
+        del poll_interrupts
+        return Go(self._step, cut_step)
+
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
+
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
+        poll_interrupts()
+        sleep(POLL_INTERVAL_S)
+
+    def conclude(self) -> bool:
+        """See `Group`."""
+        return True
+
+    def dismiss(self) -> None:
+        """See `Group`."""
+
+    def missing(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return ()
+
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:  # noqa: ARG002 -- as all groups
+        """See `Group`."""
+        return ()
+
+    def leave(self) -> None:
+        """See `Group`."""

@@ -1,4 +1,4 @@
-"""A follower's side of a group: it goes to the leader, and does what the leader says."""
+"""A follower's side of a group: it connects to the leader and follows its messages."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from torch import Tensor
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import Peer, TrainerRoster
-from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entries, Entry
+from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from cpr_trainer.trainer.allreduce.meeting import Form, Hello
-from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
-from cpr_trainer.trainer.allreduce.transport import Channel
+from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, Finished, GroupBroken, PollInterrupts, Superseded
 
 
-class Follower:
+class GroupFollower:
     """The `Group` of a trainer that another one leads. `delays_s` are the pauses between attempts to reach it.
 
-    Without `sums` it only meets.
+    Without `sums` it only joins.
     """
 
     def __init__(
@@ -50,7 +47,7 @@ class Follower:
         self._waiting = True
         while True:
             try:
-                form = self._meet(replica, poll_interrupts)
+                form = self._join(replica, poll_interrupts)
             except GroupBroken:
                 self.leave()
                 self._pause(poll_interrupts)
@@ -64,7 +61,7 @@ class Follower:
 
     def announce(self, step: int) -> None:
         """See `Group`."""
-        self._tell(Frame(Kind.READY, self._listener.rank, step))
+        self._send(Frame(Kind.READY, self._listener.rank, step))
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`."""
@@ -87,11 +84,11 @@ class Follower:
         self._take(poll_interrupts)
 
     def conclude(self) -> bool:
-        """See `Group`; the leader's alone."""
+        """See `Group`: only the leader concludes."""
         return False
 
     def dismiss(self) -> None:
-        """See `Group`; the leader's alone."""
+        """See `Group`: only the leader dismisses."""
 
     def missing(self) -> tuple[int, ...]:
         """See `Group`."""
@@ -110,7 +107,7 @@ class Follower:
             self._listener.drop(self._channel)
             self._channel = None
 
-    def _meet(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
+    def _join(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
         self.leave()
         poll_interrupts()
         try:
@@ -119,9 +116,9 @@ class Follower:
             raise GroupBroken(f"the leader cannot be reached: {error}") from error
         counters = self._roster.counters
         hello = Hello(self._listener.rank, self._roster.incarnation, counters.group, counters.generation, replica.done)
-        self._tell(Frame(Kind.HELLO, self._listener.rank, payload=to_json(hello).encode()))
+        self._send(Frame(Kind.HELLO, self._listener.rank, payload=to_json(hello).encode()))
         self._liveness.track(self._leader.index, self._leader.incarnation, self._channel)
-        form = self._be_led(replica, poll_interrupts)
+        form = self._await_form(replica, poll_interrupts)
         if self._sums:
             self._collective = Collective(
                 lambda own: self._exchange_addresses(own, poll_interrupts),
@@ -129,47 +126,46 @@ class Follower:
                 len(self._roster.trainers),
                 self._listener.address,
             )
-            self._collective.prove(self._listener.pairs(counters), poll_interrupts)
+            self._collective.prove(self._listener.pair_proofs(counters), poll_interrupts)
         return form
 
-    def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
-        """Give the leader this trainer's entry for those of all."""
-        self._tell(Frame(Kind.ENTRY, self._listener.rank, payload=to_json(own).encode()))
-        end = monotonic() + TIMEOUT.total_seconds()
-        while monotonic() <= end:
-            frame = self._take(poll_interrupts)
-            if frame and frame.kind is Kind.ENTRY:
-                return from_json(Entries, bytes(frame.payload))
-        raise GroupBroken("the leader told no addresses")
-
-    def _be_led(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
+    def _await_form(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
+        """Send or take a dense state as the leader requests, until it forms the group."""
         while True:
             frame = self._take(poll_interrupts)
             if frame is None:
                 continue
             if frame.kind is Kind.FETCH:
-                self._tell(Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack()))
+                self._send(Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack()))
             elif frame.kind is Kind.STATE:
                 replica.unpack(frame.payload, frame.step)
             elif frame.kind is Kind.FORM:
                 return from_json(Form, bytes(frame.payload))
 
+    def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
+        """Send the leader this trainer's entry, and return the entries of all."""
+        self._send(Frame(Kind.ENTRY, self._listener.rank, payload=to_json(own).encode()))
+        end = monotonic() + TIMEOUT.total_seconds()
+        while monotonic() <= end:
+            frame = self._take(poll_interrupts)
+            if frame and frame.kind is Kind.ENTRY:
+                return from_json(Entries, bytes(frame.payload))
+        raise GroupBroken("the leader sent no addresses")
+
     def _take(self, poll_interrupts: PollInterrupts) -> Frame | None:
-        """Return the leader's next frame, if any came in this slice."""
+        """Return the leader's next frame, None if there is none in this interval."""
         poll_interrupts()
         received = self._listener.inbox.take(POLL_INTERVAL_S)
         if received is None:
             return None
         if received.channel is not self._channel:
             if received.frame is not None:
-                self._listener.drop(
-                    received.channel
-                )  # It takes this trainer for the leader: its roster is another one.
+                self._listener.drop(received.channel)  # The caller's roster, another one, names this trainer leader.
             return None
         if received.frame is None:
             raise GroupBroken("the leader is gone")
         if received.frame.kind is Kind.REFUSED:
-            raise Superseded("the leader knows a newer incarnation of this trainer")
+            raise Superseded("the leader's roster has a newer incarnation of this trainer")
         if received.frame.kind is Kind.DONE:
             raise Finished
         return received.frame
@@ -179,7 +175,7 @@ class Follower:
         while monotonic() < end:
             self._take(poll_interrupts)
 
-    def _tell(self, frame: Frame) -> None:
+    def _send(self, frame: Frame) -> None:
         if self._channel is None or not self._channel.send(frame):
             raise GroupBroken("the leader is gone")
 

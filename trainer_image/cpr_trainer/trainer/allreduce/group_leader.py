@@ -1,4 +1,4 @@
-"""The leader's side of a group: it receives the others, decides whose state counts, and calls each step."""
+"""The leader's side of a group: it admits members, decides whose state counts, and starts each step."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from torch import Tensor
 
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entries, Entry
+from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica, StateAgreement, agree_on_state
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from cpr_trainer.trainer.allreduce.meeting import Form, Hello, StateAgreement, agree_on_state
-from cpr_trainer.trainer.allreduce.rendezvous import Entries, Entry
-from cpr_trainer.trainer.allreduce.transport import Channel, Received
+from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind, Received
 from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
-_PARTING_S = 2.0
+_DISMISS_TIMEOUT_S = 2.0
 
 
-class Leader:
-    """The `Group` of the trainer that the roster names leader. Without `sums` it only meets and admits."""
+class GroupLeader:
+    """The `Group` of the trainer that the roster names leader. Without `sums` it only admits and joins members."""
 
     def __init__(
         self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, *, sums: bool = True
@@ -41,19 +38,19 @@ class Leader:
 
     @property
     def members(self) -> dict[int, Channel]:
-        """The connections of all who met, by rank."""
+        """The connections of the members, by rank."""
         return self._members
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`."""
         while True:
             try:
-                return self._meet(replica, provide, poll_interrupts)
+                return self._join(replica, provide, poll_interrupts)
             except GroupBroken:
                 poll_interrupts()
 
     def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`: the others call, and the leader none of them."""
+        """See `Group`: the leader connects to no member."""
 
     def announce(self, step: int) -> None:
         """See `Group`."""
@@ -67,7 +64,7 @@ class Leader:
         self._waiting = False
         go = Go(max(self._step, *self._ready.values()), cut_step)
         self._ready.clear()
-        self._tell_all(Frame(Kind.GO, self._listener.rank, go.step, go.cut_step))
+        self._send_all(Frame(Kind.GO, self._listener.rank, go.step, go.cut_step))
         return go
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
@@ -81,12 +78,12 @@ class Leader:
         self._take(poll_interrupts)
 
     def conclude(self) -> bool:
-        """See `Group`: the others trained the last step, too."""
+        """See `Group`: in lockstep all are at the same step."""
         return True
 
     def dismiss(self) -> None:
         """See `Group`."""
-        part(self._listener, tuple(self._members.values()))
+        dismiss(self._listener, tuple(self._members.values()))
 
     def missing(self) -> tuple[int, ...]:
         """See `Group`."""
@@ -97,9 +94,8 @@ class Leader:
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._liveness.unresponsive(
-            for_s, tuple((peer.index, peer.incarnation) for peer in self._others.values())
-        )
+        members = tuple((peer.index, peer.incarnation) for peer in self._others.values())
+        return self._liveness.unresponsive(for_s, members)
 
     def leave(self) -> None:
         """See `Group`."""
@@ -107,8 +103,24 @@ class Leader:
         for _, channel in self._arrived.values():
             self._listener.drop(channel)
 
+    def admit(self, channel: Channel, frame: Frame) -> Hello | None:
+        """Return the hello of a member of the group; close the connection of any other caller and return None."""
+        try:
+            hello = from_json(Hello, bytes(frame.payload))
+        except ContractError:
+            self._listener.drop(channel)
+            return None
+        peer = self._others.get(hello.rank)
+        if peer and hello.incarnation < peer.incarnation:
+            channel.send(Frame(Kind.REFUSED, self._listener.rank))
+        if peer is None or hello.incarnation != peer.incarnation or (hello.group, hello.generation) != self._key:
+            self._listener.drop(channel)  # One side has an older roster: the caller tries again.
+            return None
+        self._liveness.track(hello.rank, hello.incarnation, channel)
+        return hello
+
     def _disband(self) -> None:
-        """Let everybody go; each comes back with a new connection."""
+        """Close all members' connections; each member connects again."""
         if self._collective:
             self._collective.leave()
             self._collective = None
@@ -117,67 +129,67 @@ class Leader:
         self._members = {}
         self._ready = {}
 
-    def _meet(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
+    def _join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         self._disband()
         self._waiting = True
         while self._arrived.keys() != self._others.keys():
             self._take(poll_interrupts)
         self._waiting = False
         own = Hello(self._listener.rank, self._roster.incarnation, *self._key, replica.done)
-        meeting = agree_on_state((own, *(hello for hello, _ in self._arrived.values())), self._listener.rank)
+        agreement = agree_on_state((own, *(hello for hello, _ in self._arrived.values())), self._listener.rank)
         self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
         self._arrived = {}
-        self._share_state(meeting, replica, provide, poll_interrupts)
-        self._form(meeting, replica, poll_interrupts)
-        return meeting.source is not None
+        self._share_state(agreement, replica, provide, poll_interrupts)
+        self._form(agreement, replica, poll_interrupts)
+        return agreement.source is not None
 
     def _share_state(
-        self, meeting: StateAgreement, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
+        self, agreement: StateAgreement, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
     ) -> None:
-        if meeting.source is None:
+        if agreement.source is None:
             provide()
-        elif meeting.source != self._listener.rank:
-            self._tell(meeting.source, Frame(Kind.FETCH, self._listener.rank))
-            state = self._await_state(meeting.source, poll_interrupts)
+        elif agreement.source != self._listener.rank:
+            self._send(agreement.source, Frame(Kind.FETCH, self._listener.rank))
+            state = self._await_state(agreement.source, poll_interrupts)
             replica.unpack(state.payload, state.step)
-        receivers = tuple(rank for rank in meeting.copy_to if rank != self._listener.rank)
+        receivers = tuple(rank for rank in agreement.copy_to if rank != self._listener.rank)
         if receivers:
             state = Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack())
             for rank in receivers:
-                self._tell(rank, state)
-
-    def _form(self, meeting: StateAgreement, replica: Replica, poll_interrupts: PollInterrupts) -> None:
-        form = Form(replica.done, survivors=meeting.source is not None)
-        self._tell_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
-        if not self._sums:
-            return
-        self._collective = Collective(
-            lambda own: self._gather(own, poll_interrupts),
-            self._listener.rank,
-            1 + len(self._members),
-            self._listener.address,
-        )
-        self._collective.prove(self._listener.pairs(self._roster.counters), poll_interrupts)
-
-    def _gather(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
-        """Collect the entry of every member, and tell them all."""
-        found: dict[int, Entry] = {}
-        end = monotonic() + TIMEOUT.total_seconds()
-        while found.keys() != self._members.keys():
-            if monotonic() > end:
-                raise GroupBroken(f"trainers {sorted(self._members.keys() - found.keys())} told no address")
-            received = self._take(poll_interrupts)
-            if received and received.frame and received.frame.kind is Kind.ENTRY:
-                found[received.frame.rank] = from_json(Entry, bytes(received.frame.payload))
-        entries = Entries((own, *found.values()))
-        self._tell_all(Frame(Kind.ENTRY, self._listener.rank, payload=to_json(entries).encode()))
-        return entries
+                self._send(rank, state)
 
     def _await_state(self, source: int, poll_interrupts: PollInterrupts) -> Frame:
         while True:
             received = self._take(poll_interrupts)
             if received and received.frame and received.frame.kind is Kind.STATE and received.frame.rank == source:
                 return received.frame
+
+    def _form(self, agreement: StateAgreement, replica: Replica, poll_interrupts: PollInterrupts) -> None:
+        form = Form(replica.done, survivors=agreement.source is not None)
+        self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
+        if not self._sums:
+            return
+        self._collective = Collective(
+            lambda own: self._exchange_addresses(own, poll_interrupts),
+            self._listener.rank,
+            1 + len(self._members),
+            self._listener.address,
+        )
+        self._collective.prove(self._listener.pair_proofs(self._roster.counters), poll_interrupts)
+
+    def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
+        """Collect the entry of every member, and send all entries to all members."""
+        found: dict[int, Entry] = {}
+        end = monotonic() + TIMEOUT.total_seconds()
+        while found.keys() != self._members.keys():
+            if monotonic() > end:
+                raise GroupBroken(f"trainers {sorted(self._members.keys() - found.keys())} sent no address")
+            received = self._take(poll_interrupts)
+            if received and received.frame and received.frame.kind is Kind.ENTRY:
+                found[received.frame.rank] = from_json(Entry, bytes(received.frame.payload))
+        entries = Entries((own, *found.values()))
+        self._send_all(Frame(Kind.ENTRY, self._listener.rank, payload=to_json(entries).encode()))
+        return entries
 
     def _take(self, poll_interrupts: PollInterrupts) -> Received | None:
         """Handle one arrival; return it if it is a member's. Raises GroupBroken if a member is lost."""
@@ -190,40 +202,24 @@ class Leader:
             return None
         for rank, channel in self._members.items():
             if channel is received.channel:
-                self._hear_member(rank, received.frame)
+                self._on_member_frame(rank, received.frame)
                 return received
         self._arrived = {rank: entry for rank, entry in self._arrived.items() if not entry[1].closed}
         return None
 
-    def _hear_member(self, rank: int, frame: Frame | None) -> None:
+    def _on_member_frame(self, rank: int, frame: Frame | None) -> None:
         if frame is None:
             raise GroupBroken(f"trainer {rank} is gone")
         if frame.kind is Kind.READY:
             self._ready[rank] = frame.step
-
-    def admit(self, channel: Channel, frame: Frame) -> Hello | None:
-        """Return the hello of a member of the group; who is none is told so and dropped."""
-        try:
-            hello = from_json(Hello, bytes(frame.payload))
-        except ContractError:
-            self._listener.drop(channel)
-            return None
-        peer = self._others.get(hello.rank)
-        if peer and hello.incarnation < peer.incarnation:
-            channel.send(Frame(Kind.REFUSED, self._listener.rank))
-        if peer is None or hello.incarnation != peer.incarnation or (hello.group, hello.generation) != self._key:
-            self._listener.drop(channel)  # One of us has an older roster: the other side tries again.
-            return None
-        self._liveness.track(hello.rank, hello.incarnation, channel)
-        return hello
 
     def _receive_hello(self, channel: Channel, frame: Frame) -> None:
         hello = self.admit(channel, frame)
         if hello is None:
             return
         if former := self._arrived.get(hello.rank):
-            # Which of the two is the newer? Each proves the key at its own pace, so the order of arrival does not tell.
-            # Whoever still uses the former one sees it close, and comes again.
+            # Either of the two may be the newer one: each is authenticated at its own pace. A member that still uses
+            # the former connection sees it close, and connects again.
             self._listener.drop(former[1])
         self._arrived[hello.rank] = (hello, channel)
         if hello.rank in self._members:
@@ -233,20 +229,20 @@ class Leader:
     def _key(self) -> tuple[int, int]:
         return self._roster.counters.group, self._roster.counters.generation
 
-    def _tell(self, rank: int, frame: Frame) -> None:
+    def _send(self, rank: int, frame: Frame) -> None:
         if not self._members[rank].send(frame):
             raise GroupBroken(f"trainer {rank} is gone")
 
-    def _tell_all(self, frame: Frame) -> None:
+    def _send_all(self, frame: Frame) -> None:
         for rank in self._members:
-            self._tell(rank, frame)
+            self._send(rank, frame)
 
 
-def part(listener: PeerListener, channels: Sequence[Channel]) -> None:
-    """Tell all that the job is done, and wait until they have hung up."""
+def dismiss(listener: PeerListener, channels: Sequence[Channel]) -> None:
+    """Send all members the end of the job, and wait until they have closed their connections."""
     for channel in channels:
         channel.send(Frame(Kind.DONE, listener.rank))
-    # Who goes with words unread resets the connection, and may so take back its own last word.
-    end = monotonic() + _PARTING_S
+    # Closing a connection with unread data resets it, which may discard the message just sent.
+    end = monotonic() + _DISMISS_TIMEOUT_S
     while monotonic() < end and not all(channel.closed for channel in channels):
         listener.inbox.take(POLL_INTERVAL_S)

@@ -1,11 +1,10 @@
-"""Where a trainer is reached by the others, and what it knows of them: listener, connections, heartbeats.
+"""A trainer's control port: accepted and outgoing connections, heartbeats, and the liveness of peers.
 
-ControlBlock as long as the process, while groups come and go.
+All of it lasts as long as the process, across groups.
 """
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -16,22 +15,19 @@ from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import Acceptor, connect, listen
 from cpr_trainer.trainer.allreduce.auth import PairProofs, accept_peer, authenticate
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.transport import Authenticate, Channel, Inbox
+from cpr_trainer.trainer.allreduce.transport import Authenticate, Channel, Frame, Inbox, Kind
 
-_LOG = logging.getLogger(__name__)
-
-_PULSE_S = 1.0
-_DIAL_S = 2.0
-#: Callers that have not proved the key yet; each holds a thread and a descriptor.
-_STRANGERS = 64
-#: After so long a caller that has sent nothing is hung up on.
-_PATIENCE_S = 5.0
+_HEARTBEAT_S = 1.0
+_CONNECT_TIMEOUT_S = 2.0
+#: Limit of connections that are not authenticated yet; each takes a thread and a descriptor.
+_MAX_UNAUTHENTICATED = 64
+#: A caller that has sent nothing for this long is disconnected.
+_IDLE_TIMEOUT_S = 5.0
 _POLL_S = 0.5
 
 
 class PeerListener:
-    """One trainer's end of all control connections; it listens on `address`, `port`."""
+    """One trainer's end of all control connections; it listens at `address` and `port`."""
 
     def __init__(self, me: Identity, key: bytes, address: str, port: int, silence_s: float) -> None:
         self.rank = me.index
@@ -45,9 +41,9 @@ class PeerListener:
         self._ending = threading.Event()
         self._threads = tuple(
             threading.Thread(target=target, name=name, daemon=True)
-            for target, name in ((self._accept, "control-accept"), (self._pulse, "control-pulse"))
+            for target, name in ((self._accept, "control-accept"), (self._send_heartbeats, "control-heartbeat"))
         )
-        self._acceptor = Acceptor(listen(address, port), self._receive, _STRANGERS, _PATIENCE_S)
+        self._acceptor = Acceptor(listen(address, port), self._receive, _MAX_UNAUTHENTICATED, _IDLE_TIMEOUT_S)
         self.port = self._acceptor.port
 
     def start(self) -> None:
@@ -60,7 +56,7 @@ class PeerListener:
         return all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """End everything."""
+        """Stop listening, and end all connections."""
         self._ending.set()
         accepts, _ = self._threads
         if accepts.is_alive():
@@ -71,18 +67,18 @@ class PeerListener:
             channel.close()
 
     def connect_to(self, peer: Peer, inbox: Inbox | None = None) -> Channel:
-        """Connect to another trainer; what it says comes into `inbox`, by default everybody's. Raises OSError."""
+        """Connect to another trainer, whose frames go to `inbox` (default: that of all). Raises OSError."""
         if not peer.host:
             raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
-        connection = connect(peer.host, peer.port_base + CONTROL_PORT, _DIAL_S)
+        connection = connect(peer.host, peer.port_base + CONTROL_PORT, _CONNECT_TIMEOUT_S)
         channel = self._open_channel(
-            connection, lambda fresh, end: authenticate(fresh, end, self._key, self._me, peer), inbox
+            connection, lambda opened, end: authenticate(opened, end, self._key, self._me, peer), inbox
         )
         channel.start()
         return channel
 
-    def pairs(self, counters: Counters) -> PairProofs:
-        """Return what this trainer proves to the members of a dense group, and they to it."""
+    def pair_proofs(self, counters: Counters) -> PairProofs:
+        """Return the proofs between this trainer and the members of an all-reduce group."""
         return PairProofs(self._key, self._me.job_uid, counters.group, counters.generation, self.rank)
 
     def drop(self, channel: Channel) -> None:
@@ -109,31 +105,31 @@ class PeerListener:
             self._acceptor.tick(_POLL_S)
 
     def _receive(self, connection: socket.socket, _address: object) -> Callable[[], None]:
-        """Check the proof of a caller in a thread of its own. Raises OSError if there can be no more threads."""
-        channel = self._open_channel(connection, lambda fresh, end: accept_peer(fresh, end, self._key, self._me))
+        """Authenticate a caller in a separate thread. Raises OSError if no thread can be started."""
+        channel = self._open_channel(connection, lambda opened, end: accept_peer(opened, end, self._key, self._me))
         channel.on_settled = lambda: self._acceptor.leave(connection)
         channel.start()
         return channel.close
 
-    def _pulse(self) -> None:
-        while not self._ending.wait(_PULSE_S):
+    def _send_heartbeats(self) -> None:
+        while not self._ending.wait(_HEARTBEAT_S):
             for channel in self._channels():
-                if channel.proven:
+                if channel.authenticated:
                     channel.send(Frame(Kind.PING, self.rank))
 
 
 class PeerLiveness:
-    """When each incarnation of a trainer was last heard, across connections."""
+    """When each incarnation of a trainer was last seen, across connections."""
 
     def __init__(self) -> None:
         self._channels: dict[tuple[int, int], Channel] = {}
 
     def track(self, rank: int, incarnation: int, channel: Channel) -> None:
-        """From now on, `channel` is how this incarnation is heard."""
+        """Judge this incarnation by `channel` from now on."""
         self._channels[rank, incarnation] = channel
 
     def unresponsive(self, for_s: float, members: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        """Return the ranks of those (rank, incarnation) that were heard once, and not for the last `for_s` seconds."""
+        """Return the ranks of those (rank, incarnation) that were seen once, but not in the last `for_s` seconds."""
         now = monotonic()
         return tuple(
             rank

@@ -1,5 +1,5 @@
-"""Trainers that do not wait for each other: a thread averages their dense copies while they train (ADR 18).
+"""Trainers without lockstep: a thread averages their dense copies while they train (ADR 18).
 
-`averaging` is the arithmetic, `averaging` what a worker shares with its thread, `server` the leader's thread, `client`
-a follower's; `groups` are the two views of a group that the loop sees.
+`averaging` is the arithmetic, `averaging_state` the state that a worker shares with its averaging thread,
+`averaging_server` the leader's thread and `averaging_client` a follower's; `async_groups` implements the groups.
 """

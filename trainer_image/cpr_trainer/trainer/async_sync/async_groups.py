@@ -1,6 +1,6 @@
-"""`Group` without lockstep: nobody waits for anybody, but a trainer without a state for the leader, to get one.
+"""`Group` without lockstep: a trainer waits for others only while it has no state, to receive one.
 
-A survivor of a change of roster goes on at once, in the new group; a thread of its own finds the leader again.
+After a change of the roster a survivor trains on at once in the new group; a separate thread connects to the leader.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from torch import Tensor
 from cpr_contract.choices import DenseSync
 from cpr_contract.codec import to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.group import Go, Provide, Replica
-from cpr_trainer.trainer.allreduce.group_follower import Follower, leader_of
-from cpr_trainer.trainer.allreduce.group_leader import Leader, part
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Form, Go, Hello, Provide, Replica
+from cpr_trainer.trainer.allreduce.group_follower import GroupFollower, leader_of
+from cpr_trainer.trainer.allreduce.group_leader import GroupLeader, dismiss
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Form, Hello
-from cpr_trainer.trainer.allreduce.transport import Channel
+from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
 from cpr_trainer.trainer.async_sync.averaging import combiner_of
 from cpr_trainer.trainer.async_sync.averaging_client import AveragingClient
 from cpr_trainer.trainer.async_sync.averaging_server import AveragingServer
@@ -29,51 +27,56 @@ from cpr_trainer.trainer.state import DenseState
 
 
 class AsyncLeader:
-    """The view of the trainer that leads: it averages for all, and knows how far everybody is."""
+    """The group of the trainer that leads: it averages for all, and has every rank's steps."""
 
     def __init__(
-        self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, kind: DenseSync, state: DenseState
+        self,
+        listener: PeerListener,
+        liveness: PeerLiveness,
+        roster: TrainerRoster,
+        kind: DenseSync,
+        state: DenseState,
     ) -> None:
         self._listener = listener
         self._kind = kind
         self._state = state
         self._averaging = averaging_of(state)
-        self._averaging.arrived.extend(self._averaging.outgoing)  # What it scored for a leader that is gone.
+        self._averaging.arrived.extend(self._averaging.outgoing)  # Scores for a former leader.
         self._averaging.outgoing.clear()
         self._others = tuple(peer.index for peer in roster.trainers if peer.index != roster.index)
-        self._meeting = Leader(listener, liveness, roster, sums=False)
+        self._members = GroupLeader(listener, liveness, roster, sums=False)
         self._server: AveragingServer | None = None
         self._step = 0
-        self._concluded: int | None = None  # the step of the meeting whose mean was taken
+        self._concluded: int | None = None  # the barrier whose mean was taken
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
-        """See `Group`: only who has no state waits for all, because somebody else may have one."""
-        survived = replica.done != NO_STATE or self._meeting.join(replica, provide, poll_interrupts)
+        """See `Group`: only a trainer without a state waits for all, because another may have one."""
+        survived = replica.done != NO_STATE or self._members.join(replica, provide, poll_interrupts)
         combiner = combiner_of(self._kind, self._state.replica.parameters.cpu())
-        server = AveragingServer(self._listener.inbox, self._meeting.admit, self._averaging, combiner, self._send_state)
-        server.start(self._meeting.members.items())
+        server = AveragingServer(self._listener.inbox, self._members.admit, self._averaging, combiner, self._send_state)
+        server.start(self._members.members.items())
         self._server = server
         return survived
 
     def follow(self, roster: TrainerRoster) -> None:
         """See `Group`."""
-        self._meeting.follow(roster)
+        self._members.follow(roster)
 
     def announce(self, step: int) -> None:
         """See `Group`."""
         self._step = step
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """See `Group`: nobody is waited for."""
+        """See `Group`: returns at once."""
         self._check(poll_interrupts)
         return Go(self._step, cut_step)
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`: this trainer's gradients stand for all; scores that came from others are added."""
+        """See `Group`: this trainer's gradients count for all; scores received from the others are added."""
         poll_interrupts()
         gradients, *scores = tensors
         gradients.mul_(self._averaging.trainers)
-        self._averaging.stepped()
+        self._averaging.after_step()
         if scores:
             self._add_arrived(*scores)
 
@@ -83,7 +86,7 @@ class AsyncLeader:
         sleep(POLL_INTERVAL_S)
 
     def conclude(self) -> bool:
-        """See `Group`: the mean of what all met with is the state of then."""
+        """See `Group`: the state is then the mean of all trainers' copies at the barrier."""
         is_new = self._concluded != self._averaging.barrier_step
         last = self._server.last_mean() if self._server is not None and is_new else None
         if last is not None:
@@ -97,23 +100,23 @@ class AsyncLeader:
     def dismiss(self) -> None:
         """See `Group`."""
         if self._server is not None:
-            part(self._listener, self._server.stop())
+            dismiss(self._listener, self._server.stop())
 
     def missing(self) -> tuple[int, ...]:
-        """See `Group`: those who meet without a state wait; later the absent are named, and nobody waits."""
+        """See `Group`: without a state the ranks waited for, later the ranks that are not connected."""
         if self._server is None:
-            return self._meeting.missing()
+            return self._members.missing()
         return tuple(sorted(set(self._others) - self._server.present()))
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.unresponsive(for_s)
+        return self._members.unresponsive(for_s)
 
     def leave(self) -> None:
         """See `Group`."""
         if self._server is not None:
             self._server.leave(self._listener.drop)
-        self._meeting.leave()
+        self._members.leave()
 
     def _check(self, poll_interrupts: PollInterrupts) -> None:
         poll_interrupts()
@@ -121,7 +124,7 @@ class AsyncLeader:
             self._server.check()
 
     def _send_state(self, rank: int, channel: Channel) -> None:
-        """Give a newcomer the state, which says where its rank goes on."""
+        """Send a new trainer the state; its step is that of the trainer's rank."""
         steps = self._averaging.steps
         channel.send(Frame(Kind.STATE, self._listener.rank, steps[rank], payload=self._state.pack()))
         form = Form(steps[rank], survivors=True)
@@ -138,7 +141,7 @@ class AsyncLeader:
 
 
 class AsyncFollower:
-    """The view of a trainer that another one leads."""
+    """The group of a trainer that another one leads."""
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class AsyncFollower:
     ) -> None:
         self._state = state
         self._averaging = averaging_of(state)
-        self._meeting = Follower(listener, liveness, roster, delays_s(), sums=False)
+        self._member = GroupFollower(listener, liveness, roster, delays_s(), sums=False)
         counters = roster.counters
 
         def hello() -> Hello:
@@ -162,17 +165,17 @@ class AsyncFollower:
         self._step = 0
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
-        """See `Group`: only who has no state waits for the leader."""
+        """See `Group`: only a trainer without a state waits for the leader."""
         survived = True
         if replica.done == NO_STATE:
-            survived = self._meeting.join(replica, provide, poll_interrupts)
-            self._meeting.leave()
+            survived = self._member.join(replica, provide, poll_interrupts)
+            self._member.leave()
         self._client.start()
         return survived
 
     def follow(self, roster: TrainerRoster) -> None:
         """See `Group`."""
-        self._meeting.follow(roster)
+        self._member.follow(roster)
         self._client.follow(leader_of(roster))
 
     def announce(self, step: int) -> None:
@@ -180,18 +183,18 @@ class AsyncFollower:
         self._step = step
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """See `Group`: nobody is waited for, and the leader alone tells shards of cuts."""
+        """See `Group`: returns at once; only the leader announces cuts to shards."""
         del cut_step
         poll_interrupts()
         self._client.check()
         return Go(self._step, 0)
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`: this trainer's gradients stand for all; its scores go to the leader."""
+        """See `Group`: this trainer's gradients count for all; its scores go to the leader."""
         poll_interrupts()
         gradients, *scores = tensors
         gradients.mul_(self._averaging.trainers)
-        self._averaging.stepped()
+        self._averaging.after_step()
         if scores:
             counters, losses = scores
             self._averaging.outgoing.append(ScoreDelta(self._step, counters.clone(), losses.clone()))
@@ -206,28 +209,28 @@ class AsyncFollower:
         sleep(POLL_INTERVAL_S)
 
     def conclude(self) -> bool:
-        """See `Group`: the leader sees to it."""
+        """See `Group`: only the leader concludes."""
         return False
 
     def dismiss(self) -> None:
-        """See `Group`; the leader's alone."""
+        """See `Group`: only the leader dismisses."""
 
     def missing(self) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.missing()
+        return self._member.missing()
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.unresponsive(for_s)
+        return self._member.unresponsive(for_s)
 
     def leave(self) -> None:
         """See `Group`."""
-        self._meeting.leave()
+        self._member.leave()
         self._client.stop()
 
 
 def averaging_of(state: DenseState) -> AveragingState:
-    """Return the desk of a job without lockstep."""
+    """Return the averaging state of a job without lockstep."""
     if state.averaging is None:
-        raise ValueError("trainers in lockstep share no desk")
+        raise ValueError("trainers in lockstep average no copies")
     return state.averaging

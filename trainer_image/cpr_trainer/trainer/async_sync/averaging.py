@@ -1,8 +1,8 @@
-"""How copies of the dense parameters are kept together: EASGD, MA and BMUF as ShadowSync runs them in the background.
+"""Averaging of dense parameters: EASGD, MA and BMUF as ShadowSync runs them in the background.
 
-Q. Zheng et al., "ShadowSync", arXiv 2003.03477. All three end alike on a trainer, `w_i <- (1 - a) w_i + a t`: a blend,
-because its worker went on while the copy was under way. They differ in the target t that copies are combined into.
-Vectors are float32 [p], flat.
+Q. Zheng et al., "ShadowSync", arXiv 2003.03477. With all three a trainer blends its parameters towards a target t,
+`w_i <- (1 - a) w_i + a t`, because its worker trained on while the copy was under way. The methods differ in how they
+combine copies into t. Vectors are float32 [p], flat.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ MOMENTUM = 0.5
 
 
 class Combiner(Protocol):
-    """Combines copies into what their senders blend towards. `together`: all trainers' copies make one round."""
+    """Combines copies into the target of their senders. `together`: the copies of all trainers make one round."""
 
     together: bool
 
     def combine(self, copies: Sequence[Tensor]) -> Tensor:
-        """Return the target of a round, a tensor of its own. At least one copy; exactly one unless `together`."""
+        """Return the target of a round, a new tensor. At least one copy; exactly one unless `together`."""
         ...
 
 
 def combiner_of(kind: DenseSync, first: Tensor) -> Combiner:
-    """Return the combiner of a mode, begun at the parameters `first`. Raises ValueError for lockstep."""
+    """Return the combiner of a mode, initialised with the parameters `first`. Raises ValueError for lockstep."""
     match kind:
         case "ShadowEASGD":
             return Elastic(first)

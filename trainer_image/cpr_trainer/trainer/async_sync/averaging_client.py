@@ -1,7 +1,6 @@
-"""A follower's thread: it sends the leader copies of the worker's parameters, and takes what to blend towards.
+"""A follower's averaging thread: it sends the leader copies of the worker's parameters, and receives targets.
 
-A leader that is gone or frozen stops the averages, not the worker: the thread calls again until the roster names
-another.
+A leader that is gone or hangs stops the averages, not the worker: the thread connects again until it succeeds.
 """
 
 from __future__ import annotations
@@ -9,24 +8,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from torch import Tensor
-
 from cpr_contract.codec import to_json
 from cpr_contract.roster import Peer
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
+from cpr_trainer.trainer.allreduce.group import Hello
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from cpr_trainer.trainer.allreduce.meeting import Hello
-from cpr_trainer.trainer.allreduce.transport import Channel, Inbox
+from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Inbox, Kind
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_scores, unpack_target
 from cpr_trainer.trainer.interrupts import Finished, Superseded
 
-_TURN_S = 0.01
+_POLL_S = 0.01
 
 
 class AveragingClient:
-    """A follower's end. `hello` introduces it, `pack` returns its state; `delays_s` makes the pauses between calls."""
+    """A follower's end. `hello` and `pack` return its hello and its state; `delays_s` the pauses between attempts."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- whom, as whom, how, and what for
+    def __init__(  # noqa: PLR0913, PLR0917 -- the connection, and the state behind it
         self,
         listener: PeerListener,
         liveness: PeerLiveness,
@@ -46,83 +42,85 @@ class AveragingClient:
         self._delays = delays_s()
         self._inbox = Inbox()
         self._channel: Channel | None = None
-        self._waits_for_target = False
-        self._scores_sent = -1
-        self._halted_said = -1
+        self._awaits_target = False
+        self._sent_scores_step = -1
+        self._sent_halted_step = -1
         self._ending: BaseException | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shadow-spoke", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="averaging-client", daemon=True)
 
     def follow(self, leader: Peer) -> None:
-        """Call the leader at this address from the next time on."""
+        """Connect to the leader at this address from the next attempt on."""
         self._leader = leader
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the connection, and soon the thread: it may be in the middle of a call, and nobody waits for it."""
+        """End the connection, and soon the thread, which may be connecting; do not wait for it."""
         self._ended.set()
         if (channel := self._channel) is not None:
             self._listener.drop(channel)
 
     def check(self) -> None:
-        """Raise what the leader said last (Finished, Superseded), or what else has ended the thread."""
+        """Raise the leader's last message (Finished, Superseded), or the error that has ended the thread."""
         if self._ending is not None:
             raise self._ending
 
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
-                self._turn()
+                self._run_once()
         except BaseException as error:  # noqa: BLE001 -- the main thread raises it
             self._ending = error
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         channel = self._channel
         if channel is None or channel.closed:
-            self._call()
+            self._connect()
             return
-        received = self._inbox.take(_TURN_S)
+        received = self._inbox.take(_POLL_S)
         if received is not None and received.channel is channel and received.frame is not None:
-            self._hear(received.frame)
+            self._on_frame(received.frame)
         self._send_scores(channel)
-        self._say_halted(channel)
-        if not self._waits_for_target and self._averaging.due():
+        self._send_halted_step(channel)
+        if not self._awaits_target and self._averaging.due():
             step, copy = self._averaging.take_copy()
-            self._waits_for_target = channel.send(Frame(Kind.COPY, self._listener.rank, step, payload=_bytes(copy)))
-            if not self._waits_for_target:
+            frame = Frame(Kind.COPY, self._listener.rank, step, payload=copy.numpy().tobytes())
+            self._awaits_target = channel.send(frame)
+            if not self._awaits_target:
                 self._averaging.offer_again()
 
-    def _call(self) -> None:
-        """Connect anew; what was not answered is said again."""
+    def _connect(self) -> None:
+        """Connect again, and send again all that was not answered."""
         try:
             channel = self._listener.connect_to(self._leader, self._inbox)
         except OSError:
             self._ended.wait(next(self._delays))
             return
-        self._waits_for_target, self._scores_sent, self._halted_said = False, -1, -1
+        self._awaits_target, self._sent_scores_step, self._sent_halted_step = False, -1, -1
         self._averaging.offer_again()
         self._channel = channel
         if self._ended.is_set():
             self._listener.drop(channel)
             return
         self._liveness.track(self._leader.index, self._leader.incarnation, channel)
-        if not channel.send(_hello_frame(self._hello())):
+        hello = self._hello()
+        if not channel.send(Frame(Kind.HELLO, hello.rank, payload=to_json(hello).encode())):
             self._listener.drop(channel)
             self._ended.wait(next(self._delays))
         else:
             self._delays = self._delays_s()
 
-    def _hear(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         averaging = self._averaging
         match frame.kind:
             case Kind.TARGET:
                 steps, target = unpack_target(bytearray(frame.payload), averaging.trainers)
                 averaging.merge_steps(steps)
                 averaging.put_target(target)
-                self._waits_for_target = False
+                self._awaits_target = False
             case Kind.SCORES if frame.payload:
                 averaging.put_merged(bytearray(frame.payload))
             case Kind.SCORES:
@@ -135,25 +133,17 @@ class AveragingClient:
             case Kind.DONE:
                 raise Finished
             case Kind.REFUSED:
-                raise Superseded("the leader knows a newer incarnation of this trainer")
+                raise Superseded("the leader's roster has a newer incarnation of this trainer")
             case _:
-                pass  # A form, or a sign of life.
+                pass  # A form, or a heartbeat.
 
-    def _say_halted(self, channel: Channel) -> None:
+    def _send_halted_step(self, channel: Channel) -> None:
         halted = self._averaging.halted_step
-        if halted != self._halted_said and channel.send(Frame(Kind.READY, self._listener.rank, halted)):
-            self._halted_said = halted
+        if halted != self._sent_halted_step and channel.send(Frame(Kind.READY, self._listener.rank, halted)):
+            self._sent_halted_step = halted
 
     def _send_scores(self, channel: Channel) -> None:
         for delta in tuple(self._averaging.outgoing):
-            if delta.step > self._scores_sent:
+            if delta.step > self._sent_scores_step:
                 channel.send(Frame(Kind.SCORES, self._listener.rank, delta.step, payload=pack_scores(delta)))
-                self._scores_sent = delta.step
-
-
-def _bytes(copy: Tensor) -> bytes:
-    return copy.numpy().tobytes()
-
-
-def _hello_frame(hello: Hello) -> Frame:
-    return Frame(Kind.HELLO, hello.rank, payload=to_json(hello).encode())
+                self._sent_scores_step = delta.step

@@ -1,6 +1,6 @@
-"""The leader's thread: it receives copies, combines them, and sends back what to blend towards.
+"""The leader's averaging thread: it receives copies, combines them, and sends back targets.
 
-No worker ever waits for it. A round of MA or BMUF waits a second at most for a copy that is late.
+No worker ever waits for it. A round of MA or BMUF waits a second at most for a late copy.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from cpr_trainer.trainer.allreduce.frames import Frame, Kind
-from cpr_trainer.trainer.allreduce.meeting import NO_STATE, Hello
-from cpr_trainer.trainer.allreduce.transport import Channel, Inbox, Received
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Hello
+from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Inbox, Kind, Received
 from cpr_trainer.trainer.async_sync.averaging import Combiner, mean
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_target, unpack_scores
 
-_TURN_S = 0.01
-#: How long a round waits for a copy after the first one came.
-PATIENCE_S = 1.0
+_POLL_S = 0.01
+#: How long a round waits for further copies after the first one.
+ROUND_TIMEOUT_S = 1.0
 
-#: Returns a follower's hello; None if it was turned away.
+#: Returns a follower's hello; None if it was rejected.
 Admit = Callable[[Channel, Frame], Hello | None]
 
 
 class AveragingServer:
-    """Averages for all trainers of a group. `send_state` sends a newcomer the state that it goes on from."""
+    """Averages for all trainers of a group. `send_state` sends a new trainer the state to continue from."""
 
     def __init__(
         self,
@@ -46,15 +45,15 @@ class AveragingServer:
         self._copies: dict[int, tuple[int, Tensor]] = {}
         self._round_began = 0.0
         self._halted: dict[int, int] = {}
-        self._named = -1
-        self._last_copies: dict[int, Tensor] = {}
+        self._announced_barrier = -1
+        self._barrier_copies: dict[int, Tensor] = {}
         self._merged: bytes | None = None
         self._failure: BaseException | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shadow-hub", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="averaging-server", daemon=True)
 
     def start(self, members: Iterable[tuple[int, Channel]]) -> None:
-        """Begin, with the members that are connected already."""
+        """Start the thread, with the members that are connected already."""
         self._channels |= members
         self._thread.start()
 
@@ -65,7 +64,7 @@ class AveragingServer:
         return tuple(self._channels.values())
 
     def leave(self, drop: Callable[[Channel], None]) -> None:
-        """Drop all connections, and end the thread: a send that a frozen peer holds up ends with its connection."""
+        """Drop all connections and end the thread. Dropping first ends a send that a hanging peer blocks."""
         self._ended.set()
         for channel in tuple(self._channels.values()):
             drop(channel)
@@ -73,7 +72,7 @@ class AveragingServer:
             drop(channel)
 
     def check(self) -> None:
-        """Raise what has ended the thread, if anything has."""
+        """Raise the error that has ended the thread, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -82,14 +81,14 @@ class AveragingServer:
         return frozenset(rank for rank, channel in tuple(self._channels.items()) if not channel.closed)
 
     def share(self, merged: Tensor) -> None:
-        """Let all trainers know the merged scores, int64 [n]: any of them may lead next."""
+        """Send all trainers the merged scores, int64 [n]: any of them may lead next."""
         self._merged = merged.numpy().tobytes()
 
     def last_mean(self) -> Tensor | None:
-        """Return the mean of what all other trainers and this one met with; None while somebody is on the way."""
-        averaging, copies = self._averaging, tuple(self._last_copies.values())
-        stand = {averaging.done, averaging.halted_step, *self._halted.values()} == {averaging.barrier_step}
-        if not stand or len(copies) < averaging.trainers - 1:
+        """Return the mean of all trainers' copies at the barrier; None until all have stopped there."""
+        averaging, copies = self._averaging, tuple(self._barrier_copies.values())
+        at_barrier = {averaging.done, averaging.halted_step, *self._halted.values()} == {averaging.barrier_step}
+        if not at_barrier or len(copies) < averaging.trainers - 1:
             return None
         _, own = averaging.take_copy()
         return mean((own, *copies))
@@ -97,70 +96,71 @@ class AveragingServer:
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
-                self._turn()
+                self._run_once()
         except BaseException as error:  # noqa: BLE001 -- the main thread raises it
             self._failure = error
 
-    def _turn(self) -> None:
-        received = self._inbox.take(_TURN_S)
+    def _run_once(self) -> None:
+        received = self._inbox.take(_POLL_S)
         if received is not None:
             self._handle(received)
-        self._name_meeting()
+        self._announce_barrier()
         if self._averaging.due():
             self._offer(self._averaging.rank, *self._averaging.take_copy())
         self._combine(monotonic())
         if (merged := self._merged) is not None:
             self._merged = None
-            for channel in tuple(self._channels.values()):
-                if not channel.closed:
-                    channel.send(Frame(Kind.SCORES, self._averaging.rank, payload=merged))
+            self._send_all(Frame(Kind.SCORES, self._averaging.rank, payload=merged))
 
     def _handle(self, received: Received) -> None:
         channel, frame = received.channel, received.frame
         if frame is None:
-            return  # Who is gone is seen by its closed connection.
+            return  # A lost member is recognised by its closed connection.
         if frame.kind is Kind.HELLO:
             hello = self._admit(channel, frame)
             if hello is not None:
-                self._receive(hello, channel)
+                self._on_member(hello, channel)
         elif self._channels.get(frame.rank) is channel:
-            self._hear(frame)
+            self._on_frame(frame)
 
-    def _receive(self, hello: Hello, channel: Channel) -> None:
+    def _on_member(self, hello: Hello, channel: Channel) -> None:
         if (before := self._channels.get(hello.rank)) is not None:
             before.close()
         self._channels[hello.rank] = channel
-        # It says again where it stands, and sends its last copy again.
-        self._last_copies.pop(hello.rank, None)
+        # The member reports its halted step and sends its last copy again.
+        self._barrier_copies.pop(hello.rank, None)
         self._halted.pop(hello.rank, None)
-        self._named = -1
+        self._announced_barrier = -1
         if hello.done == NO_STATE:
             self._send_state(hello.rank, channel)
 
-    def _hear(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if frame.kind is Kind.COPY:
             copy = torch.frombuffer(frame.payload, dtype=torch.float32)
             self._offer(frame.rank, frame.step, copy)
             if frame.step == self._averaging.barrier_step:
-                self._last_copies[frame.rank] = copy
+                self._barrier_copies[frame.rank] = copy
         elif frame.kind is Kind.READY:
             self._halted[frame.rank] = frame.step
         elif frame.kind is Kind.SCORES:
             self._averaging.arrived.append(unpack_scores(frame.step, bytearray(frame.payload)))
             self._channels[frame.rank].send(Frame(Kind.SCORES, self._averaging.rank, frame.step))
 
-    def _name_meeting(self) -> None:
-        """Once all stand, let them come together where the farthest does. Somebody may find out that it is farther."""
+    def _announce_barrier(self) -> None:
+        """Once all have halted, set the barrier at the farthest of them. A later report may still be farther."""
         averaging = self._averaging
         halted = (averaging.halted_step, *self._halted.values())
-        if len(halted) < averaging.trainers or min(halted) < 0 or max(halted) == self._named:
+        if len(halted) < averaging.trainers or min(halted) < 0 or max(halted) == self._announced_barrier:
             return
-        self._named = max(halted)
-        self._last_copies.clear()
-        averaging.set_barrier(self._named)
+        self._announced_barrier = max(halted)
+        self._barrier_copies.clear()
+        averaging.set_barrier(self._announced_barrier)
+        self._send_all(Frame(Kind.GO, averaging.rank, self._announced_barrier))
+
+    def _send_all(self, frame: Frame) -> None:
         for channel in tuple(self._channels.values()):
             if not channel.closed:
-                channel.send(Frame(Kind.GO, averaging.rank, self._named))
+                channel.send(frame)
 
     def _offer(self, rank: int, step: int, copy: Tensor) -> None:
         if not self._copies:
@@ -168,19 +168,19 @@ class AveragingServer:
         self._copies[rank] = (step, copy)
 
     def _combine(self, now: float) -> None:
-        """Combine what was offered, if the round is complete or has waited long enough."""
+        """Combine the offered copies if the round is complete, or has waited long enough."""
         if not self._copies:
             return
         if not self._combiner.together:
             for rank in tuple(self._copies):
                 self._answer((rank,))
-        elif not self._awaited() or now - self._round_began >= PATIENCE_S:
+        elif not self._awaited() or now - self._round_began >= ROUND_TIMEOUT_S:
             self._answer(tuple(self._copies))
 
     def _awaited(self) -> frozenset[int]:
         """Ranks that train, are connected, and have not offered a copy in this round."""
         averaging = self._averaging
-        training = self.present() - self._last_copies.keys()
+        training = self.present() - self._barrier_copies.keys()
         if averaging.done != averaging.barrier_step:
             training |= {averaging.rank}
         return training - self._copies.keys()

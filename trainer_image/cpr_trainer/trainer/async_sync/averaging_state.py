@@ -1,4 +1,4 @@
-"""What a worker and the thread that averages for it share: copies and targets, every rank's steps, scores."""
+"""State that a worker shares with its averaging thread: copies and targets, every rank's steps, and scores."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 from cpr_trainer.trainer.async_sync.averaging import blend
 
-#: A trainer offers its next copy after so many steps: averaging costs less than a step then.
+#: Steps between two copies that a trainer offers: averaging then costs less than a step.
 GAP_STEPS = 4
-#: Sync gaps that the reported mean is over.
+#: Number of sync gaps in the reported mean.
 _GAPS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreDelta:
-    """What a trainer scored up to `step` since the delta before, as `Scores.to_merge` returns it."""
+    """Scores of a trainer up to `step` since the previous delta, as `Scores.to_merge` returns them."""
 
     step: int
     counters: Tensor
@@ -26,16 +26,17 @@ class ScoreDelta:
 
 
 class AveragingState:
-    """One generation's, of rank `rank`; `parameters` are the worker's own, float32 [p], flat, on its device.
+    """State of rank `rank` in one generation. `parameters` are the worker's, float32 [p], flat, on its device.
 
     Copies and targets are on the CPU.
 
-    The worker calls `begin`, `stepped`, `take_merged` and `conclude`, and halts; the thread does the rest. `steps[r]`
-    is the last step of rank r whose copy was combined, as far as this trainer has heard; the worker is at `done`.
+    The worker calls `begin`, `after_step`, `take_merged` and `conclude`, and sets `done` and `halted_step`; the thread
+    calls the rest. `steps[r]` is the last step of rank r whose copy was combined, as far as this trainer has received;
+    `done` is the worker's last step.
 
-    All come together at a step where the job ends, and where they are asked to meet. `halted_step` is the step after
-    which the worker stands, and no shard has a later one of its rank; -1 while it trains. `barrier_step` is where all
-    are to stand, as the leader named it last; -1 before.
+    All trainers stop at a barrier where the job ends, or where the roster asks for it. `halted_step` is the step after
+    which the worker stopped, and no shard has a later one of its rank; -1 while it trains. `barrier_step` is the step
+    at which all stop, as the leader announced it last; -1 before.
     """
 
     def __init__(self, parameters: Tensor, rank: int, trainers: int) -> None:
@@ -55,26 +56,27 @@ class AveragingState:
 
     @property
     def trainers(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.steps)
 
     @property
     def sync_gap(self) -> float | None:
-        """The mean number of steps between two blends, over the last ones; None before the first."""
+        """Mean number of steps between the last blends; None before the first."""
         gaps = tuple(self._gaps)
         return sum(gaps) / len(gaps) if gaps else None
 
     def begin(self, steps: tuple[int, ...]) -> None:
-        """Stand where a state says: every rank's last combined step; this worker goes on after its own."""
+        """Take every rank's last combined step from a state; this worker continues after its own."""
+        assert len(steps) == self.trainers, f"{len(steps)} steps of {self.trainers} trainers"  # noqa: S101
         self.steps[:] = steps
         self.done = steps[self.rank]
 
     def held_steps(self) -> tuple[int, ...]:
-        """Return what a state of this trainer holds of each rank: of its own, everything."""
+        """Return the last step of each rank that this trainer's state contains: of its own rank, the last one."""
         return tuple(self.done if rank == self.rank else step for rank, step in enumerate(self.steps))
 
-    def stepped(self) -> None:
-        """Blend towards the target that came meanwhile, if one did; called by the worker, once a step."""
+    def after_step(self) -> None:
+        """Blend towards the latest target, if one has arrived; called by the worker, once a step."""
         self.halted_step = -1
         self._since_blend += 1
         target, self._target = self._target, None
@@ -84,45 +86,46 @@ class AveragingState:
             self._since_blend = 0
 
     def conclude(self, parameters: Tensor) -> None:
-        """Take these parameters, in which every rank's steps up to the meeting are: all stand there."""
+        """Take parameters that contain every rank's steps up to the barrier, where all have stopped."""
         self.steps[:] = [self.barrier_step] * self.trainers
         self._parameters.copy_(parameters)
         self._target = None
 
     def due(self) -> bool:
-        """Whether this trainer's next copy is to be offered: it has moved on, or come to where all meet."""
-        arrived = self.done == self.barrier_step and self._offered < self.done
-        return arrived or self.done - max(self._offered, 0) >= GAP_STEPS
+        """Whether this trainer's next copy is to be offered: after some steps, or at the barrier."""
+        at_barrier = self.done == self.barrier_step and self._offered < self.done
+        return at_barrier or self.done - max(self._offered, 0) >= GAP_STEPS
 
     def take_copy(self) -> tuple[int, Tensor]:
-        """Return the worker's last step and a copy; a step that is under way may be in some numbers of it."""
+        """Return the worker's last step and a copy; some of its numbers may contain the step under way."""
         step = self._offered = self.done
         return step, self._parameters.detach().to("cpu", copy=True)
 
     def offer_again(self) -> None:
-        """The copy that was offered last may never have come: offer another."""
+        """Offer another copy: the last one may have been lost."""
         self._offered = -1
 
     def set_barrier(self, step: int) -> None:
-        """Let all come together after `step`; the copy of then is offered, whatever was offered before."""
+        """Stop all after `step`; the copy of that step is offered in any case."""
         self.barrier_step = step
         self.offer_again()
 
     def put_target(self, target: Tensor) -> None:
-        """Let the worker blend towards this, after the step that it is at."""
+        """Let the worker blend towards this target after its present step."""
         self._target = target
 
     def put_merged(self, counters: bytearray) -> None:
-        """Keep the scores of all, int64 [n], until the worker takes them."""
+        """Store the scores of all trainers, int64 [n], until the worker takes them."""
         self._merged = torch.frombuffer(counters, dtype=torch.int64)
 
     def take_merged(self) -> Tensor | None:
-        """Return the scores of all that came last; None if none came since the last call."""
+        """Return the latest scores of all trainers; None if none arrived since the last call."""
         merged, self._merged = self._merged, None
         return merged
 
     def merge_steps(self, steps: tuple[int, ...]) -> None:
-        """Take in every rank's steps as the leader knows them; of each rank the most advanced counts."""
+        """Take in every rank's steps from the leader; the larger one of each rank counts."""
+        assert len(steps) == self.trainers, f"{len(steps)} steps of {self.trainers} trainers"  # noqa: S101
         self.steps[:] = map(max, self.steps, steps)
 
 
@@ -132,7 +135,7 @@ def pack_target(steps: tuple[int, ...], target: Tensor) -> bytes:
 
 
 def unpack_target(data: bytearray, trainers: int) -> tuple[tuple[int, ...], Tensor]:
-    """Return what `pack_target` packed; the target shares the memory of `data`."""
+    """Return the arguments of `pack_target`; the target shares the memory of `data`."""
     steps = torch.frombuffer(data, dtype=torch.int64, count=trainers)
     return tuple(steps.tolist()), torch.frombuffer(data, dtype=torch.float32, offset=8 * trainers)
 
@@ -143,6 +146,6 @@ def pack_scores(delta: ScoreDelta) -> bytes:
 
 
 def unpack_scores(step: int, data: bytearray) -> ScoreDelta:
-    """Return what `pack_scores` packed."""
+    """Return the argument of `pack_scores`."""
     losses = torch.frombuffer(data, dtype=torch.float64, count=2)
     return ScoreDelta(step, torch.frombuffer(data, dtype=torch.int64, offset=16), losses)
