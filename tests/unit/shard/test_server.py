@@ -139,7 +139,7 @@ def test_crowd_of_strangers_makes_room_before_a_silent_one_of_another_peer(
     shard: ShardThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_FAIR_S", 0.0)
-    monkeypatch.setattr(server, "_PATIENCE_S", WAIT_S)
+    monkeypatch.setattr(server, "_HANDSHAKE_TIMEOUT_S", WAIT_S)
     where = (HOST, shard.server.port)
     with ExitStack() as strangers:
         early = strangers.enter_context(socket.create_connection(where, source_address=("127.0.0.9", 0)))
