@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract.codec import from_json
-from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER, SUPERVISED
+from cpr_contract.env import KEEPER, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Result, ShardReport, ShardState
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.committer import LEAD_STEPS
@@ -30,7 +30,7 @@ Fault = Callable[[LocalJob], AbstractContextManager[None]]
 #: Trainers may go on so many steps before they are held, so a fault may hit them in a step.
 SLACK = 5
 NEVER_S, OFTEN_S = 3600.0, 0.05
-SUPERVISED_PODS = {SUPERVISED: "1"}
+SUPERVISED_PODS = {KEEPER: "1"}
 REPLAY = {"replay_bytes": 64 << 20}
 
 

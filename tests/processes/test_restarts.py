@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_contract.env import MEMORY_DIR, SUPERVISED
+from cpr_contract.env import KEEPER, MEMORY_DIR
 from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE, Counters, signature
 from support.killed_shard import KilledInPushes
@@ -46,7 +46,7 @@ def end_container(story: Story) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "half", "after"])
 def test_process_killed_in_a_push_is_followed_by_one_that_has_it_once(moment: str, tmp_path: Path) -> None:
-    with Story(tmp_path, {SUPERVISED: "1"}) as story:
+    with Story(tmp_path, {KEEPER: "1"}) as story:
         story.start(KilledInPushes((5, 11), moment))
         story.join()
         push_through(story, *range(1, 15), cut=8)
@@ -61,7 +61,7 @@ def test_process_killed_in_a_push_is_followed_by_one_that_has_it_once(moment: st
 def test_restarted_container_has_applied_each_push_once(strategy: str, tmp_path: Path, memory: Path) -> None:
     """It is killed right after a push was sent, which it may have applied or not, and may be saving."""
     rng = random.Random(strategy)
-    with Story(tmp_path, {SUPERVISED: "1", MEMORY_DIR: str(memory)}, strategy=strategy) as story:
+    with Story(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}, strategy=strategy) as story:
 
         def restart(step: int, at: int) -> None:
             if step == at:
@@ -103,7 +103,7 @@ def damage(path: Path) -> None:
 
 def test_damaged_memory_of_a_container_ends_the_pod(tmp_path: Path, memory: Path) -> None:
     """Its exit code begins no container again."""
-    with Story(tmp_path, {SUPERVISED: "1", MEMORY_DIR: str(memory)}) as story:
+    with Story(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}) as story:
         story.start()
         story.join()
         story.push(1, 2)
@@ -115,7 +115,7 @@ def test_damaged_memory_of_a_container_ends_the_pod(tmp_path: Path, memory: Path
 
 
 def test_stopped_pod_flushes_though_its_process_is_killed_before_it_reads_the_signal(tmp_path: Path) -> None:
-    with Story(tmp_path, {SUPERVISED: "1"}) as story:
+    with Story(tmp_path, {KEEPER: "1"}) as story:
         story.start()
         story.join()
         story.push(1, 2, 3)

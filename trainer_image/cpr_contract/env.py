@@ -17,9 +17,9 @@ DATA_CREDENTIALS_DIR = "CPR_DATA_CREDENTIALS_DIR"  # the same for the data, if i
 DATA_CA_FILE = "CPR_DATA_CA_FILE"
 TRACKERS = "CPR_TRACKERS"  # where the leader's figures go, too; the operator leaves it to pod templates
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
-SUPERVISED = "CPR_KEEPER"  # not empty: a process that dies is followed by another one in the pod, which has its memory
+KEEPER = "CPR_KEEPER"  # not empty: a process that dies is followed by another one in the pod, which has its memory
 MEMORY_DIR = "CPR_MEMORY_DIR"  # a folder in memory that outlives the container, where the cluster begins it again
-RESUME_FILE = "CPR_KEPT_FILE"  # set by a trainer's supervisor that could not fork: the descriptor of what is kept
+KEPT_FILE = "CPR_KEPT_FILE"  # set by a trainer's supervisor that could not fork: the descriptor of what is kept
 TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends the process
 
 # Mounts in a pod.

@@ -263,7 +263,7 @@ def _environment(plan: PodPlan, role: Role, pod: str, access: StoreAccess) -> li
         env.POD: pod,
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
-        env.SUPERVISED: "1",
+        env.KEEPER: "1",
         **({env.MEMORY_DIR: env.MEMORY_MOUNT} if _is_restarted(plan, role) else {}),
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
         **access.variables,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpr_contract.env import SUPERVISED
+from cpr_contract.env import KEEPER
 from cpr_contract.reports import ExitCode
 from cpr_trainer import notebook
 from support.local_job import LocalJob, small_job
@@ -19,7 +19,7 @@ from support.warm_start import Main, run, run_with_a_thread
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
-KEPT = {SUPERVISED: "1"}
+KEPT = {KEEPER: "1"}
 
 
 def test_hung_server_of_a_shard_is_followed_by_one_with_all_rows(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ async def test_a_signal_may_go_to_what_a_supervisor_has_forked(cluster: LocalClu
         "print('child ended with', os.waitpid(child, 0)[1], flush=True)\n"
         "time.sleep(60)\n"
     )
-    created = await cluster.create_pod(manifest(job, program, env=[{"name": env.SUPERVISED, "value": "1"}]))
+    created = await cluster.create_pod(manifest(job, program, env=[{"name": env.KEEPER, "value": "1"}]))
     await until(lambda: "forked" in log(tmp_path, created))
     assert cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL, whole=False)
     await until(lambda: f"child ended with {signal.SIGKILL.value}" in log(tmp_path, created))

@@ -138,9 +138,9 @@ class Environment:
             scratch_dir=Path(_required(environ, env.SCRATCH_DIR)),
             termination_file=termination_file(environ),
             step_trace=optional_path(environ, STEP_TRACE),
-            supervised=bool(environ.get(env.SUPERVISED)),
+            supervised=bool(environ.get(env.KEEPER)),
             trackers=environ.get(env.TRACKERS, ""),
-            resume_file=int(environ[env.RESUME_FILE]) if environ.get(env.RESUME_FILE) else None,
+            resume_file=int(environ[env.KEPT_FILE]) if environ.get(env.KEPT_FILE) else None,
             pod=environ.get(env.POD, ""),
             memory_dir=optional_path(environ, env.MEMORY_DIR),
         )

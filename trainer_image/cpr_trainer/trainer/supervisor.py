@@ -48,7 +48,7 @@ def begin(header: ResumeHeader) -> int:
         return os.fork()
     _LOG.warning("the supervisor has threads, or has begun to use a device: the process loads its code itself")
     os.set_inheritable(header.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument
-    variables = os.environ | {env.RESUME_FILE: str(header.file.descriptor)}
+    variables = os.environ | {env.KEPT_FILE: str(header.file.descriptor)}
     return os.posix_spawn(sys.executable, (sys.executable, "-m", "cpr_trainer", env.ROLE_TRAINER), variables)
 
 

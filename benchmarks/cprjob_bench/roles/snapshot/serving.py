@@ -149,7 +149,7 @@ def running_shard(job: JobSpec, environ: Mapping[str, str], port_base: int, fold
         env.PORT_BASE: str(port_base),
         env.SCRATCH_DIR: str(folder),
         env.TERMINATION_FILE: str(folder / "termination"),
-        env.SUPERVISED: "1",
+        env.KEEPER: "1",
     }
     command = (sys.executable, "-m", "cpr_trainer", "shard")
     with subprocess.Popen(command, env=variables, preexec_fn=_die_with_parent) as process:  # noqa: S603, PLW1509

@@ -143,7 +143,7 @@ class LocalPod:
         """Send a signal to all processes, or to the one that a supervisor has forked; False if none runs."""
         if self._process is None or self.ended:
             return False
-        if whole or not any(each["name"] == env.SUPERVISED for each in main_container(self.object).get("env", ())):
+        if whole or not any(each["name"] == env.KEEPER for each in main_container(self.object).get("env", ())):
             self._process.signal(number)
             return True
         return self._process.signal_child(number)
