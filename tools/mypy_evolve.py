@@ -12,7 +12,7 @@ from mypy.nodes import ARG_NAMED, ARG_NAMED_OPT
 from mypy.plugin import MethodSigContext, Plugin
 from mypy.types import FunctionLike, Instance, get_proper_type
 
-MODEL = "cpr_operator.api.model.Model"
+MODEL = "cpr_operator.api.base.Model"
 
 
 class EvolvePlugin(Plugin):

@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
 from cpr_contract.limits import MAX_RANGES as MOST_IN_STATUS
-from cpr_operator.api.model import EXACT
+from cpr_operator.api.base import EXACT
 
 #: A set of samples as sorted, disjoint, non-adjacent ranges [first, end).
 Ranges = tuple[tuple[int, int], ...]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import yaml
 
-from cpr_operator.client import NoObjectError, TookTooLongError
+from cpr_operator.client import NoObjectError, WaitTimeoutError
 from cprjob import Client, ClientError
 from support.apiserver import ApiServer
 from support.told_jobs import emit, job, pods, run_pod, tell
@@ -71,12 +71,12 @@ def test_client_suspends_resumes_and_scales(client: Client, api: httpx.Client) -
 
 def test_client_waits_until_the_job_is_over(client: Client, api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.submit(named("awaited"))
-    with pytest.raises(TookTooLongError, match="awaited is not seen after 0 s"):
+    with pytest.raises(WaitTimeoutError, match="awaited is not seen after 0 s"):
         client.wait("awaited", timeout_s=0)
     looks = iter(({"phase": "Running"}, {"phase": "Succeeded"}))
     monkeypatch.setattr("cpr_operator.client.client.time.sleep", lambda _s: tell(api, "awaited", next(looks)))
     assert client.wait("awaited").status.phase == "Succeeded"
-    with pytest.raises(TookTooLongError, match="is Succeeded, and nothing more happens"):
+    with pytest.raises(WaitTimeoutError, match="is Succeeded, and nothing more happens"):
         client.wait("awaited", until=lambda job: job.phase == "Running")
 
 

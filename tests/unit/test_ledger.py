@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cpr_contract.limits import MAX_RANGES
 from cpr_operator import ledger
-from cpr_operator.api.model import EXACT
+from cpr_operator.api.base import EXACT
 from cpr_operator.ledger import Ledger, Ranges
 
 TOTAL = 60

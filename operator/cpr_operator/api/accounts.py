@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.choices import Bits
-from cpr_operator.api.model import (
+from cpr_operator.api.base import (
     MAX_RANGES,
     MAX_SHARDS,
     Count,

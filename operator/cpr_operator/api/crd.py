@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from cpr_operator.api import rules, transitions
-from cpr_operator.api.model import Model
+from cpr_operator.api.base import Model
 from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION, CPRJobSpec
 from cpr_operator.api.status import Status
 

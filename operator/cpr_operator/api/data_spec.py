@@ -9,7 +9,7 @@ from pydantic import Field
 from cpr_contract.choices import Dense, Extra, Missing
 from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES
 from cpr_contract.spec import DataFormat, Resized
-from cpr_operator.api.model import ColumnName, Entrypoint, ObjectName, SpecModel, Uri
+from cpr_operator.api.base import ColumnName, Entrypoint, ObjectName, SpecModel, Uri
 from cpr_operator.api.model_spec import Name
 from cpr_operator.api.rules import job as rules
 from cpr_operator.api.store_spec import Endpoint

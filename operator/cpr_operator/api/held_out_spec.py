@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cpr_contract.spec import StopMetric
-from cpr_operator.api.model import ColumnName, SpecModel, Uri
+from cpr_operator.api.base import ColumnName, SpecModel, Uri
 
 
 class EarlyStop(SpecModel):

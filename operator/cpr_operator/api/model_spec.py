@@ -18,7 +18,7 @@ from cpr_contract.model import (
     Pooling,
     RowOptimizer,
 )
-from cpr_operator.api.model import ColumnName, Entrypoint, SpecModel, Uri
+from cpr_operator.api.base import ColumnName, Entrypoint, SpecModel, Uri
 from cpr_operator.api.rules import model as rules
 
 # The optimizers in `spec.model`: of the dense network, of the embedding tables, and of one table.

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_operator.api.model import Model, Word
+from cpr_operator.api.base import Model, Word
 
 #: Keys and values of node labels have at most so many characters.
 Label = Annotated[str, Field(max_length=317)]

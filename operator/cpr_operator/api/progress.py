@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from cpr_contract.reports import HeldOutScores
-from cpr_operator.api.model import MAX_GROUPS, MAX_METRICS, Count, FigureName, Model, Seconds, Timestamp, Word
+from cpr_operator.api.base import MAX_GROUPS, MAX_METRICS, Count, FigureName, Model, Seconds, Timestamp, Word
 
 
 class GroupScores(Model):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.choices import Rebase, Strategy
-from cpr_operator.api.model import MAX_ANCHORS, SpecModel
+from cpr_operator.api.base import MAX_ANCHORS, SpecModel
 from cpr_operator.api.rules.job import GUESSED_SENSITIVITY
 from cpr_operator.api.store_spec import Store
 

@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from cpr_contract.choices import DenseSync, Device, Precision
-from cpr_operator.api.data_spec import Data, RestoreFrom
-from cpr_operator.api.held_out_spec import Evaluation
-from cpr_operator.api.model import (
+from cpr_operator.api.base import (
     MAX_DATA_SHARDS,
     MAX_PREFETCH,
     MAX_RESTARTS,
@@ -25,6 +23,8 @@ from cpr_operator.api.model import (
     ObjectName,
     SpecModel,
 )
+from cpr_operator.api.data_spec import Data, RestoreFrom
+from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.rules.rule import fail
 from cpr_operator.api.snapshots import AccuracyBudget, Snapshots

@@ -17,8 +17,7 @@ from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
-from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Spare, Trainer, TrainerPhase
-from cpr_operator.api.model import (
+from cpr_operator.api.base import (
     MAX_ANCHORS,
     MAX_FAILURES,
     MAX_FORKS,
@@ -37,6 +36,7 @@ from cpr_operator.api.model import (
     Timestamp,
     Word,
 )
+from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Spare, Trainer, TrainerPhase
 from cpr_operator.api.placement import Quota
 from cpr_operator.api.progress import GroupScores, HeldOut, Point, Progress
 from cpr_operator.api.recoveries import FailureRecord, Recovery

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cpr_operator.api.model import ObjectName, SpecModel
+from cpr_operator.api.base import ObjectName, SpecModel
 
 
 class SecretKey(SpecModel):

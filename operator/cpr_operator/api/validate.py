@@ -18,9 +18,9 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from cpr_contract.codec import LONGEST
+from cpr_operator.api.base import Model
 from cpr_operator.api.crd import Schema, stored, structural
 from cpr_operator.api.job_spec import has_long_description, longest_spec
-from cpr_operator.api.model import Model
 from cpr_operator.api.rules import OF_SPEC, STATIC, rule
 from cpr_operator.api.rules.rule import Rule, broken
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec

@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
-from cpr_operator.api.text import printable
+from cpr_operator.api.terminal_text import printable
 
 # What options of several commands have in common.
 

@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cpr_operator.api.base import parse_time
 from cpr_operator.api.crd import COLUMNS, Column
-from cpr_operator.api.model import parse_time
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.cli.console import ListingForm, Where

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cpr_operator.api.text import printable_log
+from cpr_operator.api.terminal_text import printable_log
 from cpr_operator.cli.console import (
     INTERRUPTED,
     ListingForm,

@@ -16,7 +16,6 @@ from rich.text import Text
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cli.console import OutputClosedError, SafeConsole, err
-from cpr_operator.cluster.protocol import Event
 
 # The state of a running job at one moment, as the progress display shows it. Pure.
 
@@ -181,11 +180,6 @@ class ClosableProgress:
 def open_progress(console: Console) -> Progress:
     """The kind of progress that suits the console."""
     return LiveProgress(console) if console.is_terminal else PlainProgress(console)
-
-
-def event_line(event: Event) -> str:
-    """An event in one line."""
-    return f"{'!' if event.type == 'Warning' else '·'} {event.reason}: {event.message}"
 
 
 def line(snapshot: Snapshot) -> str:

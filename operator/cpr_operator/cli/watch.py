@@ -10,9 +10,10 @@ from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Status
+from cpr_operator.api.terminal_text import event_line
 from cpr_operator.cli.console import SafeConsole
 from cpr_operator.cli.kills import Kill, due
-from cpr_operator.cli.progress import ClosableProgress, Pace, Snapshot, event_line
+from cpr_operator.cli.progress import ClosableProgress, Pace, Snapshot
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile.observe import takes_part
@@ -127,7 +128,7 @@ class Watch:
     def _tell_events(self) -> None:
         events = tuple(self._cluster.events.values())
         for event in events[self._told :]:
-            self._progress.tell(event_line(event))
+            self._progress.tell(event_line(event.type, event.reason, event.message))
         self._told = len(events)
 
 

@@ -1,22 +1,14 @@
-"""CPRJobs and their pods as a user sees them, asked of the API server with the user's own rights.
+"""CPRJobs and their pods on a Kubernetes API server, for the command line, TorchX and `cprjob.Client`.
 
-`connection` makes the requests, `job` says what an answer means, `logs` follows members through their pods, `tool` runs
-commands in a pod, and `client` is all of it by a job's name. The command line, TorchX's scheduler and `cprjob.Client`
-stand on it.
+All requests have the rights of the user's kubeconfig. `kube_connection` makes requests, `job_objects` interprets their
+answers, `member_logs` follows a member through its pods, `tool` runs commands in a pod, and `client` offers all of it
+by the names of jobs.
 """
 
-from cpr_operator.client.client import Client, Member
-from cpr_operator.client.connection import Place
-from cpr_operator.client.job import (
-    ClientError,
-    CommandError,
-    Event,
-    Job,
-    NoObjectError,
-    TookTooLongError,
-    UnavailableError,
-)
-from cpr_operator.client.tool import Tool
+from cpr_operator.client.client import Client
+from cpr_operator.client.job_objects import Event, Job
+from cpr_operator.client.kube_connection import ClientError, NoObjectError, UnavailableError, WaitTimeoutError
+from cpr_operator.client.tool import CommandError, Tool
 
 __all__ = [
     "Client",
@@ -24,10 +16,8 @@ __all__ = [
     "CommandError",
     "Event",
     "Job",
-    "Member",
     "NoObjectError",
-    "Place",
-    "TookTooLongError",
     "Tool",
     "UnavailableError",
+    "WaitTimeoutError",
 ]

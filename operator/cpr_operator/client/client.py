@@ -1,12 +1,11 @@
-"""CPRJobs by name: what a user does with a job on a cluster, and what its members print."""
+"""`Client`: the operations of a user on the jobs of a cluster, by the names of the jobs."""
 
 from __future__ import annotations
 
-import math
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,26 +13,22 @@ from typing import Any, Literal, Self
 
 from cpr_contract import env
 from cpr_operator.api.yaml_text import read_value
-from cpr_operator.client.connection import Connection, Place
-from cpr_operator.client.job import (
+from cpr_operator.client.job_objects import Event, Job, Object, events_of, is_over, to_create
+from cpr_operator.client.kube_connection import (
     ClientError,
-    Event,
-    Job,
+    KubeConnection,
     NoObjectError,
-    Object,
-    TookTooLongError,
     UnavailableError,
-    events_of,
-    is_over,
-    to_create,
+    WaitTimeoutError,
 )
+from cpr_operator.client.member_logs import Member, Span, follow_log, newest, read_log
 from cpr_operator.client.tool import Tool, opened_tool
 
 Role = Literal["trainer", "shard"]
 
-LOOK_EVERY_S = 1.0
-#: An API server that does not answer for so long is not waited for any more: an upgrade takes less.
-PATIENCE_S = 120.0
+POLL_S = 1.0
+#: `watch` ends if the API server is unavailable for longer than this. An upgrade of the server takes less.
+UNAVAILABLE_S = 120.0
 
 
 class Client:
@@ -42,7 +37,7 @@ class Client:
     kubeconfig: a file; else KUBECONFIG, then ~/.kube/config, then in a pod its service account. context: one of its
     contexts; else its current one. namespace: that of all jobs; else a manifest's own, then the context's.
 
-    All methods raise ClientError, whose message says what to do; NoObjectError if there is no such job, and
+    All methods raise ClientError, whose message has the remedy; NoObjectError if there is no such job, and
     UnavailableError if the API server cannot answer now.
     """
 
@@ -50,12 +45,18 @@ class Client:
         self, *, kubeconfig: str | Path | None = None, context: str | None = None, namespace: str | None = None
     ) -> None:
         self._given = namespace
-        self._connection = Connection(Place(namespace, context, None if kubeconfig is None else str(kubeconfig)))
+        self._connection = KubeConnection(None if kubeconfig is None else str(kubeconfig), context)
+
+    def at(self, namespace: str) -> Self:
+        """Return a client for jobs of another namespace, over the same connections."""
+        other = copy.copy(self)
+        other._given = namespace  # noqa: SLF001 -- its own class
+        return other
 
     @property
     def namespace(self) -> str:
-        """Where jobs are looked for."""
-        return self._connection.namespace
+        """Return the namespace of all jobs: the given one, or that of the context."""
+        return self._given or self._connection.namespace
 
     def close(self) -> None:
         """Close all connections."""
@@ -70,10 +71,10 @@ class Client:
         self.close()
 
     def submit(self, job: str | Path | Mapping[str, Any]) -> Job:
-        """Create a job and return it at once: a manifest as plain values, or the path of a YAML file with one.
+        """Create a job from a manifest as plain values, or from the path of a YAML file with one, and return it.
 
-        Raises InvalidSpecError, which names every wrong field, before the cluster is asked; OSError and yaml.YAMLError
-        for a file that cannot be read.
+        Raises InvalidSpecError, which names every wrong field, before any request; OSError and yaml.YAMLError for a
+        file that cannot be read.
         """
         document = job if isinstance(job, Mapping) else read_value(Path(job).read_bytes())
         manifest = to_create(document)
@@ -82,7 +83,7 @@ class Client:
         return Job(self._connection.create(namespace, manifest))
 
     def get(self, name: str) -> Job:
-        """One job."""
+        """Return one job."""
         found = self._connection.find(self.namespace, name)
         if found is None:
             raise NoObjectError(
@@ -91,21 +92,20 @@ class Client:
         return Job(found)
 
     def list(self, *, all_namespaces: bool = False) -> tuple[Job, ...]:
-        """The jobs of the namespace, or of the whole cluster."""
+        """Return the jobs of the namespace, or of the whole cluster."""
         return tuple(map(Job, self._connection.jobs(None if all_namespaces else self.namespace)))
 
-    def watch(self, name: str, every_s: float = LOOK_EVERY_S) -> Iterator[Job]:
-        """The job again and again, the last time once it is over.
+    def watch(self, name: str, every_s: float = POLL_S) -> Iterator[Job]:
+        """Yield the job every `every_s` seconds, the last time once it is over: succeeded, failed or suspended.
 
-        A job that succeeded or failed is over, and so is one that rests suspended. An API server that cannot answer is
-        asked for two more minutes.
+        Requests are retried for two minutes while the API server is unavailable.
         """
         answered = time.monotonic()
         while True:
             try:
                 job = self.get(name)
             except UnavailableError:
-                if time.monotonic() - answered > PATIENCE_S:
+                if time.monotonic() - answered > UNAVAILABLE_S:
                     raise
             else:
                 answered = time.monotonic()
@@ -117,19 +117,19 @@ class Client:
     def wait(
         self, name: str, *, until: Callable[[Job], bool] = lambda job: job.over, timeout_s: float | None = None
     ) -> Job:
-        """Wait until the job is over, or until `until` is true of it; return it as it is then.
+        """Wait until the job is over, or until `until` returns true for it, and return it.
 
-        Raises TookTooLongError after `timeout_s`, and if the job is over without `until` ever being true.
+        Raises WaitTimeoutError after `timeout_s`, or if the job is over and `until` never returned true.
         """
         began = time.monotonic()
         for job in self.watch(name):
             if until(job):
                 return job
             if timeout_s is not None and time.monotonic() - began > timeout_s:
-                raise TookTooLongError(f"{name} is {job.phase or 'not seen'} after {timeout_s:g} s; wait longer")
-        raise TookTooLongError(f"{name} is {job.phase}, and nothing more happens; change the job, or wait for another")
+                raise WaitTimeoutError(f"{name} is {job.phase or 'not seen'} after {timeout_s:g} s; wait longer")
+        raise WaitTimeoutError(f"{name} is {job.phase}, and nothing more happens; change the job, or wait for another")
 
-    def logs(
+    def logs(  # noqa: PLR0913 -- one parameter per option
         self,
         name: str,
         *,
@@ -137,16 +137,18 @@ class Client:
         index: int | None = None,
         follow: bool = False,
         since_s: float | None = None,
+        until: datetime | None = None,
     ) -> Iterator[str]:
-        """The lines of a member's newest pod; with `follow` those of its successors too, until the job ends.
+        """Yield the lines of a member's newest pod; with `follow` of its later pods too, until the job ends.
 
-        index: that of the member; None is the leader, or shard 0. since_s: only lines so young, in seconds.
+        index: None is the leader, or shard 0. since_s: only lines of the last seconds. until: only lines up to this
+        time; a naive one is local.
         """
         if index is None:
             leader = (self.get(name).document.get("status") or {}).get("leader")
             index = leader if role == env.ROLE_TRAINER and leader is not None else 0
         member = Member(self.namespace, name, role, index)
-        span = Span(None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s))
+        span = Span(None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s), until)
         return (follow_log if follow else read_log)(self._connection, member, span)
 
     def events(self, name: str) -> tuple[Event, ...]:
@@ -155,17 +157,17 @@ class Client:
         return events_of(self._connection.events(self.namespace, name), job.uid)
 
     def suspend(self, name: str) -> Job:
-        """Have the job save everything and give its pods back; it stays, and loses nothing."""
+        """Make the job save everything and release its pods. It loses nothing."""
         return self._change(name, {"suspend": True})
 
     def resume(self, name: str) -> Job:
-        """Go on with a suspended job."""
+        """Resume a suspended job."""
         return self._change(name, {"suspend": False})
 
     def scale(self, name: str, *, trainers: int | None = None, shards: int | None = None) -> Job:
-        """Change how many members the job has: trainers at any time, shards while it is suspended."""
-        wanted = {"trainers": trainers, "shards": shards}
-        return self._change(name, {group: {"replicas": count} for group, count in wanted.items() if count is not None})
+        """Change the number of members: of trainers at any time, of shards while the job is suspended."""
+        counts = {"trainers": trainers, "shards": shards}
+        return self._change(name, {field: {"replicas": count} for field, count in counts.items() if count is not None})
 
     def delete(self, name: str) -> None:
         """Delete the job; its saves go only with `snapshots.deleteWithJob`."""
@@ -173,16 +175,16 @@ class Client:
         self._connection.delete(self.namespace, name)
 
     def kill(self, name: str, role: Role, index: int, *, drain: bool = False) -> str:
-        """Delete a member's pod, as a failure or, with `drain`, as a node that is drained; return the pod's name.
+        """Delete a member's pod and return its name.
 
-        A killed pod has no time to save anything. A drained one saves first, and loses nothing.
+        A killed pod has no time to save. With `drain` it saves first, as when its node is drained, and loses nothing.
         """
         meta = self._pod_of(name, role, index)["metadata"]
         self._connection.delete_pod(self.namespace, meta["name"], meta["uid"], None if drain else 0)
         return str(meta["name"])
 
     def execute(self, name: str, role: Role, index: int, command: Sequence[str]) -> Iterator[bytes]:
-        """Run a command in a member's pod, and yield what it writes to its standard output.
+        """Run a command in a member's pod, and yield its standard output.
 
         Raises CommandError if its exit code is not 0.
         """
@@ -190,11 +192,11 @@ class Client:
         return Tool(self._connection, self.namespace, meta["name"]).run(command)
 
     def tool(self, pod: Mapping[str, Any]) -> AbstractContextManager[Tool]:
-        """Create a pod of your own, with the manifest `pod`; it runs commands, and is deleted with the context."""
+        """Create a pod from the manifest `pod` to run commands in it; leaving the context deletes it."""
         return opened_tool(self._connection, dict(pod))
 
     def _pod_of(self, name: str, role: Role, index: int) -> Object:
-        """The pod of a member that the job has."""
+        """Return the newest pod of a member."""
         job = self.get(name)
         members = (job.spec.shards if role == env.ROLE_SHARD else job.spec.trainers).replicas
         if not 0 <= index < members:
@@ -206,94 +208,3 @@ class Client:
 
     def _change(self, name: str, spec: Mapping[str, Any]) -> Job:
         return Job(self._connection.change(self.namespace, name, {"spec": dict(spec)}))
-
-
-# What the members of a job print. A member that is replaced goes on in its next pod.
-
-
-POLL_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One replica of one role of a job."""
-
-    namespace: str
-    job: str
-    role: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """From when, and to when; naive times are local ones, as all of Python's."""
-
-    since: datetime | None = None
-    until: datetime | None = None
-
-
-def read_log(connection: Connection, member: Member, span: Span) -> Iterator[str]:
-    """The lines of the newest pod that has started. Raises ClientError."""
-    pod = newest(connection, member)
-    if pod is None:
-        raise ClientError(
-            f"{member.role}/{member.index} of {member.namespace}/{member.job} has no pod with a log; "
-            "see how the job stands, or follow the log, which waits for a pod"
-        )
-    yield from _lines(connection, member, pod, span, follow=False)
-
-
-def follow_log(connection: Connection, member: Member, span: Span) -> Iterator[str]:
-    """The same, then what it prints further, and its successors, until the job ends. Raises ClientError."""
-    told = None
-    while True:
-        job = connection.find(member.namespace, member.job)  # before its pods: the last one is not missed
-        pod = newest(connection, member)
-        if pod is not None and pod["metadata"]["uid"] != told:
-            told = pod["metadata"]["uid"]
-            try:
-                yield from _lines(connection, member, pod, span, follow=True)
-            except ClientError:  # a stream may break when its pod goes
-                left = newest(connection, member)
-                if left is not None and left["metadata"]["uid"] == told and left["status"]["phase"] == "Running":
-                    raise
-        elif job is None or is_over(job) or (span.until is not None and _aware(span.until) < _now()):
-            return
-        else:
-            time.sleep(POLL_S)
-
-
-def newest(connection: Connection, member: Member) -> Object | None:
-    """The pod of the highest incarnation that has started; None if there is none."""
-    labels = {env.LABEL_JOB: member.job, env.LABEL_ROLE: member.role, env.LABEL_INDEX: member.index}
-    started = (pod for pod in connection.pods(member.namespace, labels) if pod["status"].get("phase") != "Pending")
-    return max(started, key=lambda pod: int(pod["metadata"]["labels"][env.LABEL_INCARNATION]), default=None)
-
-
-def _lines(connection: Connection, member: Member, pod: Object, span: Span, *, follow: bool) -> Iterator[str]:
-    since_s = None if span.since is None else max(1, math.ceil((_now() - _aware(span.since)).total_seconds()))
-    lines = connection.log(
-        member.namespace,
-        pod["metadata"]["name"],
-        follow=follow,
-        since_seconds=since_s,
-        timestamps=span.until is not None,
-    )
-    return lines if span.until is None else before(lines, _aware(span.until))
-
-
-def before(lines: Iterator[str], until: datetime) -> Iterator[str]:
-    """Lines up to a time, without the times that they begin with. The API server knows no end."""
-    for line in lines:
-        when, _, text = line.partition(" ")
-        if datetime.fromisoformat(when) > until:
-            return
-        yield text
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

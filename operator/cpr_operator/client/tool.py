@@ -1,6 +1,6 @@
-"""A pod of the user's own for as long as a context lasts, and commands in it, as by `kubectl exec`.
+"""Commands in a pod, as by `kubectl exec`, and a pod that exists for the duration of a context.
 
-What a command reads and writes travels in the frames of a websocket: the first byte of each is its channel.
+Standard streams travel in the frames of a websocket; the first byte of a frame is its channel.
 """
 
 from __future__ import annotations
@@ -14,34 +14,43 @@ from typing import Any
 from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDIN_CHANNEL, STDOUT_CHANNEL
 from websocket import ABNF, WebSocketException, WebSocketTimeoutException
 
-from cpr_operator.client.connection import Connection
-from cpr_operator.client.job import ClientError, CommandError, Object, TookTooLongError, UnavailableError
+from cpr_operator.client.job_objects import Object
+from cpr_operator.client.kube_connection import ClientError, KubeConnection, UnavailableError, WaitTimeoutError
 
 POLL_S = 0.5
-#: An image may have to be pulled.
+#: Enough time to pull an image.
 START_S = 300.0
-#: A silent connection is kept alive by a ping so often.
+#: The interval of pings on an idle connection.
 PING_S = 30.0
-#: Of what a command writes to its standard error, the end.
-KEPT_BYTES = 1 << 16
+#: The length of the end of a command's standard error in `CommandError`.
+STDERR_BYTES = 1 << 16
+
+
+class CommandError(ClientError):
+    """A command in a pod that failed; `errors` is the end of its standard error."""
+
+    def __init__(self, code: int, errors: str) -> None:
+        super().__init__(f"the command ended with exit code {code}: {errors}")
+        self.code = code
+        self.errors = errors
 
 
 class Tool:
-    """A pod that runs."""
+    """A running pod, for commands."""
 
-    def __init__(self, connection: Connection, namespace: str, name: str) -> None:
+    def __init__(self, connection: KubeConnection, namespace: str, name: str) -> None:
         self._connection = connection
         self._namespace = namespace
         self._name = name
 
     def run(self, command: Sequence[str], stdin: bytes = b"") -> Generator[bytes]:
-        """Run a command, and yield what it writes to its standard output.
+        """Run a command, and yield its standard output.
 
         Raises CommandError if its exit code is not 0, UnavailableError if the connection breaks.
         """
         opened = self._connection.execute(self._namespace, self._name, command)
-        errors, verdict = bytearray(), bytearray()
-        with _shut(opened.sock), _told(self._name):
+        errors, status = bytearray(), bytearray()
+        with _closing(opened.sock), _broken_connection(self._name):
             if stdin:
                 opened.write_stdin(stdin)
             opened.close_channel(STDIN_CHANNEL)
@@ -50,17 +59,17 @@ class Tool:
                     yield data
                 elif channel == STDERR_CHANNEL:
                     errors += data
-                    del errors[:-KEPT_BYTES]
+                    del errors[:-STDERR_BYTES]
                 elif channel == ERROR_CHANNEL:
-                    verdict += data
-        code = _exit_code(bytes(verdict), self._name)
+                    status += data
+        code = _exit_code(bytes(status), self._name)
         if code:
             raise CommandError(code, errors.decode(errors="replace"))
 
 
 @contextlib.contextmanager
-def opened_tool(connection: Connection, manifest: Object) -> Iterator[Tool]:
-    """Create a pod, wait until it runs, and delete it at the end. Raises ClientError."""
+def opened_tool(connection: KubeConnection, manifest: Object) -> Iterator[Tool]:
+    """Create a pod, wait until it runs, and delete it when the context ends. Raises ClientError."""
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     uid = connection.create_pod(namespace, manifest)["metadata"]["uid"]
     try:
@@ -70,7 +79,7 @@ def opened_tool(connection: Connection, manifest: Object) -> Iterator[Tool]:
         connection.delete_pod(namespace, name, uid, None)
 
 
-def _await_running(connection: Connection, namespace: str, name: str) -> None:
+def _await_running(connection: KubeConnection, namespace: str, name: str) -> None:
     began = time.monotonic()
     while True:
         status = connection.pod(namespace, name).get("status") or {}
@@ -79,23 +88,23 @@ def _await_running(connection: Connection, namespace: str, name: str) -> None:
         if status.get("phase") in {"Succeeded", "Failed"}:
             raise ClientError(f"the pod {namespace}/{name} has ended before it was used: {_why(status)}")
         if time.monotonic() - began > START_S:
-            raise TookTooLongError(
+            raise WaitTimeoutError(
                 f"the pod {namespace}/{name} does not run after {START_S:g} s: {_why(status)}; mend that and try again"
             )
         time.sleep(POLL_S)
 
 
 def _why(status: Object) -> str:
-    """What Kubernetes says about a pod that does not run."""
+    """Return the reasons in the status of a pod that does not run."""
     states = [state for each in status.get("containerStatuses") or () for state in (each.get("state") or {}).values()]
     pending = [each for each in status.get("conditions") or () if each.get("status") == "False"]
-    told = [f"{each.get('reason')} {each.get('message') or ''}".strip() for each in (status, *states, *pending)
+    reasons = [f"{each.get('reason')} {each.get('message') or ''}".strip() for each in (status, *states, *pending)
             if each.get("reason")]  # fmt: skip
-    return "; ".join(told) or "nobody says why"
+    return "; ".join(reasons) or "its status has no reason"
 
 
 def _frames(socket: Any) -> Iterator[tuple[int, bytes]]:
-    """Channel and content of each frame until the server closes."""
+    """Yield the channel and the content of each frame until the server closes."""
     socket.settimeout(PING_S)
     while True:
         try:
@@ -110,8 +119,8 @@ def _frames(socket: Any) -> Iterator[tuple[int, bytes]]:
 
 
 @contextlib.contextmanager
-def _shut(socket: Any) -> Iterator[None]:
-    """Close the connection at the end. The library's own close leaves one open that the server has closed."""
+def _closing(socket: Any) -> Iterator[None]:
+    """Close the connection at the end. The library's `close` leaves a connection open that the server has closed."""
     try:
         yield
     finally:
@@ -119,17 +128,17 @@ def _shut(socket: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(pod: str) -> Iterator[None]:
+def _broken_connection(pod: str) -> Iterator[None]:
     try:
         yield
     except (WebSocketException, OSError) as error:
         raise UnavailableError(f"the connection to the pod {pod} broke ({error}); try again") from None
 
 
-def _exit_code(verdict: bytes, pod: str) -> int:
-    """The exit code in the Status that ends a command."""
+def _exit_code(answer: bytes, pod: str) -> int:
+    """Return the exit code in the Status object that ends a command."""
     try:
-        status = json.loads(verdict)
+        status = json.loads(answer)
     except ValueError:
         raise UnavailableError(f"the connection to the pod {pod} ended too soon; try again") from None
     if status.get("status") == "Success":

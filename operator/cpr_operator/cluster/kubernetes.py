@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.api.model import format_time
+from cpr_operator.api.base import format_time
 from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cpr_operator.api.base import format_time
 from cpr_operator.api.frozen_settings import replay_policy
-from cpr_operator.api.model import format_time
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.desired.pod import PodPlan, grace_s

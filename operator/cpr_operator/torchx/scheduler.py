@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
@@ -13,11 +14,9 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
 from cpr_operator.api.yaml_text import write_documents
-from cpr_operator.client import Place
-from cpr_operator.client.client import Member, Span, follow_log, read_log
-from cpr_operator.client.connection import Connection
-from cpr_operator.torchx.manifest import GROUPS, Manifest, SchedulerError, manifest, told
-from cpr_operator.torchx.status import response, state
+from cpr_operator.client import Client, NoObjectError
+from cpr_operator.torchx.app_state import response, state
+from cpr_operator.torchx.application import MEMBER_FIELDS, Manifest, SchedulerError, manifest, torchx_errors
 
 NAME = "cprjob"
 Apps = list[ListAppResponse]  # below, `list` is a method
@@ -25,33 +24,33 @@ Apps = list[ListAppResponse]  # below, `list` is a method
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The job to create, and where."""
+    """The job to create, and the options that name its cluster."""
 
     manifest: Manifest
-    place: Place
+    cluster: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """The manifest alone, as `kubectl apply` and `cprjob validate` take it."""
+        """Return the manifest alone, as `kubectl apply` and `cprjob validate` read it."""
         return write_documents(self.manifest)
 
 
 class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
-    """Runs applications of `cprjob.dlrm` as CPRJobs; an application's id is NAMESPACE:NAME.
+    """Runs applications of `cprjob.dlrm` as CPRJobs; the id of an application is NAMESPACE:NAME.
 
-    TorchX gives options to `run` and `list` only. All else asks the cluster that this scheduler asked last, or that of
-    the section [cprjob] of .torchxconfig, or that of the kubeconfig.
+    TorchX passes options to `run` and `list` only. All other requests go to the cluster of the previous request, or
+    without one to that of the section [cprjob] of .torchxconfig, or of the kubeconfig.
     """
 
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
-        self._connection: Connection | None = None
+        self._client: Client | None = None
         self._connecting = Lock()
 
     def close(self) -> None:
         """Close all connections."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        if self._client is not None:
+            self._client.close()
+        self._client = None
 
     def _run_opts(self) -> runopts:
         options = runopts()
@@ -61,45 +60,41 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
         return options
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo:
-        place = _place_of(cfg)
-        return AppDryRunInfo(Request(manifest(app, place.namespace), place), str)
+        return AppDryRunInfo(Request(manifest(app, cfg.get("namespace")), cfg), str)
 
     def schedule(self, dryrun_info: AppDryRunInfo) -> str:
-        """Create the job. Returns its id."""
+        """Create the job and return its id."""
         request: Request = dryrun_info.request
-        metadata = request.manifest["metadata"]
-        with told():
-            connection = self._connect(request.place)
-            namespace = metadata.get("namespace") or connection.namespace
-            connection.create(namespace, request.manifest)
-        return _app_id(namespace, metadata["name"])
+        with torchx_errors():
+            job = self._connect(request.cluster).submit(request.manifest)
+        return _app_id(job.namespace, job.name)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """How a job stands; None if there is none of that id."""
-        with told():
-            connection, namespace, name = self._find(app_id)
-            job = connection.find(namespace, name)
-        return None if job is None else response(app_id, job)
+        """Return the description of a job, or None if there is none of that id."""
+        with torchx_errors():
+            client, name = self._find(app_id)
+            try:
+                return response(app_id, client.get(name).document)
+            except NoObjectError:
+                return None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> Apps:
-        """The jobs of the namespace."""
-        with told():
-            connection = self._connect(_place_of(cfg)) if cfg else self._connected()
-            namespace = connection.namespace
-            jobs = connection.jobs(namespace)
-        return [_listed(namespace, job["metadata"]["name"], state(job)) for job in jobs]
+        """Return the jobs of the namespace."""
+        with torchx_errors():
+            jobs = (self._connect(cfg) if cfg else self._connected()).list()
+        return [_listed(job.namespace, job.name, state(job.document)) for job in jobs]
 
     def _cancel_existing(self, app_id: str) -> None:
-        """Suspend the job: it saves everything, gives its pods back, and stays."""
-        with told():
-            connection, namespace, name = self._find(app_id)
-            connection.change(namespace, name, {"spec": {"suspend": True}})
+        """Suspend the job: it saves everything, releases its pods, and can be resumed."""
+        with torchx_errors():
+            client, name = self._find(app_id)
+            client.suspend(name)
 
     def _delete_existing(self, app_id: str) -> None:
-        """Delete the job; its saves go only with `snapshots.deleteWithJob`."""
-        with told():
-            connection, namespace, name = self._find(app_id)
-            connection.delete(namespace, name)
+        """Delete the job; its saves are deleted only with `snapshots.deleteWithJob`."""
+        with torchx_errors(), contextlib.suppress(NoObjectError):
+            client, name = self._find(app_id)
+            client.delete(name)
 
     def log_iter(  # noqa: PLR0913, PLR0917 -- TorchX's own signature
         self,
@@ -112,56 +107,54 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
         should_tail: bool = False,  # noqa: FBT001, FBT002 -- the same
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """What a member prints."""
+        """Return the lines that a member prints."""
         if streams not in (None, Stream.COMBINED):
             raise SchedulerError("a pod's log holds both streams in one; leave --streams out")
-        if role_name not in GROUPS:
-            raise SchedulerError(f"a CPRJob has no role {role_name}; name {' or '.join(GROUPS)}")
-        lines = self._lines(app_id, role_name, k, Span(since, until), follow=should_tail)
+        if role_name not in MEMBER_FIELDS:
+            raise SchedulerError(f"a CPRJob has no role {role_name}; name {' or '.join(MEMBER_FIELDS)}")
+        lines = self._lines(app_id, role_name, k, since, until, follow=should_tail)
         return filter_regex(regex, lines) if regex else lines
 
-    def _lines(self, app_id: str, role: str, index: int, span: Span, *, follow: bool) -> Iterator[str]:
-        with told():
-            connection, namespace, name = self._find(app_id)
-            yield from (follow_log if follow else read_log)(connection, Member(namespace, name, role, index), span)
+    def _lines(  # noqa: PLR0913 -- as above
+        self, app_id: str, role: Any, index: int, since: datetime | None, until: datetime | None, *, follow: bool
+    ) -> Iterator[str]:
+        since_s = None if since is None else (datetime.now(UTC) - since.astimezone(UTC)).total_seconds()
+        with torchx_errors():
+            client, name = self._find(app_id)
+            yield from client.logs(name, role=role, index=index, follow=follow, since_s=since_s, until=until)
 
-    def _connect(self, place: Place) -> Connection:
+    def _connect(self, cluster: Mapping[str, Any]) -> Client:
         self.close()
-        self._connection = Connection(place)
-        return self._connection
+        self._client = Client(**{option: cluster.get(option) for option in ("kubeconfig", "context", "namespace")})
+        return self._client
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> Client:
         with self._connecting:  # TorchX reads each log in a thread
-            return self._connection or self._connect(_configured())
+            return self._client or self._connect(_configured())
 
-    def _find(self, app_id: str) -> tuple[Connection, str, str]:
-        """The cluster, the namespace and the name of a job."""
-        connection = self._connected()
+    def _find(self, app_id: str) -> tuple[Client, str]:
+        """Return a client for the namespace of a job, and the name of the job."""
+        client = self._connected()
         namespace, _, name = app_id.rpartition(":")
-        return connection, namespace or connection.namespace, name
+        return client.at(namespace) if namespace else client, name
 
 
 def create_scheduler(session_name: str, **_: object) -> CPRJobScheduler:
-    """Make the scheduler; what TorchX takes from the environment for others is not used."""
+    """Return the scheduler. Parameters that TorchX takes from the environment are for other schedulers."""
     return CPRJobScheduler(session_name)
 
 
-def _listed(namespace: str, name: str, stands: AppState) -> ListAppResponse:
-    listed = ListAppResponse(app_id=_app_id(namespace, name), state=stands)
-    listed.name = name  # TorchX 0.7.0 takes none, and does not mind it
+def _listed(namespace: str, name: str, app_state: AppState) -> ListAppResponse:
+    listed = ListAppResponse(app_id=_app_id(namespace, name), state=app_state)
+    listed.name = name  # TorchX 0.7.0 has no such field, and ignores the attribute
     return listed
 
 
-def _place_of(cfg: Mapping[str, Any]) -> Place:
-    """The options as TorchX hands them over."""
-    return Place(cfg.get("namespace"), cfg.get("context"), cfg.get("kubeconfig"))
-
-
-def _configured() -> Place:
-    """The options in .torchxconfig."""
+def _configured() -> Mapping[str, Any]:
+    """Return the options in .torchxconfig."""
     cfg: dict[str, Any] = {}
     config.apply(scheduler=NAME, cfg=cfg)
-    return _place_of(cfg)
+    return cfg
 
 
 def _app_id(namespace: str, name: str) -> str:

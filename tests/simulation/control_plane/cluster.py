@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
 
 from cpr_contract import env
-from cpr_operator.api.model import format_time
+from cpr_operator.api.base import format_time
 from cpr_operator.cluster.local.applied import AppliedObjects
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,

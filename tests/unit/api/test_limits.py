@@ -7,8 +7,8 @@ import pytest
 from cpr_contract.codec import GROWTH, LONGEST, from_json, is_packed, pack, to_json, unpack
 from cpr_contract.limits import MAX_SHARDS, MAX_TRAINERS
 from cpr_contract.spec import JobSpec
+from cpr_operator.api.base import EXACT
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.model import EXACT
 from cpr_operator.api.status import Anchor, Counters, Fork, Runtime, Shard, Status, Trainer
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from cpr_operator.cluster.views import JobView

@@ -9,8 +9,8 @@ import pytest
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
+from cpr_operator.api.base import format_time, parse_time
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.status import FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
 from support.documents import BUILT, CRITEO, Edits, edited

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from cpr_contract.requests import ColumnFigures, DataFigures, Imported, ImportedTable
 from cpr_operator.api.status import Condition, FailureRecord, Plan, Status
-from cpr_operator.api.text import printable_log
+from cpr_operator.api.terminal_text import printable_log
 from cpr_operator.api.validate import Invalid
 from cpr_operator.cli import importing, inspection, plan, report
 from cpr_operator.cli.console import SafeConsole

@@ -1,4 +1,4 @@
-"""Pods and their logs over a real connection, to a server that plays the API server."""
+"""Pods and their logs over a real connection, to a server in the place of the API server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from cpr_operator.client import ClientError
-from cpr_operator.client.client import Member, Span, follow_log
-from cpr_operator.client.connection import Connection, Place, refusal
+from cpr_operator.client.kube_connection import KubeConnection, refusal
+from cpr_operator.client.member_logs import Member, Span, follow_log
 
 LABELS = {"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": "1"}
 POD = {
@@ -24,12 +24,12 @@ POD = {
 
 
 class Server(ThreadingHTTPServer):
-    """One job with one pod, which prints its second line when `goes_on` is set."""
+    """One job with one pod, which prints its second line when `released` is set."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.goes_on = threading.Event()
-        self.asked: list[dict[str, str]] = []
+        self.released = threading.Event()
+        self.queries: list[dict[str, str]] = []
         self.cuts = False
 
 
@@ -39,12 +39,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
-        self.server.asked.append({key: value for key, (value,) in query.items()})
+        self.server.queries.append({key: value for key, (value,) in query.items()})
         match path.split("/")[-1]:
             case "pods":
                 self._answer({"items": [POD]})
             case "job":
-                phase = "Succeeded" if self.server.goes_on.is_set() else "Running"
+                phase = "Succeeded" if self.server.released.is_set() else "Running"
                 self._answer({"spec": {}, "status": {"phase": phase}})
             case "log":
                 self._print()
@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self._chunk(b"first\nsec")
-        assert self.server.goes_on.wait()
+        assert self.server.released.wait()
         if self.server.cuts:
             self.close_connection = True
             return
@@ -83,13 +83,13 @@ def server() -> Iterator[Server]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
-        server.goes_on.set()
+        server.released.set()
         server.shutdown()
         thread.join()
 
 
 @pytest.fixture
-def connection(server: Server, tmp_path: Path) -> Iterator[Connection]:
+def connection(server: Server, tmp_path: Path) -> Iterator[KubeConnection]:
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -102,35 +102,35 @@ def connection(server: Server, tmp_path: Path) -> Iterator[Connection]:
         ],
     }
     (tmp_path / "config").write_text(yaml.safe_dump(config), "utf-8")
-    connection = Connection(Place(context="mine", kubeconfig=str(tmp_path / "config")))
+    connection = KubeConnection(str(tmp_path / "config"), "mine")
     yield connection
     connection.close()
 
 
-def test_a_line_comes_when_it_is_printed(server: Server, connection: Connection) -> None:
+def test_followed_line_arrives_when_it_is_printed(server: Server, connection: KubeConnection) -> None:
     assert connection.namespace == "team", "that of the context"
     lines = follow_log(connection, Member(connection.namespace, "job", "shard", 1), Span())
     assert next(lines) == "first\n"
-    assert not server.goes_on.is_set()
-    server.goes_on.set()
+    assert not server.released.is_set()
+    server.released.set()
     assert list(lines) == ["second\n"]
     selector = ",".join(f"{key}={value}" for key, value in LABELS.items())
-    assert {"labelSelector": selector} in server.asked
-    assert {"container": "main", "follow": "true", "timestamps": "false"} in server.asked
+    assert {"labelSelector": selector} in server.queries
+    assert {"container": "main", "follow": "true", "timestamps": "false"} in server.queries
 
 
-def test_a_connection_that_breaks_is_told(server: Server, connection: Connection) -> None:
+def test_broken_connection_raises_client_error(server: Server, connection: KubeConnection) -> None:
     server.cuts = True
     lines = follow_log(connection, Member("team", "job", "shard", 1), Span())
     assert next(lines) == "first\n"
-    server.goes_on.set()
+    server.released.set()
     with pytest.raises(ClientError, match="cannot read the log of team/pod-1: the API server does not answer"):
         list(lines)
 
 
-def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_kubeconfig_raises_client_error(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="name a kubeconfig by the option"):
-        Connection(Place(kubeconfig=str(tmp_path / "none")))
+        KubeConnection(str(tmp_path / "none"))
 
 
 WEBHOOK = 'admission webhook "images.example.com" denied the request: unsigned'
@@ -154,5 +154,5 @@ def status(message: str) -> str:
         (500, "[]", "HTTP 500; try again"),
     ],
 )
-def test_a_refusal_says_what_to_do(code: int, body: str, wanted: str) -> None:
+def test_refusal_has_a_remedy(code: int, body: str, wanted: str) -> None:
     assert refusal(code, body).startswith(wanted)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cpr_operator.api.validate import InvalidSpecError
-from cpr_operator.client.job import Job, events_of, is_over, to_create
+from cpr_operator.client.job_objects import Job, events_of, is_over, to_create
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 
@@ -31,34 +31,34 @@ def quickstart(**metadata: Any) -> dict[str, Any]:
         ("Suspended", False, False),  # by the operator, which resumes it
         ("Succeeded", False, True),
         ("Failed", True, True),
-        ("Sleeping", False, False),  # what a newer operator may say
+        ("Sleeping", False, False),  # of a newer operator
     ],
 )
-def test_a_job_is_over_when_nothing_happens_any_more(phase: str | None, suspend: bool, over: bool) -> None:  # noqa: FBT001
+def test_is_over_only_without_further_changes(phase: str | None, suspend: bool, over: bool) -> None:  # noqa: FBT001
     status = {} if phase is None else {"status": {"phase": phase}}
     assert is_over({"spec": {"suspend": suspend}} | status) is over
 
 
-def test_what_the_cluster_wrote_is_not_submitted_again() -> None:
+def test_to_create_drops_fields_of_the_cluster() -> None:
     old = quickstart(labels={"team": "ads"}, uid="1", resourceVersion="2", namespace="team") | {"status": {"phase": 1}}
     created = to_create(old)
     assert created["metadata"] == {"name": "quickstart", "namespace": "team", "labels": {"team": "ads"}}
     assert set(created) == {"apiVersion", "kind", "metadata", "spec"}
 
 
-def test_the_dates_of_yaml_become_text() -> None:
+def test_to_create_converts_dates_of_yaml_to_text() -> None:
     assert to_create(quickstart(annotations={"since": date(2026, 1, 1)}))["metadata"]["annotations"] == {
         "since": "2026-01-01"
     }
 
 
-def test_every_wrong_field_is_named() -> None:
+def test_to_create_names_every_wrong_field() -> None:
     wrong = quickstart()
     wrong["spec"]["data"]["samples"] = 0
     wrong["spec"]["trainrs"] = {}
-    with pytest.raises(InvalidSpecError, match="did you mean trainers") as told:
+    with pytest.raises(InvalidSpecError, match="did you mean trainers") as raised:
         to_create(wrong)
-    assert [each.field for each in told.value.invalid] == ["spec.data.samples", "spec.trainrs"]
+    assert [each.field for each in raised.value.invalid] == ["spec.data.samples", "spec.trainrs"]
 
 
 def test_spec_and_status_are_those_of_the_resource() -> None:
@@ -73,7 +73,7 @@ def event(uid: str, about: str, second: int, version: str, **fields: Any) -> dic
     return {"metadata": meta, "involvedObject": {"uid": about}, "lastTimestamp": stamp, "reason": uid} | fields
 
 
-def test_events_of_this_very_job_come_in_order() -> None:
+def test_events_of_a_uid_are_in_order() -> None:
     items = [
         event("c", "1", 2, "30", type="Warning", message="why"),
         event("b", "1", 1, "20"),

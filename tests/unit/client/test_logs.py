@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.client import ClientError, client
-from cpr_operator.client.client import Member, Span, before, follow_log, read_log
+from cpr_operator.client import ClientError, member_logs
+from cpr_operator.client.member_logs import Member, Span, before, follow_log, read_log
 
 MEMBER = Member("team", "job", "shard", 1)
 
@@ -24,20 +24,20 @@ class FakeConnection:
     """A job whose pods and phase change each time that it is looked at; the last look stays."""
 
     looks: list[tuple[str, list[dict[str, Any]]]]
-    asked: list[Mapping[str, object]] = field(default_factory=list)
+    queries: list[Mapping[str, object]] = field(default_factory=list)
     read: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
     breaks: str = ""
 
     def find(self, namespace: str, name: str) -> dict[str, Any] | None:
         assert (namespace, name) == ("team", "job")
-        if len(self.looks) > 1 and self.asked:
+        if len(self.looks) > 1 and self.queries:
             self.looks.pop(0)
         phase = self.looks[0][0]
         return {"spec": {}, "status": {"phase": phase}} if phase else None
 
     def pods(self, namespace: str, labels: Mapping[str, object]) -> list[dict[str, Any]]:
         assert namespace == "team"
-        self.asked.append(labels)
+        self.queries.append(labels)
         return self.looks[0][1]
 
     def log(self, namespace: str, pod: str, **how: object) -> Iterator[str]:
@@ -52,23 +52,23 @@ class FakeConnection:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "POLL_S", 0.0)
+    monkeypatch.setattr(member_logs, "POLL_S", 0.0)
 
 
-def test_the_newest_pod_that_started_is_read() -> None:
+def test_read_log_reads_the_newest_pod_that_started() -> None:
     connection = FakeConnection([("Running", [pod(2), pod(10), pod(9), pod(11, "Pending")])])
     assert list(read_log(connection, MEMBER, Span())) == ["pod-10 began\n", "pod-10 ended\n"]  # type: ignore[arg-type]
-    assert connection.asked == [{"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": 1}]
+    assert connection.queries == [{"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": 1}]
     assert connection.read == [("pod-10", {"follow": False, "since_seconds": None, "timestamps": False})]
 
 
-def test_a_member_without_a_log_is_told() -> None:
+def test_read_log_without_a_started_pod_raises_client_error() -> None:
     connection = FakeConnection([("Starting", [pod(1, "Pending")])])
     with pytest.raises(ClientError, match="shard/1 of team/job has no pod with a log"):
         list(read_log(connection, MEMBER, Span()))  # type: ignore[arg-type]
 
 
-def test_a_tail_goes_on_with_the_successor_until_the_job_ends() -> None:
+def test_follow_log_continues_with_the_next_pod_until_the_job_ends() -> None:
     looks = [
         ("Starting", [pod(1, "Pending")]),
         ("Running", [pod(1)]),
@@ -82,14 +82,14 @@ def test_a_tail_goes_on_with_the_successor_until_the_job_ends() -> None:
     assert all(how["follow"] is True for _, how in connection.read)
 
 
-def test_a_tail_reads_the_last_pod_of_a_job_that_ended_and_ends_with_a_job_that_is_gone() -> None:
+def test_follow_log_of_an_ended_job_reads_its_last_pod_and_of_a_deleted_job_ends() -> None:
     ended = FakeConnection([("Failed", [pod(3, "Failed")])])
     assert list(follow_log(ended, MEMBER, Span())) == ["pod-3 began\n", "pod-3 ended\n"]  # type: ignore[arg-type]
     gone = FakeConnection([("", [])])
     assert list(follow_log(gone, MEMBER, Span())) == []  # type: ignore[arg-type]
 
 
-def test_a_stream_that_breaks_with_its_pod_is_no_error() -> None:
+def test_follow_log_ignores_a_stream_that_breaks_with_its_pod() -> None:
     looks = [("Running", [pod(1)]), ("Succeeded", [pod(2, "Succeeded")])]
     connection = FakeConnection(looks, breaks="pod-1")
     lines = follow_log(connection, MEMBER, Span())  # type: ignore[arg-type]
@@ -98,13 +98,13 @@ def test_a_stream_that_breaks_with_its_pod_is_no_error() -> None:
     assert list(lines) == ["pod-2 began\n", "pod-2 ended\n"]
 
 
-def test_a_stream_that_breaks_while_its_pod_runs_is_told() -> None:
+def test_follow_log_raises_if_a_stream_breaks_while_its_pod_runs() -> None:
     connection = FakeConnection([("Running", [pod(1)])], breaks="pod-1")
     with pytest.raises(ClientError, match="broken"):
         list(follow_log(connection, MEMBER, Span()))  # type: ignore[arg-type]
 
 
-def test_since_and_until_bound_what_is_read() -> None:
+def test_since_and_until_bound_the_lines() -> None:
     connection = FakeConnection([("Running", [pod(1)])])
     since, until = datetime.now(UTC) - timedelta(seconds=90), datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert list(read_log(connection, MEMBER, Span(since, until))) == []  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_since_and_until_bound_what_is_read() -> None:
     assert list(follow_log(connection, MEMBER, Span(until=later)))[1:] == ["pod-1 ended\n"]  # type: ignore[arg-type]
 
 
-def test_lines_end_with_the_first_that_is_too_late() -> None:
+def test_before_ends_at_the_first_later_line() -> None:
     stamps = ["2026-01-01T00:00:00Z", "2026-01-01T00:00:01.999999999Z", "2026-01-01T00:00:02.000000001+00:00"]
     lines = (f"{stamp} line {number}\n" for number, stamp in enumerate(stamps))
     until = datetime(2026, 1, 1, 1, 0, 1, 999999, tzinfo=UTC) - timedelta(hours=1)

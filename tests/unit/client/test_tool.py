@@ -19,8 +19,7 @@ from cpr_contract.requests import ExportRequest
 from cpr_operator.cli.asking import TrainerPod, TrialError
 from cpr_operator.cli.export import export_from
 from cpr_operator.client import ClientError, CommandError
-from cpr_operator.client.connection import Connection
-from cpr_operator.client.job import UnavailableError
+from cpr_operator.client.kube_connection import KubeConnection, UnavailableError
 from cpr_operator.client.tool import Tool
 
 STDOUT, STDERR, STATUS = b"\1", b"\2", b"\3"
@@ -34,7 +33,7 @@ def failure(code: int) -> bytes:
 
 
 class Exec:
-    """A websocket that the API server has opened: its frames, and the words that the command reads."""
+    """A websocket that the API server has opened: its frames, and the standard input of the command."""
 
     def __init__(self, frames: Iterable[bytes | Exception]) -> None:
         self._frames, self.stdin, self.pings, self.shut = iter(frames), list[bytes](), 0, False
@@ -64,7 +63,7 @@ class Exec:
 
 def tool_of(opened: Exec) -> Tool:
     connection = SimpleNamespace(execute=lambda _namespace, _pod, _command: opened)
-    return Tool(cast("Connection", connection), "team", "tool")
+    return Tool(cast("KubeConnection", connection), "team", "tool")
 
 
 def test_output_of_a_command_is_its_frames_of_standard_output() -> None:

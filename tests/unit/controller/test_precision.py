@@ -6,7 +6,7 @@ import pytest
 
 from cpr_contract.reports import Problem
 from cpr_operator.api.status import Condition, Status
-from cpr_operator.cli.progress import event_line
+from cpr_operator.api.terminal_text import event_line
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import RunResult, Simulation
@@ -42,7 +42,11 @@ def told(life: RunResult) -> list[Condition]:
 
 
 def events(life: RunResult) -> list[str]:
-    return [event_line(event) for event in life.cluster.events.values() if event.reason == "PrecisionEmulated"]
+    return [
+        event_line(event.type, event.reason, event.message)
+        for event in life.cluster.events.values()
+        if event.reason == "PrecisionEmulated"
+    ]
 
 
 async def test_a_job_says_so_once_and_trains_on_as_if_nothing_were_the_matter() -> None:

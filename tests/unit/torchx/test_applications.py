@@ -11,9 +11,9 @@ from cpr_operator.api.crd import structural
 from cpr_operator.api.members import ShardPhase, TrainerPhase
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
+from cpr_operator.torchx.app_state import METADATA_FIELDS, REPLICA_STATES, STATES, response, state
+from cpr_operator.torchx.application import SchedulerError, application, manifest
 from cpr_operator.torchx.components import dlrm
-from cpr_operator.torchx.manifest import SchedulerError, application, manifest
-from cpr_operator.torchx.status import FIGURES, REPLICA_STATES, STATES, response, state
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 QUICKSTART = next(path for path in EXAMPLES if path.name == "quickstart.yaml")
@@ -182,7 +182,7 @@ class TestResponse:
         assert [(role.name, role.num_replicas) for role in found.roles] == [("trainer", 1), ("shard", 2)]
 
     def test_figures_are_fields_of_the_status(self) -> None:
-        for path in FIGURES:
+        for path in METADATA_FIELDS:
             node = structural(Status, defaults=False)
             for part in path.split("."):
                 node = node["properties"][part]

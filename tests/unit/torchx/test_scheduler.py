@@ -17,10 +17,10 @@ from torchx.specs import AppState
 from torchx.specs.finder import get_components
 
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.client import ClientError, Place
+from cpr_operator.client import ClientError
 from cpr_operator.torchx import scheduler as module
+from cpr_operator.torchx.application import SchedulerError
 from cpr_operator.torchx.components import dlrm
-from cpr_operator.torchx.manifest import SchedulerError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 EXAMPLE_JOB = yaml.safe_load(EXAMPLE.read_text("utf-8"))
@@ -30,17 +30,18 @@ HANDLE = "cprjob://torchx/team:quickstart"
 class FakeConnection:
     """The jobs of a cluster by namespace and name."""
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.namespace = place, place.namespace or "team"
+    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
+        self.kubeconfig, self.context, self.namespace = kubeconfig, context, "team"
 
     def close(self) -> None: ...
 
-    def create(self, namespace: str, manifest: dict[str, Any]) -> None:
+    def create(self, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
         key = namespace, manifest["metadata"]["name"]
         if key in self.stored:
             raise ClientError('cprjobs.cprjob.io "quickstart" already exists; give another name')
         spec = CPRJobSpec.model_validate(manifest["spec"]).model_dump(mode="json", by_alias=True)
         self.stored[key] = {"metadata": manifest["metadata"], "spec": spec, "status": {}}
+        return self.stored[key]
 
     def find(self, namespace: str, name: str) -> dict[str, Any] | None:
         return self.stored.get((namespace, name))
@@ -48,8 +49,9 @@ class FakeConnection:
     def jobs(self, namespace: str) -> list[dict[str, Any]]:
         return [job for (place, _), job in self.stored.items() if place == namespace]
 
-    def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
+    def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         self.stored[namespace, name]["spec"] |= patch["spec"]
+        return self.stored[namespace, name]
 
     def delete(self, namespace: str, name: str) -> None:
         del self.stored[namespace, name]
@@ -65,7 +67,7 @@ Jobs = dict[tuple[str, str], dict[str, Any]]
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    monkeypatch.setattr(module, "Connection", FakeConnection)
+    monkeypatch.setattr("cpr_operator.client.client.KubeConnection", FakeConnection)
     monkeypatch.setattr(FakeConnection, "stored", {}, raising=False)
     monkeypatch.setenv("TORCHXCONFIG", "")  # none
     return FakeConnection.stored
@@ -77,12 +79,12 @@ def runner() -> Iterator[Runner]:
         yield runner
 
 
-def run(runner: Runner, **cfg: Any) -> str:
+def start(runner: Runner, **cfg: Any) -> str:
     return str(runner.run(dlrm(str(EXAMPLE)), "cprjob", cfg))
 
 
 def test_torchx_runs_lists_describes_cancels_and_deletes_a_job(runner: Runner, jobs: Jobs) -> None:
-    assert run(runner) == HANDLE
+    assert start(runner) == HANDLE
     job = jobs["team", "quickstart"]
     assert (job["spec"]["trainers"]["replicas"], job["spec"]["shards"]["replicas"]) == (1, 2)
     listed = runner.list("cprjob")
@@ -109,20 +111,21 @@ def test_torchx_runs_lists_describes_cancels_and_deletes_a_job(runner: Runner, j
     assert runner.status(HANDLE) is None
 
 
-def test_dryrun_prints_the_manifest_and_asks_no_cluster(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "Connection", None)
+def test_dryrun_prints_the_manifest_without_a_request(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Client", None)
     info = runner.dryrun(dlrm(str(EXAMPLE)), "cprjob", {"namespace": "team"})
     expected = EXAMPLE_JOB | {"metadata": EXAMPLE_JOB["metadata"] | {"namespace": "team"}}
     assert yaml.safe_load(str(info)) == yaml.safe_load(str(info.request)) == expected
 
 
-def test_torchxconfig_names_the_cluster(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchxconfig_selects_the_cluster(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHXCONFIG", str(tmp_path / "config"))
     (tmp_path / "config").write_text("[cprjob]\nkubeconfig = /there\ncontext = test\nnamespace = other\n")
     made = module.create_scheduler("torchx")
     assert made.list() == []
-    connection: Any = made._connection
-    assert connection.place == Place("other", "test", "/there")
+    client: Any = made._client
+    connection = client._connection
+    assert (client.namespace, connection.context, connection.kubeconfig) == ("other", "test", "/there")
 
 
 @pytest.mark.parametrize(
@@ -133,18 +136,18 @@ def test_torchxconfig_names_the_cluster(jobs: Jobs, tmp_path: Path, monkeypatch:
         ({"role_name": "trainer"}, "trainer/0 of team/quickstart has no pod"),
     ],
 )
-def test_log_that_cannot_be_read_is_refused(
+def test_unreadable_log_raises_scheduler_error(
     runner: Runner, jobs: Jobs, arguments: dict[str, Any], message: str
 ) -> None:
-    run(runner)
+    start(runner)
     with pytest.raises(SchedulerError, match=message):
         list(runner.log_lines(HANDLE, **arguments))
 
 
 def test_client_error_ends_a_command_with_its_remedy(runner: Runner, jobs: Jobs) -> None:
-    run(runner)
+    start(runner)
     with pytest.raises(SchedulerError, match="already exists; give another name") as refused:
-        run(runner)
+        start(runner)
     assert isinstance(refused.value, SystemExit)
 
 

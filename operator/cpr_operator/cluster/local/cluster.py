@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
-from cpr_operator.api.model import format_time
+from cpr_operator.api.base import format_time
 from cpr_operator.cluster.local.applied import AppliedObjects
 from cpr_operator.cluster.local.objects import ObjectFiles, append_event, write_atomically
 from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest

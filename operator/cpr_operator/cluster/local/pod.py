@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cpr_contract import env
-from cpr_operator.api.model import format_time
+from cpr_operator.api.base import format_time
 from cpr_operator.cluster.local.pod_folder import LOOPBACK, PodFolder
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.cluster.views import PodView, main_container, pod_view

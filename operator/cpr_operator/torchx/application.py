@@ -1,4 +1,4 @@
-"""A CPRJob as an application of TorchX, and back; and what a command ends with that fails."""
+"""Converts a CPRJob to an application of TorchX and back, and errors to those of TorchX."""
 
 from __future__ import annotations
 
@@ -18,17 +18,26 @@ from cpr_contract import env
 from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.cli import document
 from cpr_operator.client import ClientError
-from cpr_operator.client.job import to_create
+from cpr_operator.client.job_objects import to_create
 from cpr_operator.desired.pod import DEFAULT_RESOURCES
 
-# What a command of TorchX ends with: one sentence, with the remedy.
+Manifest = dict[str, Any]
+
+#: The key of an application's metadata that holds the whole job, as JSON.
+MANIFEST = "cprjob.io/manifest"
+#: The field of spec and status that describes the members of a role.
+MEMBER_FIELDS = {env.ROLE_TRAINER: "trainers", env.ROLE_SHARD: "shards"}
+GPU = "nvidia.com/gpu"
+#: The value of TorchX for an unknown amount.
+UNKNOWN = -1
+MIB = 1 << 20
 
 
 class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[misc]  # ships no types
-    """What cannot be done, and what to do about it.
+    """A command of TorchX that failed; the message has the remedy.
 
-    `torchx run` reports the first of its bases. Other commands of TorchX catch nothing; they end by the second, without
-    a traceback (but for `log`, whose threads print one before).
+    `torchx run` catches the first base class and reports it. Other commands of TorchX catch nothing: the second base
+    ends them without a traceback, except `log`, whose threads print one.
     """
 
     def __init__(self, message: str) -> None:
@@ -37,31 +46,16 @@ class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """Raise what the client raises as TorchX takes it."""
+def torchx_errors() -> Iterator[None]:
+    """Raise the client's errors as SchedulerError."""
     try:
         yield
     except ClientError as error:
         raise SchedulerError(str(error)) from None
 
 
-Manifest = dict[str, Any]
-
-#: The key of an application's metadata that holds the whole job, as JSON.
-MANIFEST = "cprjob.io/manifest"
-#: Where spec describes the pods of a role.
-GROUPS = {env.ROLE_TRAINER: "trainers", env.ROLE_SHARD: "shards"}
-GPU = "nvidia.com/gpu"
-#: What TorchX writes for an amount that is not known.
-UNKNOWN = -1
-MIB = 1 << 20
-
-
 def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any]) -> AppDef:
-    """The application that runs the job of a file, with other values at some paths of its spec.
-
-    Raises SchedulerError.
-    """
+    """Return the application of the job in a file, with `changes` of its spec. Raises SchedulerError."""
     try:
         job = document.read_single(Path(file))
         for keys, value in changes.items():
@@ -74,7 +68,7 @@ def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any
 
 
 def application(job: Any) -> AppDef:
-    """The application that runs a job. Raises SchedulerError naming every wrong field."""
+    """Return the application of a job. Raises SchedulerError naming every wrong field."""
     written = _checked(job)
     complete = parse_spec(written["spec"]).model_dump(mode="json", by_alias=True)
     name = written["metadata"]["name"]
@@ -82,28 +76,28 @@ def application(job: Any) -> AppDef:
 
 
 def roles(spec: Mapping[str, Any]) -> list[Role]:
-    """The roles of a job whose spec has its defaults: trainer and shard."""
+    """Return the roles trainer and shard of a job. The spec must have its defaults."""
     return [
         Role(
             name=name,
             image=spec["image"],
             entrypoint="python3",
             args=["-m", "cpr_trainer", name],
-            num_replicas=spec[group]["replicas"],
+            num_replicas=spec[field]["replicas"],
             max_retries=spec["failurePolicy"]["restartLimit"]["count"],
             retry_policy=RetryPolicy.REPLICA,
-            resource=_resource(spec[group].get("template") or {}),
+            resource=_resource(spec[field].get("template") or {}),
         )
-        for name, group in GROUPS.items()
+        for name, field in MEMBER_FIELDS.items()
     ]
 
 
 def manifest(app: AppDef, namespace: str | None) -> Manifest:
-    """The job to create for an application of `cprjob.dlrm`, with what was changed in its name and its roles since.
+    """Return the job to create for an application of `cprjob.dlrm`, with the name and the roles that it has now.
 
     Raises SchedulerError.
     """
-    if MANIFEST not in app.metadata or {role.name for role in app.roles} != set(GROUPS):
+    if MANIFEST not in app.metadata or {role.name for role in app.roles} != set(MEMBER_FIELDS):
         raise SchedulerError(
             f"the scheduler cprjob cannot run {app.name}; run the component cprjob.dlrm --job FILE, "
             "whose roles are trainer and shard"
@@ -117,12 +111,12 @@ def manifest(app: AppDef, namespace: str | None) -> Manifest:
         job["metadata"]["namespace"] = namespace
     job["spec"]["image"] = images.pop()
     for role in app.roles:
-        job["spec"].setdefault(GROUPS[role.name], {})["replicas"] = role.num_replicas
+        job["spec"].setdefault(MEMBER_FIELDS[role.name], {})["replicas"] = role.num_replicas
     return _checked(job)
 
 
 def _checked(job: Any) -> Manifest:
-    """What is to be created of a job. Raises SchedulerError naming every wrong field."""
+    """Return the part of a job to create. Raises SchedulerError naming every wrong field."""
     try:
         return to_create(job)
     except InvalidSpecError as error:
@@ -130,13 +124,15 @@ def _checked(job: Any) -> Manifest:
 
 
 def _resource(template: Mapping[str, Any]) -> Resource:
-    """What a pod asks for, rounded up to whole processors and MiB."""
+    """Return the requests of a pod, rounded up to whole processors and MiB."""
     containers = (template.get("spec") or {}).get("containers") or ()
     main: Mapping[str, Any] = next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
     named = main.get("resources") or {"requests": DEFAULT_RESOURCES}
-    wanted = {**(named.get("limits") or {}), **(named.get("requests") or {})}
+    requested = {**(named.get("limits") or {}), **(named.get("requests") or {})}
     return Resource(
-        cpu=_amount(wanted.get("cpu", 0)), gpu=_amount(wanted.get(GPU, 0)), memMB=_amount(wanted.get("memory", 0), MIB)
+        cpu=_amount(requested.get("cpu", 0)),
+        gpu=_amount(requested.get(GPU, 0)),
+        memMB=_amount(requested.get("memory", 0), MIB),
     )
 
 
@@ -144,5 +140,5 @@ def _amount(quantity: Any, unit: int = 1) -> int:
     try:
         amount: Decimal = parse_quantity(quantity)
         return math.ceil(amount / unit)
-    except ValueError:  # the API server names it when it is asked for a pod
+    except ValueError:  # the API server reports it when a pod is created
         return UNKNOWN

@@ -1,6 +1,6 @@
-"""How a job stands, in TorchX's words.
+"""Converts the status of a job to TorchX's states.
 
-A job is read as the API server gives it: a client that is older than the operator still says what it understands.
+The status is read as plain JSON, so that a client that is older than the operator can show a job.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
 
-from cpr_operator.api.text import printable
-from cpr_operator.client.job import phase as phase_of
-from cpr_operator.client.job import rests
-from cpr_operator.torchx.manifest import GROUPS, roles
+from cpr_operator.api.terminal_text import printable
+from cpr_operator.client.job_objects import is_suspended
+from cpr_operator.client.job_objects import phase as phase_of
+from cpr_operator.torchx.application import MEMBER_FIELDS, roles
 
 Job = Mapping[str, Any]
 
@@ -46,8 +46,8 @@ REPLICA_STATES = {
     "Finishing": AppState.RUNNING,
     "Finished": AppState.SUCCEEDED,
 }
-#: What of `status` becomes metadata.
-FIGURES = (
+#: Fields of `status` that become metadata.
+METADATA_FIELDS = (
     "phase",
     "progress.percent",
     "progress.samples",
@@ -63,62 +63,62 @@ FIGURES = (
     "restarts",
     "result.key",
 )
-#: Conditions that want attention until they are True; all others, while they are.
-WHOLESOME = frozenset({"PodsReady", "ReportsAvailable"})
+#: Conditions that are a problem while they are not True. All others are a problem while they are True.
+NORMALLY_TRUE = frozenset({"PodsReady", "ReportsAvailable"})
 #: Conditions that explain an end.
 FINAL = frozenset({"Complete", "Failed", "Suspended"})
 
 
 def state(job: Job) -> AppState:
-    """The state of a job. A job that is suspended by its `suspend` is CANCELLED, and can be resumed."""
-    if rests(job):
+    """Return the state of a job. A job that is suspended by its `suspend` is CANCELLED, and can be resumed."""
+    if is_suspended(job):
         return AppState.CANCELLED
     phase = phase_of(job)
     return STATES.get(phase, AppState.UNKNOWN) if phase else AppState.SUBMITTED
 
 
 def response(app_id: str, job: Job) -> DescribeAppResponse:
-    """All that TorchX asks about a job."""
-    status, stands = _status(job), state(job)
-    figures = {path: _find(status, path) for path in FIGURES}
-    told = DescribeAppResponse(
+    """Return the description of a job."""
+    status, app_state = _status(job), state(job)
+    values = {path: _find(status, path) for path in METADATA_FIELDS}
+    described = DescribeAppResponse(
         app_id=app_id,
-        state=stands,
+        state=app_state,
         num_restarts=status.get("restarts", 0),
-        msg=_message(status, stands),
+        msg=_message(status, app_state),
         roles=roles(job["spec"]),
-        roles_statuses=[RoleStatus(name, list(_replicas(name, status, stands))) for name in GROUPS],
+        roles_statuses=[RoleStatus(name, list(_replicas(name, status, app_state))) for name in MEMBER_FIELDS],
     )
-    # TorchX 0.7.0 takes no metadata, and does not mind them.
-    told.metadata = {path: str(value) for path, value in figures.items() if value is not None}
-    return told
+    # TorchX 0.7.0 has no field for metadata, and ignores the attribute.
+    described.metadata = {path: str(value) for path, value in values.items() if value is not None}
+    return described
 
 
-def _replicas(role: str, status: Mapping[str, Any], stands: AppState) -> Iterator[ReplicaStatus]:
-    for member in status.get(GROUPS[role]) or ():
+def _replicas(role: str, status: Mapping[str, Any], app_state: AppState) -> Iterator[ReplicaStatus]:
+    for member in status.get(MEMBER_FIELDS[role]) or ():
         own = REPLICA_STATES.get(member.get("state", ""), AppState.UNKNOWN)
         yield ReplicaStatus(
             id=member["index"],
-            state=stands if is_terminal(stands) else own,
+            state=app_state if is_terminal(app_state) else own,
             role=role,
             hostname=member.get("host", ""),
         )
 
 
-def _message(status: Mapping[str, Any], stands: AppState) -> str:
-    """Phase, progress and budget, and what wants attention."""
+def _message(status: Mapping[str, Any], app_state: AppState) -> str:
+    """Return phase, progress, budget, and conditions that are a problem."""
     parts = [status.get("phase") or "the operator has not seen the job yet"]
     if (percent := _find(status, "progress.percent")) is not None:
         parts.append(f"{percent}% trained")
     if (budget := status.get("budget")) is not None:
         parts.append(f"budget {budget.get('spent', 0):g} of {budget['limit']:g} spent")
-    return "; ".join([", ".join(parts), *_conditions(status, stands)])
+    return "; ".join([", ".join(parts), *_conditions(status, app_state)])
 
 
-def _conditions(status: Mapping[str, Any], stands: AppState) -> Iterator[str]:
+def _conditions(status: Mapping[str, Any], app_state: AppState) -> Iterator[str]:
     for condition in status.get("conditions") or ():
         kind, holds = condition["type"], condition["status"] == "True"
-        if holds and kind in FINAL if is_terminal(stands) else holds != (kind in WHOLESOME):
+        if holds and kind in FINAL if is_terminal(app_state) else holds != (kind in NORMALLY_TRUE):
             yield printable(f"{kind}: {condition.get('message') or condition['reason']}")
 
 

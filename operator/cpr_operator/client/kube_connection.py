@@ -1,11 +1,17 @@
-"""CPRJobs and their pods on an API server, asked with the user's own rights."""
+"""Requests to a Kubernetes API server with the rights of a kubeconfig, and the errors that users see.
+
+ClientError                 the request failed; the message has the remedy
+├── NoObjectError           there is no object of this name
+├── UnavailableError        the API server cannot answer now; the same request may succeed later
+├── WaitTimeoutError        a state that was waited for did not come in time
+└── tool.CommandError       a command in a pod failed
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -19,10 +25,10 @@ from urllib3.exceptions import HTTPError
 
 from cpr_contract import env
 from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION
-from cpr_operator.client.job import ClientError, NoObjectError, Object, UnavailableError
+from cpr_operator.client.job_objects import Object
 
 DEFAULT_NAMESPACE = "default"
-#: Where a pod finds the name of its own namespace.
+#: The file in a pod that has the name of its namespace.
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 REQUEST_S = 30.0
 REMEDIES: Mapping[int, str] = {
@@ -30,32 +36,42 @@ REMEDIES: Mapping[int, str] = {
     HTTPStatus.NOT_FOUND: "name another namespace or job",
     HTTPStatus.CONFLICT: "give another name, or delete that job first",
 }
-#: What the API server calls refusals by webhooks and policies, which are no matter of rights.
+#: Texts by which refusals of webhooks and policies differ from missing rights.
 ADMISSION = ("admission webhook", "ValidatingAdmissionPolicy")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which cluster, and which namespace in it. None: what the kubeconfig says, as kubectl does."""
-
-    namespace: str | None = None
-    context: str | None = None
-    kubeconfig: str | None = None
+class ClientError(Exception):
+    """A request of a user that failed; the message has the remedy."""
 
 
-class Connection:
-    """One cluster. `namespace` is that of the place. All methods raise ClientError with the remedy."""
+class NoObjectError(ClientError):
+    """The cluster has no object of this name."""
 
-    def __init__(self, place: Place) -> None:
+
+class UnavailableError(ClientError):
+    """The API server is unreachable or overloaded. The same request may succeed later."""
+
+
+class WaitTimeoutError(ClientError):
+    """A state that was waited for did not come in time."""
+
+
+class KubeConnection:
+    """Connections to one API server. All methods raise ClientError.
+
+    Without `kubeconfig` and `context` the defaults of kubectl apply, and in a pod those of its service account.
+    `namespace` is that of the context.
+    """
+
+    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         configuration = client.Configuration()
         try:
-            self.default_namespace = _configure(configuration, place)
+            self.namespace = _configure(configuration, kubeconfig, context)
         except ConfigException as error:
             raise ClientError(
                 f"there is no cluster to ask: {error}; name a kubeconfig by the option kubeconfig, or in KUBECONFIG"
             ) from None
-        self.namespace = place.namespace or self.default_namespace
-        configuration.retries = 0  # an answer now, and the reason
+        configuration.retries = 0  # the caller gets the reason at once
         api = client.ApiClient(configuration)
         self._jobs = client.CustomObjectsApi(api)
         self._core = client.CoreV1Api(api)
@@ -66,18 +82,18 @@ class Connection:
         self._jobs.api_client.close()
 
     def create(self, namespace: str, job: Object) -> Object:
-        """Create a job; fields that the cluster does not know are refused."""
+        """Create a job. The server refuses unknown fields."""
         name = job["metadata"]["name"]
-        with _explained(f"cannot create {namespace}/{name}"):
+        with _user_errors(f"cannot create {namespace}/{name}"):
             created: Any = self._jobs.create_namespaced_custom_object(
                 GROUP, VERSION, namespace, PLURAL, job, field_validation="Strict", _request_timeout=REQUEST_S
             )
         return dict(created)
 
     def find(self, namespace: str, name: str) -> Object | None:
-        """A job; None if there is none of that name."""
+        """Return a job, or None if there is none of that name."""
         try:
-            with _explained(f"cannot read {namespace}/{name}"):
+            with _user_errors(f"cannot read {namespace}/{name}"):
                 found: Any = self._jobs.get_namespaced_custom_object(
                     GROUP, VERSION, namespace, PLURAL, name, _request_timeout=REQUEST_S
                 )
@@ -86,8 +102,8 @@ class Connection:
         return dict(found)
 
     def jobs(self, namespace: str | None) -> list[Object]:
-        """All jobs of a namespace; of all namespaces if it is None."""
-        with _explained(f"cannot list jobs of {namespace or 'all namespaces'}"):
+        """Return all jobs of a namespace; None is all namespaces."""
+        with _user_errors(f"cannot list jobs of {namespace or 'all namespaces'}"):
             found: Any = (
                 self._jobs.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, _request_timeout=REQUEST_S)
                 if namespace
@@ -97,8 +113,8 @@ class Connection:
         return items
 
     def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Object:
-        """Merge a patch into a job; returns the job as it is then."""
-        with _explained(f"cannot change {namespace}/{name}"):
+        """Merge a patch into a job and return the changed job."""
+        with _user_errors(f"cannot change {namespace}/{name}"):
             changed: Any = self._jobs.patch_namespaced_custom_object(
                 GROUP,
                 VERSION,
@@ -112,16 +128,16 @@ class Connection:
         return dict(changed)
 
     def delete(self, namespace: str, name: str) -> None:
-        """Delete a job; one that is not there is success."""
-        with _explained(f"cannot delete {namespace}/{name}"), contextlib.suppress(NoObjectError):
+        """Delete a job; a job that does not exist is success."""
+        with _user_errors(f"cannot delete {namespace}/{name}"), contextlib.suppress(NoObjectError):
             self._jobs.delete_namespaced_custom_object(
                 GROUP, VERSION, namespace, PLURAL, name, _request_timeout=REQUEST_S
             )
 
     def pods(self, namespace: str, labels: Mapping[str, object]) -> list[Object]:
-        """The pods with these labels, as the API server writes them."""
+        """Return the pods with these labels."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        with _explained(f"cannot list pods of {namespace}"):
+        with _user_errors(f"cannot list pods of {namespace}"):
             answer: Any = self._core.list_namespaced_pod(
                 namespace, label_selector=selector, _preload_content=False, _request_timeout=REQUEST_S
             )
@@ -129,9 +145,9 @@ class Connection:
         return items
 
     def create_pod(self, namespace: str, manifest: Object) -> Object:
-        """Create a pod; returns it as it is then."""
+        """Create a pod and return it."""
         body: Any = manifest
-        with _explained(f"cannot create the pod {namespace}/{manifest['metadata']['name']}"):
+        with _user_errors(f"cannot create the pod {namespace}/{manifest['metadata']['name']}"):
             answer: Any = self._core.create_namespaced_pod(
                 namespace, body, _preload_content=False, _request_timeout=REQUEST_S
             )
@@ -139,8 +155,8 @@ class Connection:
         return created
 
     def pod(self, namespace: str, name: str) -> Object:
-        """One pod, as the API server writes it."""
-        with _explained(f"cannot read the pod {namespace}/{name}"):
+        """Return one pod."""
+        with _user_errors(f"cannot read the pod {namespace}/{name}"):
             answer: Any = self._core.read_namespaced_pod(
                 name, namespace, _preload_content=False, _request_timeout=REQUEST_S
             )
@@ -148,7 +164,7 @@ class Connection:
         return found
 
     def execute(self, namespace: str, pod: str, command: Sequence[str]) -> WSClient:
-        """Start a command in a pod's main container; what it reads and writes are the frames of the answer."""
+        """Start a command in a pod's main container, and return the websocket of its standard streams."""
         try:
             opened: WSClient = stream(
                 self._core.connect_get_namespaced_pod_exec,
@@ -163,7 +179,7 @@ class Connection:
                 binary=True,
                 _preload_content=False,
             )
-        except ApiException as error:  # of the handshake: its reason is all there is
+        except ApiException as error:  # of the handshake, which has no body
             reason = str(error.reason).partition(" -+-+-")[0]
             raise ClientError(
                 f"cannot run a command in the pod {namespace}/{pod}: {reason}; ask for the right to create pods/exec"
@@ -171,17 +187,17 @@ class Connection:
         return opened
 
     def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
-        """Delete the pod of that uid; with a grace of 0 without waiting for its node. None: the pod's own grace."""
+        """Delete the pod of that uid. A grace of 0 does not wait for its node; None is the pod's own grace period."""
         options = client.V1DeleteOptions(grace_period_seconds=grace_s, preconditions=client.V1Preconditions(uid=uid))
-        with _explained(f"cannot delete the pod {namespace}/{name}"):
+        with _user_errors(f"cannot delete the pod {namespace}/{name}"):
             self._core.delete_namespaced_pod(
                 name, namespace, body=options, _preload_content=False, _request_timeout=REQUEST_S
             )
 
     def events(self, namespace: str, job: str) -> list[Object]:
-        """The events about jobs of this name, as the API server writes them."""
+        """Return the events about jobs of this name."""
         about = f"involvedObject.kind={KIND},involvedObject.name={job}"
-        with _explained(f"cannot list events of {namespace}"):
+        with _user_errors(f"cannot list events of {namespace}"):
             answer: Any = self._core.list_namespaced_event(
                 namespace, field_selector=about, _preload_content=False, _request_timeout=REQUEST_S
             )
@@ -191,8 +207,8 @@ class Connection:
     def log(
         self, namespace: str, pod: str, *, follow: bool, since_seconds: int | None, timestamps: bool
     ) -> Iterator[str]:
-        """What a pod's process prints, line by line; with `follow` until it ends."""
-        with _explained(f"cannot read the log of {namespace}/{pod}"):
+        """Yield the lines that a pod's process prints; with `follow` until it ends."""
+        with _user_errors(f"cannot read the log of {namespace}/{pod}"):
             answer: Any = self._core.read_namespaced_pod_log(
                 pod,
                 namespace,
@@ -210,7 +226,7 @@ class Connection:
 
 
 def refusal(code: int, body: str) -> str:
-    """What the API server refused, and what to do about it."""
+    """Return the message of a refusal, with the remedy."""
     message = _message(body)
     if code == HTTPStatus.NOT_FOUND and message is None:
         message = "the cluster knows no CPRJobs"
@@ -223,7 +239,7 @@ def refusal(code: int, body: str) -> str:
 
 
 @contextlib.contextmanager
-def _explained(doing: str) -> Iterator[None]:
+def _user_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
@@ -243,21 +259,21 @@ def _kind(code: int, body: str) -> type[ClientError]:
 
 
 def _message(body: str) -> str | None:
-    """The message of an API server's Status; None if that is not what was answered."""
+    """Return the message of the Status object in an answer, or None if it has none."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(body)["message"])
     return None
 
 
-def _configure(configuration: client.Configuration, place: Place) -> str:
-    """Read the kubeconfig, or in a pod its service account. Returns the namespace that it names."""
+def _configure(configuration: client.Configuration, kubeconfig: str | None, context: str | None) -> str:
+    """Read the kubeconfig, or in a pod its service account. Returns the namespace in it."""
     try:
-        config.load_kube_config(place.kubeconfig, place.context, configuration)
+        config.load_kube_config(kubeconfig, context, configuration)
     except ConfigException:
-        if place.kubeconfig or place.context or not OWN_NAMESPACE.exists():
+        if kubeconfig or context or not OWN_NAMESPACE.exists():
             raise
         config.load_incluster_config(configuration)
         return OWN_NAMESPACE.read_text("utf-8").strip()
-    contexts, active = config.list_kube_config_contexts(place.kubeconfig)
-    chosen = next((each for each in contexts if each["name"] == place.context), active)
+    contexts, active = config.list_kube_config_contexts(kubeconfig)
+    chosen = next((each for each in contexts if each["name"] == context), active)
     return str(chosen["context"].get("namespace") or DEFAULT_NAMESPACE)
