@@ -16,7 +16,7 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile import reconcile
-from cpr_operator.reconcile.apply_reports import with_shown
+from cpr_operator.reconcile.effects import with_shown
 from support.bound_cases import BOUNDS
 from support.change_cases import CHANGES, Change
 from support.documents import Case, Document, edited

@@ -1,50 +1,97 @@
-"""What the cluster lacks of what the status wants. Level-triggered: a lost effect is found again by the next pass.
+"""Effects of a reconciliation: the pods, rosters and deletions that the status requires and the cluster lacks.
 
-Only creates follow from a change of the status: a create whose answer was lost is never sent twice.
+Level-triggered: the next reconciliation repeats a lost effect. Only creates follow from a change of the status, so a
+create whose answer was lost is never sent twice. The status receives its roster numbers and its metrics for people.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_CEILING, Context
 
+from cpr_contract import env
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_operator.api.frozen_settings import replay_in_force
+from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
+from cpr_operator.api.status import MAX_HISTORY, TERMINAL_PHASES, Scale, Shard, Shown, Status, Trainer
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Manifest, PodPatch
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId, pod_labels
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Rosters
-from cpr_operator.reconcile.apply_reports import with_shown
-from cpr_operator.reconcile.history import with_history
+from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.plan import plan_events
 from cpr_operator.reconcile.spares import as_members, is_spare, superfluous
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput, ReconcileState
+from cpr_operator.recovery.account import account_of
 
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
-#: Looking again grows to this part of the time that was waited already.
-PATIENCE = 0.1
+#: The pause before the next reconciliation grows to this part of the time waited so far.
+BACKOFF = 0.1
+#: A job without rollbacks has about this many points of history at its end. The rest of the list is for repetitions.
+POINTS = 80
+#: The metric of a single label; with several labels it is LABEL.calibration.
+CALIBRATION = "calibration"
+
+_FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
+
+
+def outcome(state: ReconcileState) -> Outcome:
+    """Return the effects of a state: its status, and everything that the cluster lacks of it."""
+    observed = state.observed
+    status = stamped(state.before, state.status)
+    status = with_history(state.before, status.evolve(observed_generation=observed.job.spec_generation))
+    status = with_shown(status, observed.job.id.name)
+    _check_order(state.before, status)
+    active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
+    stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))
+    return Outcome(
+        status=status,
+        creates=tuple(creates(observed, status)) if active else (),
+        deletes=tuple(deletes(observed, status)) if state.deletes is None else state.deletes,
+        rosters=tuple(rosters(observed, status)) if active or status.phase == "Suspending" else (),
+        needs_prerequisites=active,
+        events=(*state.events, *plan_events(state.before, status)),
+        # Training stands still until a member is found hung and replaced.
+        wake_after_s=observed.timing.changing_s / 2 if stalled else _wake_after(state.to(status)),
+        stalled=stalled,
+    )
+
+
+def _check_order(before: Status, after: Status) -> None:
+    """Assert the order of the job's history, on which restores, rosters and the budget rely."""
+    old, new = before.counters, after.counters
+    assert new.generation >= old.generation, f"the generation fell from {old.generation} to {new.generation}"
+    assert new.group >= old.group, f"the group fell from {old.group} to {new.group}"
+    assert new.roster >= old.roster, f"the roster fell from {old.roster} to {new.roster}"
+    earlier = {(member.role, member.index): member.incarnation for member in before.members}
+    for member in after.members:
+        last = earlier.get((member.role, member.index), 0)
+        assert member.incarnation >= last, f"{member.name} fell from incarnation {last} to {member.incarnation}"
+    if new.generation == old.generation and before.ledger.ranges != after.ledger.ranges:
+        charged = account_of(before).ledger.spent, account_of(after).ledger.spent
+        assert charged[0] <= charged[1], f"losses fell from {charged[0]} to {charged[1]} sample-shards in a generation"
 
 
 def stamped(before: Status, after: Status) -> Status:
-    """`after` with the next roster number, if anything that pods are told has changed, on all whom it concerns."""
+    """Return `after` with the next roster number on all members whose roster has changed."""
     number = before.counters.roster + 1
     old, new = Rosters(_unnumbered(before)), Rosters(_unnumbered(after))
 
-    def stamp(member: M, *, told: bool) -> M:
-        return member if told else member.evolve(roster=number)
+    def stamp(member: M, *, unchanged: bool) -> M:
+        return member if unchanged else member.evolve(roster=number)
 
     contents = {s.index: old.shard(s, s.incarnation) for s in before.shards}
-    shards = tuple(stamp(s, told=contents.get(s.index) == new.shard(s, s.incarnation)) for s in after.shards)
+    shards = tuple(stamp(s, unchanged=contents.get(s.index) == new.shard(s, s.incarnation)) for s in after.shards)
     incarnations = {t.index: t.incarnation for t in before.trainers}
-    # What trainers are told lists every member: it is compared once for all of them.
+    # Rosters of trainers list every member: they are compared once for all trainers.
     same = old.for_trainers == new.for_trainers
-    trainers = tuple(stamp(t, told=same and incarnations.get(t.index) == t.incarnation) for t in after.trainers)
+    trainers = tuple(stamp(t, unchanged=same and incarnations.get(t.index) == t.incarnation) for t in after.trainers)
     if shards == after.shards and trainers == after.trainers:
         return after
     return after.evolve(shards=shards, trainers=trainers, counters=after.counters.evolve(roster=number))
@@ -54,19 +101,97 @@ def _unnumbered(status: Status) -> Status:
     return status.evolve(counters=status.counters.evolve(roster=0))
 
 
-def creates(observed: ReconcileInput, after: Status) -> Iterator[Manifest]:
-    """Pods of incarnations that this pass decided, and of those whose create was refused: shards, trainers, spares.
+def with_history(before: Status, status: Status) -> Status:
+    """Return the status with one more point if a new report shows that the job has trained on, or was rolled back."""
+    progress = status.progress
+    if progress.updated is None or progress.updated == before.progress.updated or not progress.total_samples:
+        return status
+    if status.history:
+        further = progress.samples - status.history[-1].samples
+        if 0 <= further * POINTS < progress.total_samples:
+            return status
+    points = status.history if len(status.history) < MAX_HISTORY else _thinned(status.history)
+    return status.evolve(history=(*points, point(status, progress.updated)))
 
-    A shard whose place a spare has taken has its pod already.
+
+def point(status: Status, now: float) -> PointFigures:
+    """Return the job's state as a point of its history, with six digits because many points are kept."""
+    progress, plan, budget = status.progress, status.plan, status.budget
+    return PointFigures(
+        time=round(now, 3),
+        samples=progress.samples,
+        samples_per_second=_short(progress.samples_per_second),
+        loss=_short(progress.loss),
+        logloss=_short(progress.logloss),
+        auc=_short(progress.auc),
+        calibration=_short(_calibration(progress.metrics)),
+        spent=_short(budget.spent if budget else None),
+        saved_samples=status.anchors[-1].samples if status.anchors else 0,
+        interval_seconds=_short(plan.interval_seconds if plan else None),
+        mode=plan.mode if plan else None,
+        shards=len(status.shards),
+        trainers=len(status.trainers),
+        generation=status.counters.generation,
+    )
+
+
+def _thinned(points: tuple[PointFigures, ...]) -> tuple[PointFigures, ...]:
+    """Return every second point, the last one, and the first of each generation, so that rollbacks stay in place."""
+    kept = [
+        here
+        for place, here in enumerate(points)
+        if place % 2 == 0 or here.generation != points[place - 1].generation or place + 1 == len(points)
+    ]
+    return tuple(kept[-MAX_HISTORY + 1 :])
+
+
+def _calibration(metrics: Mapping[str, float]) -> float | None:
+    """Return the metric of the first label: a report has its metrics in the order of the labels."""
+    names = (name for name in metrics if name == CALIBRATION or name.endswith(f".{CALIBRATION}"))
+    name = next(names, None)
+    return None if name is None else metrics[name]
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def with_shown(status: Status, job_name: str) -> Status:
+    """Return the status with its metrics for people, rounded and with units, and the subresource scale."""
+    progress, plan, budget = status.progress, status.plan, status.budget
+    trains = status.phase == "Running"
+    speed, eta_s = (progress.samples_per_second, progress.eta_seconds) if trains else (None, None)
+    shown = Shown(
+        progress=f"{progress.percent}%" if progress.total_samples else "",
+        interval=duration(plan.interval_seconds) if plan else "",
+        spent=_portion(budget.spent) if budget else "",
+        limit=_portion(budget.limit) if budget else "",
+        auc="" if progress.auc is None else f"{progress.auc:.4f}",
+        speed="" if speed is None else f"{speed:.0f}/s",
+        eta="" if eta_s is None else duration(eta_s),
+    )
+    selector = f"{env.LABEL_JOB}={job_name},{env.LABEL_ROLE}={env.ROLE_TRAINER}"
+    return status.evolve(shown=shown, scale=Scale(replicas=len(status.trainers), selector=selector))
+
+
+def _portion(value: float) -> str:
+    """Return a portion, rounded up: the printed spent budget, used as a limit, allows the losses."""
+    return f"{_FOUR_DIGITS_UP.create_decimal(repr(value)).normalize():f}"
+
+
+def creates(observed: ReconcileInput, after: Status) -> Iterator[Manifest]:
+    """Yield the pods of new incarnations, and of those whose create was refused: shards, trainers, spares.
+
+    A shard that a spare has replaced has its pod already.
     """
     if after.runtime is None:
         return
     before = {(m.role, m.index): m.incarnation for m in observed.before.members}
-    plan, told = pod_plan(observed.job.id, observed.job.spec, after), Rosters(after)
+    plan, documents = pod_plan(observed.job.id, observed.job.spec, after), Rosters(after)
     for member in after.members:
         decided = before.get((member.role, member.index)) != member.incarnation
         if not member.uid and (decided or member.pod in observed.refusals):
-            yield pod_manifest(plan, told.document(member, member.incarnation), member.avoid)
+            yield pod_manifest(plan, documents.document(member, member.incarnation), member.avoid)
     known = {spare.number for spare in observed.before.spares}
     for spare in after.spares:
         if spare.number not in known or (not spare.uid and spare.pod in observed.refusals):
@@ -74,7 +199,7 @@ def creates(observed: ReconcileInput, after: Status) -> Iterator[Manifest]:
 
 
 def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
-    """What the job's pods are made from: as it was frozen when the job started."""
+    """Return the input of the job's pods, as it was fixed when the job started."""
     if status.runtime is None:
         raise ValueError("a job that has not started has no pods")
     return PodPlan(
@@ -91,9 +216,9 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
 
 
 def deletes(observed: ReconcileInput, after: Status) -> Iterator[PodDelete]:
-    """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted.
+    """Yield pods of earlier incarnations that run, ended ones but the last, and superfluous spares.
 
-    And spares that are none any more.
+    The last ended pod stays for its log.
     """
     newest: Mapping[tuple[str, int], int] = {(m.role, m.index): m.incarnation for m in after.members}
     for pod in observed.pods:
@@ -109,15 +234,14 @@ def deletes(observed: ReconcileInput, after: Status) -> Iterator[PodDelete]:
 
 
 def rosters(observed: ReconcileInput, after: Status) -> Iterator[PodPatch]:
-    """Pods that were told less than the status says: trainers first, then shards, then fenced-off ones.
+    """Yield patches of pods with an older roster: promoted spares with their new labels, trainers, shards.
 
-    Before all others spares that were promoted, with the labels of what they are now.
-
-    At the start trainers are told once, when all addresses are known. A shard that may still flush is left alone.
+    Fenced-off pods follow last. At the start trainers get one roster, when all addresses are known. A shard that may
+    still flush gets none.
     """
     members: Mapping[tuple[str, int], Shard | Trainer] = {(m.role, m.index): m for m in after.members}
     flushing = {shard.predecessor.uid for shard in after.shards if shard.predecessor}
-    told = Rosters(after)
+    documents = Rosters(after)
     early = after.phase == "Starting" and not all(m.host for m in after.members)
     spares = {pod.uid for pod in observed.pods if is_spare(pod)}
     pods = as_members(observed.pods, after)
@@ -129,37 +253,16 @@ def rosters(observed: ReconcileInput, after: Status) -> Iterator[PodPatch]:
             continue
         if not (early and pod.role == "trainer"):
             labels = pod_labels(observed.job.id, "shard", pod.index, pod.incarnation) if pod.uid in spares else {}
-            yield PodPatch(pod.name, pod.uid, told.document(member, pod.incarnation).annotations, labels)
+            yield PodPatch(pod.name, pod.uid, documents.document(member, pod.incarnation).annotations, labels)
 
 
 def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
-    """Those whose process may run."""
+    """Return the pods whose process may run."""
     return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
 
 
-def outcome(state: ReconcileState) -> Outcome:
-    """What the pass wants: the status, and all that the cluster lacks of it."""
-    observed = state.observed
-    status = stamped(state.before, state.status)
-    status = with_history(state.before, status.evolve(observed_generation=observed.job.spec_generation))
-    status = with_shown(status, observed.job.id.name)
-    active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
-    stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))
-    return Outcome(
-        status=status,
-        creates=tuple(creates(observed, status)) if active else (),
-        deletes=tuple(deletes(observed, status)) if state.deletes is None else state.deletes,
-        rosters=tuple(rosters(observed, status)) if active or status.phase == "Suspending" else (),
-        needs_prerequisites=active,
-        events=(*state.events, *plan_events(state.before, status)),
-        # A member is about to be called silent, and training stands still until it is replaced.
-        wake_after_s=observed.timing.changing_s / 2 if stalled else _wake_after(state.to(status)),
-        stalled=stalled,
-    )
-
-
 def _wake_after(state: ReconcileState) -> float | None:
-    """Often while something is awaited, less often the longer it takes, seldom while all is well."""
+    """Return the pause: short while the job changes, longer the longer that takes, long while the job trains."""
     timing, status = state.observed.timing, state.status
     phase = status.phase
     if phase == "Suspended" and status.resume_at is not None:
@@ -173,28 +276,27 @@ def _wake_after(state: ReconcileState) -> float | None:
     if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.meeting:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or state.now
-    patience = PATIENCE * elapsed_s(since, state.now)
-    return min(max(timing.changing_s, patience), timing.running_s)
-
-
-def _waits_for_others(observed: ReconcileInput) -> bool:
-    """Whether training stands still because a trainer waits for others, and not for the store, which it says.
-
-    It may name no member yet: a connection is not given up before its other end counts as silent.
-    """
-    trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
-    paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
-    standing = {PRECISION_EMULATED, SPILL_UNAVAILABLE, IDS_SPELLED_TWICE}
-    return any(problem is None or problem.reason in standing for problem in paused)
-
-
-def _is_missed(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> bool:
-    """Whether a member that should work is called silent, though not by enough to replace it."""
-    missed = {name for report in observed.reports.values() for name in report.silent}
-    return not missed.isdisjoint(member.name for member in members if member.state != "Finished")
+    return min(max(timing.changing_s, BACKOFF * elapsed_s(since, state.now)), timing.running_s)
 
 
 def _save_interval(state: ReconcileState) -> float:
-    """The shorter of the two intervals between saves: what is known of saves should not be older than they are."""
+    """Return the shorter interval between saves: knowledge of saves should not be older than the saves are."""
     dense, plan = float(state.spec.snapshots.dense_interval_seconds), state.status.plan
     return min(plan.interval_seconds, dense) if plan else dense
+
+
+def _waits_for_others(observed: ReconcileInput) -> bool:
+    """Return whether training stands still because a trainer waits for members, and not for the store.
+
+    The report may name no member yet: a connection stays open until its other end counts as unresponsive.
+    """
+    trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
+    paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
+    harmless = {PRECISION_EMULATED, SPILL_UNAVAILABLE, IDS_SPELLED_TWICE}
+    return any(problem is None or problem.reason in harmless for problem in paused)
+
+
+def _is_missed(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> bool:
+    """Return whether a member that should work is unresponsive in a report, though in too few to replace it."""
+    missed = {name for report in observed.reports.values() for name in report.silent}
+    return not missed.isdisjoint(member.name for member in members if member.state != "Finished")

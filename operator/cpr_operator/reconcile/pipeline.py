@@ -16,24 +16,16 @@ from cpr_operator.reconcile.admission import (
     without_quota,
     workload_change,
 )
-from cpr_operator.reconcile.apply_reports import apply_reports
+from cpr_operator.reconcile.completion import clean_up, complete
 from cpr_operator.reconcile.conditions import record_events, update_conditions
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.effects import live_pods, outcome
-from cpr_operator.reconcile.lifecycle import (
-    await_anchor,
-    clean_up,
-    complete,
-    leave_alone,
-    refuse_pods,
-    settle_phase,
-    start,
-    stop_at_gate,
-)
+from cpr_operator.reconcile.lifecycle import await_anchor, leave_alone, refuse_pods, settle_phase, start, stop_at_gate
 from cpr_operator.reconcile.members import record_restarts
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover
+from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.resize import align_trainers, trainers_aligned, wants_other_trainers
 from cpr_operator.reconcile.restore_source import NoSource, RestoreSource, restore_source
 from cpr_operator.reconcile.spares import maintain_spares, observe_spares, promote

@@ -154,7 +154,7 @@ def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: f
     return status.evolve(policy=learnt)
 
 
-def replay_as_told(status: Status, leader: TrainerReport) -> Status:
+def with_reported_replay(status: Status, leader: TrainerReport) -> Status:
     """The status, with replay off if a leader that trains says nothing of what it keeps.
 
     Its image is of a release without replay, and the plan of such a job has to be one for losses.
@@ -163,7 +163,7 @@ def replay_as_told(status: Status, leader: TrainerReport) -> Status:
         return status
     if leader.state is not TrainerState.TRAINING or leader.forgotten:
         return status
-    off = ReplayPolicy(reason="trainers tell of no pushes that they keep: the image is of an earlier release")
+    off = ReplayPolicy(reason="the trainer image predates replay support")
     return status.evolve(runtime=status.runtime.evolve(replay=off))
 
 

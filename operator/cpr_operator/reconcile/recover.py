@@ -21,8 +21,7 @@ from cpr_operator.api.status import (
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
-from cpr_operator.reconcile.apply_reports import restorable
-from cpr_operator.reconcile.lifecycle import fail
+from cpr_operator.reconcile.completion import fail
 from cpr_operator.reconcile.members import (
     M,
     counts,
@@ -40,6 +39,7 @@ from cpr_operator.reconcile.recovery_input import (
     recovery_input,
     start_anchor_is_damaged,
 )
+from cpr_operator.reconcile.reports import restorable
 from cpr_operator.reconcile.types import Active, EventReason, Lost, NeverSeen, ReconcileState, Terminating
 from cpr_operator.recovery.account import account_of, is_overspent, with_account
 from cpr_operator.recovery.decide import (

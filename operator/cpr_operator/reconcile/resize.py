@@ -17,10 +17,10 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
-from cpr_operator.reconcile.apply_reports import restorable
 from cpr_operator.reconcile.observe import is_current
 from cpr_operator.reconcile.plan import after_resharding
 from cpr_operator.reconcile.recover import apply_rollback
+from cpr_operator.reconcile.reports import restorable
 from cpr_operator.reconcile.types import EventReason, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of, with_account
 from cpr_operator.recovery.decide import roll_back

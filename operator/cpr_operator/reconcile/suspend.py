@@ -17,18 +17,17 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.apply_reports import with_anchor
+from cpr_operator.reconcile.completion import result_of, succeed, with_termination_message
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
-from cpr_operator.reconcile.frozen import runtime
-from cpr_operator.reconcile.lifecycle import starting, succeed
+from cpr_operator.reconcile.lifecycle import runtime, starting
 from cpr_operator.reconcile.members import M, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.plan import after_failure, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
 from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
+from cpr_operator.reconcile.reports import with_anchor
 from cpr_operator.reconcile.resize import resize, resizing, trainers_aligned
 from cpr_operator.reconcile.restore_source import source_anchor
-from cpr_operator.reconcile.results import result_of, with_termination_message
 from cpr_operator.reconcile.types import EventReason, NoPod, PodDelete, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of, is_overspent
 from cpr_operator.recovery.decide import (

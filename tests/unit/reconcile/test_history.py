@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.api.progress import MAX_LINE, PointFigures
 from cpr_operator.api.status import MAX_HISTORY, Anchor, Budget, Counters, Plan, Progress, Shard, Status, Trainer
 from cpr_operator.api.validate import parse_status
-from cpr_operator.reconcile.history import POINTS, with_history
+from cpr_operator.reconcile.effects import POINTS, with_history
 
 TOTAL = 100_000
 

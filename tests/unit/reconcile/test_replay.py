@@ -14,11 +14,11 @@ from cpr_operator.api.spec import Redundancy
 from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
-from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.conditions import snapshots
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
+from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import Lost, ReconcileInput
 from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, ShardGrant
 from cpr_trainer.parity.coding import Ring
@@ -273,4 +273,4 @@ async def test_a_leader_that_trains_and_keeps_no_pushes_is_of_an_image_without_r
     runtime = apply_reports(begin(world)).status.runtime
     assert runtime is not None
     assert (runtime.replay.enabled) is replays
-    assert replays or "earlier release" in runtime.replay.reason
+    assert replays or "predates" in runtime.replay.reason

@@ -14,7 +14,7 @@ from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed, took, trained, workers_of
 from cpr_operator.cluster.local.objects import EventLine
 from cpr_operator.policy.plan import duration
-from cpr_operator.reconcile.history import point
+from cpr_operator.reconcile.effects import point
 
 #: What became of a failure: `Replayed` and `NothingLost` cost no samples, `Partial` did, and `RolledBack` those of no
 #: shard, but the time since the anchor.

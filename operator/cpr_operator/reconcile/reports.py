@@ -1,0 +1,338 @@
+"""Apply pods and reports to the status: states, saves, losses, and the leader's metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from cpr_contract.manifests import RowUpdates
+from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.spec import steps_in
+from cpr_operator.api.members import ShardPhase
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import (
+    MAX_ANCHORS,
+    Anchor,
+    BestModel,
+    HeldOut,
+    Member,
+    Progress,
+    Shard,
+    Status,
+    Trainer,
+    WorkerCount,
+)
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.ledger import Ranges, length, limit_of, union
+from cpr_operator.reconcile.members import Cost, M, edited, with_cost
+from cpr_operator.reconcile.observe import (
+    AT_WORK,
+    TRAINING_STATES,
+    is_current,
+    is_premature,
+    is_settled,
+    on_lineage,
+    start_anchor,
+    takes_part,
+)
+from cpr_operator.reconcile.plan import after_replay, after_report, with_reported_replay
+from cpr_operator.reconcile.types import Active, Done, EventReason, Fact, Lost, ReconcileState, Terminating
+from cpr_operator.recovery.account import account_of, with_account
+
+
+@dataclass(slots=True)
+class _ShardResults:
+    """The results of all shards' reports: they enter the account at once, however many there are."""
+
+    lost: dict[int, Ranges] = field(default_factory=dict)
+    running: int = 0
+    load_s: float = 0.0
+    costs: list[tuple[Shard, Cost]] = field(default_factory=list)
+    replays: list[tuple[int, float]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+def apply_reports(state: ReconcileState) -> ReconcileState:
+    """Apply all pods and reports to the status."""
+    state = _apply_pods(state)
+    # Members before the leader: its report of the job counts only once a shard serves its generation.
+    state = _apply_shards(state)
+    state = _apply_trainers(state)
+    leader, status = state.leader_report, state.status
+    if leader is None or not is_current(status, leader) or is_premature(state, leader):
+        return state
+    status = _with_measured_workers(with_reported_replay(_apply_leader(state, leader), leader), leader)
+    if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
+        status = _all_at_work(status, state.facts)
+    return state.to(_settle_dense(status, leader))
+
+
+def with_total(spec: CPRJobSpec, status: Status, total_samples: int) -> Status:
+    """Return the status with the size of the whole job, and the budget in integers that follows from it.
+
+    A lower limit stops at the losses and reservations: only a loss rolls a job back, never a limit.
+    """
+    portion, account = spec.accuracy_budget.portion, account_of(status)
+    total = total_samples or status.ledger.total_samples
+    limit = max(limit_of(portion, total, len(status.shards)), min(account.ledger.limit, account.charged))
+    return status.evolve(
+        ledger=status.ledger.evolve(total_samples=total, limit_sample_shards=limit),
+        progress=status.progress.evolve(total_samples=total),
+    )
+
+
+def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...]:
+    """Return the anchors on the job's lineage: of this generation, or not after the anchor that it started from."""
+    generation, origin = status.counters.generation, start_anchor(status)
+    start = origin.samples if origin else 0
+    return tuple(a for a in anchors if a.generation == generation or a.samples <= start)[-MAX_ANCHORS:]
+
+
+def with_anchor(status: Status, anchor: Anchor, keep: int) -> Status:
+    """Return the status with one more anchor; its writer kept the last `keep`."""
+    others = tuple(known for known in status.anchors if known.key != anchor.key)
+    return status.evolve(anchors=restorable(status, (*others, anchor))[-keep:])
+
+
+def _apply_pods(state: ReconcileState) -> ReconcileState:
+    def seen(member: M) -> M:
+        return _seen(member, state.facts[member.name])
+
+    return state.to(edited(state.status, seen))
+
+
+def _seen(member: M, fact: Fact) -> M:
+    match fact:
+        case Active(pod=pod) | Terminating(pod=pod) | Lost(pod=pod) if pod is not None:
+            running = pod.phase == "Running"
+            return member.evolve(
+                uid=pod.uid,
+                node=pod.node or member.node,
+                host=pod.host or member.host,
+                port_base=pod.port_base or member.port_base,
+                state="Starting" if running and member.state == "Pending" else member.state,
+            )
+        case Done() if isinstance(member, Trainer):
+            return member.evolve(state="Finished")
+        case _:
+            return member
+
+
+def _apply_shards(state: ReconcileState) -> ReconcileState:
+    results = _ShardResults()
+    status = state.status.evolve(shards=tuple(_apply_shard(state, shard, results) for shard in state.status.shards))
+    if results.load_s and status.recovery is not None:
+        load_s = max(status.recovery.load_seconds, results.load_s)
+        status = status.evolve(recovery=status.recovery.evolve(load_seconds=load_s))
+    for shard, cost in results.costs:
+        status = with_cost(status, shard, cost)
+    replayed = status.progress.replayed_samples + sum(cost.replayed for _, cost in results.costs)
+    status = status.evolve(progress=status.progress.evolve(replayed_samples=replayed))
+    for samples, took_s in results.replays:
+        status = status.evolve(policy=after_replay(status.policy, samples, took_s))
+    if results.lost:
+        status = with_account(status, account_of(status).settle(results.lost).recovered(results.running))
+    return state.to(status, *results.events)
+
+
+def _apply_shard(state: ReconcileState, shard: Shard, results: _ShardResults) -> Shard:
+    """Return the entry with the shard's report; results that concern the whole job go into `results`."""
+    report = state.report_of(shard)
+    if not isinstance(report, ShardReport):
+        return shard
+    current, returns = is_current(state.status, report), not is_settled(shard)
+    reported = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
+    problem, saved = report.problem.reason if report.problem else "", shard.saved_samples
+    if current and (report.newest_save is not None or reported in {ShardState.READY, ShardState.BELOW_FLOOR}):
+        saved = report.newest_save.samples if report.newest_save else 0
+    phase = cast(ShardPhase, reported.value)  # a spare's report is not this shard's: it has no index
+    shard = shard.evolve(state=phase, problem=problem, saved_samples=saved)
+    if not current:
+        return shard
+    if returns:
+        results.load_s = max(results.load_s, report.load_s or 0.0)
+    complete = shard.lost_at is None or report.resumed_samples is not None or _has_all(state, report)
+    return _settle_shard(state.status, shard, report, results) if reported is ShardState.READY and complete else shard
+
+
+def _has_all(state: ReconcileState, report: ShardReport) -> bool:
+    """Return whether the shard has reached the last step, so that no push can be missing."""
+    total, result = state.status.ledger.total_samples, state.status.result
+    last = steps_in(total, state.spec.data.batch_size) if result is None else result.step
+    return total > 0 and min(report.applied, default=0) >= last
+
+
+def _settle_shard(status: Status, shard: Shard, report: ShardReport, results: _ShardResults) -> Shard:
+    """Charge the shard's reported losses, once."""
+    results.lost[shard.index] = report.lost
+    now = _with_row_updates(shard, report)
+    if shard.lost_at is not None:
+        before = status.ledger.ranges[shard.index] if status.ledger.ranges else ()
+        lost = length(union(before, report.lost)) - length(before)
+        row_updates = _lost_updates(shard, now)
+        cost = Cost(lost, row_updates, report.replayed_samples, report.replayed_in_order, rebuilt=report.rebuilt)
+        results.costs.append((shard, cost))
+        if report.rebuilt:
+            results.events.append(_rebuilt(shard, report))
+        if report.replay_s is not None:
+            results.replays.append((report.replayed_samples, report.replay_s))
+        results.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
+    return now.evolve(lost_at=None, owes_from=None, allowance=0)
+
+
+def _rebuilt(shard: Shard, report: ShardReport) -> Event:
+    took = "" if report.load_s is None else f" in {report.load_s:.2f} s"
+    message = (
+        f"{shard.name}, incarnation {shard.incarnation}: computed from other shards{took}, as of sample "
+        f"{report.restored_samples or 0}; trainers pushed {report.replayed_samples} samples again"
+    )
+    return Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}")
+
+
+def _lost_updates(before: Shard, now: Shard) -> RowUpdates | None:
+    """Return the newly lost row updates: as with samples, updates that are lost again count once."""
+    if before.lost_row_updates is None or now.lost_row_updates is None:
+        return None
+    lost = max(now.lost_row_updates - before.lost_row_updates, 0)
+    return RowUpdates(lost=lost, exact=now.lost_row_updates_exact)
+
+
+def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
+    updates = report.row_updates
+    if updates is None:
+        return shard
+    return shard.evolve(lost_row_updates=max(updates.lost, 0), lost_row_updates_exact=updates.exact)
+
+
+def _apply_trainers(state: ReconcileState) -> ReconcileState:
+    trainers = tuple(_apply_trainer(state, trainer) for trainer in state.status.trainers)
+    return state.to(state.status.evolve(trainers=trainers))
+
+
+def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
+    report, status = state.report_of(trainer), state.status
+    if not isinstance(report, TrainerReport):
+        return trainer
+    trainer = trainer.evolve(state=report.state.value, problem=report.problem.reason if report.problem else "")
+    if is_current(status, report) and report.counters.group == status.counters.group and takes_part(report):
+        trainer = trainer.evolve(lost_at=None)
+    return trainer
+
+
+def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
+    """Return the status with a current report of the leader."""
+    status = with_total(state.spec, state.status, report.total_samples)
+    if takes_part(report):
+        # Before the progress is set: the samples since the last report are the difference of both.
+        status = after_report(state.spec, status, report, state.now)
+        status = status.evolve(progress=_progress(status.progress, report, state.now))
+    status = status.evolve(
+        anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
+        result=Anchor.of(report.result) if report.result else status.result,
+        best=_best(status, report),
+    )
+    if report.dense_save is not None and on_lineage(status, state.observed.job.id.uid, report.dense_save):
+        saved = max(status.dense.saved_samples, report.dense_save.samples)
+        status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
+    return status.evolve(shards=_saves(status, report))
+
+
+def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
+    left, rate = report.total_samples - report.samples, report.samples_per_s
+    return Progress(
+        step=report.step,
+        samples=report.samples,
+        total_samples=report.total_samples,
+        percent=min(100 * report.samples // report.total_samples, 100),
+        samples_per_second=rate,
+        loss=report.loss,
+        auc=report.auc,
+        logloss=report.logloss,
+        metrics=dict(report.metrics),
+        held_out=_held_out(before, report),
+        eta_seconds=left / rate if rate else None,
+        degraded_samples=before.degraded_samples,
+        replayed_samples=before.replayed_samples,
+        protected_samples=_protected(report),
+        updated=now,
+    )
+
+
+def _held_out(before: Progress, report: TrainerReport) -> HeldOut | None:
+    """Return the last evaluation that no rollback has undone. A new leader has no earlier one."""
+    if report.evaluation is not None:
+        return HeldOut.of(report.evaluation)
+    known = before.held_out
+    return known if known is not None and known.samples <= report.samples else None
+
+
+def _best(status: Status, report: TrainerReport) -> BestModel | None:
+    """Return the best evaluation that no rollback has undone. A new leader may not have it in its report yet."""
+    if report.best is not None:
+        return BestModel.of(report.best)
+    return status.best if status.best is not None and restorable(status, (status.best.anchor,)) else None
+
+
+def _protected(report: TrainerReport) -> int | None:
+    """Return the samples that parity or a save holds of every shard; None without parity, or before all reports."""
+    held = tuple(map(max, zip(report.shard_protected, report.shard_saves, strict=False)))
+    return min(held) if held and min(held) >= 0 else None
+
+
+def _saves(status: Status, report: TrainerReport) -> tuple[Shard, ...]:
+    """Return shards with the saves that the leader saw acknowledged.
+
+    For a shard that restores, the leader may report its predecessor's save, so that does not count.
+    """
+    saves = dict(enumerate(report.shard_saves))
+
+    def saved(shard: Shard) -> Shard:
+        own = shard.lost_at is None and shard.state in {"Ready", "Lost"}
+        known = saves.get(shard.index, -1) if own else -1
+        return shard.evolve(saved_samples=max(known, shard.saved_samples))
+
+    return tuple(saved(shard) for shard in status.shards)
+
+
+def _with_measured_workers(status: Status, leader: TrainerReport) -> Status:
+    """Set the number of workers that the first leader measured. It is set once for the life of the job."""
+    runtime = status.runtime
+    if runtime is None or runtime.workers is None or runtime.workers.count is not None:
+        return status
+    if leader.workers is not None:
+        measured = WorkerCount(count=leader.workers, reason=leader.workers_reason)
+    elif leader.state is TrainerState.TRAINING:
+        measured = WorkerCount(count=1, reason="the trainer image does not measure the number of workers")
+    else:
+        return status
+    return status.evolve(runtime=runtime.evolve(workers=measured))
+
+
+def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
+    """Mark all members as working: a leader that trains has all shards and its whole group."""
+
+    def at_work(member: Member, name: str) -> bool:
+        return member.lost_at is None and isinstance(facts[name], Active)
+
+    shards = tuple(s.evolve(state="Ready") if at_work(s, s.name) else s for s in status.shards)
+    trainers = tuple(
+        t.evolve(state="Training", lost_at=None)
+        if isinstance(facts[t.name], Active) and t.state not in TRAINING_STATES
+        else t
+        for t in status.trainers
+    )
+    return status.evolve(shards=shards, trainers=trainers)
+
+
+def _settle_dense(status: Status, leader: TrainerReport) -> Status:
+    """Charge the losses of the dense state once a leader works in the present group, or has ended with a result."""
+    account = account_of(status)
+    if leader.result is None and (leader.state not in AT_WORK or leader.counters.group != status.counters.group):
+        return with_account(status, account)
+    before, account = account.ledger.lost, account.settle_dense(leader.lost)
+    lost = max(length(now) - length(old) for old, now in zip(before, account.ledger.lost, strict=True))
+    account = account.recovered(lost * len(status.shards))
+    for trainer in status.trainers:
+        status = with_cost(status, trainer, Cost(lost))
+    return with_account(status, account)
