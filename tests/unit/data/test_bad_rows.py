@@ -1,4 +1,4 @@
-"""What is wrong with data is told with its file, its row and its column."""
+"""Errors of data name their file, row and column."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def criteo(label: object = 1, counts: list[object] | None = None) -> bytes:
     return "\t".join(map(str, columns)).encode()
 
 
-# What is wrong, and what the message says of it.
-FAULTS = {
+# A bad line, and the text of its message.
+ERRORS = {
     "a column too few": (b"\t".join([b"1"] * 39), "it has 39 columns instead of 40"),
     "a column too many": (b"\t".join([b"1"] * 41), "it has 41 columns instead of 40"),
     "a column too many, and no text": (
@@ -69,30 +69,30 @@ def read_criteo(folder: Path, data: bytes, allowed: int = 0) -> Batch:
     return everything(read(criteo_spec, CRITEO_TABLES))
 
 
-@pytest.mark.parametrize(("bad", "fault"), FAULTS.values(), ids=FAULTS)
-def test_bad_lines_are_named_and_left_out_up_to_the_limit(tmp_path: Path, bad: bytes, fault: str) -> None:
+@pytest.mark.parametrize(("bad", "error"), ERRORS.values(), ids=ERRORS)
+def test_bad_lines_are_named_and_left_out_up_to_the_limit(tmp_path: Path, bad: bytes, error: str) -> None:
     with pytest.raises(DataError) as caught:
         read_criteo(tmp_path, b"\n".join([criteo(), criteo(), bad, criteo()]))
     assert caught.value.reason == "BadData"
-    assert caught.value.message.startswith(f"{tmp_path}/clicks.tsv, line 3: {fault}")
+    assert caught.value.message.startswith(f"{tmp_path}/clicks.tsv, line 3: {error}")
     assert "maxBadLines" in caught.value.remedy
     good = [criteo(0, [k] * 13) for k in range(3)]
     data = b"\n".join([bad, good[0], bad, good[1], good[2], bad]) + b"\n"
     assert_same(read_criteo(tmp_path, data, 3), read_criteo(tmp_path, b"\n".join(good)))
     with pytest.raises(DataError, match=r"line 6: (it has|column)") as caught:
         read_criteo(tmp_path, data, 2)
-    assert fault in caught.value.message
+    assert error in caught.value.message
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.sampled_from(["good", *FAULTS]), max_size=200), st.integers(0, 8), st.sampled_from([700, 2000, 10**6])
+    st.lists(st.sampled_from(["good", *ERRORS]), max_size=200), st.integers(0, 8), st.sampled_from([700, 2000, 10**6])
 )
 def test_bad_lines_keep_their_place_wherever_blocks_end(
     tmp_path: Path, kinds: list[str], allowed: int, block_bytes: int
 ) -> None:
-    data = b"".join((criteo() if kind == "good" else FAULTS[kind][0]) + b"\n" for kind in ["good", *kinds])
-    bad = {number: FAULTS[kind][1] for number, kind in enumerate(kinds, start=2) if kind != "good"}
+    data = b"".join((criteo() if kind == "good" else ERRORS[kind][0]) + b"\n" for kind in ["good", *kinds])
+    bad = {number: ERRORS[kind][1] for number, kind in enumerate(kinds, start=2) if kind != "good"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cpr_trainer.data.text.BLOCK_BYTES", block_bytes)
         if len(bad) <= allowed:
@@ -100,12 +100,12 @@ def test_bad_lines_keep_their_place_wherever_blocks_end(
         else:
             with pytest.raises(DataError) as caught:
                 read_criteo(tmp_path, data, allowed)
-            place, _, fault = caught.value.message.partition(": ")
+            place, _, error = caught.value.message.partition(": ")
             number = int(place.rpartition(" ")[2])
             assert sorted(bad).index(number) >= allowed, "those before it are allowed"
-            assert fault.startswith(bad[number])
+            assert error.startswith(bad[number])
             if block_bytes == 10**6:
-                assert number == sorted(bad)[allowed], "the first too many, where it is known"
+                assert number == sorted(bad)[allowed], "the first too many, if it is in this block"
 
 
 def test_a_batch_leaves_bad_rows_out_and_keeps_the_order(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_rows_of_parquet_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "fault"),
+    ("column", "values", "error"),
     [
         ("price", pa.array(["1", "2"]), "column price is string, not a number"),
         ("click", pa.array(["1", "2"]), "column click is string, not a number"),
@@ -137,17 +137,17 @@ def test_rows_of_parquet_are_named(tmp_path: Path) -> None:
     ids=["text for a number", "text for a label", "numbers with points", "lists", "times"],
 )
 def test_columns_of_parquet_with_other_types_are_refused(
-    tmp_path: Path, column: str, values: pa.Array, fault: str
+    tmp_path: Path, column: str, values: pa.Array, error: str
 ) -> None:
     table = as_table([Click(1), Click(0)])
     place = table.column_names.index(column)
     pq.write_table(table.set_column(place, column, values), tmp_path / "a.parquet", store_schema=False)
-    with pytest.raises(DataError, match=rf"a\.parquet: {fault}"):
+    with pytest.raises(DataError, match=rf"a\.parquet: {error}"):
         read(spec("Parquet", f"{tmp_path}/a.parquet"))
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path, ending: str) -> None:
+def test_missing_column_is_named_with_the_present_ones(tmp_path: Path, ending: str) -> None:
     (tmp_path / "a.csv").write_bytes(as_text(clicks(3), ","))
     pq.write_table(as_table(clicks(3)), tmp_path / "a.parquet")
     data = replace(
@@ -159,7 +159,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (f"{HEAD}\n1,1,1,1,u,7\n1,1,1,cheap,u,7\n", r"a\.csv, line 3: column price is 'cheap', not a number or empty"),
         (f"{HEAD},user\n1,1,1,1,u,7,v\n", "2 columns 'user'"),
@@ -169,9 +169,9 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path,
     ],
     ids=["lines-with-the-header", "two-columns-of-a-name", "line-breaks-in-quotes", "carriage-returns", "mixed-ends"],
 )
-def test_csv_that_is_wrong_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_malformed_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.csv").write_bytes(text.encode())
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         everything(read(spec("CSV", f"{tmp_path}/a.csv")))
 
 
@@ -181,12 +181,12 @@ def test_a_line_longer_than_a_block_is_refused(tmp_path: Path, monkeypatch: pyte
         read_criteo(tmp_path, criteo(counts=["1" * 5000] + [1] * 12))
 
 
-@pytest.mark.parametrize("kept", [3, 100, 0.5, -8, -1])
+@pytest.mark.parametrize("length", [3, 100, 0.5, -8, -1])
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_a_truncated_file_is_an_error_however_it_ends(tmp_path: Path, kept: float, packing: str) -> None:
+def test_truncated_file_is_an_error(tmp_path: Path, length: float, packing: str) -> None:
     text = as_text(clicks(2000), ",")
     packed = gzip.compress(text) if packing == "gzip" else bytes(pa.compress(text, "zstd", asbytes=True))
-    (tmp_path / "a.csv").write_bytes(packed[: int(len(packed) * kept) if isinstance(kept, float) else kept])
+    (tmp_path / "a.csv").write_bytes(packed[: int(len(packed) * length) if isinstance(length, float) else length])
     with pytest.raises(DataError, match=r"a\.csv (cannot be read to its end: .+|has no columns)"):
         everything(read(replace(spec("CSV", f"{tmp_path}/a.csv"), max_bad_lines=10**6)))
 
@@ -200,7 +200,7 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "text"])
-def test_what_is_no_parquet_is_an_error(tmp_path: Path, damage: str) -> None:
+def test_damaged_parquet_is_an_error(tmp_path: Path, damage: str) -> None:
     pq.write_table(as_table(clicks(50)), tmp_path / "a.parquet")
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(whole[:-100] if damage == "cut" else as_text(clicks(50), ","))
@@ -269,22 +269,22 @@ def test_data_without_a_row_is_an_error(tmp_path: Path, data: bytes) -> None:
 
 
 class Broken(io.BytesIO):
-    """A file whose connection breaks at each read."""
+    """A file with a connection that breaks at each read."""
 
     def read(self, _: int | None = -1) -> bytes:
         raise ConnectionResetError(104, "Connection reset by peer")
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_source_that_fails_is_no_bad_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+def test_outage_of_the_source_is_no_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     data = write(clicks(3), tmp_path, ending)
     monkeypatch.setattr(Uris, "open", lambda *_: Broken(bytes(1000)))
     with pytest.raises(ConnectionResetError):
         read(data)
 
 
-def test_what_is_kept_of_bad_rows_is_their_number() -> None:
-    faults = {row: f"column price is 'x{row}', not a number or empty" for row in range(500)}
+def test_memory_for_bad_rows_is_one_text_a_block() -> None:
+    errors = {row: f"column price is 'x{row}', not a number or empty" for row in range(500)}
     named: list[int] = []
 
     def place(row: int) -> str:
@@ -294,11 +294,11 @@ def test_what_is_kept_of_bad_rows_is_their_number() -> None:
     bad = BadRows(100 * 500)
     tracemalloc.start()
     for block in range(100):
-        bad.add(block, faults, place)
-        bad.add(block, faults, place)  # read again: it fell out of memory
-    kept, _ = tracemalloc.get_traced_memory()
+        bad.add(block, errors, place)
+        bad.add(block, errors, place)  # read again after it left the cache
+    used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert kept < 100 * 1000, "a text a block"
+    assert used < 100 * 1000, "a text a block"
     assert len(named) == 200
     with pytest.raises(DataError, match=r"line 499: .* \(bad rows so far: 50001, allowed: 50000\)"):
-        bad.add(7, faults | {500: "it has 2 columns"}, place)
+        bad.add(7, errors | {500: "it has 2 columns"}, place)

@@ -49,7 +49,7 @@ def test_all_formats_give_the_same_bags_in_any_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_absent_ids_are_left_out_and_texts_are_hashed_as_everywhere(tmp_path: Path, ending: str) -> None:
+def test_bags_leave_absent_ids_out_and_hash_texts_as_single_columns(tmp_path: Path, ending: str) -> None:
     rows = [
         BagClick(tags=("a", None, "b", "a"), page=None, words=(7,)),
         BagClick(tags=None, words=()),
@@ -118,15 +118,15 @@ def test_data_without_bags_feeds_no_table_that_pools(data: DataSpec) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_job_is_told_how_many_ids_its_bags_have(tmp_path: Path, ending: str) -> None:
+def test_inspection_counts_the_ids_of_bags(tmp_path: Path, ending: str) -> None:
     rows = [BagClick(words=(1, 2, 2)), BagClick(words=None), BagClick(words=(5,)), BagClick(words=(7, None))]
     model = ModelSpec(4, (4,), (1,), TABLES, OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1))
     store = SnapshotSpec(StoreSpec("file:///nowhere", None, "b", ""), 2, 30.0, None)
     data = write_bags(rows, tmp_path / "bags", ending)
-    figures = inspect_job(JobSpec(1, "u", "n", model, data, 1, 1, store, 5.0), FILES).data
-    words = next(column for column in figures.columns if column.name == "words")
+    stats = inspect_job(JobSpec(1, "u", "n", model, data, 1, 1, store, 5.0), FILES).data
+    words = next(column for column in stats.columns if column.name == "words")
     assert words.feeds == "table words, 200 rows, sum of a bag"
     assert (words.bag_mean, words.bag_most, words.missing, words.distinct) == (5 / 4, 3, 1, 4)
     assert (words.lowest, words.highest) == (1, 7)
-    page = next(column for column in figures.columns if column.name == "page")
+    page = next(column for column in stats.columns if column.name == "page")
     assert (page.bag_mean, page.bag_most) == (None, None)

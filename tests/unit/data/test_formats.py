@@ -1,4 +1,4 @@
-"""The same rows are the same samples, whatever format they are stored in."""
+"""The same rows are the same samples in every format."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def test_column_of_nulls_is_one_without_values(tmp_path: Path) -> None:
     )
 
 
-def test_column_of_a_type_that_pyarrow_lacks_is_in_no_ones_way(tmp_path: Path) -> None:
-    """Integers of 128 bits, as Polars writes them: pyarrow opens no such file, whatever columns are read."""
+def test_unused_column_of_an_unsupported_type_is_ignored(tmp_path: Path) -> None:
+    """Integers of 128 bits, as Polars writes them: pyarrow opens no such file for any columns."""
     path, rows = tmp_path / "a.parquet", clicks(20)
     pq.write_table(as_table(rows).append_column("wide", pa.array(range(20), pa.int64())), path)
     noted = pq.read_metadata(path).metadata[b"ARROW:schema"]
@@ -225,12 +225,10 @@ def test_tables_that_the_columns_cannot_feed_are_refused(tmp_path: Path, tables:
 
 
 @pytest.mark.parametrize("ending", ["csv.gz", "tsv.zst"])
-def test_a_packed_file_is_read_from_its_front_as_often_as_it_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
+def test_packed_file_is_read_again_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
     dataset = read(replace(write(clicks(400), tmp_path, ending), shuffle_rows=1))
-    assert dataset.layout.blocks > 6, "more than are kept in memory"
+    assert dataset.layout.blocks > 6, "more than the cache holds"
     first = everything(dataset)
     for _ in range(3):
         assert_same(everything(dataset), first)

@@ -14,7 +14,7 @@ ORDER = BatchOrder(rows=30, total_samples=45, batch_size=10, seed=4)
 
 
 class Numbers:
-    """A dataset whose ids are the indices asked for; remembers the calls."""
+    """A dataset with the requested indices as ids; notes the calls."""
 
     def __init__(self, fail_at: range = range(0), layout: Layout | None = None) -> None:
         self.layout = layout or Layout.whole(30)
@@ -69,14 +69,14 @@ def test_exactly_one_batch_is_prepared_ahead() -> None:
         assert dataset.calls == 2
 
 
-def test_an_error_appears_where_its_batch_would() -> None:
+def test_error_is_raised_in_place_of_its_batch() -> None:
     with loader(Numbers(fail_at=range(2, 99))) as batches:
         assert next(batches)[0] == 1
         with pytest.raises(OSError, match="disk gone"):
             next(batches)
 
 
-def test_a_batch_that_failed_comes_when_it_is_asked_for_again() -> None:
+def test_failed_batch_is_prepared_again_on_the_next_request() -> None:
     with loader(Numbers(fail_at=range(3, 5))) as batches:
         got: list[int] = []
         while len(got) < 5:
@@ -102,13 +102,13 @@ def test_closing_ends_the_thread_and_the_iteration() -> None:
     assert list(batches) == []
 
 
-def test_any_step_can_be_had_out_of_turn() -> None:
+def test_any_step_can_be_loaded_out_of_order() -> None:
     with loader(Numbers(), rank=1, trainers=2, first_step=4) as batches:
         assert single_ids(batches.batch(2))[:, 0].tolist() == ORDER.batch_indices(2).tolist()[5:]
         assert next(batches)[0] == 4
 
 
-def test_blocks_of_the_present_window_and_the_next_are_expected() -> None:
+def test_blocks_of_the_current_and_the_next_window_are_prefetched() -> None:
     layout = Layout.of([10] * 6, list(range(6)))
     windows = Windows(layout, 20, 10, 4)
     order = BatchOrder(60, 60, 10, 4, windows)

@@ -22,10 +22,10 @@ def synthetic(rows: int = 3000, seed: int = 5, tables: tuple[TableSpec, ...] = T
     return SyntheticDataset(rows, seed, tables)
 
 
-def test_a_row_is_the_same_however_it_is_asked_for() -> None:
-    asked = np.array([2999, 7, 7, 0])
+def test_synthetic_row_is_equal_in_every_request() -> None:
+    at = np.array([2999, 7, 7, 0])
     whole = synthetic().take(np.arange(3000))
-    assert_same(synthetic(10**15).take(asked), Batch(whole.dense[asked], single_ids(whole)[asked], whole.labels[asked]))
+    assert_same(synthetic(10**15).take(at), Batch(whole.dense[at], single_ids(whole)[at], whole.labels[at]))
 
 
 def test_seeds_differ() -> None:
@@ -34,7 +34,7 @@ def test_seeds_differ() -> None:
     assert 0.3 < (one.labels == other.labels).mean() < 0.8
 
 
-def test_the_rows_never_change() -> None:
+def test_synthetic_rows_are_the_same_in_every_release() -> None:
     # Benchmarks are compared over versions.
     batch = synthetic().take(np.arange(1000))
     assert single_ids(batch).sum(axis=0).tolist() == [0, 0, 0, 46211, 561662, 24779705]
@@ -60,7 +60,7 @@ def test_a_written_file_reads_as_the_same_samples(tmp_path: Path, name: str, tab
     assert ((tmp_path / name).read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
 
 
-def test_synthetic_data_is_as_long_as_stated() -> None:
+def test_synthetic_data_has_the_stated_length() -> None:
     assert read(DataSpec("Synthetic", None, None, 77, 32, 5, 0), TABLES).layout.rows == 77
     with pytest.raises(DataError, match="length"):
         read(DataSpec("Synthetic", None, 1, None, 32, 5, 0), TABLES)

@@ -1,4 +1,4 @@
-"""An import as an anchor in a store: what jobs restore of it, and what an import that fails leaves there."""
+"""An import as an anchor in a store: jobs restore it, and a failed import leaves no object."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_job_takes_one_table_of_an_import_by_name(source: dict[str, Tensor]) -
     assert np.array_equal(found["shop"], source["shop"].float().numpy())
 
 
-def test_the_dense_network_comes_along_and_what_lacks_has_first_values(source: dict[str, Tensor]) -> None:
+def test_dense_network_is_imported_and_missing_layers_have_first_values(source: dict[str, Tensor]) -> None:
     store, spec = MemoryStore(), job()
     first = DenseReplica(spec.model, spec.data.seed).model.state_dict()
     layers = {f"module.{name}": torch.full(value.shape, 0.5) for name, value in first.items() if "bias" in name}
@@ -146,7 +146,7 @@ def test_the_dense_network_comes_along_and_what_lacks_has_first_values(source: d
 
 
 @pytest.mark.parametrize("last", ["shard-0001/", "dense/"])
-def test_what_fails_on_the_way_leaves_nothing(source: dict[str, Tensor], last: str) -> None:
+def test_failed_import_leaves_no_object(source: dict[str, Tensor], last: str) -> None:
     store = MemoryStore(before_put=lambda key: full(key) if last in key else None)
     with pytest.raises(StoreFullError):
         import_model(store, job(), REQUEST, stored(source))
@@ -175,7 +175,7 @@ def test_import_of_values_that_no_training_survives_is_refused(
     assert store.objects == {}
 
 
-def test_remains_of_one_that_was_killed_are_no_anchor_and_go(source: dict[str, Tensor]) -> None:
+def test_objects_of_a_killed_import_are_no_anchor_and_are_deleted(source: dict[str, Tensor]) -> None:
     store, spec = MemoryStore(), job()
     store.put("import-ranker/gen-0001/shard-0007/inc-0001/step-000000000/part-00000", b"half")
     store.put("other/gen-0001/shard-0000/inc-0001/step-000000000/part-00000", b"another job's")
@@ -184,7 +184,7 @@ def test_remains_of_one_that_was_killed_are_no_anchor_and_go(source: dict[str, T
     assert any(key.startswith("other/") for key in store.objects)
 
 
-def test_of_two_at_once_the_first_to_commit_is_the_import_of_that_name(source: dict[str, Tensor]) -> None:
+def test_first_of_two_concurrent_imports_to_commit_gets_the_name(source: dict[str, Tensor]) -> None:
     store, spec = MemoryStore(), job()
     doubled = {name: tensor * 2 for name, tensor in source.items()}
 
@@ -203,7 +203,7 @@ def test_of_two_at_once_the_first_to_commit_is_the_import_of_that_name(source: d
     assert set(store.objects) == set(needed_by(store, key)), "the other one left nothing"
 
 
-def test_one_that_fails_leaves_what_another_one_writes(source: dict[str, Tensor]) -> None:
+def test_failed_import_leaves_the_objects_of_a_concurrent_one(source: dict[str, Tensor]) -> None:
     store = MemoryStore()
 
     def fail_the_other(key: str) -> None:
@@ -228,7 +228,7 @@ def full(key: str) -> None:
     raise StoreFullError(f"The store is full: {key}.", "Make room.")
 
 
-def test_the_anchor_is_the_last_that_is_written(source: dict[str, Tensor]) -> None:
+def test_anchor_is_written_last(source: dict[str, Tensor]) -> None:
     written: list[str] = []
     store = MemoryStore(before_put=written.append)
     assert written.index(import_model(store, job(), REQUEST, stored(source)).key) == len(written) - 1

@@ -1,4 +1,4 @@
-"""Which tensor becomes which table or layer: by name, as told, or not at all, with what to do then."""
+"""Tensors match tables and layers by name or by the map; errors name a remedy."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def test_names_of_torch_and_torchrec_and_their_wrappers(user: str, layer: str) -
     assert matches.unused == ("over.bias [3]",)
 
 
-def test_what_is_told_goes_before_names() -> None:
+def test_mapped_tensors_precede_names() -> None:
     shapes = WHOLE | {"bags.t_user.weight": (60, 4), "opt.bags.t_user.weight.t_user.momentum1": (60,)}
-    told = (("t_user.weight", "user"), ("momentum1", "user:sum"))
-    matches = matched(shapes, *told)
+    stated = (("t_user.weight", "user"), ("momentum1", "user:sum"))
+    matches = matched(shapes, *stated)
     assert weights(matches)["user"] == "bags.t_user.weight"
     assert [each.sums.name for each in matches.tables if each.sums] == ["opt.bags.t_user.weight.t_user.momentum1"]
     assert matches.unused == ("user.weight [50, 4]",)
 
 
-def test_without_first_values_all_must_be_there_and_all_that_is_not_is_told() -> None:
+def test_missing_tensors_are_refused_and_all_named() -> None:
     shapes: dict[str, tuple[int, ...]] = {"users.weight": (50, 4), "shop.weight": (20, 2), "top.0.weight": (3, 6)}
     with pytest.raises(SourceError) as refusal:
         matched(shapes)
@@ -84,7 +84,7 @@ def test_without_first_values_all_must_be_there_and_all_that_is_not_is_told() ->
     assert matches.missing_layers == ("top.0.weight [3, 5] (but torch.float32 [3, 6])",)
 
 
-def test_a_source_of_no_table_is_refused_whatever_may_be_missing() -> None:
+def test_source_without_any_table_is_always_refused() -> None:
     with pytest.raises(SourceError, match="no table user, table shop; it has users") as refusal:
         matched({"users": (50, 4), "top.0.weight": (3, 5)}, missing="Initialise")
     assert "--missing" not in refusal.value.remedy
@@ -104,7 +104,7 @@ def test_a_source_of_no_table_is_refused_whatever_may_be_missing() -> None:
         ({"s": (20,)}, (("s", "shop:sum"),), "Table shop is trained by SGD, and :sum is for RowWiseAdagrad"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(
+def test_unsuitable_tensor_is_refused_by_name(
     shapes: dict[str, tuple[int, ...]], mapped: tuple[tuple[str, str], ...], message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):

@@ -160,7 +160,7 @@ def test_parts_of_a_tensor_cover_each_of_its_values_once(
 
 
 class Called:
-    """A pickle of it asks for a call of `note`, and then for an attribute of its own class."""
+    """A pickle of it calls `note`, and then sets an attribute of its own class."""
 
     calls: list[str] = []  # noqa: RUF012 -- shared on purpose
 
@@ -239,7 +239,7 @@ def test_process_without_rights_is_refused_files_and_connections(tmp_path: Path)
     assert {"0", "1"} <= set(refused)
     has_landlock = ctypes.CDLL(None).syscall(444, None, 0, 1) > 0
     assert file.exists() == has_landlock
-    assert ("2" in refused) == (os.geteuid() != 0), "the limit of processes does not hold for root"
+    assert ("2" in refused) == (os.geteuid() != 0), "the limit of processes does not apply to root"
 
 
 @pytest.mark.parametrize("place", ["../other.distcp", "/other.distcp", "link.distcp"])
@@ -273,7 +273,7 @@ def test_a_place_without_tensors_is_refused(tmp_path: Path, name: str) -> None:
 
 
 class Bucket(Uris):
-    """A folder as `s3://bucket`, as far as it is asked; hidden files are not found, as in buckets."""
+    """A folder as `s3://bucket`; hidden files are not found, as in buckets."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(StoreSpec("http://nowhere", None, "", ""))
@@ -295,12 +295,12 @@ class Bucket(Uris):
         return self._path(uri).open("rb")
 
 
-def test_what_lies_in_a_bucket_is_brought_here_and_goes_again(tmp_path: Path) -> None:
+def test_files_of_a_bucket_are_copied_and_deleted_afterwards(tmp_path: Path) -> None:
     root, scratch = tmp_path / "bucket", tmp_path / "scratch"
     (root / "tables").mkdir(parents=True)
     scratch.mkdir()
     save_file({"weight": TABLE}, root / "tables" / "user.safetensors")
-    (root / "tables" / "huge.txt").write_text("not wanted", "utf-8")
+    (root / "tables" / "huge.txt").write_text("not imported", "utf-8")
     np.save(root / "item.npy", TABLE.numpy())
     checkpoint(root / "dcp", {"shop.weight": TABLE})
     sources = ("s3://bucket/tables", "s3://bucket/item.npy", "s3://bucket/dcp/")
@@ -324,7 +324,7 @@ def test_object_of_a_bucket_is_not_copied_outside_of_the_temporary_folder(
     assert not outside.exists()
 
 
-def test_a_bucket_without_it_is_told(tmp_path: Path) -> None:
+def test_missing_file_in_a_bucket_is_a_source_error(tmp_path: Path) -> None:
     with (
         pytest.raises(SourceError, match=r"s3://bucket/user.safetensors cannot be imported: .* is not there"),
         opened(["s3://bucket/user.safetensors"], Bucket(tmp_path)),

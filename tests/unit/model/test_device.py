@@ -1,4 +1,4 @@
-"""A job that wants a GPU where there is none."""
+"""A job that requests a GPU on a machine without one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from support.devices import on_each_device
 
 
 @on_each_device
-def test_a_device_that_is_there_is_opened(device: Device) -> None:
+def test_available_device_is_opened(device: Device) -> None:
     assert torch.zeros(1, device=open_device(device)).device.type == device
 
 
-def test_without_a_gpu_the_field_and_the_remedy_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_error_names_the_field_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match=r"^spec\.trainers\.device is cuda, .* finds no GPU\.") as caught:
         open_device("cuda")

@@ -1,4 +1,4 @@
-"""Networks over tables of several dims: what they get, what is asked of them, and what the DLRM makes of it."""
+"""Networks over tables of several dims: their inputs, their checks, and the projections of the DLRM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def inputs(samples: int = 5) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 class Beside(nn.Module):
-    """All vectors beside each other, but those of the last table."""
+    """All vectors concatenated, except those of the last table."""
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
         super().__init__()
@@ -51,16 +51,16 @@ class Beside(nn.Module):
         return logits.squeeze(1)
 
 
-def test_the_dlrm_projects_vectors_of_other_dims_and_leaves_the_rest() -> None:
+def test_dlrm_projects_vectors_of_other_dims_only() -> None:
     model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs()
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if "projections" in name}
     assert shapes == {"projections.1.weight": (4, 3), "projections.2.weight": (4, 6)}
     weights = [torch.eye(4), *(model.state_dict()[name] for name in shapes)]
-    alike = torch.stack([values @ weight.T for values, weight in zip(embeddings, weights, strict=True)], dim=1)
+    equal = torch.stack([values @ weight.T for values, weight in zip(embeddings, weights, strict=True)], dim=1)
     uniform = Dlrm(replace(SPEC, tables=tuple(replace(table, dim=None) for table in SPEC.tables)), seed=1)
     assert not uniform.projections
     assert uniform.state_dict().keys() == model.state_dict().keys() - shapes.keys()
-    torch.testing.assert_close(model(dense, embeddings), uniform(dense, alike), msg="all else starts alike")
+    torch.testing.assert_close(model(dense, embeddings), uniform(dense, equal), msg="all other parameters start equal")
 
 
 def test_tables_that_agree_on_another_dim_are_projected_too() -> None:
@@ -94,18 +94,18 @@ def test_gradients_of_a_step_are_those_of_autograd_and_0_for_a_table_that_is_not
     loss = nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(labels))
     expected: tuple[Tensor | None, ...] = torch.autograd.grad(loss, leaves, allow_unused=True)
     assert isinstance(found.row_gradients, tuple)
-    for mine, wanted in zip(found.row_gradients[:2], expected[:2], strict=True):
-        torch.testing.assert_close(mine, wanted)
+    for mine, theirs in zip(found.row_gradients[:2], expected[:2], strict=True):
+        torch.testing.assert_close(mine, theirs)
     assert expected[2] is None
     assert torch.equal(found.row_gradients[2], torch.zeros(2, 6))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_network_of_the_users_own_gets_a_vector_of_each_table(precision: Precision) -> None:
+def test_user_network_gets_a_vector_of_each_table(precision: Precision) -> None:
     build_network(SPEC, 1, precision, Beside)
 
 
-def test_a_network_that_takes_one_block_is_told_what_it_gets() -> None:
+def test_network_for_one_block_is_refused_with_the_expected_shapes() -> None:
     class Block(nn.Module):
         def __init__(self, spec: ModelSpec, seed: int) -> None:
             super().__init__()
@@ -117,5 +117,5 @@ def test_a_network_that_takes_one_block_is_told_what_it_gets() -> None:
 
     with pytest.raises(ModelError, match=r"a tuple of 3: \[n, 4\], \[n, 3\], \[n, 6\] embeddings, float32"):
         build_network(SPEC, 1, factory=Block)
-    alike = replace(SPEC, tables=tuple(replace(table, dim=None) for table in SPEC.tables))
-    build_network(alike, 1, factory=Block)
+    equal = replace(SPEC, tables=tuple(replace(table, dim=None) for table in SPEC.tables))
+    build_network(equal, 1, factory=Block)

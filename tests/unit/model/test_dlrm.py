@@ -35,7 +35,7 @@ def by_hand(model: Dlrm, dense: Tensor, embeddings: Tensor) -> Tensor:
     return linear(relu(linear(hidden, *weights[6:8])), *weights[8:10])
 
 
-def test_a_logit_is_what_the_paper_draws() -> None:
+def test_dlrm_logit_follows_the_paper() -> None:
     model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs()
     expected = torch.cat([by_hand(model, *sample) for sample in zip(dense, embeddings, strict=True)])
     torch.testing.assert_close(model(dense, embeddings), expected)
@@ -49,7 +49,7 @@ def test_gradients_of_the_interaction_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(pairwise_dots, (vectors, rows * 5 + columns, numbers.flatten()))
 
 
-def test_a_seed_fixes_all_parameters_and_leaves_torch_alone() -> None:
+def test_seed_fixes_all_parameters_and_leaves_the_state_of_torch_unchanged() -> None:
     before = torch.get_rng_state()
     one, same, other = (torch.cat([p.flatten() for p in Dlrm(SPEC, seed).parameters()]) for seed in (1, 1, 2))
     assert torch.equal(one, same)
@@ -57,8 +57,8 @@ def test_a_seed_fixes_all_parameters_and_leaves_torch_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_first_parameters_never_change() -> None:
-    # A job is started anew from its seed after every loss of step 0, also under a newer image.
+def test_first_parameters_are_the_same_in_every_release() -> None:
+    # A job starts again from its seed after every loss of step 0, also under a newer image.
     weight, bias = next(iter(Dlrm(SPEC, seed=1).bottom.children())).parameters()
     assert weight.flatten()[:3].tolist() == [0.27541977167129517, -0.2359265834093094, -0.10362332314252853]
     assert bias[:3].tolist() == [-0.39584192633628845, -0.5207796096801758, 0.5878093838691711]

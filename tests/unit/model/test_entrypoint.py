@@ -1,4 +1,4 @@
-"""Networks of the user's own: what is asked of them, and that their whole state goes round."""
+"""Networks of the user: their checks, and saves of their whole state."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Normed(nn.Module):
 
 
 class Weighted(Normed):
-    """A loss of its own: clicks count threefold."""
+    """A custom loss: clicks count threefold."""
 
     def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
@@ -112,7 +112,7 @@ def fails(spec: ModelSpec, seed: int) -> nn.Module:
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
+def spec_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
     """Lets a factory be found under a name."""
 
     def spec_of(factory: object) -> ModelSpec:
@@ -122,9 +122,9 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
     return spec_of
 
 
-def test_a_seed_fixes_networks_that_know_nothing_of_it(own: Callable[[object], ModelSpec]) -> None:
+def test_seed_fixes_a_network_that_does_not_use_it(spec_of: Callable[[object], ModelSpec]) -> None:
     before = torch.get_rng_state()
-    one, same, other = (DenseReplica(own(Normed), seed).state() for seed in (1, 1, 2))
+    one, same, other = (DenseReplica(spec_of(Normed), seed).state() for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), before)
@@ -137,8 +137,8 @@ def train(replica: DenseReplica, steps: int) -> None:
         replica.step(step)
 
 
-def test_a_replica_with_buffers_goes_on_from_another_ones_tensors(own: Callable[[object], ModelSpec]) -> None:
-    whole, first, resumed = (DenseReplica(own(Normed), seed) for seed in (1, 1, 2))
+def test_replica_with_buffers_continues_from_the_tensors_of_another(spec_of: Callable[[object], ModelSpec]) -> None:
+    whole, first, resumed = (DenseReplica(spec_of(Normed), seed) for seed in (1, 1, 2))
     assert first.model.get_buffer("norm.num_batches_tracked") == 0, "the probe is no sample"
     train(whole, 6)
     train(first, 3)
@@ -156,8 +156,8 @@ def test_a_replica_with_buffers_goes_on_from_another_ones_tensors(own: Callable[
         assert torch.equal(resumed.tensors()[name], value), name
 
 
-def test_tensors_of_another_network_are_refused(own: Callable[[object], ModelSpec]) -> None:
-    replica = DenseReplica(own(Normed), 1)
+def test_tensors_of_another_network_are_refused(spec_of: Callable[[object], ModelSpec]) -> None:
+    replica = DenseReplica(spec_of(Normed), 1)
     tensors = replica.tensors()
     with pytest.raises(ModelError, match=r"of another network: the buffer norm\.running_var is missing"):
         replica.load({name: value for name, value in tensors.items() if "running_var" not in name})
@@ -173,9 +173,9 @@ def slice_of(samples: int) -> tuple[Batch, Access, Tensor]:
     return Batch(DENSE[:samples].numpy(), ids, LABELS[:samples].numpy()), access, vectors
 
 
-def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec]) -> None:
+def test_custom_loss_is_minimized(spec_of: Callable[[object], ModelSpec]) -> None:
     batch, access, vectors = slice_of(16)
-    replica = DenseReplica(own(Weighted), 1)
+    replica = DenseReplica(spec_of(Weighted), 1)
     found = compute(replica, batch, access, lambda: vectors, 32, ComputeWorkers())
     embeddings = access.embeddings(vectors).requires_grad_()
     weights = 1 + 2 * LABELS
@@ -186,10 +186,8 @@ def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec
 
 
 @pytest.mark.parametrize("samples", [0, 1])
-def test_slices_too_small_for_statistics_leave_them_as_they_are(
-    own: Callable[[object], ModelSpec], samples: int
-) -> None:
-    replica = DenseReplica(own(Normed), 1)
+def test_batch_statistics_skip_slices_that_are_too_small(spec_of: Callable[[object], ModelSpec], samples: int) -> None:
+    replica = DenseReplica(spec_of(Normed), 1)
     (few, access, vectors), whole = slice_of(samples), slice_of(16)
     found = compute(replica, few, access, lambda: vectors, 16, ComputeWorkers())
     assert single_tensor(found.row_gradients).shape == (3 * samples, 4)
@@ -200,7 +198,7 @@ def test_slices_too_small_for_statistics_leave_them_as_they_are(
 
 
 @pytest.mark.parametrize(
-    ("factory", "says"),
+    ("factory", "message"),
     [
         (no_module, "returned str, not a torch.nn.Module"),
         ("a text", "cannot be called"),
@@ -213,9 +211,9 @@ def test_slices_too_small_for_statistics_leave_them_as_they_are(
         (Secretive, "not of tensors alone"),
     ],
 )
-def test_what_is_no_such_network_is_refused(own: Callable[[object], ModelSpec], factory: object, says: str) -> None:
-    with pytest.raises(ModelError, match=says):
-        DenseReplica(own(factory), 1)
+def test_unsuitable_network_is_refused(spec_of: Callable[[object], ModelSpec], factory: object, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        DenseReplica(spec_of(factory), 1)
 
 
 class Late(Normed):
@@ -276,7 +274,7 @@ def broken() -> object:
 
 
 def late_network() -> tuple[Late, Callable[[], object]]:
-    """A network, and what computes a slice, scores it and asks for the metrics, as a trainer does."""
+    """A network that computes a slice, its scores and its metrics, as a trainer does."""
     network = build_network(SPEC, 1, factory=Late)
     assert isinstance(network, Late)
     batch, access, vectors = slice_of(16)
@@ -294,7 +292,7 @@ def late_network() -> tuple[Late, Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    ("method", "late", "says"),
+    ("method", "late", "message"),
     [
         *(
             (method, build, r"of the network Late failed: KeyError: 'width' \(.*test_entrypoint.py, line \d+\)")
@@ -319,18 +317,18 @@ def late_network() -> tuple[Late, Callable[[], object]]:
         ("metrics", lambda: {"x" * 33: 0.0}, "returns 1 metrics: x"),
     ],
 )
-def test_code_of_a_network_that_fails_later_is_a_bad_model_with_its_line(
-    method: str, late: Callable[[], object], says: str
+def test_late_error_of_a_network_is_a_model_error_with_its_line(
+    method: str, late: Callable[[], object], message: str
 ) -> None:
     network, score = late_network()
     assert score() == {"calibration": ANY, "mine": 1.0}
     network.method, network.late = method, late
-    with pytest.raises(ModelError, match=says):
+    with pytest.raises(ModelError, match=message):
         score()
 
 
 @pytest.mark.parametrize("late", [exhausted, broken])
-def test_error_of_memory_or_of_a_device_is_no_bad_model(late: Callable[[], object]) -> None:
+def test_memory_or_device_error_is_no_model_error(late: Callable[[], object]) -> None:
     network, score = late_network()
     network.method, network.late = "with_embeddings", late
     with pytest.raises((MemoryError, RuntimeError)):
@@ -353,13 +351,13 @@ def lost_file(_spec: ModelSpec, _seed: int) -> nn.Module:
     ("factory", "raised"), [(lost_volume, OSError), (timed_out, TimeoutError), (lost_file, ModelError)]
 )
 def test_outage_while_a_network_is_built_is_no_bad_model(
-    own: Callable[[object], ModelSpec], factory: object, raised: type[Exception]
+    spec_of: Callable[[object], ModelSpec], factory: object, raised: type[Exception]
 ) -> None:
     with pytest.raises(raised):
-        build_network(own(factory), 1)
+        build_network(spec_of(factory), 1)
 
 
-def test_figures_that_are_not_defined_are_left_out() -> None:
+def test_undefined_metrics_are_left_out() -> None:
     network, score = late_network()
     network.method, network.late = "metrics", lambda: {"none": None, "nan": torch.nan, "two": torch.tensor(2)}
     assert score() == {"calibration": ANY, "two": 2.0}
@@ -367,18 +365,18 @@ def test_figures_that_are_not_defined_are_left_out() -> None:
     assert score() == {"calibration": ANY}
 
 
-def test_a_network_is_tried_in_the_precision_of_the_job(own: Callable[[object], ModelSpec]) -> None:
-    assert DenseReplica(own(Halved), 1).parameters.numel()
+def test_a_network_is_tried_in_the_precision_of_the_job(spec_of: Callable[[object], ModelSpec]) -> None:
+    assert DenseReplica(spec_of(Halved), 1).parameters.numel()
     with pytest.raises(ModelError, match=r"\[n, 3, 4\] embeddings, bfloat16"):
-        DenseReplica(own(Halved), 1, precision="bf16")
+        DenseReplica(spec_of(Halved), 1, precision="bf16")
 
 
-def test_a_network_can_be_built_where_nothing_is_learned() -> None:
+def test_network_can_be_built_without_gradients() -> None:
     with torch.no_grad():
         assert isinstance(build_network(SPEC, 1), Dlrm)
 
 
 @pytest.mark.parametrize("name", ["not_there:build", "cpr_trainer.model.dlrm:not_there"])
-def test_what_cannot_be_imported_is_refused(name: str) -> None:
+def test_entrypoint_that_cannot_be_imported_is_refused(name: str) -> None:
     with pytest.raises(ModelError, match=f"{name} cannot be imported"):
         build_network(replace(SPEC, entrypoint=name), 1)

@@ -1,4 +1,4 @@
-"""Networks that predict several labels, or numbers: what they return, learn from, and are scored by."""
+"""Networks that predict several labels, or numbers: their outputs, losses and scores."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_shares_of_slices_add_up_to_the_mean_over_samples_and_labels(sizes: tupl
     torch.testing.assert_close(sum(shares), expected)
 
 
-def test_an_own_loss_sees_all_labels_of_a_sample() -> None:
+def test_custom_loss_gets_all_labels_of_a_sample() -> None:
     share = loss_share(build_network(SPEC, 1, factory=Squared), LOGITS[:5], LABELS[:5], 12)
     torch.testing.assert_close(share, (LOGITS - LABELS)[:5].square().sum() / 12)
 
 
-def test_a_number_can_be_predicted_with_a_loss_of_its_own() -> None:
+def test_number_can_be_predicted_with_a_custom_loss() -> None:
     spec = replace(SPEC, labels=("click",), targets=("dwell",))
     assert build_network(spec, 1, factory=Squared)
     with pytest.raises(ModelError, match="has no loss for dwell, which need not be 0 or 1") as caught:
@@ -104,7 +104,7 @@ def test_a_number_can_be_predicted_with_a_loss_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "says"),
+    ("factory", "message"),
     [
         (OneLogit, r"forward .* returns torch.float32 \[2\] for 2 samples"),
         (OfEachLabel, r"sample_losses .* returns torch.float32 \[2, 2\] for 2 samples"),
@@ -112,8 +112,8 @@ def test_a_number_can_be_predicted_with_a_loss_of_its_own() -> None:
         (Whole, r"metric_sums .* returns torch.int64 \[2\]"),
     ],
 )
-def test_what_is_no_such_network_is_refused(factory: Callable[[ModelSpec, int], object], says: str) -> None:
-    with pytest.raises(ModelError, match=says):
+def test_unsuitable_network_is_refused(factory: Callable[[ModelSpec, int], object], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         build_network(SPEC, 1, factory=factory)
 
 

@@ -90,9 +90,9 @@ def test_a_norm_is_the_same_with_any_number_of_threads() -> None:
     try:
         for count in (1, 2, 3, 7):
             torch.set_num_threads(count)
-            own = gradients.clone()
-            DenseOptimizer(OptimizerSpec("SGD", 1.0, clip_norm=1.0), parameters, own, torch.zeros(0, 1)).step(1)
-            found.append(own)
+            copy = gradients.clone()
+            DenseOptimizer(OptimizerSpec("SGD", 1.0, clip_norm=1.0), parameters, copy, torch.zeros(0, 1)).step(1)
+            found.append(copy)
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, found[0]) for one in found)
@@ -100,7 +100,7 @@ def test_a_norm_is_the_same_with_any_number_of_threads() -> None:
 
 @on_each_device
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_replica_goes_on_from_another_ones_state(optimizer: OptimizerSpec, device: Device) -> None:
+def test_replica_continues_from_the_state_of_another(optimizer: OptimizerSpec, device: Device) -> None:
     spec = with_optimizer(optimizer)
     whole, first, resumed = (DenseReplica(spec, seed, device) for seed in (1, 1, 2))
     train(whole, 6)
@@ -122,7 +122,7 @@ def test_a_state_of_another_model_is_refused() -> None:
 
 @pytest.mark.parametrize("saved", ["SGD", "SGD, momentum", "Adagrad", "Adam"])
 @pytest.mark.parametrize("loaded", ["SGD", "SGD, momentum", "Adagrad", "Adam"])
-def test_what_another_optimizer_keeps_is_refused_by_name(saved: str, loaded: str) -> None:
+def test_state_of_another_optimizer_is_refused_by_name(saved: str, loaded: str) -> None:
     """Momentum and the sums of Adagrad are both one value for each parameter."""
     tensors = DenseReplica(with_optimizer(OPTIMIZERS[saved]), 1).tensors()
     replica = DenseReplica(with_optimizer(OPTIMIZERS[loaded]), 1)
@@ -134,7 +134,7 @@ def test_what_another_optimizer_keeps_is_refused_by_name(saved: str, loaded: str
 
 
 @on_each_device
-def test_all_devices_start_alike_and_a_save_fits_them_all(device: Device) -> None:
+def test_all_devices_start_equal_and_load_each_others_saves(device: Device) -> None:
     here, there = DenseReplica(SPEC, 1), DenseReplica(SPEC, 1, device)
     assert torch.equal(there.tensors()["network"], here.state())
     train(there, 2)

@@ -1,4 +1,4 @@
-"""What serving makes of a row is what training made of it, and what the authors of the hashes publish."""
+"""Serving encodes a row as training does, and hashes are those that their authors publish."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def test_rows_are_encoded_as_training_encodes_them(tmp_path: Path, seed: int) ->
     given = columns(table)
     assert dense_of(transform, given).tobytes() == batch.dense.tobytes()
     for place, feature in enumerate(transform.features):
-        wanted, found = batch.ids.of(np.array([place])), ids_of(transform, feature, given)
-        assert found.rows.tolist() == wanted.ids.tolist(), feature.name
+        expected, found = batch.ids.of(np.array([place])), ids_of(transform, feature, given)
+        assert found.rows.tolist() == expected.ids.tolist(), feature.name
         lengths = np.ones(400, np.int64) if found.lengths is None else found.lengths
-        assert lengths.tolist() == wanted.lengths[:, 0].tolist(), feature.name
+        assert lengths.tolist() == expected.lengths[:, 0].tolist(), feature.name
         assert (found.weights is not None) == (feature.name == "liked")
-        if found.weights is not None and wanted.weights is not None:
-            assert found.weights.tolist() == wanted.weights.tolist()
+        if found.weights is not None and expected.weights is not None:
+            assert found.weights.tolist() == expected.weights.tolist()
 
 
 def test_texts_are_encoded_as_training_encodes_them(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_texts_are_encoded_as_training_encodes_them(tmp_path: Path) -> None:
     transform = transform_of(trained)
     assert dense_of(transform, given).tobytes() == batch.dense.tobytes()
     for place, feature in enumerate(transform.features):
-        wanted, found = batch.ids.of(np.array([place])), ids_of(transform, feature, given)
-        assert found.rows.tolist() == wanted.ids.tolist()
+        expected, found = batch.ids.of(np.array([place])), ids_of(transform, feature, given)
+        assert found.rows.tolist() == expected.ids.tolist()
     wrong = given | {"views": ["3", "x", "1"]}
     with pytest.raises(EncodeError, match="column views, sample 1: 'x' is no finite number"):
         dense_of(transform, wrong)
@@ -132,7 +132,7 @@ def test_whole_numbers_are_encoded_as_training_encodes_them(tmp_path: Path, ids:
     trained = serving_job(data, (TableSpec("user", 1000, ids=ids, out_of_range="DefaultRow"),), (), 0)
     batch = open_dataset(data, trained.model, Uris(STORE)).take(np.arange(len(cells)))
     document = transform_of(trained).to_json()
-    assert json.loads(document)["version"] == 2, "readers of version 1 do not know integers"
+    assert json.loads(document)["version"] == 2, "readers of version 1 have no integers"
     transform = Transform.of_json(document)
     (feature,) = transform.features
     assert ids_of(transform, feature, {"user": cells}).rows.tolist() == single_ids(batch)[:, 0].tolist()
@@ -161,9 +161,9 @@ def test_the_page_has_the_rows_that_are_computed() -> None:
     page = (Path(__file__).parents[3] / "docs" / "serving.md").read_text("utf-8")
     found = re.findall(r"^\| `(.+)` \| (\d+) \| (\d+) \| (\d+) \| ([\d-]+) \|$", page, re.MULTILINE)
     assert len(found) == 6
-    for text, *told in found:
+    for text, *stated in found:
         value = json.loads(text)
-        for ids, row in zip(("CPR64", "XXH64", "Murmur3", "RowNumber"), told, strict=True):
+        for ids, row in zip(("CPR64", "XXH64", "Murmur3", "RowNumber"), stated, strict=True):
             transform = one(ids)
             given = {"x": [0], "id": [value]}
             if row == "-":
@@ -173,7 +173,7 @@ def test_the_page_has_the_rows_that_are_computed() -> None:
                 assert ids_of(transform, transform.features[0], given).rows.tolist() == [int(row)]
 
 
-def test_what_cannot_be_encoded_is_named() -> None:
+def test_unusable_value_is_named() -> None:
     transform = one("RowNumber")
     (feature,) = transform.features
     with pytest.raises(EncodeError, match=r"column id, sample 1: 1000 has no row; give an integer from 0 to 999"):

@@ -1,4 +1,4 @@
-"""The program of a network computes what the network computes, for any number of samples, or is refused."""
+"""The program of a network computes the same as the network, for any number of samples, or is refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Interests(nn.Module):
 
 
 class Mistaken(nn.Module):
-    """Takes as many steps as a value says."""
+    """Takes the number of steps of a value."""
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
         total = embeddings.sum(dim=(1, 2))
@@ -78,9 +78,9 @@ def test_program_computes_what_the_network_does_and_depends_on_it_alone(tmp_path
         weights = torch.rand(k)
         seen = Jagged(torch.randn(k, 4), torch.tensor(lengths), weights)
         inputs = (dense, seen.values, seen.lengths, weights, item, site)
-        wanted = network(dense, Features(layout, [item[:, None], site[:, None]], [[seen], []]))
+        expected = network(dense, Features(layout, [item[:, None], site[:, None]], [[seen], []]))
         named = {name: each.numpy() for name, each in zip(transform.inputs, inputs, strict=True)}
-        np.testing.assert_allclose(run(program, named), wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(run(program, named), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_network_that_is_no_program_is_refused(tmp_path: Path) -> None:

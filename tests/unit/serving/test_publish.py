@@ -23,7 +23,7 @@ FILES = ("dense.safetensors", "tables/a.safetensors", "tables/b.safetensors", "t
 
 
 class Death(BaseException):
-    """Of the process."""
+    """The end of the process."""
 
 
 def model(folder: Path, step: int) -> Path:
@@ -42,7 +42,7 @@ def named(store: Any) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("writes", range(len(FILES) + 2))
-def test_whatever_was_written_the_model_that_is_named_is_whole(tmp_path: Path, writes: int) -> None:
+def test_current_model_is_whole_after_a_crash_at_any_write(tmp_path: Path, writes: int) -> None:
     store = MemoryStore()
     publish(store, model(tmp_path / "1", 1), ExportRequest("anchor/1"))
     first, left = named(store), [writes]
@@ -63,7 +63,7 @@ def test_whatever_was_written_the_model_that_is_named_is_whole(tmp_path: Path, w
         assert named(store) == {name: (second / name).read_bytes() for name in FILES}
 
 
-def test_each_way_to_export_an_anchor_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_kind_of_export_has_its_own_folder(tmp_path: Path) -> None:
     store, folder = MemoryStore(), model(tmp_path / "1", 1)
     requests = (
         ExportRequest("anchor/1"),
@@ -92,7 +92,7 @@ def test_a_folder_without_an_export_has_no_model(tmp_path: Path) -> None:
         current(tmp_path)
 
 
-def test_where_a_uri_leads(tmp_path: Path) -> None:
+def test_uri_of_an_export_is_resolved(tmp_path: Path) -> None:
     folder: Store = open_uri((tmp_path / "a b").as_uri(), STORE, None, None)
     assert isinstance(folder, FolderStore)
     folder.put("x", b"1")

@@ -45,7 +45,7 @@ from cpr_trainer.runtime import data_access, read_job, read_request, store_acces
 from cpr_trainer.store import Uris
 from cprjob_serving.hashes import U64, Cells
 
-#: Of text, from the narrowest to the widest: a column has the kind of its widest cell.
+#: The kinds of text, from the narrowest to the widest: a column has the kind of its widest cell.
 _KINDS = ("empty", "integer", "number", "text")
 _NUMERIC_TEXTS = (("integer", pa.int64()), ("number", pa.float64()))
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.

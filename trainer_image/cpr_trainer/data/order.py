@@ -40,7 +40,7 @@ class BatchOrder:
 
     @classmethod
     def of(cls, data: DataSpec, layout: Layout) -> BatchOrder:
-        """Return the order that `data` asks for over a dataset: a number of samples, or of whole epochs.
+        """Return the order of a dataset under `data`, for a number of samples or of whole epochs.
 
         It leaves held-out rows out. Raises ValueError if `data` states neither.
         """

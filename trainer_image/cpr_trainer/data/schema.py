@@ -206,7 +206,7 @@ def check_names(columns: Columns, present: Sequence[str], uri: str) -> None:
 
 
 def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
-    """Raise DataError for a column of an Arrow schema whose type does not fit its use in the job."""
+    """Raise DataError if the type of a column of an Arrow schema does not fit its use in the job."""
     for name in columns.numeric:
         if not is_number(kind := schema.field(name).type):
             raise DataError(f"{where}: column {name} is {kind}, not a number.", "Correct data.columns.")

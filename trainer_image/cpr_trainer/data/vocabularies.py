@@ -1,4 +1,4 @@
-"""Vocabularies of tables, whose values have a row each: read from files, or built in one pass over the trained rows.
+"""Vocabularies give each value a row of its table: read from files, or built in one pass over the trained rows.
 
 A file is text with a value a line, or Parquet with one column.
 """

@@ -25,7 +25,7 @@ _REMEDY = "Save it again by torch.distributed.checkpoint.save, and copy the whol
 
 
 def read_checkpoint(path: Path, reader: IsolatedReader) -> CheckpointIndex:
-    """Read the index of a checkpoint, whose metadata is at `path`. Raises SourceError."""
+    """Read the index of the checkpoint with its metadata at `path`. Raises SourceError."""
     try:
         return reader.index(path.read_bytes())
     except (OSError, UnreadableError) as error:
@@ -38,7 +38,7 @@ def files_of(index: CheckpointIndex) -> tuple[str, ...]:
 
 
 def open_checkpoint(path: Path, scratch: Path, reader: IsolatedReader) -> Iterator[StoredTensor]:
-    """Yield the tensors of a checkpoint, whose metadata is at `path`.
+    """Yield the tensors of the checkpoint with its metadata at `path`.
 
     Each is assembled in a file below `scratch` when it is first read. Raises SourceError.
     """

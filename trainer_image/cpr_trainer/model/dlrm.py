@@ -58,8 +58,8 @@ class _PairwiseDots(torch.autograd.Function):
 def _columns(values: Tensor, places: Tensor) -> Tensor:
     """Return the columns of `values` [n, k] at `places` [c], [n, c], by the operator that is fastest for its dtype.
 
-    On a CPU, index_select has a fast path for fp32 only. In bf16 it takes 2.7 times as long as gather. In fp32 gather
-    takes about twice as long as index_select.
+    On a CPU, index_select has a fast path for fp32 only. In bf16 it takes 2.7 times the time of gather. In
+    fp32 gather takes about twice the time of index_select.
     """
     if values.dtype is torch.float32:
         return values.index_select(1, places)

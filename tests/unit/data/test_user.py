@@ -1,4 +1,4 @@
-"""Data from code of the user's: the samples of a file of the same rows, and errors that say whose they are."""
+"""Data from code of the user: the samples of a file of the same rows, and errors with the entrypoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.table_data import FILES, everything, model_of, read
 ROWS = as_table(bag_clicks(300))
 #: Makes the entrypoint give a dataset; returns the uris that it is called with.
 Installed = Callable[[Any], list[str | None]]
-OWN = DataSpec("Custom", None, 1, None, 8, 1, 0, columns=COLUMNS, entrypoint="mine:Rows")
+CUSTOM = DataSpec("Custom", None, 1, None, 8, 1, 0, columns=COLUMNS, entrypoint="mine:Rows")
 
 
 class Rows:
@@ -38,13 +38,13 @@ class Rows:
 
     def __init__(self, table: pa.Table = ROWS, given: Callable[[pa.Table], Any] = lambda part: part) -> None:
         self.table, self.given = table, given
-        self.asked: list[slice] = []
+        self.requested: list[slice] = []
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
     def __getitem__(self, rows: slice) -> Any:
-        self.asked.append(rows)
+        self.requested.append(rows)
         return self.given(self.table.slice(rows.start, rows.stop - rows.start))
 
 
@@ -64,22 +64,24 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
 
 
 @pytest.mark.parametrize("given", [lambda part: part, lambda part: part.to_pydict()], ids=["table", "mapping"])
-def test_it_gives_the_samples_of_a_file_of_the_same_rows(
+def test_user_dataset_gives_the_samples_of_an_equal_file(
     tmp_path: Path, installed: Installed, given: Callable[[pa.Table], Any]
 ) -> None:
     uris = installed(Rows(given=given))
-    own, file = (everything(read(data, TABLES)) for data in (OWN, write_bags(bag_clicks(300), tmp_path, "parquet")))
+    found, file = (
+        everything(read(data, TABLES)) for data in (CUSTOM, write_bags(bag_clicks(300), tmp_path, "parquet"))
+    )
     assert uris == [None]
-    assert np.array_equal(own.dense, file.dense)
-    assert np.array_equal(own.labels, file.labels)
-    assert isinstance(own.ids, Bags)
+    assert np.array_equal(found.dense, file.dense)
+    assert np.array_equal(found.labels, file.labels)
+    assert isinstance(found.ids, Bags)
     assert isinstance(file.ids, Bags)
-    assert np.array_equal(own.ids.ids, file.ids.ids)
-    assert np.array_equal(own.ids.offsets, file.ids.offsets)
+    assert np.array_equal(found.ids.ids, file.ids.ids)
+    assert np.array_equal(found.ids.offsets, file.ids.offsets)
 
 
 def as_arrays(part: pa.Table) -> dict[str, Any]:
-    """Return bags as arrays, of which an empty one is of floats as NumPy makes it."""
+    """Return bags as arrays; NumPy makes an empty one of floats."""
     bags = {name: [np.array(each) for each in part[name].to_pylist()] for name in ("tags", "words")}
     return {**part.drop_columns(["tags", "words"]).to_pydict(), **bags}
 
@@ -98,13 +100,15 @@ def test_arrays_and_tensors_are_bags_and_numbers(
     tmp_path: Path, installed: Installed, given: Callable[[pa.Table], Any]
 ) -> None:
     installed(Rows(given=given))
-    own, file = (everything(read(data, TABLES)) for data in (OWN, write_bags(bag_clicks(300), tmp_path, "parquet")))
-    assert np.allclose(own.dense, file.dense)
-    assert np.array_equal(own.labels, file.labels)
-    assert isinstance(own.ids, Bags)
+    found, file = (
+        everything(read(data, TABLES)) for data in (CUSTOM, write_bags(bag_clicks(300), tmp_path, "parquet"))
+    )
+    assert np.allclose(found.dense, file.dense)
+    assert np.array_equal(found.labels, file.labels)
+    assert isinstance(found.ids, Bags)
     assert isinstance(file.ids, Bags)
-    assert np.array_equal(own.ids.ids, file.ids.ids)
-    assert np.array_equal(own.ids.offsets, file.ids.offsets)
+    assert np.array_equal(found.ids.ids, file.ids.ids)
+    assert np.array_equal(found.ids.offsets, file.ids.offsets)
 
 
 def test_block_of_nulls_is_one_without_values(installed: Installed) -> None:
@@ -116,29 +120,29 @@ def test_block_of_nulls_is_one_without_values(installed: Installed) -> None:
         return part.to_pydict() | {name: cell * part.num_rows for name, cell in absent.items() if late}
 
     installed(Rows(many, given))
-    batch = read(OWN, TABLES).take(np.array([0, many.num_rows - 1]))
+    batch = read(CUSTOM, TABLES).take(np.array([0, many.num_rows - 1]))
     assert isinstance(batch.ids, Bags)
     assert np.diff(batch.ids.offsets)[3:].tolist() == [0, 1, 0], "tags, the page and words of the last sample"
 
 
-def test_it_is_called_with_the_uri_and_asked_for_blocks(installed: Installed) -> None:
+def test_entrypoint_gets_the_uri_and_its_dataset_requests_of_blocks(installed: Installed) -> None:
     many = pa.concat_tables([ROWS] * 60)
     dataset = Rows(many)
     uris = installed(dataset)
-    opened = read(replace(OWN, uri="s3://mine/here", shuffle_rows=1024), TABLES)
+    opened = read(replace(CUSTOM, uri="s3://mine/here", shuffle_rows=1024), TABLES)
     assert uris == ["s3://mine/here"]
     assert opened.layout.rows == many.num_rows == 18_000
     opened.take(np.array([many.num_rows - 1, 0]))
-    assert slice(2 * BLOCK_ROWS, 18_000) in dataset.asked
-    assert all(each.stop - each.start <= BLOCK_ROWS for each in dataset.asked)
+    assert slice(2 * BLOCK_ROWS, 18_000) in dataset.requested
+    assert all(each.stop - each.start <= BLOCK_ROWS for each in dataset.requested)
 
 
-def test_inspect_shows_what_it_gives(installed: Installed) -> None:
+def test_user_dataset_can_be_inspected(installed: Installed) -> None:
     installed(Rows())
-    job = SimpleNamespace(data=OWN, model=model_of(TABLES), evaluation=None)
-    figures = inspect_job(job, FILES).data  # type: ignore[arg-type]  # all that it reads of a job
-    assert (figures.rows, figures.bad) == (300, 0)
-    assert {each.name for each in figures.columns} == set(ROWS.column_names)
+    job = SimpleNamespace(data=CUSTOM, model=model_of(TABLES), evaluation=None)
+    stats = inspect_job(job, FILES).data  # type: ignore[arg-type]  # the part of a job that it reads
+    assert (stats.rows, stats.bad) == (300, 0)
+    assert {each.name for each in stats.columns} == set(ROWS.column_names)
 
 
 def failing(error: Exception) -> Callable[[pa.Table], Any]:
@@ -149,11 +153,11 @@ def failing(error: Exception) -> Callable[[pa.Table], Any]:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         (
             failing(KeyError("shard 3")),
-            r"mine:Rows failed at \[0:300\]: KeyError: 'shard 3' \(.*test_own.py, line \d+\)",
+            r"mine:Rows failed at \[0:300\]: KeyError: 'shard 3' \(.*test_user.py, line \d+\)",
         ),
         (lambda part: part.slice(1), "299 rows came instead of 300"),
         (lambda _: 5, "TypeError"),
@@ -162,12 +166,12 @@ def failing(error: Exception) -> Callable[[pa.Table], Any]:
         (lambda part: part.set_column(1, "price", pa.array(["x"] * part.num_rows)), "price is string, not a number"),
     ],
 )
-def test_what_cannot_be_used_is_said_with_the_rows(
-    installed: Installed, given: Callable[[pa.Table], Any], words: str
+def test_unusable_rows_of_a_user_dataset_are_data_errors(
+    installed: Installed, given: Callable[[pa.Table], Any], message: str
 ) -> None:
     installed(Rows(given=given))
-    with pytest.raises(DataError, match=words):
-        read(OWN, TABLES)
+    with pytest.raises(DataError, match=message):
+        read(CUSTOM, TABLES)
 
 
 def test_length_that_fails_later_is_bad_data(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,39 +182,39 @@ def test_length_that_fails_later_is_bad_data(installed: Installed, monkeypatch: 
         reader.index("mine:Rows")
 
 
-def test_a_network_that_fails_is_waited_for_as_a_store_is(installed: Installed) -> None:
+def test_network_error_of_a_user_dataset_is_an_outage(installed: Installed) -> None:
     installed(Rows(given=failing(OSError(errno.ECONNRESET, "reset"))))
     with pytest.raises(OSError, match="reset"):
-        read(OWN, TABLES)
+        read(CUSTOM, TABLES)
 
 
 @pytest.mark.parametrize(
-    ("entrypoint", "words"),
+    ("entrypoint", "message"),
     [
         ("no.such:Rows", "cannot be imported"),
         ("mine:Nothing", "cannot be imported"),
         ("mine:Rows", "failed: TypeError"),
     ],
 )
-def test_an_entrypoint_that_makes_no_dataset_is_named(installed: Installed, entrypoint: str, words: str) -> None:
+def test_an_entrypoint_that_makes_no_dataset_is_named(installed: Installed, entrypoint: str, message: str) -> None:
     installed(object())
-    with pytest.raises(DataError, match=f"The entrypoint {entrypoint} {words}"):
-        read(replace(OWN, entrypoint=entrypoint), TABLES)
+    with pytest.raises(DataError, match=f"The entrypoint {entrypoint} {message}"):
+        read(replace(CUSTOM, entrypoint=entrypoint), TABLES)
 
 
 def test_a_dataset_of_another_length_than_the_job_began_with_is_refused(installed: Installed) -> None:
     store = MemoryStore()
 
     def opened() -> Any:
-        pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
+        inputs = FrozenInputs("uid", None, lambda: True, lambda: None)
 
-        def pinned(find: Find) -> Any:
-            found: list[Index] = list(pinning.indices(store, FILES, find))
+        def frozen(find: Find) -> Any:
+            found: list[Index] = list(inputs.indices(store, FILES, find))
             return found
 
-        dataset = open_dataset(OWN, model_of(TABLES), FILES, pinned)
-        pinning.count_new_files()
-        assert pinning.new_files == 0
+        dataset = open_dataset(CUSTOM, model_of(TABLES), FILES, frozen)
+        inputs.count_new_files()
+        assert inputs.new_files == 0
         return dataset
 
     installed(Rows())

@@ -1,4 +1,4 @@
-"""What is told of data before a job reads it."""
+"""The statistics of data and the advice for a job, before it trains."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def job(data: DataSpec) -> JobSpec:
     return JobSpec(CONTRACT_VERSION, "u", "n", model, data, 1, 1, SnapshotSpec(store, 2, 30.0, None), 10.0)
 
 
-def columns(figures: DataFigures) -> dict[str, ColumnFigures]:
-    return {column.name: column for column in figures.columns}
+def columns(stats: DataFigures) -> dict[str, ColumnFigures]:
+    return {column.name: column for column in stats.columns}
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_columns_are_told_the_same_of_every_format(tmp_path: Path, ending: str) -> None:
+def test_column_statistics_are_equal_in_every_format(tmp_path: Path, ending: str) -> None:
     rows = clicks(1000)
     write(rows, tmp_path, ending, files=2)
-    figures = inspect_files(f"{tmp_path}/", FILES)
-    assert (figures.format, figures.files, figures.rows, figures.bad) == (FORMATS[ending], 2, 1000, 0)
-    found = columns(figures)
+    stats = inspect_files(f"{tmp_path}/", FILES)
+    assert (stats.format, stats.files, stats.rows, stats.bad) == (FORMATS[ending], 2, 1000, 0)
+    found = columns(stats)
     assert list(found) == ["click", "age", "views", "price", "user", "item"]
     for name, column in found.items():
         cells = [getattr(row, name) for row in rows]
@@ -48,15 +48,15 @@ def test_columns_are_told_the_same_of_every_format(tmp_path: Path, ending: str) 
         assert column.distinct == len(set(present))
         if name != "user":
             assert (column.lowest, column.highest) == (min(present), max(present))
-    kinds = [column.kind for column in figures.columns]
+    kinds = [column.kind for column in stats.columns]
     if ending == "parquet":
         assert kinds == ["int8", "int64", "int64", "double", "text", "int64"]
     else:
         assert kinds == ["integer", "integer", "integer", "number", "text", "integer"]
-    assert figures.reading is None
+    assert stats.reading is None
 
 
-def test_a_column_is_what_all_its_cells_are(tmp_path: Path) -> None:
+def test_column_has_the_kind_of_its_widest_cell(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b,c,d\n1,1,,x\n2,2.5,,3\n")
     (tmp_path / "b.csv").write_text("a,b,c,d\n3,,,\n1e2x,1,,4\n")
     found = columns(inspect_files(f"{tmp_path}/*", FILES))
@@ -65,7 +65,7 @@ def test_a_column_is_what_all_its_cells_are(tmp_path: Path) -> None:
     assert [found[name].missing for name in "abcd"] == [0, 1, 4, 1]
 
 
-def test_lists_and_times_of_parquet_are_told(tmp_path: Path) -> None:
+def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
     lists = {"l": [[1], None, [2, 3, 3, None]], "o": [[[1]], [[2]], None], "e": [[], [], None]}
     table = pa.table({**lists, "t": pa.array([1, 1, None], pa.timestamp("ms"))})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -89,22 +89,22 @@ def test_lists_and_times_of_parquet_are_told(tmp_path: Path) -> None:
         ("\ufeffa,b\r\n1,2\r\n", "CSV", True),
     ],
 )
-def test_the_format_is_guessed_by_the_first_line(tmp_path: Path, text: str, form: str, *, header: bool) -> None:
+def test_format_is_detected_by_the_first_line(tmp_path: Path, text: str, form: str, *, header: bool) -> None:
     (tmp_path / "data").write_text(text, newline="")
-    figures = inspect_files(f"{tmp_path}/data", FILES)
-    assert (figures.format, figures.header, figures.rows) == (form, header, text.count("\n") - header)
+    stats = inspect_files(f"{tmp_path}/data", FILES)
+    assert (stats.format, stats.header, stats.rows) == (form, header, text.count("\n") - header)
 
 
-def test_criteo_is_known_by_its_columns(tmp_path: Path) -> None:
+def test_criteo_is_detected_by_its_columns(tmp_path: Path) -> None:
     write_criteo_tsv(tmp_path / "clicks", 100, 1, (TableSpec("a", 10),))
-    figures = inspect_files(f"{tmp_path}/clicks", FILES)
-    assert (figures.format, figures.header, len(figures.columns)) == ("Criteo", False, 40)
+    stats = inspect_files(f"{tmp_path}/clicks", FILES)
+    assert (stats.format, stats.header, len(stats.columns)) == ("Criteo", False, 40)
 
 
-def test_a_job_is_told_what_it_would_read(tmp_path: Path) -> None:
+def test_inspection_of_a_job_describes_its_samples(tmp_path: Path) -> None:
     data = replace(write(clicks(1000), tmp_path, "tsv", files=3), epochs=2, hold_out=0.1, shuffle_rows=400)
-    figures = inspect_job(job(data), FILES).data
-    feeds = {name: column.feeds for name, column in columns(figures).items()}
+    stats = inspect_job(job(data), FILES).data
+    feeds = {name: column.feeds for name, column in columns(stats).items()}
     assert feeds == {
         "click": "label",
         "age": "count",
@@ -113,36 +113,36 @@ def test_a_job_is_told_what_it_would_read(tmp_path: Path) -> None:
         "user": "table user, 100 rows",
         "item": "table item, 50 rows",
     }
-    reading = figures.reading
+    reading = stats.reading
     assert reading is not None
     assert (reading.trained, reading.held_out, reading.samples, reading.windows) == (900, 100, 1800, 3)
     assert reading.steps == 1800 / data.batch_size
 
 
-def test_the_data_that_a_job_is_scored_on_is_told_too(tmp_path: Path) -> None:
+def test_inspection_of_a_job_describes_its_evaluation_data(tmp_path: Path) -> None:
     trained = job(write(clicks(300), tmp_path / "trained", "csv"))
-    own = write(clicks(40, seed=1), tmp_path / "scored", "csv", files=2)
+    separate = write(clicks(40, seed=1), tmp_path / "scored", "csv", files=2)
     assert inspect_job(trained, FILES).scored is None
     last = tmp_path / "scored" / "part-001.csv"
     last.write_bytes(last.read_bytes() + b"7,3,0,0.5,u,7\n")
-    scored = inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=own.uri)), FILES).scored
+    scored = inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=separate.uri)), FILES).scored
     assert scored is not None
     assert (scored.files, scored.rows, scored.bad, scored.reading, scored.advice) == (2, 41, 1, None, ())
-    assert scored.faults == (f"{own.uri}part-001.csv, line 22: column click is '7', not 0 or 1",)
+    assert scored.faults == (f"{separate.uri}part-001.csv, line 22: column click is '7', not 0 or 1",)
     assert columns(scored)["user"].feeds == "table user, 100 rows"
 
 
-def test_a_group_is_looked_for_where_a_job_is_scored(tmp_path: Path) -> None:
+def test_group_column_is_required_in_evaluation_data(tmp_path: Path) -> None:
     trained = job(write(clicks(30), tmp_path / "trained", "csv"))
-    own = write(clicks(30, seed=1), tmp_path / "scored", "csv")
-    grouped = inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=own.uri, group_by="user")), FILES)
+    separate = write(clicks(30, seed=1), tmp_path / "scored", "csv")
+    grouped = inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=separate.uri, group_by="user")), FILES)
     assert grouped.scored is not None
     assert columns(grouped.scored)["user"].feeds == "table user, 100 rows, group"
     with pytest.raises(DataError, match=r"scored/part-000\.csv has no columns 'visitor'"):
-        inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=own.uri, group_by="visitor")), FILES)
+        inspect_job(replace(trained, evaluation=EvaluationSpec(0, 10, uri=separate.uri, group_by="visitor")), FILES)
 
 
-def test_columns_that_a_job_does_not_read_are_not_told(tmp_path: Path) -> None:
+def test_unused_columns_are_not_inspected(tmp_path: Path) -> None:
     data = replace(write(clicks(10), tmp_path, "parquet"), columns=replace(COLUMNS, counts=(), numbers=("age",)))
     assert set(columns(inspect_job(job(data), FILES).data)) == {"click", "age", "user", "item"}
 
@@ -152,21 +152,21 @@ def test_bad_rows_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
     lines[5] = b"1,2"
     lines[9:29] = [b"7,3,0,0.5,u,7"] * 20
     (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
-    figures = inspect_job(job(spec("CSV", f"{tmp_path}/a.csv")), FILES).data
-    assert figures.bad == 21
-    assert len(figures.faults) == 10
-    assert figures.faults[0] == f"{tmp_path}/a.csv, line 6: it has 2 columns instead of 6"
-    assert figures.faults[1] == f"{tmp_path}/a.csv, line 10: column click is '7', not 0 or 1"
+    stats = inspect_job(job(spec("CSV", f"{tmp_path}/a.csv")), FILES).data
+    assert stats.bad == 21
+    assert len(stats.faults) == 10
+    assert stats.faults[0] == f"{tmp_path}/a.csv, line 6: it has 2 columns instead of 6"
+    assert stats.faults[1] == f"{tmp_path}/a.csv, line 10: column click is '7', not 0 or 1"
     assert inspect_files(f"{tmp_path}/a.csv", FILES).bad == 1, "without a job any cell is right"
 
 
-def test_data_that_is_made_cannot_be_inspected() -> None:
+def test_synthetic_data_cannot_be_inspected() -> None:
     with pytest.raises(DataError, match="nothing to inspect"):
         inspect_job(job(DataSpec("Synthetic", None, None, 10, 1, 0, 0)), FILES)
 
 
 @pytest.mark.parametrize("different", [0, 1, 4095, 4096, 100_000])
-def test_different_values_are_counted_within_the_error_that_is_stated(different: int) -> None:
+def test_distinct_count_is_within_its_stated_error(different: int) -> None:
     distinct = Distinct()
     values = mix64(np.arange(different).astype(np.uint64))
     for part in np.array_split(np.concatenate((values, values[: different // 2])), 7):
@@ -177,7 +177,7 @@ def test_different_values_are_counted_within_the_error_that_is_stated(different:
         assert abs(distinct.count() / different - 1) < 4 / np.sqrt(4096)
 
 
-def test_integers_that_are_rows_are_told_to_be_no_hash(tmp_path: Path) -> None:
+def test_advice_suggests_row_numbers_for_integers_below_the_rows(tmp_path: Path) -> None:
     rows = [Click(1, user=str(row), item=row) for row in range(50)]
     (advice,) = inspect_job(job(write(rows, tmp_path / "a", "csv")), FILES).data.advice[1:]
     assert "Column item has integers from 0 to 49, which are rows of table item." in advice
@@ -190,7 +190,7 @@ def test_integers_that_are_rows_are_told_to_be_no_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("item", [-1, 50])
-def test_other_integers_are_to_be_hashed(tmp_path: Path, item: int) -> None:
+def test_no_advice_for_integers_beyond_the_rows(tmp_path: Path, item: int) -> None:
     rows = [Click(1, user=f"u{row}", item=row) for row in (0, item)]
     assert inspect_job(job(write(rows, tmp_path, "csv")), FILES).data.advice == ()
 
@@ -199,7 +199,7 @@ def test_a_table_of_row_numbers_needs_no_advice(tmp_path: Path) -> None:
     rows = [Click(1, user="u", item=row) for row in (0, 50)]
     numbered = job(write(rows, tmp_path, "csv"))
     tables = TABLES[0], replace(TABLES[1], ids="RowNumber")
-    figures = inspect_job(replace(numbered, model=replace(numbered.model, tables=tables)), FILES).data
-    assert figures.advice == ()
-    assert columns(figures)["item"].feeds == "table item, 50 rows by number"
-    assert figures.faults == (f"{tmp_path}/part-000.csv, line 3: column item is '50', not an integer from 0 to 49",)
+    stats = inspect_job(replace(numbered, model=replace(numbered.model, tables=tables)), FILES).data
+    assert stats.advice == ()
+    assert columns(stats)["item"].feeds == "table item, 50 rows by number"
+    assert stats.faults == (f"{tmp_path}/part-000.csv, line 3: column item is '50', not an integer from 0 to 49",)
