@@ -63,7 +63,7 @@ def make_registry(
         body = event["object"]
         namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
         pod = pod_view(body)
-        changed = watched.on_pod_event(namespace, name, pod, gone=type == "DELETED")
+        changed = watched.on_pod_event(namespace, name, pod, deleted=type == "DELETED")
         # A first pass reads everything that was listed before it.
         if changed and (type is not None or queue.started(namespace, name)):
             on_pod_event(namespace, name, pod)

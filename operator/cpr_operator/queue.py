@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from cpr_operator.cluster.protocol import ClusterError
+from cpr_operator.cluster.rate_limiter import backoff_s
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +27,9 @@ DEBOUNCE_S = 0.2
 FIRST_AT_ONCE = 64
 
 
-def backoff_s(failures: int, rng: random.Random) -> float:
+def retry_after_s(failures: int, rng: random.Random) -> float:
     """Seconds to wait after `failures` failed passes in a row: random, below a bound that doubles."""
-    bound = min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures, 16))
-    return rng.uniform(FIRST_BACKOFF_S / 2, bound)
+    return rng.uniform(FIRST_BACKOFF_S / 2, backoff_s(failures, FIRST_BACKOFF_S, LAST_BACKOFF_S))
 
 
 class QueuedJob:
@@ -76,7 +76,7 @@ class QueuedJob:
             self._failures = 0
             return None if wanted_s is None else min(wanted_s, self._rng.uniform(*REGULAR_S))
         self._failures += 1
-        return backoff_s(self._failures, self._rng)
+        return retry_after_s(self._failures, self._rng)
 
     async def _wait_until_due(self) -> None:
         while (left_s := self._due - _now()) > 0:

@@ -7,6 +7,7 @@ is also restarted if it has not listed everything in time, because it looks for 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import orjson
 
 from cpr_contract import env
 from cpr_operator.api.spec import API_VERSION, PLURAL
+from cpr_operator.cluster.rate_limiter import backoff_s
 from cpr_operator.cluster.watch_cache import Kind
 from cpr_operator.desired import workload
 
@@ -49,10 +51,7 @@ class EndlessBackoffs:
     """Seconds between the attempts of one request. They never run out, because kopf would then end."""
 
     def __iter__(self) -> Iterator[float]:
-        wait_s = FIRST_RETRY_S
-        while True:
-            yield wait_s
-            wait_s = min(2 * wait_s, LAST_RETRY_S)
+        return (backoff_s(retries, FIRST_RETRY_S, LAST_RETRY_S) for retries in itertools.count())
 
 
 class FastJson(aiohttp.ClientResponse):

@@ -1,1 +1,1 @@
-"""The world outside the decisions: a Kubernetes API server, or processes on this machine, behind one Protocol."""
+"""Clusters behind one Protocol: a Kubernetes API server, or processes on this machine."""

@@ -30,59 +30,23 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.rate_limiter import RateLimiter
 
-# Converts an API server's refusal (HTTP code and Status object) to an error of the protocol.
-
-
-#: The cause that the server gives if the namespace is being deleted, so nothing can be created in it.
-_TERMINATING = "NamespaceTerminating"
-
-
-def error_of(code: int, body: bytes) -> ClusterError:
-    """The error that an answer stands for; its text is the server's own message.
-
-    401 and 410 are 'unavailable': tokens and list pages expire, and the next request starts afresh.
-    """
-    reason, message, causes = _read_status(code, body)
-    match code:
-        case HTTPStatus.NOT_FOUND:
-            return NotFoundError(message)
-        case HTTPStatus.CONFLICT if reason == "AlreadyExists":
-            return AlreadyExistsError(message)
-        case HTTPStatus.CONFLICT:
-            return ConflictError(message)
-        case HTTPStatus.UNAUTHORIZED | HTTPStatus.REQUEST_TIMEOUT | HTTPStatus.GONE | HTTPStatus.TOO_MANY_REQUESTS:
-            return UnavailableError(message)
-        case _ if code < HTTPStatus.INTERNAL_SERVER_ERROR:
-            return TerminatingError(message) if _TERMINATING in causes else RefusedError(message)
-        case _:
-            return UnavailableError(message)
-
-
-def _read_status(code: int, body: bytes) -> tuple[str, str, frozenset[str]]:
-    """Reason, message, and the reasons of the causes."""
-    try:
-        status = json.loads(body)
-        causes = (status.get("details") or {}).get("causes") or ()
-        reasons = frozenset(str(cause.get("reason")) for cause in causes)
-        return status.get("reason", ""), status.get("message") or f"HTTP {code}", reasons
-    except (ValueError, AttributeError):  # a proxy's page, or nothing
-        return "", f"HTTP {code}: {body[:200].decode(errors='replace').strip()}", frozenset()
-
-
 READS_PER_S, WRITES_PER_S = 200.0, 50.0
-#: So many reads are under way at once, and so many writes: fewer than the client has connections.
-#: One namespace holds at most half of them: what its admission webhooks hold up delays no other.
+#: Maximum reads in flight, and maximum writes: fewer than the client has connections.
+#: One namespace holds at most half of them: slow admission webhooks of one delay no other.
 AT_ONCE = 16
 #: The API server gives up on a request after 60 s; half of it is enough for any of ours.
 TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 #: Page size of lists: a page of pods stays below a few megabytes.
 PAGE = 500
 
+#: The cause in the server's answer if the namespace is being deleted, so nothing can be created in it.
+_TERMINATING = "NamespaceTerminating"
+
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 async def load_configuration(kubeconfig: Path | None = None) -> kubernetes_client.Configuration:
-    """Where the API server is and who we are: `kubeconfig` if given, else the pod's service account.
+    """Address and credentials of the API server: of `kubeconfig` if given, else of the pod's service account.
 
     Falls back to the user's own kubeconfig outside a pod, as kopf does for its watches.
     """
@@ -95,7 +59,7 @@ async def load_configuration(kubeconfig: Path | None = None) -> kubernetes_clien
         except kubernetes_config.ConfigException:
             await kubernetes_config.load_kube_config(client_configuration=configuration)
     configuration.proxy = configuration.proxy or environment_proxy(configuration.host)
-    # With it aiohttp looks for ~/.netrc in a thread at each request, a seventh of the operator's CPU time.
+    # With trust_env, aiohttp reads ~/.netrc in a thread at each request, a seventh of the operator's CPU time.
     configuration.client_session_kwargs = {"trust_env": False}
     return configuration
 
@@ -122,14 +86,14 @@ class ApiServer:
         self._priority = Priority.BEGIN
 
     def at(self, priority: Priority) -> Self:
-        """The same server, with the same rations; requests made through it have this priority."""
+        """The same server with the same limits; requests made through it have this priority."""
         other = copy.copy(self)
-        other._priority = priority  # noqa: SLF001 -- its own class
+        other._priority = priority  # noqa: SLF001 -- of this class
         return other
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for their turn."""
+        """The number of requests that the limits defer."""
         return self._reads.waiting + self._writes.waiting
 
     async def close(self) -> None:
@@ -165,7 +129,7 @@ class ApiServer:
         return await self._write("PATCH", path, {}, body, "application/merge-patch+json")
 
     async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> dict[str, Any]:
-        """Server-side apply; fields that another manager holds become ours."""
+        """Server-side apply; fields of other managers become ours."""
         query = {"fieldManager": manager, "force": "true"}
         return await self._write("PATCH", path, query, body, "application/apply-patch+yaml")
 
@@ -174,7 +138,7 @@ class ApiServer:
         return await self._write("DELETE", path, {}, options)
 
     async def _read(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        async with self._reads.place(self._priority, _namespace(path)):
+        async with self._reads.slot(self._priority, _namespace(path)):
             return await self._request("GET", path, query)
 
     async def _write(
@@ -185,7 +149,7 @@ class ApiServer:
         body: Mapping[str, Any],
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        async with self._writes.place(self._priority, _namespace(path)):
+        async with self._writes.slot(self._priority, _namespace(path)):
             self._may_write()
             return await self._request(method, path, query, body, content_type)
 
@@ -200,19 +164,50 @@ class ApiServer:
         headers = {"Accept": "application/json", "Content-Type": content_type, **self._client.default_headers}
         url = f"{self._client.configuration.host}{path}{'?' if query else ''}{urlencode(query)}"
         try:
-            # Not `param_serialize`: it walks through the whole body to make plain JSON of it, which it is already.
+            # Not `param_serialize`: it would copy the whole body, which is plain JSON already.
             await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             response = await self._client.call_api(method, url, headers, body, _request_timeout=TIMEOUT)
             answer: bytes = await response.read()
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error
-        if response.status >= 400:  # noqa: PLR2004 -- HTTP's own border
+        if response.status >= 400:  # noqa: PLR2004 -- the first error code of HTTP
             raise error_of(response.status, answer)
         value: dict[str, Any] = orjson.loads(answer)
         return value
 
 
+def error_of(code: int, body: bytes) -> ClusterError:
+    """The error of an answer, with the server's own message.
+
+    401 and 410 are 'unavailable': tokens and list pages expire, and the next request gets new ones.
+    """
+    reason, message, causes = _read_status(code, body)
+    match code:
+        case HTTPStatus.NOT_FOUND:
+            return NotFoundError(message)
+        case HTTPStatus.CONFLICT if reason == "AlreadyExists":
+            return AlreadyExistsError(message)
+        case HTTPStatus.CONFLICT:
+            return ConflictError(message)
+        case HTTPStatus.UNAUTHORIZED | HTTPStatus.REQUEST_TIMEOUT | HTTPStatus.GONE | HTTPStatus.TOO_MANY_REQUESTS:
+            return UnavailableError(message)
+        case _ if code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            return TerminatingError(message) if _TERMINATING in causes else RefusedError(message)
+        case _:
+            return UnavailableError(message)
+
+
+def _read_status(code: int, body: bytes) -> tuple[str, str, frozenset[str]]:
+    """Reason, message, and the reasons of the causes."""
+    try:
+        status = json.loads(body)
+        causes = (status.get("details") or {}).get("causes") or ()
+        reasons = frozenset(str(cause.get("reason")) for cause in causes)
+        return status.get("reason", ""), status.get("message") or f"HTTP {code}", reasons
+    except (ValueError, AttributeError):  # a proxy's page, or an empty body
+        return "", f"HTTP {code}: {body[:200].decode(errors='replace').strip()}", frozenset()
+
+
 def _namespace(path: str) -> str:
-    """The namespace that a path of the API lies in; empty for what is the cluster's."""
-    _, _, rest = path.partition("/namespaces/")
-    return rest.partition("/")[0]
+    """The namespace in a path of the API; empty for cluster-scoped objects."""
+    return path.partition("/namespaces/")[2].partition("/")[0]

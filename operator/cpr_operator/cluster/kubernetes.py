@@ -1,4 +1,4 @@
-"""`Cluster` on a Kubernetes API server. Each method is one request; what an answer means is decided elsewhere."""
+"""`Cluster` on a Kubernetes API server. Each method is one request; the controller decides about the answers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{e
 #: Longer messages are refused by the server's validation of events.
 MAX_EVENT_MESSAGE = 1024
 
-#: What the server answers if an admission webhook cannot take part in dry runs: it says nothing about the object.
+#: The server's answer if an admission webhook does not support dry runs: the object may be valid.
 NO_DRY_RUN = "does not support dry run"
 
-#: The first version of Kubernetes, major and minor, whose restart rules of containers are on unless somebody says no.
+#: The first version of Kubernetes, major and minor, with restart rules of containers by default.
 _RESTART_RULES = (1, 35)
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
-#: Where the kinds live that the operator applies, reads or deletes.
+#: Path prefix and plural of the kinds that the operator applies, reads or deletes.
 PREFIXES: Mapping[str, tuple[str, str]] = {
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
@@ -52,7 +52,7 @@ PREFIXES: Mapping[str, tuple[str, str]] = {
 class KubernetesCluster:
     """A `Cluster` over an API server. `clock` gives seconds since the epoch, for the times of events.
 
-    `watched` is told of changes by watches. Without it everything is read from the server.
+    `watched` caches the objects that watches show. Without it everything is read from the server.
     """
 
     def __init__(
@@ -76,23 +76,6 @@ class KubernetesCluster:
         await self._reports.close()
         await self._server.close()
 
-    async def _write_job(self, job: JobView, write: Awaitable[dict[str, Any]]) -> JobView:
-        try:
-            return await self._keep(job.namespace, job.name, write)
-        except (ConflictError, NotFoundError):  # the job was read from what is kept, perhaps
-            if self._watched is not None:
-                self._watched.forget_job(job.namespace, job.name)
-            raise
-
-    async def _keep(self, namespace: str, name: str, request: Awaitable[dict[str, Any]]) -> JobView:
-        """The job that the server answers, kept for the passes to come."""
-        if self._watched is None:
-            return job_view(await request)
-        changes = self._watched.job_changes(namespace, name)
-        document = await request
-        self._watched.keep_job(changes, document)
-        return job_view(document)
-
     async def crd_annotations(self) -> Mapping[str, str]:
         """The annotations of the installed CRD. Raises NotFoundError, RefusedError, UnavailableError."""
         crd = await self._server.get(CRD_PATH)
@@ -100,9 +83,9 @@ class KubernetesCluster:
         return annotations
 
     async def has_restart_rules(self) -> bool:
-        """Whether containers begin again in their pods by rules of their own. Raises UnavailableError.
+        """Return True if the server supports restart rules of containers. Raises UnavailableError.
 
-        A server of such a version whose feature is off drops the rules from pods without a word.
+        With the feature disabled, such a server drops the rules from pods without an error.
         """
         try:
             return has_restart_rules(await self._server.get("/version"))
@@ -110,7 +93,7 @@ class KubernetesCluster:
             return False
 
     async def serves_workloads(self) -> bool:
-        """Whether Kueue's kinds are installed. Raises RefusedError, UnavailableError."""
+        """Return True if Kueue's kinds are installed. Raises RefusedError, UnavailableError."""
         try:
             await self._server.get(KUEUE)
         except NotFoundError:
@@ -120,9 +103,9 @@ class KubernetesCluster:
     async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
         """See `Cluster`."""
         watched = self._watched
-        if cached and watched is not None and (kept := watched.find_job(namespace, name)) is not None:
-            return job_view(kept)
-        return await self._keep(namespace, name, self._server.get(_job_path(namespace, name)))
+        if cached and watched is not None and (found := watched.find_job(namespace, name)) is not None:
+            return job_view(found)
+        return await self._cached(namespace, name, self._server.get(_job_path(namespace, name)))
 
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
         """See `Cluster`."""
@@ -132,15 +115,15 @@ class KubernetesCluster:
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
         """See `Cluster`."""
         key, watched = (job.namespace, job.name), self._watched
-        if cached and watched is not None and (kept := watched.find_pods(*key)) is not None:
-            return kept
+        if cached and watched is not None and (found := watched.find_pods(*key)) is not None:
+            return found
         query = {"labelSelector": f"{env.LABEL_JOB}={job.name}"}
-        if cached:  # any version will do, so the server need not ask etcd
+        if cached:  # any version suffices, so the server need not read etcd
             query["resourceVersion"] = "0"
         changes = watched.pod_changes(*key) if watched is not None else 0
         pods = tuple(map(pod_view, await self._server.items(_pod_path(job.namespace), **query)))
         if watched is not None:
-            watched.keep_pods(*key, changes, pods)
+            watched.store_pods(*key, changes, pods)
         return pods
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
@@ -182,7 +165,7 @@ class KubernetesCluster:
             return pod_view(await self._server.create(path, manifest, fieldManager=FIELD_MANAGER))
         except NotFoundError as error:  # the namespace is gone
             raise RefusedError(str(error)) from error
-        except ConflictError as error:  # two creates met in a quota's account: the server asks to try again
+        except ConflictError as error:  # two creates updated a quota at the same time: the server asks for a retry
             raise UnavailableError(str(error)) from error
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
@@ -250,8 +233,8 @@ class KubernetesCluster:
     async def remove_finalizer(self, read: Manifest, finalizer: str) -> None:
         """See `Cluster`."""
         meta = read["metadata"]
-        left = [each for each in meta.get("finalizers") or () if each != finalizer]
-        version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "finalizers": left}
+        others = [each for each in meta.get("finalizers") or () if each != finalizer]
+        version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "finalizers": others}
         await self._server.merge(_object_path(read["kind"], meta["namespace"], meta["name"]), {"metadata": version})
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
@@ -290,22 +273,39 @@ class KubernetesCluster:
         """See `Cluster`."""
         return await reaches(pod)
 
+    async def _write_job(self, job: JobView, write: Awaitable[dict[str, Any]]) -> JobView:
+        try:
+            return await self._cached(job.namespace, job.name, write)
+        except (ConflictError, NotFoundError):  # the job may have been read from the cache
+            if self._watched is not None:
+                self._watched.expire_job(job.namespace, job.name)
+            raise
+
+    async def _cached(self, namespace: str, name: str, request: Awaitable[dict[str, Any]]) -> JobView:
+        """Return the job of the server's answer, and cache it for later passes."""
+        if self._watched is None:
+            return job_view(await request)
+        changes = self._watched.job_changes(namespace, name)
+        document = await request
+        self._watched.store_job(changes, document)
+        return job_view(document)
+
 
 def has_restart_rules(version: Mapping[str, Any]) -> bool:
-    """Whether a server of this version (`/version`) knows restart rules of containers, and has them on: from 1.35."""
+    """Return True if a server of this version (`/version`) has restart rules of containers by default: from 1.35."""
     numbers = tuple(int(re.sub(r"\D.*", "", str(version.get(part, ""))) or 0) for part in ("major", "minor"))
     return numbers >= _RESTART_RULES
 
 
 def _stamp_of(event: Mapping[str, Any]) -> float:
-    """When an event happened last, by the clock of whoever reported it."""
+    """The time of an event's last occurrence, by the clock of its reporter."""
     series = event.get("series") or {}
     stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max((epoch(stamp) or 0.0 for stamp in stamps), default=0.0)
 
 
 def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:
-    """The v1 Event; its name follows from the job's uid and the event's key, so that a repeat meets itself."""
+    """The v1 Event; its name follows from the job's uid and the event's key, so a repeated create finds it."""
     digest = hashlib.sha256(f"{job.uid}/{event.key}".encode()).hexdigest()[:16]
     stamp = format_time(now)
     return {

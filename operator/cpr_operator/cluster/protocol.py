@@ -1,13 +1,13 @@
-"""`Cluster`: everything the controller can do to the world, with Kubernetes' semantics and errors.
+"""`Cluster`: all operations of the controller on a cluster, with Kubernetes' semantics and errors.
 
 ClusterError
-├── NotFoundError          the object is not there (any more)
+├── NotFoundError          the object does not exist (any more)
 ├── ConflictError          written since it was read: read again
-├── AlreadyExistsError     a create met an object of that name
-├── RefusedError           quota, admission or validation said no; `message` is for people
+├── AlreadyExistsError     a create found an object of that name
+├── RefusedError           quota, admission or validation refused; the message is for users
 │   └── TerminatingError   the namespace is being deleted: nothing can be created in it any more
-└── UnavailableError       the API server cannot be asked now: try again later
-    └── BusyError          requests that are more urgent fill what the API server should take
+└── UnavailableError       the API server does not answer: try again later
+    └── BusyError          requests of a higher priority use the whole limit
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class TerminatingError(RefusedError):
 
 
 class UnavailableError(ClusterError):
-    """No answer, or 'try again later'."""
+    """No answer, or a request to try again later."""
 
 
 class BusyError(UnavailableError):
-    """There is no room for a request of `Priority.REGULAR` now."""
+    """There is no capacity for a request of `Priority.REGULAR` now."""
 
 
 class Priority(enum.IntEnum):
-    """Whose request goes first when there are more than the API server should take."""
+    """The order of requests when there are more than the API server should take: the lowest number goes first."""
 
-    #: Training stands still: creates and deletes, and the status before them.
+    #: Training is interrupted: creates and deletes, and the status before them.
     RECOVERY = 0
-    #: Pods are told who replaced whom.
+    #: Rosters that name the replacements of pods.
     ROSTER = 1
     #: The job has begun and does not train yet, or has ended.
     START = 2
     #: The job has not begun.
     BEGIN = 3
-    #: The job trains undisturbed. Such a request never waits; the next pass makes it again.
+    #: The job trains without changes. Such a request never waits; the next pass repeats it.
     REGULAR = 4
 
 
@@ -81,7 +81,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class PodPatch:
-    """Annotations and labels to set on the pod of this uid. Those that it does not name stay."""
+    """Annotations and labels to set on the pod of this uid. All others stay."""
 
     name: str
     uid: str
@@ -99,8 +99,7 @@ class Cluster(Protocol):
     async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
         """Read the job. Raises NotFoundError.
 
-        `cached` asks the server only if no watch has shown the job, and may show the past: under an old version
-        nothing can be written.
+        With `cached` the answer may be an older version that a watch has shown: no write succeeds under it.
         """
         ...
 
@@ -109,9 +108,9 @@ class Cluster(Protocol):
         ...
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
-        """All pods that carry the job's label, whoever owns them (an earlier job of the same name may).
+        """All pods with the job's label, also those of an earlier job of the same name.
 
-        `cached` costs the server much less, and may show the past: a pod that is missing may be there.
+        `cached` costs the server much less, and the answer may be outdated: a missing pod may exist.
         """
         ...
 
@@ -124,11 +123,11 @@ class Cluster(Protocol):
         ...
 
     async def delete_job(self, job: JobView) -> None:
-        """Delete this very job (by uid), in the background. Raises NotFoundError."""
+        """Delete the job of this uid, in the background. Raises NotFoundError."""
         ...
 
     async def check_pod(self, manifest: Manifest) -> None:
-        """A server-side dry run of a create, as far as the server supports one. Raises RefusedError with its words."""
+        """A server-side dry run of a create, if the server supports one. Raises RefusedError with its message."""
         ...
 
     async def create_pod(self, manifest: Manifest) -> PodView:
@@ -136,7 +135,7 @@ class Cluster(Protocol):
         ...
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
-        """Delete the pod of that uid; a pod that is gone, or another of that name, is success."""
+        """Delete the pod of that uid; a deleted pod, or another one of that name, is success."""
         ...
 
     async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
@@ -148,9 +147,9 @@ class Cluster(Protocol):
         ...
 
     async def has_secret(self, manifest: Manifest) -> bool:
-        """Whether a Secret of that name exists, by a dry run of its creation.
+        """Return True if a Secret of that name exists, by a dry run of its creation.
 
-        Raises RefusedError if the server's answer does not tell.
+        Raises RefusedError if the answer does not depend on its existence.
         """
         ...
 
@@ -159,7 +158,7 @@ class Cluster(Protocol):
         ...
 
     async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """An object of one of these kinds, or of Kueue's that are the cluster's (`namespace` is empty); None if absent.
+        """Read an object of these kinds, or of Kueue's cluster-scoped ones (`namespace` is empty); None if absent.
 
         Raises RefusedError.
         """
@@ -177,11 +176,11 @@ class Cluster(Protocol):
         ...
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete such an object, as soon as it has no finalizer; absence is success."""
+        """Delete such an object once it has no finalizer; absence is success."""
         ...
 
     async def emit(self, job: JobView, event: Event) -> None:
-        """Publish an event; an event of the same key that exists is success. Raises RefusedError."""
+        """Publish an event; an existing event of the same key is success. Raises RefusedError."""
         ...
 
     async def newest_warning(self, pod: PodView) -> PodWarning | None:
@@ -191,14 +190,14 @@ class Cluster(Protocol):
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`.
 
-        `recorded` tells the pod what the job's status holds (`cpr_contract.reports.Recorded`, as JSON); empty: nothing.
+        `recorded` is sent to the pod: what the job's status holds (`cpr_contract.reports.Recorded`, as JSON), or empty.
         """
         ...
 
     async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
-        """Send the pod its roster itself. Nothing is raised if it does not take it: the annotation tells it, too."""
+        """Send the pod its roster over HTTP. Failures are logged alone: the pod reads the annotation as well."""
         ...
 
     async def reaches(self, pod: PodView) -> bool:
-        """Whether the pod's kernel answers: it does so however busy its process is, or if that hangs."""
+        """Return True if the pod's kernel answers: it does even if its process is busy or hangs."""
         ...

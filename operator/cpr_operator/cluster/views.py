@@ -10,12 +10,12 @@ from typing import Any, Literal
 from cpr_contract import env
 from cpr_operator.api.spec import KIND
 
-#: How long after the end of its grace a pod that is being deleted counts as gone.
+#: Seconds after the end of its grace period until a pod under deletion counts as deleted.
 GRACE_SLACK_S = 1.0
-#: A kubelet begins a container again at once if it has run for so long, or for the first time; else it waits 10 s, then
-#: twice as long each time.
+#: A kubelet restarts a container at once for the first time, and after it has run for these seconds; else it waits
+#: 10 s, then twice as long each time.
 BACKOFF_S = 600.0
-#: Reasons of a container that waits as every container does at first.
+#: Reasons of a container that waits during its normal start.
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
@@ -23,7 +23,7 @@ STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 class ContainerView:
     """The state of the pod's main container, from `state`, or from `lastState` if only that is terminated.
 
-    Restarting: it has ended, and its kubelet is about to begin it again in the pod.
+    Restarting: it has ended, and its kubelet is about to restart it in the pod.
     """
 
     kind: Literal["Waiting", "Running", "Restarting", "Terminated"]
@@ -69,8 +69,8 @@ class PodView:
     namespace: empty in local mode, where all pods are of one person.
     roster_version: the version last written to the roster's annotation; -1 if there is none.
     ready: the kubelet's condition Ready. In local mode no kubelet sets it.
-    restarts: how often the main container has begun again in the pod.
-    last_end: how it ended the last time, if it runs again.
+    restarts: the number of restarts of the main container in the pod.
+    last_end: its last end, if it runs again.
     """
 
     name: str
@@ -102,13 +102,13 @@ class PodView:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended. The container's state decides, because not only the kubelet writes phases."""
+        """True if the process has ended. The container's state decides, because not only the kubelet writes phases."""
         if self.container is not None:
             return self.container.kind == "Terminated"
         return self.phase in {"Succeeded", "Failed"}
 
     def is_stuck(self, now: float) -> bool:
-        """Whether the pod's grace is over: it stays only because its node does not answer."""
+        """Return True if the pod's grace period is over: it remains only because its node does not answer."""
         return self.deleting_until is not None and now >= self.deleting_until + GRACE_SLACK_S
 
 
@@ -128,11 +128,6 @@ class JobView:
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)
-
-
-# Converts Kubernetes objects (plain JSON) to views. Pure, and tolerant of incomplete pods.
-#
-# Evicted pods have no containerStatuses, pending pods have no conditions, and foreign pods have none of our labels.
 
 
 def epoch(timestamp: str | None) -> float | None:
@@ -160,7 +155,10 @@ def job_view(job: Mapping[str, Any]) -> JobView:
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is no member of a job."""
+    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is no member of a job.
+
+    Evicted pods have no containerStatuses, and pending pods no conditions.
+    """
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
@@ -181,15 +179,15 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         message=status.get("message", ""),
         deleting_until=epoch(meta.get("deletionTimestamp")),
         deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
-        disruption=_where(conditions, "DisruptionTarget", "True").get("reason", ""),
-        unschedulable="" if gates else _where(conditions, "PodScheduled", "False").get("message", ""),
+        disruption=_condition(conditions, "DisruptionTarget", "True").get("reason", ""),
+        unschedulable="" if gates else _condition(conditions, "PodScheduled", "False").get("message", ""),
         gates=gates,
         blocking_container=_blocking_container(pod),
         container=_container(pod),
         restarts=_main_status(pod).get("restartCount", 0),
         last_end=_ended(_main_status(pod).get("lastState", {}).get("terminated")),
         roster_version=_number(annotations.get(env.ANNOTATION_ROSTER_VERSION)),
-        ready=bool(_where(conditions, "Ready", "True")),
+        ready=bool(_condition(conditions, "Ready", "True")),
         job_uid=labels.get(env.LABEL_JOB_UID, ""),
         namespace=meta.get("namespace", ""),
     )
@@ -212,7 +210,7 @@ def _owner_uid(meta: Mapping[str, Any]) -> str:
     return next((str(owner["uid"]) for owner in owners), "")
 
 
-def _where(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> Mapping[str, Any]:
+def _condition(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> Mapping[str, Any]:
     condition = conditions.get(kind, {})
     return condition if condition.get("status") == status else {}
 
@@ -231,13 +229,13 @@ def _container(pod: Mapping[str, Any]) -> ContainerView | None:
         return ContainerView("Running")
     ended = _ended(state.get("terminated") or main.get("lastState", {}).get("terminated"))
     if ended is not None:
-        return replace(ended, kind="Restarting") if _begins_again(pod, main) else ended
+        return replace(ended, kind="Restarting") if _restarts_at_once(pod, main) else ended
     waiting = state.get("waiting", {})
     return ContainerView("Waiting", waiting.get("reason", ""), waiting.get("message", ""))
 
 
 def _blocking_container(pod: Mapping[str, Any]) -> BlockingContainer | None:
-    """The first container beside `main` that cannot begin, or the init container that has failed."""
+    """The first container other than `main` that cannot start, or the init container that has failed."""
     status = pod.get("status", {})
     for kind in ("initContainerStatuses", "containerStatuses"):
         for each in status.get(kind, ()):
@@ -260,11 +258,11 @@ def _ended(terminated: Mapping[str, Any] | None) -> ContainerView | None:
     return ContainerView("Terminated", reason, message, terminated.get("exitCode"))
 
 
-def _begins_again(pod: Mapping[str, Any], main: Mapping[str, Any]) -> bool:
-    """Whether the kubelet begins the main container, which has ended, again at once.
+def _restarts_at_once(pod: Mapping[str, Any], main: Mapping[str, Any]) -> bool:
+    """Return True if the kubelet restarts the ended main container at once.
 
-    The pod itself says so by its rules: a server without the feature has dropped them. A second time within `BACKOFF_S`
-    the kubelet would wait, and another pod is there sooner.
+    The pod's rules decide: a server without the feature has dropped them. After a second end within `BACKOFF_S`
+    the kubelet would wait, and another pod starts sooner.
     """
     if pod.get("status", {}).get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
         return False
@@ -274,8 +272,8 @@ def _begins_again(pod: Mapping[str, Any], main: Mapping[str, Any]) -> bool:
     codes = {code for rule in rules for code in rule.get("exitCodes", {}).get("values", ())}
     if ended.get("exitCode") not in codes or state.get("waiting", {}).get("reason") == "CrashLoopBackOff":
         return False
-    began, end = epoch(ended.get("startedAt")), epoch(ended.get("finishedAt"))
-    lasted = began is not None and end is not None and end - began >= BACKOFF_S
+    started, ended_at = epoch(ended.get("startedAt")), epoch(ended.get("finishedAt"))
+    lasted = started is not None and ended_at is not None and ended_at - started >= BACKOFF_S
     return main.get("restartCount", 0) == 0 or lasted
 
 

@@ -1,6 +1,6 @@
-"""Jobs and their pods as watches have shown them, so that a pass over a job that trains need not read them.
+"""Jobs and their pods as watches have shown them, so that a pass over a training job need not read them.
 
-Whatever a watch shows is compared with what is kept: what says nothing new needs no pass.
+A watch event is compared with the cached object: an event without changes needs no pass.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import orjson
 
 from cpr_operator.cluster.views import PodView
 
-#: A watch may lose an event, so what is kept serves for so many seconds at most.
-KEPT_S = 300.0
+#: Maximum age of a cached object in seconds, because a watch may lose an event.
+FRESH_S = 300.0
 
 Key = tuple[str, str]
 Kind = Literal["jobs", "pods"]
@@ -38,98 +38,97 @@ class _Pods:
 
 
 class WatchCache:
-    """What is known of each job, by its namespace and name. `clock` gives seconds."""
+    """The cached objects of each job, by its namespace and name. `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._jobs: dict[Key, _Job] = {}
         self._pods: dict[Key, _Pods] = {}
 
-    # what watches show
+    # --- Events of watches
 
     def on_job_event(self, document: Mapping[str, Any]) -> bool:
-        """A watch showed the job. Returns whether the version is another one than the last one read or written."""
-        kept = self._jobs.setdefault(_key(document), _Job())
-        if kept.version == document["metadata"]["resourceVersion"]:
+        """Cache the job of a watch event. Returns True if the version differs from the last one read or written."""
+        job = self._jobs.setdefault(_key(document), _Job())
+        if job.version == document["metadata"]["resourceVersion"]:
             return False
-        kept.changes += 1
-        self._keep_job(kept, document)
+        job.changes += 1
+        self._store(job, document)
         return True
 
-    def on_pod_event(self, namespace: str, name: str, pod: PodView, *, gone: bool) -> bool:
-        """A watch showed a pod of the job, which is `gone` now if so. Returns whether that says anything new."""
-        kept = self._pods.setdefault((namespace, name), _Pods(self._clock() + KEPT_S))
-        if not gone and kept.by_uid.get(pod.uid) == pod:
+    def on_pod_event(self, namespace: str, name: str, pod: PodView, *, deleted: bool) -> bool:
+        """Cache a pod of the job, or remove a `deleted` one. Returns True if that changes the cache."""
+        pods = self._pods.setdefault((namespace, name), _Pods(self._clock() + FRESH_S))
+        if not deleted and pods.by_uid.get(pod.uid) == pod:
             return False
-        kept.changes += 1
-        if gone:
-            kept.by_uid.pop(pod.uid, None)
+        pods.changes += 1
+        if deleted:
+            pods.by_uid.pop(pod.uid, None)
         else:
-            kept.by_uid[pod.uid] = pod
+            pods.by_uid[pod.uid] = pod
         return True
 
     def listed(self, kind: Kind, namespace: str) -> None:
-        """A watch begins anew with a list, which does not say what was deleted meanwhile.
+        """Drop the objects of a namespace (empty: of all), because its watch restarts with a list.
 
-        Nothing that was kept of such objects serves any more; the list shows those that are left. An empty
-        `namespace` means all of them.
+        The list shows the existing objects, but not the deletions since the last watch.
         """
-        kept: dict[Key, Any] = self._pods if kind == "pods" else self._jobs
-        for key in [key for key in kept if namespace in {"", key[0]}]:
-            del kept[key]
+        cached: dict[Key, Any] = self._pods if kind == "pods" else self._jobs
+        for key in [key for key in cached if namespace in {"", key[0]}]:
+            del cached[key]
 
     def forget(self, namespace: str, name: str) -> None:
-        """The job is gone."""
+        """Drop a deleted job."""
         self._jobs.pop((namespace, name), None)
         self._pods.pop((namespace, name), None)
 
-    # what was read or written
+    # --- Reads and writes
 
     def job_changes(self, namespace: str, name: str) -> int:
-        """How often a watch showed another version. Read it before a request, and pass it to `keep_job`."""
-        kept = self._jobs.get((namespace, name))
-        return kept.changes if kept else 0
+        """The number of versions that a watch has shown. Read it before a request, and pass it to `store_job`."""
+        job = self._jobs.get((namespace, name))
+        return job.changes if job else 0
 
-    def keep_job(self, changes: int, document: Mapping[str, Any]) -> None:
-        """Keep the job as the server answered, unless a watch showed another version meanwhile."""
-        kept = self._jobs.setdefault(_key(document), _Job())
-        if kept.changes == changes:
-            self._keep_job(kept, document)
+    def store_job(self, changes: int, document: Mapping[str, Any]) -> None:
+        """Cache the server's answer, unless a watch has shown another version since the request."""
+        job = self._jobs.setdefault(_key(document), _Job())
+        if job.changes == changes:
+            self._store(job, document)
 
-    def forget_job(self, namespace: str, name: str) -> None:
-        """What is kept of the job is not its newest version: it must be read."""
-        if (kept := self._jobs.get((namespace, name))) is not None:
-            kept.version, kept.document, kept.until = "", b"", float("-inf")
+    def expire_job(self, namespace: str, name: str) -> None:
+        """Drop an outdated version: the job must be read."""
+        if (job := self._jobs.get((namespace, name))) is not None:
+            job.version, job.document, job.until = "", b"", float("-inf")
 
     def find_job(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """The job, if what is kept still serves."""
-        kept = self._jobs.get((namespace, name))
-        if kept is None or self._clock() >= kept.until:
+        """The job, if the cached version is recent."""
+        job = self._jobs.get((namespace, name))
+        if job is None or self._clock() >= job.until:
             return None
-        document: dict[str, Any] = orjson.loads(kept.document)
+        document: dict[str, Any] = orjson.loads(job.document)
         return document
 
     def pod_changes(self, namespace: str, name: str) -> int:
-        """How often a watch showed a change of the job's pods. Read it before a list, and pass it to `keep_pods`."""
-        kept = self._pods.get((namespace, name))
-        return kept.changes if kept else 0
+        """The number of changes of the job's pods. Read it before a list, and pass it to `store_pods`."""
+        pods = self._pods.get((namespace, name))
+        return pods.changes if pods else 0
 
-    def keep_pods(self, namespace: str, name: str, changes: int, pods: Iterable[PodView]) -> None:
-        """Keep the job's pods as the server listed them, unless a watch showed a change meanwhile."""
-        until = self._clock() + KEPT_S
-        kept = self._pods.setdefault((namespace, name), _Pods(until))
-        if kept.changes == changes:
-            kept.until, kept.by_uid = until, {pod.uid: pod for pod in pods}
+    def store_pods(self, namespace: str, name: str, changes: int, listed: Iterable[PodView]) -> None:
+        """Cache the listed pods of the job, unless a watch has shown a change since the request."""
+        until = self._clock() + FRESH_S
+        pods = self._pods.setdefault((namespace, name), _Pods(until))
+        if pods.changes == changes:
+            pods.until, pods.by_uid = until, {pod.uid: pod for pod in listed}
 
     def find_pods(self, namespace: str, name: str) -> tuple[PodView, ...] | None:
-        """The job's pods, if what is kept still serves."""
-        kept = self._pods.get((namespace, name))
-        return tuple(kept.by_uid.values()) if kept and self._clock() < kept.until else None
+        """The job's pods, if the cached ones are recent."""
+        pods = self._pods.get((namespace, name))
+        return tuple(pods.by_uid.values()) if pods and self._clock() < pods.until else None
 
-    def _keep_job(self, kept: _Job, document: Mapping[str, Any]) -> None:
+    def _store(self, job: _Job, document: Mapping[str, Any]) -> None:
         meta = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
-        kept.version, kept.until = meta["resourceVersion"], self._clock() + KEPT_S
-        kept.document = orjson.dumps({**document, "metadata": meta})
+        job.version, job.until = meta["resourceVersion"], self._clock() + FRESH_S
+        job.document = orjson.dumps({**document, "metadata": meta})
 
 
 def _key(document: Mapping[str, Any]) -> Key:

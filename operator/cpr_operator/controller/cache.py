@@ -12,12 +12,13 @@ from cpr_contract.reports import Recorded
 from cpr_operator.api.status import Status
 from cpr_operator.clocks import FirstSeen
 from cpr_operator.cluster.protocol import Priority
+from cpr_operator.cluster.rate_limiter import backoff_s
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.controller.prerequisites import PodPrerequisites
 from cpr_operator.reconcile import Job
 
 #: Seconds until a refused create is retried, doubling from the first to the last.
-FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
+FIRST_RETRY_S, LAST_RETRY_S = 10.0, 60.0
 #: Passes further apart than this multiple of the usual time mean that the operator did not run.
 GAP = 3
 #: A kubelet that could not write a pod's status tries again every 10 seconds.
@@ -33,7 +34,7 @@ class JobCache:
     """What the controller remembers of one job, and may forget at any time.
 
     prerequisites: the state of the objects that the pods need.
-    refusals: the server's messages about refused creates, by pod name.
+    refusals: the server's messages about refused creates, by pod name. refused_passes: passes in a row with refusals.
     first_seen: when this operator first saw the pods.
     warnings: when events of pods were read, and the newest Warning, by pod uid.
     ended_pods: pods that have ended, with their termination messages, by uid.
@@ -52,7 +53,7 @@ class JobCache:
     prerequisites: PodPrerequisites
     refusals: dict[str, str] = field(default_factory=dict)
     retry_at: float = 0.0
-    retry_s: float = FIRST_RETRY_S
+    refused_passes: int = 0
     first_seen: FirstSeen = field(default_factory=FirstSeen)
     warnings: dict[str, tuple[float, PodWarning | None]] = field(default_factory=dict)
     ended_pods: dict[str, PodView] = field(default_factory=dict)
@@ -122,5 +123,5 @@ class JobCache:
     def set_refusals(self, pods: Mapping[str, str], now: float) -> None:
         """Record which creates were refused, and when to retry them."""
         self.refusals = dict(pods)
-        self.retry_s = min(2 * self.retry_s, LAST_RETRY_S) if pods else FIRST_RETRY_S
-        self.retry_at = now + self.retry_s if pods else 0.0
+        self.refused_passes = self.refused_passes + 1 if pods else 0
+        self.retry_at = now + backoff_s(self.refused_passes - 1, FIRST_RETRY_S, LAST_RETRY_S) if pods else 0.0

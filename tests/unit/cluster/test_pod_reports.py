@@ -18,11 +18,11 @@ from cpr_operator.cluster.pod_reports import (
     LAST_PAUSE_S,
     MAX_IN_FLIGHT,
     MAX_OF_JOB,
-    MAX_SILENT,
-    MAX_SILENT_OF_JOB,
-    SILENT_POLLS,
+    MAX_UNRESPONSIVE,
+    MAX_UNRESPONSIVE_OF_JOB,
+    UNRESPONSIVE_POLLS,
     ReportFetcher,
-    Silences,
+    UnresponsivePods,
     pause_s,
     reaches,
 )
@@ -31,7 +31,7 @@ from cpr_operator.cluster.views import PodView
 #: A report may have so many bytes.
 MOST = 1000
 #: Longer than any test goes on.
-PATIENCE_S = 3600.0
+NEVER_S = 3600.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -69,8 +69,8 @@ async def test_a_pod_is_told_what_is_recorded(fetcher: ReportFetcher, host: str)
 
     async with pod_that(answer, host) as pod:
         assert await reaches(pod)
-        assert await fetcher.fetch(pod, PATIENCE_S, MOST, '{"anchor": "job/7"}') == b'{"anchor": "job/7"}'
-        assert await fetcher.fetch(pod, PATIENCE_S, MOST) == b"nothing"
+        assert await fetcher.fetch(pod, NEVER_S, MOST, '{"anchor": "job/7"}') == b'{"anchor": "job/7"}'
+        assert await fetcher.fetch(pod, NEVER_S, MOST) == b"nothing"
 
 
 async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> None:
@@ -82,8 +82,8 @@ async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> No
 
     for handler in (fail, flood):
         async with pod_that(handler) as pod:
-            assert await fetcher.fetch(pod, PATIENCE_S, MOST) is None
-    assert await fetcher.fetch(pod_at(2), PATIENCE_S, MOST) is None, "nothing listens there"
+            assert await fetcher.fetch(pod, NEVER_S, MOST) is None
+    assert await fetcher.fetch(pod_at(2), NEVER_S, MOST) is None, "nothing listens there"
 
 
 async def test_a_packed_report_is_refused_and_never_unpacked(
@@ -105,7 +105,7 @@ async def test_a_packed_report_is_refused_and_never_unpacked(
         for body, encoding in ((gzip.compress(b"report"), "gzip"), (bomb, "gzip, gzip"), (b"report", "Identity")):
             async with pod_that(packed(body, encoding)) as pod:
                 expected = b"report" if encoding == "Identity" else None
-                assert await fetcher.fetch(pod, PATIENCE_S, MOST) == expected
+                assert await fetcher.fetch(pod, NEVER_S, MOST) == expected
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -122,13 +122,13 @@ class LoopClock:
 
 
 @pytest.mark.parametrize("pauses", [False, True])
-async def test_a_pod_that_was_silent_is_asked_after_a_pause_if_there_are_pauses(*, pauses: bool) -> None:
+async def test_unresponsive_pod_is_polled_after_a_pause_if_there_are_pauses(*, pauses: bool) -> None:
     held = Held()
     fetcher = ReportFetcher(lambda: 0.0, pauses=pauses)
     async with pod_that(held.answer) as pod:
         assert await fetcher.fetch(pod, 0.05, MOST) is None
         held.release.set()
-        assert await fetcher.fetch(pod, PATIENCE_S, MOST) == (None if pauses else b"held")
+        assert await fetcher.fetch(pod, NEVER_S, MOST) == (None if pauses else b"held")
     await fetcher.close()
 
 
@@ -155,38 +155,38 @@ async def answer(_: web.Request) -> web.Response:
     return web.Response(text="report")
 
 
-async def test_requests_in_flight_are_bounded_for_each_job_and_a_pod_without_a_turn_was_not_silent(
+async def test_polls_in_flight_are_bounded_by_job_and_a_pod_without_a_slot_is_not_unresponsive(
     fetcher: ReportFetcher,
 ) -> None:
     held = Held()
     async with pod_that(held.answer) as pod:
-        asked = [asyncio.create_task(fetcher.fetch(pod, PATIENCE_S, MOST)) for _ in range(MAX_OF_JOB)]
+        asked = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for _ in range(MAX_OF_JOB)]
         await held.until(MAX_OF_JOB)
         late = replace(pod, uid="late")
         assert await fetcher.fetch(late, 0.1, MOST) is None
-        asked += [asyncio.create_task(fetcher.fetch(each, PATIENCE_S, MOST)) for each in (pod, late, late)]
+        asked += [asyncio.create_task(fetcher.fetch(each, NEVER_S, MOST)) for each in (pod, late, late)]
         held.release.set()
         assert set(await asyncio.gather(*asked)) == {b"held"}
     assert held.most == MAX_OF_JOB
 
 
-async def test_silent_pods_do_not_hold_up_another_job(fetcher: ReportFetcher) -> None:
+async def test_unresponsive_pods_do_not_delay_another_job(fetcher: ReportFetcher) -> None:
     held = Held()
     async with pod_that(held.answer) as silent, pod_that(answer) as healthy:
         pods = [replace(silent, uid=f"s{n}", owner_uid="another") for n in range(200)]
-        asked = [asyncio.create_task(fetcher.fetch(pod, PATIENCE_S, MOST)) for pod in pods]
+        asked = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for pod in pods]
         await held.until(MAX_OF_JOB)
-        assert await fetcher.fetch(healthy, PATIENCE_S, MOST) == b"report"
+        assert await fetcher.fetch(healthy, NEVER_S, MOST) == b"report"
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
 
 
-@pytest.mark.parametrize("silent", [False, True])
-async def test_many_jobs_of_one_namespace_do_not_hold_up_another_namespace(*, silent: bool) -> None:
+@pytest.mark.parametrize("unresponsive", [False, True])
+async def test_jobs_of_one_namespace_do_not_delay_another_namespace(*, unresponsive: bool) -> None:
     now, held = 0.0, Held()
     fetcher = ReportFetcher(lambda: now)
-    at_once, of_job = (MAX_SILENT, MAX_SILENT_OF_JOB) if silent else (MAX_IN_FLIGHT, MAX_OF_JOB)
+    at_once, of_job = (MAX_UNRESPONSIVE, MAX_UNRESPONSIVE_OF_JOB) if unresponsive else (MAX_IN_FLIGHT, MAX_OF_JOB)
 
     async def never(_: web.Request) -> web.Response:
         return await asyncio.Future()
@@ -196,22 +196,22 @@ async def test_many_jobs_of_one_namespace_do_not_hold_up_another_namespace(*, si
         jobs = range(2 * at_once // of_job)
         pods = [replace(slow, uid=f"{job}-{n}", owner_uid=f"job-{job}") for job in jobs for n in range(of_job)]
         other = replace(healthy, namespace="other", owner_uid="other")
-        if silent:
+        if unresponsive:
             # Another server takes what is given up here: it may read a request after the client is gone.
             mutes = [replace(pod, port_base=mute.port_base) for pod in (other, *pods)]
-            for deadline_s in (0.05, 0.5, 5.0):  # who was heard and kept silent is not asked again
+            for deadline_s in (0.05, 0.5, 5.0):  # a pod that timed out is not polled again
                 assert set(await asyncio.gather(*(fetcher.fetch(pod, deadline_s, MOST) for pod in mutes))) == {None}
-            now = PATIENCE_S
-        asked = [asyncio.create_task(fetcher.fetch(pod, PATIENCE_S, MOST)) for pod in pods]
+            now = NEVER_S
+        asked = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for pod in pods]
         await held.until(at_once // 2)
-        assert await fetcher.fetch(other, PATIENCE_S, MOST) == b"report"
+        assert await fetcher.fetch(other, NEVER_S, MOST) == b"report"
         assert held.running == at_once // 2
         held.release.set()
         assert set(await asyncio.gather(*asked)) == {b"held"}
     await fetcher.close()
 
 
-async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_pod_is_polled_after_a_pause_and_then_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now, speaks, heard, clock = 0.0, False, 0, LoopClock(monkeypatch)
     limit_s = 10.0
     fetcher = ReportFetcher(lambda: now)
@@ -228,7 +228,7 @@ async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time(monkeypa
         assert [await fetcher.fetch(pod, limit_s, MOST) for _ in range(3)] == [None] * 3
         assert heard == 1
         now, speaks = 1.0, True
-        assert [await fetcher.fetch(pod, PATIENCE_S, MOST) for _ in range(3)] == [b"report"] * 3
+        assert [await fetcher.fetch(pod, NEVER_S, MOST) for _ in range(3)] == [b"report"] * 3
         assert heard == 4
     await fetcher.close()
 
@@ -243,41 +243,41 @@ async def test_a_pod_is_reached_whether_its_process_accepts_hangs_or_is_gone() -
 @pytest.mark.parametrize(
     ("in_a_row", "pods", "seconds"), [(1, 1, 1.0), (2, 1, 2.0), (3, 1, 4.0), (9, 1, LAST_PAUSE_S), (1, 120, 20.0)]
 )
-def test_the_pause_grows_with_silence_and_with_the_number_of_silent_pods(
+def test_pause_grows_with_timeouts_and_with_the_number_of_unresponsive_pods(
     in_a_row: int, pods: int, seconds: float
 ) -> None:
     assert pause_s(in_a_row, 2.0, pods) == seconds
 
 
-def test_of_many_silent_pods_each_has_its_turn_and_all_take_a_share_only() -> None:
+def test_unresponsive_pods_are_each_polled_within_their_share() -> None:
     now, polls = 0.0, {str(n): 0 for n in range(300)}
-    silences = Silences(lambda: now)
+    unresponsive = UnresponsivePods(lambda: now)
     for _ in range(600):  # two seconds each: one poll
-        asked = [uid for uid in polls if silences.is_due("job", uid)][: 2 * SILENT_POLLS]
+        asked = [uid for uid in polls if unresponsive.is_due("job", uid)][: 2 * UNRESPONSIVE_POLLS]
         now += 2.0
         for uid in asked:
             polls[uid] += 1
-            silences.was_silent("job", uid, 2.0)
+            unresponsive.timed_out("job", uid, 2.0)
     assert min(polls.values()) >= 20
-    assert sum(polls.values()) <= (600 + 30) * SILENT_POLLS  # the first turn of each comes without a pause
+    assert sum(polls.values()) <= (600 + 30) * UNRESPONSIVE_POLLS  # the first poll of each comes without a pause
 
 
-def test_jobs_do_not_share_their_silence_and_an_answer_ends_it() -> None:
-    silences = Silences(lambda: 0.0)
-    silences.was_silent("a", "1", 2.0)
-    assert ("a", "1") in silences
-    assert ("b", "1") not in silences
-    assert (silences.is_due("a", "1"), silences.is_due("b", "1")) == (False, True)
-    silences.answered("a", "1")
-    silences.answered("b", "1")
-    assert silences.is_due("a", "1")
+def test_timeouts_belong_to_a_job_and_end_with_an_answer() -> None:
+    unresponsive = UnresponsivePods(lambda: 0.0)
+    unresponsive.timed_out("a", "1", 2.0)
+    assert ("a", "1") in unresponsive
+    assert ("b", "1") not in unresponsive
+    assert (unresponsive.is_due("a", "1"), unresponsive.is_due("b", "1")) == (False, True)
+    unresponsive.answered("a", "1")
+    unresponsive.answered("b", "1")
+    assert unresponsive.is_due("a", "1")
 
 
-def test_pods_that_nobody_asks_any_more_are_forgotten() -> None:
+def test_pods_without_polls_are_forgotten() -> None:
     now = 0.0
-    silences = Silences(lambda: now)
-    silences.was_silent("a", "1", 2.0)
+    unresponsive = UnresponsivePods(lambda: now)
+    unresponsive.timed_out("a", "1", 2.0)
     now = FORGET_S
-    silences.was_silent("b", "1", 2.0)
-    assert ("a", "1") not in silences
-    assert ("b", "1") in silences
+    unresponsive.timed_out("b", "1", 2.0)
+    assert ("a", "1") not in unresponsive
+    assert ("b", "1") in unresponsive

@@ -20,11 +20,11 @@ def taken(
     turns: list[tuple[float, int]] = []
 
     async def main() -> None:
-        ration = RateLimiter(per_second, at_once, now)
+        limiter = RateLimiter(per_second, at_once, now)
         await asyncio.sleep(after_s)
 
         async def one(number: int, priority: Priority) -> None:
-            async with ration.place(priority, ""):
+            async with limiter.slot(priority, ""):
                 turns.append((round(now() - after_s, 3), number))
                 await asyncio.sleep(answer_s)
 
@@ -60,26 +60,26 @@ def test_without_a_rate_only_what_is_under_way_is_limited() -> None:
     assert [when for when, _ in turns] == [0.0] * 3 + [1.0] * 3 + [2.0]
 
 
-async def ask(ration: RateLimiter, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
-    async with ration.place(priority, namespace):
+async def ask(limiter: RateLimiter, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
+    async with limiter.slot(priority, namespace):
         await asyncio.sleep(answer_s)
 
 
 def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
     async def main() -> None:
-        ration = RateLimiter(10, MANY, now)
+        limiter = RateLimiter(10, MANY, now)
         for _ in range(6):
-            await ask(ration, Priority.REGULAR)
+            await ask(limiter, Priority.REGULAR)
         with pytest.raises(BusyError):
-            await ask(ration, Priority.REGULAR)
+            await ask(limiter, Priority.REGULAR)
         for _ in range(4):
-            await ask(ration, Priority.RECOVERY)
+            await ask(limiter, Priority.RECOVERY)
         assert now() == 0.0
         await asyncio.sleep(0.5)
-        waiting = asyncio.gather(*(ask(ration, Priority.BEGIN) for _ in range(6)))
+        waiting = asyncio.gather(*(ask(limiter, Priority.BEGIN) for _ in range(6)))
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await ask(ration, Priority.REGULAR)
+            await ask(limiter, Priority.REGULAR)
         await waiting
 
     run(main())
@@ -87,35 +87,35 @@ def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
 
 def test_a_regular_request_leaves_half_of_the_places() -> None:
     async def main() -> None:
-        ration = RateLimiter(MANY, 4, now)
-        under_way = [asyncio.ensure_future(ask(ration, Priority.REGULAR, 1.0)) for _ in range(2)]
+        limiter = RateLimiter(MANY, 4, now)
+        under_way = [asyncio.ensure_future(ask(limiter, Priority.REGULAR, 1.0)) for _ in range(2)]
         await asyncio.sleep(0.5)
         with pytest.raises(BusyError):
-            await ask(ration, Priority.REGULAR)
-        await asyncio.gather(*(ask(ration, Priority.RECOVERY) for _ in range(2)))
+            await ask(limiter, Priority.REGULAR)
+        await asyncio.gather(*(ask(limiter, Priority.RECOVERY) for _ in range(2)))
         assert now() == 0.5
         await asyncio.gather(*under_way)
-        await ask(ration, Priority.REGULAR)
+        await ask(limiter, Priority.REGULAR)
 
     run(main())
 
 
 def test_a_request_that_fails_gives_its_place_back() -> None:
     async def main() -> None:
-        ration = RateLimiter(MANY, 1, now)
+        limiter = RateLimiter(MANY, 1, now)
         with pytest.raises(ValueError, match="no answer"):
-            async with ration.place(Priority.START, ""):
+            async with limiter.slot(Priority.START, ""):
                 raise ValueError("no answer")
-        await ask(ration, Priority.START)
+        await ask(limiter, Priority.START)
 
     run(main())
 
 
 def test_a_caller_that_gives_up_takes_no_token_with_it() -> None:
     async def main() -> None:
-        ration = RateLimiter(1, MANY, now)
-        await ask(ration, Priority.START)
-        first, second = (asyncio.ensure_future(ask(ration, Priority.START)) for _ in range(2))
+        limiter = RateLimiter(1, MANY, now)
+        await ask(limiter, Priority.START)
+        first, second = (asyncio.ensure_future(ask(limiter, Priority.START)) for _ in range(2))
         await asyncio.sleep(0.5)
         first.cancel()
         await second
@@ -126,28 +126,28 @@ def test_a_caller_that_gives_up_takes_no_token_with_it() -> None:
 
 def test_a_caller_that_gives_up_takes_no_place_with_it() -> None:
     async def main() -> None:
-        ration = RateLimiter(MANY, 1, now)
-        under_way, waits, last = (asyncio.ensure_future(ask(ration, Priority.START, 1.0)) for _ in range(3))
+        limiter = RateLimiter(MANY, 1, now)
+        under_way, waits, last = (asyncio.ensure_future(ask(limiter, Priority.START, 1.0)) for _ in range(3))
         await asyncio.sleep(0.5)
         waits.cancel()
         under_way.cancel()
         await last
         assert now() == pytest.approx(1.5)
-        assert ration.waiting == 0
+        assert limiter.waiting == 0
 
     run(main())
 
 
 def test_a_caller_that_gives_up_when_its_turn_comes_leaves_it_to_the_next() -> None:
     async def main() -> None:
-        ration = RateLimiter(1, 1, now)
+        limiter = RateLimiter(1, 1, now)
 
         async def give_up_together() -> None:
-            await ask(ration, Priority.START, 1.0)
+            await ask(limiter, Priority.START, 1.0)
             late.cancel()
 
         first = asyncio.ensure_future(give_up_together())
-        late, following = (asyncio.ensure_future(ask(ration, Priority.START, 1.0)) for _ in range(2))
+        late, following = (asyncio.ensure_future(ask(limiter, Priority.START, 1.0)) for _ in range(2))
         await asyncio.gather(first, following)
         assert late.cancelled()
         assert now() == pytest.approx(2.0)
@@ -159,10 +159,10 @@ def test_a_caller_that_gives_up_when_its_turn_comes_leaves_it_to_the_next() -> N
 HANGS_S = 1000.0
 
 
-async def hang(ration: RateLimiter, *namespaces: str) -> list[asyncio.Task[None]]:
+async def hang(limiter: RateLimiter, *namespaces: str) -> list[asyncio.Task[None]]:
     """Requests of these namespaces, as many as there are places and more, that get no answer."""
     hanging = [
-        asyncio.create_task(ask(ration, Priority.RECOVERY, HANGS_S, namespace))
+        asyncio.create_task(ask(limiter, Priority.RECOVERY, HANGS_S, namespace))
         for namespace in namespaces
         for _ in range(20)
     ]
@@ -180,23 +180,23 @@ async def end(tasks: list[asyncio.Task[None]]) -> None:
 @pytest.mark.parametrize("priority", [Priority.RECOVERY, Priority.BEGIN, Priority.REGULAR])
 def test_requests_that_hang_in_some_namespaces_hold_up_no_other(hung: tuple[str, ...], priority: Priority) -> None:
     async def main() -> None:
-        ration = RateLimiter(MANY, 16, now)
-        hanging = await hang(ration, *hung)
+        limiter = RateLimiter(MANY, 16, now)
+        hanging = await hang(limiter, *hung)
         for _ in range(5):
-            await ask(ration, priority, 1.0, "other")
+            await ask(limiter, priority, 1.0, "other")
         assert now() == 5.0
         await end(hanging)
-        assert ration.waiting == 0
+        assert limiter.waiting == 0
 
     run(main())
 
 
 def test_a_namespace_holds_half_of_the_places_and_the_rest_of_its_requests_follow_in_order() -> None:
     async def main() -> None:
-        ration, turns = RateLimiter(MANY, 4, now), []
+        limiter, turns = RateLimiter(MANY, 4, now), []
 
         async def one(number: int, priority: Priority) -> None:
-            async with ration.place(priority, "a"):
+            async with limiter.slot(priority, "a"):
                 turns.append((now(), number))
                 await asyncio.sleep(1.0)
 

@@ -16,7 +16,7 @@ from cpr_operator.cluster.api_server import AT_ONCE, WRITES_PER_S, ApiServer
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.protocol import BusyError, ConflictError, Priority
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
-from cpr_operator.cluster.watch_cache import KEPT_S, WatchCache
+from cpr_operator.cluster.watch_cache import FRESH_S, WatchCache
 from cpr_operator.election import ClusterLeases
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,8 +57,8 @@ async def cluster(asked: list[web.Request], watched: WatchCache) -> AsyncIterato
     async def answer(request: web.Request) -> web.Response:
         asked.append(request)
         if "changes-meanwhile" in request.path:
-            watched.on_pod_event("changes-meanwhile", "job", POD, gone=True)
-            watched.on_pod_event("changes-meanwhile", "job", OTHER, gone=False)
+            watched.on_pod_event("changes-meanwhile", "job", POD, deleted=True)
+            watched.on_pod_event("changes-meanwhile", "job", OTHER, deleted=False)
             watched.on_job_event(version(str(len(asked)), namespace="changes-meanwhile"))
         if "outdated" in request.path:
             return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
@@ -108,13 +108,13 @@ async def test_a_list_serves_again_until_the_watch_lists_anew_or_minutes_have_pa
 
     await cluster.list_pods(JOB)
     assert await requests() == 0
-    watched.on_pod_event("n", "job", POD, gone=False)
+    watched.on_pod_event("n", "job", POD, deleted=False)
     assert await requests() == 0
     watched.listed("pods", "another")
     assert await requests() == 0
     watched.listed("pods", "n")
     assert [await requests(), await requests()] == [1, 0]
-    clock.now += KEPT_S
+    clock.now += FRESH_S
     assert [await requests(), await requests()] == [1, 0]
     watched.forget("n", "job")
     assert await requests() == 1
@@ -137,7 +137,7 @@ async def test_a_job_serves_again_in_the_version_that_a_watch_showed_or_the_serv
     assert not watched.on_job_event(version("8"))
     await cluster.get_job("n", "job")
     assert len(asked) == 3
-    clock.now += KEPT_S
+    clock.now += FRESH_S
     assert [await requests(), await requests()] == [1, 0]
     watched.listed("jobs", "")
     assert [await requests(), await requests()] == [1, 0]
@@ -151,7 +151,7 @@ async def test_an_answer_is_not_kept_over_what_a_watch_showed_meanwhile(
     answer = await cluster.get_job("changes-meanwhile", "job")
     kept = await cluster.get_job("changes-meanwhile", "job", cached=True)
     assert (answer.resource_version, kept.resource_version) == ("8", "1")
-    watched.on_pod_event("changes-meanwhile", "job", POD, gone=False)
+    watched.on_pod_event("changes-meanwhile", "job", POD, deleted=False)
     job = replace(JOB, namespace="changes-meanwhile")
     assert await cluster.list_pods(job) == ()
     assert await cluster.list_pods(job, cached=True) == (OTHER,)

@@ -26,18 +26,18 @@ ANSWER_S = 0.005
 WATCHED_S = 120.0
 
 
-class Rations:
+class Limiters:
     """What all jobs share, and what was taken of it: seconds, priority and the kind of request."""
 
     def __init__(self) -> None:
-        self.rations = {
+        self.limiters = {
             "read": RateLimiter(READS_PER_S, AT_ONCE, now),
             "write": RateLimiter(WRITES_PER_S, AT_ONCE, now),
         }
         self.taken: list[tuple[float, Priority, str]] = []
 
     async def take(self, kind: str, priority: Priority, what: str) -> None:
-        async with self.rations[kind].place(priority, "default"):
+        async with self.limiters[kind].slot(priority, "default"):
             self.taken.append((now(), priority, what))
             await asyncio.sleep(ANSWER_S)
 
@@ -45,9 +45,9 @@ class Rations:
 class RateLimitedCluster(SimulatedCluster):
     """One job's cluster, whose requests wait as those to an API server do."""
 
-    def __init__(self, rations: Rations, total: int = 1 << 30) -> None:
+    def __init__(self, limiters: Limiters, total: int = 1 << 30) -> None:
         super().__init__(total)
-        self.rations = rations
+        self.limiters = limiters
         self.priority = Priority.BEGIN
 
     def at(self, priority: Priority) -> Self:
@@ -64,7 +64,7 @@ class _At:
     def __getattr__(self, method: str) -> Any:
         async def call(*arguments: Any, **options: Any) -> Any:
             kind = "read" if method.startswith(("get", "list")) else "write"
-            await self._cluster.rations.take(kind, self._priority, method)
+            await self._cluster.limiters.take(kind, self._priority, method)
             return await getattr(self._cluster, method)(*arguments, **options)
 
         return call
@@ -73,8 +73,8 @@ class _At:
 class Shared(House):
     """A job with 20 trainers and 3 shards, whose requests share the limit."""
 
-    def __init__(self, rations: Rations) -> None:
-        super().__init__(spec(trainers__replicas=20, data__samples=1 << 30), cluster=RateLimitedCluster(rations))
+    def __init__(self, limiters: Limiters) -> None:
+        super().__init__(spec(trainers__replicas=20, data__samples=1 << 30), cluster=RateLimitedCluster(limiters))
         self.controller = Controller(self.cluster, lambda: self.cluster.now, timing=Timing(progress_s=15.0))
 
     async def until(self, phase: str) -> None:
@@ -85,7 +85,7 @@ class Shared(House):
         pytest.fail(f"the job is {self.status.phase}")
 
 
-async def figures_of(jobs: int, rations: Rations) -> None:
+async def figures_of(jobs: int, limiters: Limiters) -> None:
     """So many running jobs read and write what changes all the time, as often as the controller lets them."""
     status = Status(phase="Running", start_time=0.0)
     later = status.evolve(restarts=1)
@@ -97,9 +97,9 @@ async def figures_of(jobs: int, rations: Rations) -> None:
         written = float("-inf")
         while True:
             try:
-                await rations.take("read", urgency, "regular")
+                await limiters.take("read", urgency, "regular")
                 if now() >= written + pause:
-                    await rations.take("write", urgency, f"figures {number}")
+                    await limiters.take("write", urgency, f"figures {number}")
                     written = now()
             except BusyError:  # with the next pass, then
                 pass
@@ -113,28 +113,28 @@ async def figures_of(jobs: int, rations: Rations) -> None:
 def test_a_recovery_does_not_wait_for_the_figures_of_other_jobs() -> None:
     jobs = 1000
 
-    async def main() -> tuple[float, Rations]:
-        rations = Rations()
-        house = Shared(rations)
+    async def main() -> tuple[float, Limiters]:
+        limiters = Limiters()
+        house = Shared(limiters)
         await house.until("Running")
-        others = asyncio.ensure_future(figures_of(jobs, rations))
+        others = asyncio.ensure_future(figures_of(jobs, limiters))
         await asyncio.sleep(WATCHED_S)
         house.cluster.kill("shard", 1)
-        begun, writes = now(), len(rations.taken)
+        begun, writes = now(), len(limiters.taken)
         pod = next(p.view() for p in house.cluster.pods.values() if p.phase == "Failed")
         house.controller.on_pod_event("default", "job", pod)
         await house.until("Recovering")
-        mine = [t for t in rations.taken[writes:] if t[1] is not Priority.REGULAR]
+        mine = [t for t in limiters.taken[writes:] if t[1] is not Priority.REGULAR]
         assert sum(what == "patch_pod" for *_, what in mine) == 20
         took = now() - begun
         others.cancel()
         await asyncio.gather(others, return_exceptions=True)
-        return took, rations
+        return took, limiters
 
-    took, rations = run(main())
+    took, limiters = run(main())
     assert took < 1.0
     each_s = max(15.0, jobs / PROGRESS_WRITES_PER_S)
-    written = Counter(what for *_, what in rations.taken if what.startswith("figures"))
+    written = Counter(what for *_, what in limiters.taken if what.startswith("figures"))
     assert written.total() <= jobs * (1 + WATCHED_S / each_s)
     assert len(written) == jobs
     assert min(written.values()) >= WATCHED_S // (each_s + 3 * 15.0)
@@ -145,14 +145,14 @@ def test_jobs_that_are_applied_together_start_one_after_another() -> None:
     jobs, pods = 60, 5
 
     async def main() -> list[float]:
-        rations = Rations()
+        limiters = Limiters()
         controllers = []
         for _ in range(jobs):
-            cluster = RateLimitedCluster(rations)
+            cluster = RateLimitedCluster(limiters)
             cluster.add_job("job", spec(data__samples=1 << 30))
             controllers.append(Controller(cluster, lambda: 0.0))
         await asyncio.gather(*(each.run_pass("default", "job") for each in controllers))
-        return [when for when, _, what in rations.taken if what == "create_pod"]
+        return [when for when, _, what in limiters.taken if what == "create_pod"]
 
     created = run(main())
     assert len(created) == jobs * pods

@@ -17,14 +17,14 @@ from simulation.control_plane.clock import in_virtual_time, now
 
 
 class Watches:
-    """The handlers, what woke passes over the job, and which pods the controller was told of."""
+    """The handlers, what woke passes over the job, and the pod events that the controller received."""
 
     def __init__(self) -> None:
         self.watched = WatchCache(now)
         self.passes = 0
-        self.saw: list[str] = []
+        self.pods: list[str] = []
         self.queue = ReconcileQueue(self._pass, random.Random(1))
-        registry = make_registry(self.queue, Metrics(), self.watched, self._saw, lambda *_: None)
+        registry = make_registry(self.queue, Metrics(), self.watched, self._on_pod_event, lambda *_: None)
         self.releases: list[str] = []
         self.releasing = ReconcileQueue(self._release, random.Random(1))
         watch_workloads(registry, self.queue, self.releasing)
@@ -37,8 +37,8 @@ class Watches:
     async def _release(self, namespace: str, name: str) -> None:
         self.releases.append(name)
 
-    def _saw(self, namespace: str, name: str, pod: PodView) -> None:
-        self.saw.append(pod.name)
+    def _on_pod_event(self, namespace: str, name: str, pod: PodView) -> None:
+        self.pods.append(pod.name)
 
     async def show(self, handler: str, kind: str | None, body: dict[str, Any]) -> int:
         """Show an event; returns how many passes follow."""
@@ -67,7 +67,7 @@ def pod(phase: str) -> dict[str, Any]:
 @in_virtual_time
 async def test_the_operators_own_writes_wake_nobody() -> None:
     watches = Watches()
-    watches.watched.keep_job(0, job("7"))
+    watches.watched.store_job(0, job("7"))
     assert await watches.job("MODIFIED", "7") == 0
     assert await watches.job("MODIFIED", "8") == 1
     assert await watches.job("MODIFIED", "8") == 0
@@ -80,7 +80,7 @@ async def test_a_pod_wakes_when_it_changes() -> None:
     assert await watches.pod("MODIFIED", "Pending") == 0
     assert await watches.pod("MODIFIED") == 1
     assert await watches.pod("DELETED") == 1
-    assert watches.saw == ["pod"] * 3
+    assert watches.pods == ["pod"] * 3
 
 
 @in_virtual_time
@@ -89,9 +89,9 @@ async def test_listed_pods_wait_for_the_first_pass_and_after_it_tell_only_what_i
     assert await watches.pod(None) == 0
     assert await watches.job(None, "7") == 1
     assert await watches.pod(None) == 0
-    assert watches.saw == []
+    assert watches.pods == []
     assert await watches.pod(None, "Failed") == 1
-    assert watches.saw == ["pod"]
+    assert watches.pods == ["pod"]
 
 
 @in_virtual_time
