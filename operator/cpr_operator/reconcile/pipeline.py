@@ -26,10 +26,19 @@ from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.reports import apply_reports
-from cpr_operator.reconcile.resize import align_trainers, trainers_aligned, wants_other_trainers
 from cpr_operator.reconcile.restore_source import NoSource, RestoreSource, restore_source
 from cpr_operator.reconcile.spares import maintain_spares, observe_spares, promote
-from cpr_operator.reconcile.suspend import KEY_LOST, needs_new_key, resume, suspend, waits_to_resume, with_new_key
+from cpr_operator.reconcile.suspend import (
+    KEY_LOST,
+    align_trainers,
+    needs_new_key,
+    resume,
+    suspend,
+    trainers_aligned,
+    waits_to_resume,
+    wants_other_trainers,
+    with_new_key,
+)
 from cpr_operator.reconcile.types import Outcome, ReconcileInput, ReconcileState
 
 #: What a pass does to a job that has pods, in this order.

@@ -1,7 +1,14 @@
-"""Suspend and resume: trainers stop first, then shards, then nothing is left but the status and the saves.
+"""Suspend, resume and resize: trainers stop first, then shards, until only the status and the saves are left.
 
-Pods are told by their rosters to stop, and deleted when the status holds what they left: their objects keep it until
-then, so no operator can miss it. Only a pod that does not stop in time is deleted before.
+Rosters stop the pods. Pods are deleted once the status holds their flushes and results: their objects keep these until
+then, so no operator can miss them. Only a pod that does not stop in time is deleted earlier.
+
+A job whose spec has another number of shards or trainers resumes from an anchor, which has the rows of all shards and
+a step that all trainers have completed. Usually it is the anchor of the suspension, and nothing is trained again. If
+none was committed then, the job goes back to an earlier one. Losses of the old shards before the anchor stay charged,
+as a number (docs/adr/0013, 0019). In a shadow mode an anchor is aligned, with all ranks at the same step, only if all
+trainers have reached a common step. They do that before the job stops. Otherwise, or if the budget forbids that
+anchor, the job resumes with its old numbers.
 """
 
 from __future__ import annotations
@@ -17,19 +24,19 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
+from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.completion import result_of, succeed, with_termination_message
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
 from cpr_operator.reconcile.lifecycle import runtime, starting
 from cpr_operator.reconcile.members import M, replacement, with_trainer
-from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.plan import after_failure, planned
+from cpr_operator.reconcile.observe import begin, is_current
+from cpr_operator.reconcile.plan import after_failure, after_resharding, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
-from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
-from cpr_operator.reconcile.reports import with_anchor
-from cpr_operator.reconcile.resize import resize, resizing, trainers_aligned
+from cpr_operator.reconcile.recovery_decision import end_of_predecessor, flush_of, loss_of
+from cpr_operator.reconcile.reports import restorable, with_anchor
 from cpr_operator.reconcile.restore_source import source_anchor
 from cpr_operator.reconcile.types import EventReason, NoPod, PodDelete, ReconcileInput, ReconcileState
-from cpr_operator.recovery.account import account_of, is_overspent
+from cpr_operator.recovery.account import account_of, is_overspent, with_account
 from cpr_operator.recovery.decide import (
     FailJob,
     Loss,
@@ -39,26 +46,30 @@ from cpr_operator.recovery.decide import (
     WaitForReport,
     WaitForStore,
     decide,
+    roll_back,
 )
 
-#: Why a job stops to go on under a new handshake key. A member reads the key once, at its start. A
-#: member that is created after the Secret was lost would have none, and one with another key would
-#: not be believed. So all stop, are saved, and resume: nothing is lost.
+#: The reason to suspend a job whose handshake key was lost. A member reads the key once, at its start. After the loss
+#: of the Secret a new member has no key or another one, and its peers reject it. So all stop, are saved, and resume.
 KEY_LOST = "the job's key was lost, and all members continue with a new one"
-#: The exit code of a shard that was told to stop before every trainer had pushed to it.
+#: The exit code of a shard that stopped on its roster before every trainer had pushed to it.
 TERMINATED = 128 + signal.SIGTERM
 
 
 def needs_new_key(observed: ReconcileInput) -> bool:
-    """Whether the key of a job that has started is gone, or a member found another one in its place."""
+    """Return whether the key of a job that has started is missing, or a member found another key."""
     status = observed.before
     if status.runtime is None or status.runtime.key_digest == observed.key_digest:
         return False
-    return observed.key_lost or _is_replaced(observed)
+    own = {member.pod for member in status.members}
+    ends = (classify(pod) for pod in observed.pods if pod.name in own)
+    return observed.key_lost or any(
+        isinstance(end, Failure) and end.problem and end.problem.reason == KEY_CHANGED for end in ends
+    )
 
 
 def with_new_key(observed: ReconcileInput) -> ReconcileInput:
-    """The input of a pass in which pods are made with the next key."""
+    """Return the input with the next key in force."""
     status = observed.before
     if status.runtime is None:
         return observed
@@ -66,25 +77,18 @@ def with_new_key(observed: ReconcileInput) -> ReconcileInput:
     return replace(observed, job=replace(observed.job, status=status))
 
 
-def _is_replaced(observed: ReconcileInput) -> bool:
-    status = observed.before
-    own = {member.pod for member in status.members}
-    ends = (classify(pod) for pod in observed.pods if pod.name in own)
-    return any(isinstance(end, Failure) and end.problem and end.problem.reason == KEY_CHANGED for end in ends)
-
-
 def waits_to_resume(observed: ReconcileInput) -> bool:
-    """Whether a suspended job waits until it is resumed again."""
+    """Return whether the pause of a suspended job is not over."""
     resume_at = observed.before.resume_at
     return resume_at is not None and observed.now < resume_at
 
 
 def suspend(observed: ReconcileInput, why: str = "") -> ReconcileState:
-    """The next step of a suspension. `why`: it begins now, and neither by the spec's `suspend` nor by its numbers."""
+    """Return the next step of a suspension. `why`: the reason if it is neither spec.suspend nor another size."""
     state = begin(observed)
     result = result_of(state.status, state.facts)
     if result is not None:
-        # The job has its model already: it is over, and need not resume for that.
+        # The job has its model: it succeeds without resuming.
         done = succeed(state.to(with_termination_message(state.spec, state.status, state.facts)), result)
         if not is_overspent(done.status):
             return done
@@ -92,46 +96,8 @@ def suspend(observed: ReconcileInput, why: str = "") -> ReconcileState:
     return set_conditions(state, _suspended(state, why))
 
 
-def _suspended(state: ReconcileState, why: str) -> ConditionUpdate:
-    """Whether all pods are gone, and why they go."""
-    status, spec = state.status, state.spec
-    stopped = truth(status.phase == "Suspended")
-    reason, before = next(((c.reason, c.message) for c in status.conditions if c.type == "Suspended"), ("", ""))
-    if spec.suspend:
-        return ConditionUpdate("Suspended", stopped, status.phase, "spec.suspend is true")
-    if status.resume_at is not None:
-        return ConditionUpdate("Suspended", stopped, reason, before)
-    return ConditionUpdate("Suspended", stopped, status.phase, resizing(spec, status) or why or before)
-
-
-def _stop(state: ReconcileState, why: str) -> ReconcileState:
-    """The status with what ended members left, and the pods to delete."""
-    before, observed = state.before, state.observed
-    if before.phase == "Pending":
-        return replace(state.to(before.evolve(phase="Suspended")), deletes=())
-    if before.phase == "Suspended":
-        return _with_deletes(state.to(before.evolve(resume_at=None)))
-    since = state.now if before.suspending_since is None else before.suspending_since
-    state = _with_ends(state)
-    state = state.to(state.status.evolve(phase="Suspending", suspending_since=since))
-    if before.phase != "Suspending":
-        status = state.status.evolve(meeting=before.meeting and trainers_aligned(observed))
-        why = "" if state.spec.suspend else f"{resizing(state.spec, before) or why}: "
-        message = f"{why}saving, then deleting all pods"
-        state = state.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))
-    if any(not pod.is_stuck(observed.now) for pod in observed.pods):
-        return _with_deletes(state)
-    lost = tuple(shard.index for shard in state.status.shards if shard.state == "Lost")
-    state = under_recovery(state, "ReplaceShards", "suspended", lost)
-    status = after_failure(state.spec, state.status, state.now)
-    progress = status.progress.evolve(protected_samples=None)  # parity goes with the pods
-    status = status.evolve(phase="Suspended", suspending_since=None, recovery=None, spares=(), progress=progress)
-    done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
-    return replace(state.to(status, done), deletes=())
-
-
 def resume(observed: ReconcileInput) -> ReconcileState:
-    """New incarnations of all members, in the next group, with what the spec asks for now."""
+    """Return new incarnations of all members, in the next group, by the present spec."""
     state = ReconcileState(observed, observed.before, {member.name: NoPod() for member in observed.before.members})
     state = resize(state) or _restore(state)
     counters = state.status.counters
@@ -141,8 +107,9 @@ def resume(observed: ReconcileInput) -> ReconcileState:
         counters=counters.evolve(group=counters.group + 1),
         shards=tuple(
             replacement(observed, shard).evolve(
-                lost_at=_told_later(shard, state.now),
-                floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
+                # Only a shard that lost something, now or before, has a loss to report.
+                lost_at=state.now if shard.state == "Lost" else shard.lost_at,
+                floor_samples=shard.saved_samples,  # its last save: an older one would be a loss
                 allowance=0,
                 avoid="",
             )
@@ -156,51 +123,142 @@ def resume(observed: ReconcileInput) -> ReconcileState:
     return starting(state.to(planned(state.spec, status, renew=True)))
 
 
-def _restore(state: ReconcileState) -> ReconcileState:
-    """The status with leave to restore what was flushed, or to go back to an anchor."""
-    status = state.status
-    decision = decide(_recovery_input(state.spec, status))
-    said = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
-    match decision:
-        case Replace():
-            return state.to(apply_replacement(state, decision).status, said)
-        case RollBack():
-            return apply_rollback(state.to(status, said), decision)
-        case WaitForReport() | WaitForStore() | FailJob():
-            raise AssertionError(f"no member lives that could report: {decision}")
+def wants_other_trainers(spec: CPRJobSpec, status: Status) -> bool:
+    """Return whether a job with pods must stop and resume with another number of trainers."""
+    return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != spec.trainers.replicas
 
 
-def _recovery_input(spec: CPRJobSpec, status: Status) -> RecoveryInput:
-    """Nobody is left; what was flushed says how far training had come."""
-    flushed = tuple(shard.saved_samples for shard in status.shards if shard.state != "Lost")
-    return RecoveryInput(
-        mode=status.plan.mode if status.plan else "Partial",
-        account=account_of(status),
-        losses=tuple(Loss(shard.index, shard.saved_samples) for shard in status.shards if shard.state == "Lost"),
-        lost_trainers=(),
-        survivors=(),
-        leader=status.leader or 0,
-        trainer_bound=None,
-        shard_bound=max(flushed, default=None),
-        bound_exact=True,
-        shard_state=bool(flushed),
-        dense_saved=status.dense.saved_samples,
-        dense_charged=spec.trainers.dense_sync == "AllReduce",
-        anchors=status.anchors,
+def align_trainers(state: ReconcileState) -> ReconcileState:
+    """Let trainers in a shadow mode advance to a common step before their number changes.
+
+    First every shard must have reported its losses, which takes pushes. Its worst-case loss may exceed
+    the budget, and then no anchor would be acceptable.
+    """
+    reported = all(shard.lost_at is None for shard in state.status.shards)
+    status = state.status.evolve(meeting=reported and wants_other_trainers(state.spec, state.status))
+    if not status.meeting or state.status.meeting:
+        return state.to(status)
+    message = f"{_size_change(state.spec, status)}: all trainers first advance to a common step and save there"
+    key = f"meeting-{state.observed.job.spec_generation}"
+    return state.to(status, Event("Normal", EventReason.MEETING, message, key))
+
+
+def trainers_aligned(observed: ReconcileInput) -> bool:
+    """Return whether all trainers are at the step of the newest anchor, or will be when they stop."""
+    if _is_synchronous(observed.job.spec):
+        return True
+    leader, status = observed.leader_report, observed.before
+    met = leader.met if leader is not None and is_current(status, leader) else None
+    return met is not None and bool(status.anchors) and status.anchors[-1].key == met.key
+
+
+def resize(state: ReconcileState) -> ReconcileState | None:
+    """Return a new generation of a suspended job whose spec has other numbers of members.
+
+    None if the job resumes with its old numbers.
+    """
+    spec, status, synchronous = state.spec, state.status, _is_synchronous(state.spec)
+    reason = _size_change(spec, status)
+    if not reason or not (synchronous or status.meeting):
+        return None
+    trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
+    aligned = status.anchors if synchronous else status.anchors[-1:]
+    decision = roll_back(account_of(status), aligned, reason)
+    if decision.anchor is None and not synchronous:
+        return None
+    step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
+    rollbacks = status.budget.rollbacks if status.budget else 0
+    status = apply_rollback(state, decision).status
+    status = _with_new_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
+    status = _with_new_trainers(status, spec.trainers.replicas)
+    message = f"{reason}; all members continue from the anchor of step {step}"
+    if samples != trained:
+        message += "; what was trained since then is trained again, because it was not saved as one anchor"
+    elif status.budget is not None:
+        status = status.evolve(budget=status.budget.evolve(rollbacks=rollbacks))
+    return state.to(status, Event("Normal", EventReason.RESUMED, message, f"resized-{status.counters.generation}"))
+
+
+def _size_change(spec: CPRJobSpec, status: Status) -> str:
+    """Return the change of the numbers of members of a started job, as text; empty if there is none."""
+    sizes = (
+        (len(status.shards), spec.shards.replicas, "shards"),
+        (len(status.trainers), spec.trainers.replicas, "trainers"),
     )
+    return " and ".join(f"{now} {name} become {desired}" for now, desired, name in sizes if now != desired)
 
 
-def _told_later(shard: Shard, now: float) -> float | None:
-    """Only a shard that lost something, now or before, has to tell what it was."""
-    return now if shard.state == "Lost" else shard.lost_at
+def _is_synchronous(spec: CPRJobSpec) -> bool:
+    return spec.trainers.dense_sync == "AllReduce"
+
+
+def _with_new_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:
+    """Return the status with the shards of the spec, at an anchor of `samples` samples."""
+    before, desired = len(status.shards), spec.shards.replicas
+    if before == desired:
+        return status
+    newest = max(shard.incarnation for shard in status.shards)  # so that no name of a pod is used twice
+    limit = limit_of(spec.accuracy_budget.portion, status.ledger.total_samples, desired)
+    account = account_of(status).reshard(desired, limit)
+    shards = tuple(
+        Shard(index=i, incarnation=newest, floor_samples=samples, saved_samples=samples) for i in range(desired)
+    )
+    status = status.evolve(shards=shards, policy=after_resharding(status.policy, before, desired))
+    return with_account(status, account)
+
+
+def _with_new_trainers(status: Status, desired: int) -> Status:
+    if len(status.trainers) == desired:
+        return status
+    newest = max(trainer.incarnation for trainer in status.trainers)
+    trainers = tuple(Trainer(index=i, incarnation=newest) for i in range(desired))
+    return status.evolve(trainers=trainers, leader=0)
+
+
+def _stop(state: ReconcileState, why: str) -> ReconcileState:
+    """Record the ends of members, and select the pods to delete."""
+    before, observed = state.before, state.observed
+    if before.phase == "Pending":
+        return replace(state.to(before.evolve(phase="Suspended")), deletes=())
+    if before.phase == "Suspended":
+        return _with_deletes(state.to(before.evolve(resume_at=None)))
+    since = state.now if before.suspending_since is None else before.suspending_since
+    state = _with_ends(state)
+    state = state.to(state.status.evolve(phase="Suspending", suspending_since=since))
+    if before.phase != "Suspending":
+        status = state.status.evolve(meeting=before.meeting and trainers_aligned(observed))
+        why = "" if state.spec.suspend else f"{_size_change(state.spec, before) or why}: "
+        message = f"{why}saving, then deleting all pods"
+        state = state.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))
+    if any(not pod.is_stuck(observed.now) for pod in observed.pods):
+        return _with_deletes(state)
+    lost = tuple(shard.index for shard in state.status.shards if shard.state == "Lost")
+    state = under_recovery(state, "ReplaceShards", "suspended", lost)
+    status = after_failure(state.spec, state.status, state.now)
+    progress = status.progress.evolve(protected_samples=None)  # parity does not outlive the pods
+    status = status.evolve(phase="Suspended", suspending_since=None, recovery=None, spares=(), progress=progress)
+    done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
+    return replace(state.to(status, done), deletes=())
+
+
+def _suspended(state: ReconcileState, why: str) -> ConditionUpdate:
+    """Return the condition Suspended: whether all pods are gone, and the reason."""
+    status, spec = state.status, state.spec
+    stopped = truth(status.phase == "Suspended")
+    reason, before = next(((c.reason, c.message) for c in status.conditions if c.type == "Suspended"), ("", ""))
+    if spec.suspend:
+        return ConditionUpdate("Suspended", stopped, status.phase, "spec.suspend is true")
+    if status.resume_at is not None:
+        return ConditionUpdate("Suspended", stopped, reason, before)
+    return ConditionUpdate("Suspended", stopped, status.phase, _size_change(spec, status) or why or before)
 
 
 def _with_deletes(state: ReconcileState) -> ReconcileState:
     """Delete pods that have nothing left to save, or took too long: first trainers, then shards."""
     status, now = state.status, state.now
-    patience_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or now
-    until = dict.fromkeys((t.uid for t in status.trainers), since + patience_s)
-    until |= dict.fromkeys((s.uid for s in status.shards), since + 2 * patience_s)
+    limit_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or now
+    until = dict.fromkeys((t.uid for t in status.trainers), since + limit_s)
+    until |= dict.fromkeys((s.uid for s in status.shards), since + 2 * limit_s)
     deletes = tuple(
         PodDelete(pod.name, pod.uid, "the job is suspended")
         for pod in state.observed.pods
@@ -210,12 +268,12 @@ def _with_deletes(state: ReconcileState) -> ReconcileState:
 
 
 def _with_ends(state: ReconcileState) -> ReconcileState:
-    """The status with what members that have ended left behind. Their entries name no pod."""
+    """Record the flushes and results of members that have ended. Their entries name no pod any more."""
     pods = {pod.name: pod for pod in state.observed.pods}
     for trainer in state.status.trainers:
         state = state.to(_with_trainers_end(state, trainer, pods.get(trainer.pod)))
-    told = not any(trainer.uid for trainer in state.status.trainers)
-    shards = tuple(_with_shards_end(state.observed, shard, pods, told=told) for shard in state.status.shards)
+    stopping = not any(trainer.uid for trainer in state.status.trainers)
+    shards = tuple(_with_shards_end(state.observed, shard, pods, stopping=stopping) for shard in state.status.shards)
     return state.to(state.status.evolve(shards=shards))
 
 
@@ -232,25 +290,25 @@ def _with_trainers_end(state: ReconcileState, trainer: Trainer, pod: PodView | N
     return with_trainer(status, _without_pod(trainer).evolve(state="Pending"))
 
 
-def _with_shards_end(observed: ReconcileInput, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
-    """Pending once its save is known, Lost if it ended without one."""
+def _with_shards_end(observed: ReconcileInput, shard: Shard, pods: Mapping[str, PodView], *, stopping: bool) -> Shard:
+    """Return the entry, Pending once its save is known, Lost if it ended without one."""
     pod = pods.get(shard.pod)
     if shard.predecessor is not None:
         over, failure = end_of_predecessor(observed, shard)
         if not over:  # the pod that waits for it holds nothing
             return shard.evolve(uid="")
     elif pod is not None and _runs(observed, pod):
-        return shard.evolve(uid=pod.uid, state="Flushing" if told else shard.state)
+        return shard.evolve(uid=pod.uid, state="Flushing" if stopping else shard.state)
     elif (not shard.uid) if pod is None else (pod.phase == "Pending"):  # recorded before, or its process never ran
         return _without_pod(shard)
     else:
         failure = _failure(pod)
     loss = loss_of(observed, shard, failure)
-    # One that nothing was lost on before, and that no trainer's push was lost on either.
+    # The shard had lost nothing before, and no push of a trainer was lost either.
     untouched = shard.lost_at is None and failure is not None and failure.exit_code == TERMINATED
-    kept = loss.flushed or untouched
+    saved = loss.flushed or untouched
     shard = shard.evolve(saved_samples=loss.saved, predecessor=None, may_restore=True)
-    return _without_pod(shard).evolve(state="Pending" if kept else "Lost")
+    return _without_pod(shard).evolve(state="Pending" if saved else "Lost")
 
 
 def _without_pod(member: M) -> M:
@@ -263,5 +321,39 @@ def _failure(pod: PodView | None) -> Failure | None:
 
 
 def _runs(observed: ReconcileInput, pod: PodView) -> bool:
-    """Whether a process runs that may save something."""
+    """Return whether a process runs that may save something."""
     return pod.phase != "Pending" and not pod.ended and not pod.is_stuck(observed.now)
+
+
+def _restore(state: ReconcileState) -> ReconcileState:
+    """Give leave to restore the flushes, or go back to an anchor."""
+    status = state.status
+    decision = decide(_recovery_input(state.spec, status))
+    resumed = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
+    match decision:
+        case Replace():
+            return state.to(apply_replacement(state, decision).status, resumed)
+        case RollBack():
+            return apply_rollback(state.to(status, resumed), decision)
+        case WaitForReport() | WaitForStore() | FailJob():
+            raise AssertionError(f"no active member could report: {decision}")
+
+
+def _recovery_input(spec: CPRJobSpec, status: Status) -> RecoveryInput:
+    """Return the decision's input without survivors: the flushes have the position of training."""
+    flushed = tuple(shard.saved_samples for shard in status.shards if shard.state != "Lost")
+    return RecoveryInput(
+        mode=status.plan.mode if status.plan else "Partial",
+        account=account_of(status),
+        losses=tuple(Loss(shard.index, shard.saved_samples) for shard in status.shards if shard.state == "Lost"),
+        lost_trainers=(),
+        survivors=(),
+        leader=status.leader or 0,
+        trainer_bound=None,
+        shard_bound=max(flushed, default=None),
+        bound_exact=True,
+        shard_state=bool(flushed),
+        dense_saved=status.dense.saved_samples,
+        dense_charged=_is_synchronous(spec),
+        anchors=status.anchors,
+    )

@@ -58,14 +58,14 @@ class Loss:
     """A shard that waits for leave to restore: it will find a save of at least `saved` samples.
 
     After a flush nothing is lost, and that very save is its floor. `certain` says that there is no newer save. Trainers
-    push again what comes after `kept_after` samples; None: nothing.
+    push again what comes after `replayed_after` samples; None: nothing.
     """
 
     index: int
     saved: int
     flushed: bool = False
     certain: bool = True
-    kept_after: int | None = None
+    replayed_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ def _extended(grant: ShardGrant, goes_on: Extent) -> ShardGrant:
 
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:
-    end = bound if loss.kept_after is None else min(bound, loss.kept_after)
+    end = bound if loss.replayed_after is None else min(bound, loss.replayed_after)
     reserve = () if loss.flushed else _between(loss.saved, end)
     return ShardGrant(loss.index, loss.saved, reserve, flushed=loss.flushed)
 

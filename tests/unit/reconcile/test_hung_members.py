@@ -15,7 +15,7 @@ from cpr_operator.failures import Kind
 from cpr_operator.reconcile import ReconcileInput, first_round, missed_by_peers, reconcile, second_round
 from cpr_operator.reconcile.observe import HungEvidence, Peer, begin, find_hung, observe, with_unwatched
 from cpr_operator.reconcile.polling import unreported_ends
-from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
+from cpr_operator.reconcile.recovery_decision import STEPS_UNDER_WAY, recovery_input
 from cpr_operator.reconcile.types import Lost, Report
 from simulation.control_plane.run import Simulation, input_in_mid_training
 from simulation.control_plane.workload import BATCH, Scenario, spec

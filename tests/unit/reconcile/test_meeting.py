@@ -9,7 +9,7 @@ import pytest
 from cpr_operator.desired.rosters import trainer_roster
 from cpr_operator.reconcile import ReconcileInput, reconcile
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.resize import resize, trainers_aligned
+from cpr_operator.reconcile.suspend import resize, trainers_aligned
 from cpr_operator.reconcile.types import NoPod, ReconcileState
 from simulation.control_plane.run import TICK_S, Simulation
 from simulation.control_plane.workload import Scenario, spec

@@ -17,7 +17,7 @@ from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.conditions import snapshots
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.recover import apply_replacement
-from cpr_operator.reconcile.recovery_input import recovery_input
+from cpr_operator.reconcile.recovery_decision import recovery_input
 from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import Lost, ReconcileInput
 from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, ShardGrant
@@ -60,7 +60,7 @@ def loss_of_shard_1(world: ReconcileInput, *others: str) -> Loss:
 
 
 @pytest.mark.parametrize(
-    ("trainers", "lost", "saved", "kept_after"),
+    ("trainers", "lost", "saved", "replayed_after"),
     [
         pytest.param(
             (((500, 450, 0), (500, 500, 500)), ((500, 550, 0), (500, 500, 500))), (), 500, 550, id="who forgot most"
@@ -75,10 +75,10 @@ def loss_of_shard_1(world: ReconcileInput, *others: str) -> Loss:
     ],
 )
 async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps(
-    trainers: tuple[Told, ...], lost: tuple[str, ...], saved: int | None, kept_after: int | None
+    trainers: tuple[Told, ...], lost: tuple[str, ...], saved: int | None, replayed_after: int | None
 ) -> None:
     loss = loss_of_shard_1(await training(*trainers), *lost)
-    assert loss.kept_after == kept_after
+    assert loss.replayed_after == replayed_after
     assert saved is None or loss.saved == saved, "what is forgotten because of a save is in it"
 
 
@@ -112,7 +112,7 @@ async def test_a_save_that_a_shard_committed_while_it_caught_up_counts() -> None
     world = await training(((0, 600, 0), (0, 600, 0)), ((0, 600, 0), (0, 600, 0)))
     world = with_shard(world, 1, lost_at=world.now, saved_samples=100)
     loss = loss_of_shard_1(world)
-    assert (loss.saved, loss.kept_after) == (600, 600)
+    assert (loss.saved, loss.replayed_after) == (600, 600)
     assert loss_of_shard_1(with_shard(world, 1, incarnation=2)).saved == 100
 
 
@@ -126,7 +126,7 @@ async def in_parity(data_shards: int, protected: Samples) -> ReconcileInput:
 async def test_parity_counts_as_saved() -> None:
     world = await in_parity(1, (600, 590, 600))
     loss = loss_of_shard_1(world)
-    assert (loss.saved, loss.kept_after) == (590, 550)
+    assert (loss.saved, loss.replayed_after) == (590, 550)
     first, last = losing(world, "shard/0", "shard/1").losses
     assert (first.saved, last.saved) == (500, 590), "shard 1 kept the parity of shard 0, and shard 2 that of shard 1"
 
@@ -149,7 +149,7 @@ def knowing(world: ReconcileInput, protected: int | None, **of_shard_1: Any) -> 
 async def test_once_all_trainers_are_lost_the_parity_that_was_told_last_counts(known: int | None, saved: int) -> None:
     world = knowing(await in_parity(1, (600, 590, 600)), known, saved_samples=500)
     loss = loss_of_shard_1(world, "trainer/0")
-    assert (loss.saved, loss.kept_after) == (saved, None)
+    assert (loss.saved, loss.replayed_after) == (saved, None)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ async def test_without_replay_reports_change_nothing() -> None:
     world = await training(told, told, replay="Off")
     given = losing(world, "shard/1")
     (loss,) = given.losses
-    assert (loss.kept_after, loss.saved) == (None, world.job.status.shards[1].saved_samples)
+    assert (loss.replayed_after, loss.saved) == (None, world.job.status.shards[1].saved_samples)
     assert given.orphaned == ()
 
 

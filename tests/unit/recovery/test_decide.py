@@ -178,14 +178,14 @@ NOTHING_ALLOWED = Account(Ledger(2000, 0, ((), ())), ((), ()))
 
 
 def test_what_trainers_push_again_is_not_set_aside() -> None:
-    decision = decide(situation(losses=(Loss(0, 900, kept_after=900),), account=NOTHING_ALLOWED))
+    decision = decide(situation(losses=(Loss(0, 900, replayed_after=900),), account=NOTHING_ALLOWED))
     assert isinstance(decision, Replace)
     assert decision.shards == (ShardGrant(0, floor=900, reserve=()),)
 
 
 @pytest.mark.parametrize("mode", ["Partial", "Full"])
 def test_with_a_budget_of_0_all_shards_at_once_go_back_alone(mode: str) -> None:
-    losses = (Loss(0, 900, kept_after=900), Loss(1, 850, kept_after=800))
+    losses = (Loss(0, 900, replayed_after=900), Loss(1, 850, replayed_after=800))
     decision = decide(situation(mode=mode, losses=losses, account=NOTHING_ALLOWED, shard_state=False))
     assert isinstance(decision, Replace)
     assert [grant.reserve for grant in decision.shards] == [(), ()]
@@ -193,14 +193,14 @@ def test_with_a_budget_of_0_all_shards_at_once_go_back_alone(mode: str) -> None:
 
 
 def test_what_is_gone_with_the_oldest_pushes_is_set_aside() -> None:
-    decision = decide(situation(losses=(Loss(0, 900, kept_after=960),)))
+    decision = decide(situation(losses=(Loss(0, 900, replayed_after=960),)))
     assert isinstance(decision, Replace)
     assert decision.shards == (ShardGrant(0, floor=900, reserve=((900, 960),)),)
-    assert isinstance(decide(situation(losses=(Loss(0, 100, kept_after=500),))), RollBack)
+    assert isinstance(decide(situation(losses=(Loss(0, 100, replayed_after=500),))), RollBack)
 
 
 def test_what_trainers_keep_does_not_make_a_loss_larger() -> None:
-    decision = decide(situation(losses=(Loss(0, 900, kept_after=5000),)))
+    decision = decide(situation(losses=(Loss(0, 900, replayed_after=5000),)))
     assert isinstance(decision, Replace)
     assert decision.shards[0].reserve == ((900, 1000),)
 
