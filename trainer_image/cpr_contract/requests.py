@@ -177,13 +177,13 @@ class InspectionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnFigures:
-    """One column. `kind` is empty, integer, number or text, or Parquet's own word for other types.
+class ColumnStats:
+    """One column. `kind` is empty, integer, number or text, or Parquet's name of another type.
 
     `missing` cells are empty or null. `lowest` and `highest` are those of numbers. `distinct` values are counted
-    exactly up to 4096, beyond that estimated with a standard error of 1.6 %; None for what is neither a value nor a
-    list of values. `feeds` says what the job makes of it; empty: nothing. In a column of bags, figures are those of
-    their ids, `missing` are the empty ones, and a bag has `bag_mean` ids on average and `bag_most` at most.
+    exactly up to 4096, beyond that estimated with a standard error of 1.6 %; None for types that are neither values
+    nor lists of values. `feeds` is the use of the column in the job, empty without one. In a column of bags, statistics
+    are those of their ids, `missing` are the empty bags, a bag has `bag_mean` ids on average and at most `bag_most`.
     """
 
     name: str
@@ -199,7 +199,7 @@ class ColumnFigures:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a job reads: `trained` rows, `held_out` rows, `samples` in so many `steps`, shuffled in `windows`."""
+    """The data of a job: `trained` rows, `held_out` rows, `samples` in `steps` steps, shuffled in `windows`."""
 
     trained: int
     held_out: int
@@ -209,8 +209,8 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFigures:
-    """All rows of some files. `faults` are the first of the `bad` rows, each with its place. `advice`: sentences."""
+class DataStats:
+    """All rows of some files. `faults` are the first of the `bad` rows, each with its location. `advice`: sentences."""
 
     format: str
     header: bool
@@ -218,17 +218,17 @@ class DataFigures:
     rows: int
     bad: int
     faults: tuple[str, ...]
-    columns: tuple[ColumnFigures, ...]
+    columns: tuple[ColumnStats, ...]
     reading: Reading | None
     advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The figures of some files, or of a job's data; and of the data of its own that the job is scored on, if any."""
+    """The statistics of some files, or of a job's data; and of its separate evaluation data, if there is some."""
 
-    data: DataFigures
-    scored: DataFigures | None = None
+    data: DataStats
+    scored: DataStats | None = None
 
 
 # What `cprjob snapshots` asks `python -m cpr_trainer inventory`, and is told.

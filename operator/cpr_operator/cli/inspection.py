@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cpr_contract.codec import from_json, to_dict
-from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest
+from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.asking import ask_trainer_image
@@ -53,29 +53,29 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
     return _BAD_ROWS if found.data.bad or (scored is not None and scored.bad) else 0
 
 
-def show(figures: DataFigures, console: Console) -> None:
+def show(stats: DataStats, console: Console) -> None:
     """Print a table of the columns, then the bad rows and what the job reads."""
-    read_by_job = any(column.feeds for column in figures.columns)
+    read_by_job = any(column.feeds for column in stats.columns)
     table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
     for heading in ("missing", "lowest", "highest", "distinct"):
         table.add_column(heading, justify="right")
-    has_bags = any(column.bag_mean is not None for column in figures.columns)
+    has_bags = any(column.bag_mean is not None for column in stats.columns)
     if has_bags:
         table.add_column("ids per row", justify="right")
     if read_by_job:
         table.add_column("used as")
-    for column in figures.columns:
+    for column in stats.columns:
         bags = [_bags(column)] if has_bags else []
-        table.add_row(*_cells(column, figures.rows), *bags, *([escape(column.feeds)] if read_by_job else []))
-    header = "" if figures.format == "Parquet" else f", {'with' if figures.header else 'without'} a header"
-    console.print(f"{figures.format}{header}: {_count(figures.files, 'file')}, {_count(figures.rows, 'row')}")
+        table.add_row(*_cells(column, stats.rows), *bags, *([escape(column.feeds)] if read_by_job else []))
+    header = "" if stats.format == "Parquet" else f", {'with' if stats.header else 'without'} a header"
+    console.print(f"{stats.format}{header}: {_count(stats.files, 'file')}, {_count(stats.rows, 'row')}")
     console.print(table)
-    console.print(f"{_count(figures.bad, 'bad row')}" + (", the first:" if figures.bad else ""))
-    for fault in figures.faults:
+    console.print(f"{_count(stats.bad, 'bad row')}" + (", the first:" if stats.bad else ""))
+    for fault in stats.faults:
         console.print(f"  {escape(fault)}", highlight=False, soft_wrap=True)
-    for advice in figures.advice:
+    for advice in stats.advice:
         console.print(escape(advice), highlight=False, soft_wrap=True)
-    if (reading := figures.reading) is not None:
+    if (reading := stats.reading) is not None:
         shuffled = "as a whole" if reading.windows == 1 else f"in {reading.windows} windows"
         console.print(
             f"The job trains {reading.samples:,} samples in {_count(reading.steps, 'step')} from"
@@ -83,14 +83,14 @@ def show(figures: DataFigures, console: Console) -> None:
         )
 
 
-def _cells(column: ColumnFigures, rows: int) -> tuple[str, ...]:
+def _cells(column: ColumnStats, rows: int) -> tuple[str, ...]:
     missing = f"{column.missing / rows:.1%}" if column.missing else "0"
     bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
     distinct = "" if column.distinct is None else f"{column.distinct:,}"
     return (escape(column.name), escape(column.kind), missing, *bounds, distinct)
 
 
-def _bags(column: ColumnFigures) -> str:
+def _bags(column: ColumnStats) -> str:
     return "" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}"
 
 

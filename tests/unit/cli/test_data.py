@@ -14,8 +14,8 @@ from rich.console import Console
 
 from cpr_contract.codec import to_json
 from cpr_contract.requests import (
-    ColumnFigures,
-    DataFigures,
+    ColumnStats,
+    DataStats,
     Evaluation,
     EvaluationRequest,
     Inspection,
@@ -29,7 +29,7 @@ from cpr_operator.cli import export, inspection
 from cpr_operator.cli.export import Model
 from support.documents import PARQUET, edited
 
-FIGURES = DataFigures(
+STATS = DataStats(
     format="CSV",
     header=True,
     files=2,
@@ -37,14 +37,14 @@ FIGURES = DataFigures(
     bad=2,
     faults=("a.csv, line 3: column [x] is 'y', not 0 or 1",),
     columns=(
-        ColumnFigures("click", "integer", 0, 0.0, 1.0, 2, "label"),
-        ColumnFigures("user", "text", 125, None, None, 12345, "table user, 10 rows"),
-        ColumnFigures("tags", "list of int64", 0, 1.0, 9.0, 9, "table tags, 10 rows, mean of a bag", 1.75, 12),
+        ColumnStats("click", "integer", 0, 0.0, 1.0, 2, "label"),
+        ColumnStats("user", "text", 125, None, None, 12345, "table user, 10 rows"),
+        ColumnStats("tags", "list of int64", 0, 1.0, 9.0, 9, "table tags, 10 rows, mean of a bag", 1.75, 12),
     ),
     reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
     advice=("Column [a] has integers.",),
 )
-FOUND = Inspection(FIGURES)
+FOUND = Inspection(STATS)
 
 
 class TrainerImage:
@@ -84,8 +84,8 @@ def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_data_that_a_job_is_scored_on_has_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = replace(FIGURES, bad=0, faults=())
-    scored = replace(FIGURES, files=1, rows=77, faults=("test.csv, line 3: wrong",), reading=None, advice=())
+    trained = replace(STATS, bad=0, faults=())
+    scored = replace(STATS, files=1, rows=77, faults=("test.csv, line 3: wrong",), reading=None, advice=())
     code, output = run("/data/*.csv", TrainerImage(Inspection(trained, scored)), monkeypatch)
     assert code == 1, "a row that is scored is bad"
     first, _, second = output.partition("evaluation.uri:")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import RenderableType
 
-from cpr_contract.requests import ColumnFigures, DataFigures, Imported, ImportedTable
+from cpr_contract.requests import ColumnStats, DataStats, Imported, ImportedTable
 from cpr_operator.api.status import Condition, FailureRecord, Plan, Status
 from cpr_operator.api.terminal_text import printable_log
 from cpr_operator.api.validate import Invalid
@@ -35,9 +35,9 @@ STATUS = Status(
 EVENT = Event(0.0, HOSTILE, HOSTILE, HOSTILE, "uid")
 METADATA = {"namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
 JOB = Job(edited({"status": STATUS.to_dict()}) | {"metadata": {"name": "job", **METADATA}})
-FIGURES = DataFigures(
+STATS = DataStats(
     format="CSV", header=True, files=1, rows=1, bad=1, faults=(HOSTILE,),
-    columns=(ColumnFigures(HOSTILE, HOSTILE, 0, None, None, None, HOSTILE),), reading=None, advice=(HOSTILE,),
+    columns=(ColumnStats(HOSTILE, HOSTILE, 0, None, None, None, HOSTILE),), reading=None, advice=(HOSTILE,),
 )  # fmt: skip
 TABLE = ImportedTable(HOSTILE, HOSTILE, 1, 2, 3, "XXH64", sums=False)
 
@@ -64,7 +64,7 @@ def told(progress: type[LiveProgress | PlainProgress]) -> Callable[[SafeConsole]
         shown(description(JOB, [EVENT])),
         told(PlainProgress),
         told(LiveProgress),
-        lambda console: inspection.show(FIGURES, console),
+        lambda console: inspection.show(STATS, console),
         lambda console: importing.show(Imported("key", (TABLE,), None, (HOSTILE,), (HOSTILE,), (HOSTILE,)), console),
         lambda console: plan.show_invalid(HOSTILE, (Invalid(HOSTILE, HOSTILE, HOSTILE),), console),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.requests import ColumnFigures, DataFigures
+from cpr_contract.requests import ColumnStats, DataStats
 from cpr_contract.spec import DataSpec, EvaluationSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.inspection import Distinct, inspect_files, inspect_job
@@ -29,7 +29,7 @@ def job(data: DataSpec) -> JobSpec:
     return JobSpec(CONTRACT_VERSION, "u", "n", model, data, 1, 1, SnapshotSpec(store, 2, 30.0, None), 10.0)
 
 
-def columns(stats: DataFigures) -> dict[str, ColumnFigures]:
+def columns(stats: DataStats) -> dict[str, ColumnStats]:
     return {column.name: column for column in stats.columns}
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cpr_contract.codec import to_json
 from cpr_contract.model import TableSpec
-from cpr_contract.requests import ColumnFigures, DataFigures, Inspection, InspectionRequest, Reading
+from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.dataset import Layout
@@ -65,7 +65,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     print(to_json(found), file=sink, flush=True)
 
 
-def inspect_files(uri: str, files: Files) -> DataFigures:
+def inspect_files(uri: str, files: Files) -> DataStats:
     """Return the statistics of all columns of the files that `uri` names. Raises DataError."""
     found = files.find(uri)
     data = _detect(found[0], files)
@@ -123,7 +123,7 @@ def inspect_job(job: JobSpec, files: Files) -> Inspection:
     return Inspection(stats, _summarize(scored, form, index_data(scored, form, files), columns))
 
 
-def _summarize(data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None) -> DataFigures:
+def _summarize(data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None) -> DataStats:
     """Read all blocks once."""
     separators = {}
     if used is not None and used.separator is not None:
@@ -144,7 +144,7 @@ def _summarize(data: DataSpec, form: Format, indices: Sequence[Index], used: Col
             errors.append(f"{form.location(block, row)}: {wrong[row]}")
     uses = {} if used is None else _uses(used)
     columns = tuple(summary.stats(", ".join(uses.get(name, ()))) for name, summary in summaries.items())
-    return DataFigures(
+    return DataStats(
         format=data.format,
         header=data.header and data.format in {"CSV", "TSV"},
         files=len(indices),
@@ -193,14 +193,14 @@ def _spelling_advice(summaries: Mapping[str, ColumnSummary], used: Columns | Non
     return tuple(f"{each} {SPELLINGS_REMEDY}" for each in found if each is not None)
 
 
-def _advice(used: Columns, columns: Sequence[ColumnFigures]) -> tuple[str, ...]:
+def _advice(used: Columns, columns: Sequence[ColumnStats]) -> tuple[str, ...]:
     """Return possible improvements of the job's tables, in the order of their columns' uses."""
     stats = {each.name: each for each in columns}
     found = (_hashing_advice(stats[each.column], each.table) for each in used.inputs if each.column in stats)
     return tuple(dict.fromkeys(advice for advice in found if advice is not None))
 
 
-def _hashing_advice(column: ColumnFigures, table: TableSpec) -> str | None:
+def _hashing_advice(column: ColumnStats, table: TableSpec) -> str | None:
     """Return advice if ids are hashed that may be the numbers of rows; otherwise None."""
     if table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
         return None
@@ -246,14 +246,14 @@ class ColumnSummary:
             else:
                 self._add_values(chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode())
 
-    def stats(self, feeds: str) -> ColumnFigures:
+    def stats(self, feeds: str) -> ColumnStats:
         """Return the statistics of all cells."""
         lowest, highest = self._range or (None, None)
         distinct = None if self._distinct is None else self._distinct.count()
         if (bags := self._bags) is None:
-            return ColumnFigures(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
+            return ColumnStats(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
         kind = f"list of {self._kind}"
-        return ColumnFigures(self._name, kind, self._missing, lowest, highest, distinct, feeds, bags.mean, bags.most)
+        return ColumnStats(self._name, kind, self._missing, lowest, highest, distinct, feeds, bags.mean, bags.most)
 
     def _add_values(self, coded: Any) -> None:
         """Add a dictionary array: each different value is read once."""

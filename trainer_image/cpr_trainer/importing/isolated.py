@@ -69,7 +69,7 @@ class IsolatedReader:
     def index(self, metadata: bytes) -> CheckpointIndex:
         """Return the index in a checkpoint's metadata; its names and numbers are foreign. Raises UnreadableError."""
         try:
-            answer = from_json(_Index, self._ask(_INDEX, metadata))
+            answer = from_json(_Index, self._request(_INDEX, metadata))
         except ContractError as error:
             raise UnreadableError(str(error)) from error
         if answer.index is None:
@@ -79,7 +79,7 @@ class IsolatedReader:
     def tensor(self, part: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """Return the tensor that `torch.save` wrote as `part`. Raises UnreadableError if it is not of that form."""
         try:
-            head = from_json(_Values, self._ask(_TENSOR, part))
+            head = from_json(_Values, self._request(_TENSOR, part))
         except ContractError as error:
             raise UnreadableError(str(error)) from error
         if head.error:
@@ -90,7 +90,7 @@ class IsolatedReader:
         self._receive(memoryview(values))
         return torch.frombuffer(values, dtype=dtype).view(shape) if values else torch.empty(shape, dtype=dtype)
 
-    def _ask(self, kind: bytes, content: bytes | memoryview) -> bytes:
+    def _request(self, kind: bytes, content: bytes | memoryview) -> bytes:
         try:
             requests = cast("BinaryIO", self._process.stdin)
             requests.write(_REQUEST.pack(kind, len(content)))
