@@ -1,24 +1,23 @@
-"""docs/architecture.md is true: the files and folders that it names exist, and it has every thread."""
+"""docs/architecture.md is true: its files, folders, classes and functions exist, and it has every thread."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TRAINER = ROOT / "trainer_image" / "cpr_trainer"
+#: Folders that the page leaves out of its paths.
+BASES = ("operator/cpr_operator/", "trainer_image/cpr_trainer/")
 TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+QUOTED = sorted(set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL))))
 THREADS = TEXT.partition("\n## Threads\n")[2].partition("\n## ")[0]
 SOURCES = sorted(path for folder in ("operator", "trainer_image") for path in (ROOT / folder).rglob("*.py"))
-
-
-def paths() -> list[str]:
-    """The files and folders that the page names. Three dots stand for those of the trainer image."""
-    return sorted({each.removeprefix(".../") for each in re.findall(r"`([\w./]+/[\w./]*)`", TEXT) if each[0] != "/"})
 
 
 def started(source: str) -> Iterator[str]:
@@ -30,15 +29,33 @@ def started(source: str) -> Iterator[str]:
             yield literals[0] if literals else ""
 
 
-@pytest.mark.parametrize("path", paths())
-def test_what_it_names_is_there(path: str) -> None:
-    assert (ROOT / path).exists() or (TRAINER / path).exists()
+@pytest.fixture(scope="module")
+def words() -> set[str]:
+    """The identifiers, words of strings and modules of the product, without comments."""
+    found = {part for path in SOURCES for part in path.relative_to(ROOT).with_suffix("").parts}
+    for path in SOURCES:
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
+            if token.type in {tokenize.NAME, tokenize.STRING}:
+                found.update(re.findall(r"[\w-]+", token.string))
+    return found
 
 
-def test_it_names_every_module_that_starts_threads_and_every_thread() -> None:
+@pytest.mark.parametrize("path", [each for each in QUOTED if re.fullmatch(r"[\w.]+/[\w./]*|\w+\.(py|toml)", each)])
+def test_named_path_exists(path: str) -> None:
+    assert any((ROOT / base / path).exists() for base in ("", *BASES))
+
+
+def test_named_classes_and_functions_exist(words: set[str]) -> None:
+    names = {part for each in QUOTED if re.fullmatch(r"[A-Za-z][\w.-]*", each) for part in each.split(".")}
+    commands = {"lint-imports", "pyproject", "py", "toml"}
+    assert len(names) > 30
+    assert sorted(names - words - commands) == []
+
+
+def test_page_has_every_thread() -> None:
     known = {path.relative_to(ROOT).as_posix(): set(started(path.read_text("utf-8"))) for path in SOURCES}
     known = {path: names for path, names in known.items() if names}
     assert len(known) > 15
-    shown = {path: path.replace("trainer_image/cpr_trainer/", ".../") for path in known}
+    shown = {path: path.removeprefix(BASES[0]).removeprefix(BASES[1]) for path in known}
     assert [path for path in known if f"`{path}`" not in THREADS and f"`{shown[path]}`" not in THREADS] == []
     assert [name for name in set[str]().union(*known.values()) - {""} if f"`{name}`" not in THREADS] == []
