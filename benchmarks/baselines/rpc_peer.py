@@ -24,8 +24,7 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.process import threads
 from cpr_trainer.runtime import read_job
-from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cpr_trainer.trainer.prefetch import Feed
 from cprjob_bench.roles.single import Tables
 
@@ -72,7 +71,7 @@ class Servers:
 def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
     """Train all steps as trainer `rank`."""
     replica, servers = DenseReplica(job.model, job.data.seed, precision=job.precision), Servers(placement)
-    crew = ComputeWorkers(job.workers)
+    workers = ComputeWorkers(job.workers)
     batches = open_batches(job, rank, job.trainers)
     with closing(open_trace(rank)) as trace, Feed(batches, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:
@@ -86,7 +85,7 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
                 trace.lap("vectors")
                 return vectors
 
-            computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size, crew)
+            computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size, workers)
             trace.lap("compute")
             pushes = servers.push(rows, single_tensor(computed.row_gradients), wanted.step)
             if job.trainers > 1:

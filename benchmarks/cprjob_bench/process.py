@@ -45,9 +45,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             train_alone(environ)
         case "workers":
             with loading_torch(environ):
-                from cprjob_bench.roles.workers import run as find_workers
+                from cprjob_bench.roles.workers import run as choose_workers
 
-            find_workers(environ, options.to)
+            choose_workers(environ, options.to)
         case "samples":
             from cprjob_bench.roles.samples import run as write_samples
 

@@ -31,8 +31,7 @@ from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import AnyAccess, find_access
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cprjob_bench.commands.train import BATCH_SIZE, document
 from cprjob_bench.options import TrainPreset
 
@@ -79,12 +78,12 @@ def work_of(model: ModelSpec) -> list[Work]:
     return works
 
 
-def train(replica: DenseReplica, works: Sequence[Work], crew: ComputeWorkers, end_s: float) -> int:
+def train(replica: DenseReplica, works: Sequence[Work], workers: ComputeWorkers, end_s: float) -> int:
     """Take steps until an instant of the monotonic clock; return how many."""
     steps = 0
     while time.monotonic() < end_s:
         work = works[steps % len(works)]
-        compute(replica, work.batch, work.access, work.vectors.detach, BATCH_SIZE, crew)
+        compute(replica, work.batch, work.access, work.vectors.detach, BATCH_SIZE, workers)
         steps += 1
         replica.step(steps)
     return steps
@@ -134,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     model, cores = model_of(options.preset), os.cpu_count() or 1
     works, replicas = work_of(model), sharing(model, options.precision, cores)
-    alone, crew = ComputeWorkers(), ComputeWorkers(cores)
+    alone, workers = ComputeWorkers(), ComputeWorkers(cores)
     ways = ["one", "side by side", "hogwild", *(["compiled"] if options.compile else [])]
     optimised = compiled(model, options.precision) if options.compile else replicas[0]
 
@@ -145,7 +144,7 @@ def main() -> None:
             steps = race(replicas, works, end_s)
         else:
             replica = optimised if way == "compiled" else replicas[0]
-            steps = train(replica, works, crew if way == "side by side" else alone, end_s)
+            steps = train(replica, works, workers if way == "side by side" else alone, end_s)
         return float(steps * BATCH_SIZE / (options.seconds + time.monotonic() - end_s))
 
     found: dict[str, list[float]] = {way: [] for way in ways}

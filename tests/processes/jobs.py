@@ -25,7 +25,7 @@ from cpr_trainer.embedding.access import Rows, as_rows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.evaluate import score_held_out
 from cpr_trainer.lone import LoneTrainer
-from cpr_trainer.trainer.early_stop import EarlyStopState
+from cpr_trainer.trainer.scores import EarlyStopState
 from support import bag_data, feature_data, table_data
 from support.local_job import small_job, small_steps
 from support.row_dims import with_dims
@@ -174,9 +174,9 @@ JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
 
 
 def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopState]:
-    """Return what one process scores at each evaluation up to the one that ends the job, and the verdict there."""
+    """Return the evaluations of a single process up to the one that ends the job, and the early-stop state there."""
     dataset = open_dataset(job.data, job.model, files_of(job))
-    trainer, found, verdict = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), EarlyStopState()
+    trainer, found, state = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), EarlyStopState()
     evaluation = job.evaluation
     assert evaluation is not None
     every, stop = evaluation.every, evaluation.early_stop
@@ -184,9 +184,9 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopS
     class Evaluations:
         def after_step(self, step: int, slots: Ints) -> None:
             del slots
-            nonlocal verdict
+            nonlocal state
             samples = step * job.data.batch_size
-            if verdict.ends(stop) or (samples % every and step != trainer.order.steps):
+            if state.should_stop(stop) or (samples % every and step != trainer.order.steps):
                 return
 
             def fetch(rows: UniqueRows) -> Rows:
@@ -195,7 +195,7 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopS
             scores = score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch)
             figures = (scores.auc(), scores.log_loss(), scores.normalised_entropy(), scores.calibration())
             found.append(HeldOutScores(step, samples, scores.samples, *figures))
-            verdict = verdict if stop is None else verdict.after(found[-1], stop)
+            state = state if stop is None else state.after(found[-1], stop)
 
     trainer.train(Evaluations(), lambda _: None)
-    return tuple(found), verdict
+    return tuple(found), state

@@ -198,16 +198,16 @@ def assert_ended_as(expected: Fitted, job: JobSpec, anchor: AnchorRef, folder: P
 
 def assert_ended_early(job: JobSpec, undisturbed: JobSpec, result: Result) -> None:
     """The job ended where one process does; the best model is an anchor, and has the score that counted."""
-    evaluations, verdict = evaluated_alone(undisturbed)
-    assert verdict.ends(STOP)
-    assert 0 < verdict.best_step < verdict.step < STEPS
+    evaluations, early_stop = evaluated_alone(undisturbed)
+    assert early_stop.should_stop(STOP)
+    assert 0 < early_stop.best_step < early_stop.step < STEPS
     assert result.best is not None
-    assert (result.anchor.step, result.evaluation) == (verdict.step, evaluations[-1])
+    assert (result.anchor.step, result.evaluation) == (early_stop.step, evaluations[-1])
     found = (result.best.anchor.step, result.best.value, result.best.since)
-    assert found == (verdict.best_step, verdict.best, verdict.since)
+    assert found == (early_stop.best_step, early_stop.best, early_stop.since)
     store, dataset = open_store(job.snapshots.store, None, None), open_dataset(job.data, job.model, files_of(job))
     scored = evaluate(job, dataset, store, result.best.anchor.key)
-    assert (scored.step, scored.auc) == (verdict.best_step, verdict.best)
+    assert (scored.step, scored.auc) == (early_stop.best_step, early_stop.best)
 
 
 @pytest.mark.parametrize("name", ["plain", "dims"])

@@ -66,7 +66,7 @@ def run_held(arguments: list[str]) -> int:
 
     While it stands it follows rosters, and ends if it is told to.
     """
-    from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S  # noqa: PLC0415 -- in the process alone
+    from cpr_trainer.trainer.control import POLL_INTERVAL_S  # noqa: PLC0415 -- in the process alone
     from cpr_trainer.trainer.step import Stepper  # noqa: PLC0415
 
     train, take_step, last = Stepper.train, Stepper._step, Path(os.environ[HELD_AT])

@@ -22,8 +22,7 @@ from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
 
 #: Told now and then how many samples are trained.
@@ -54,7 +53,7 @@ class LoneTrainer:
         self.arena.seed(self.placement, 0, Seeding.of(job.model, seed))
         self._dataset = dataset
         # Where a job would measure: one, so that each run has the same bits.
-        self._crew = ComputeWorkers(1 if job.workers == MEASURED else job.workers)
+        self._workers = ComputeWorkers(1 if job.workers == MEASURED else job.workers)
 
     def train(self, injection: Injection | None, tell: Tell) -> None:
         """Train and score all steps. Raises DataError, DivergedError."""
@@ -79,7 +78,7 @@ class LoneTrainer:
         def fetch() -> Rows:
             return as_rows(tuple(map(torch.from_numpy, self.arena.read(slots))))
 
-        computed = compute(self.replica, batch, access, fetch, len(samples), self._crew)
+        computed = compute(self.replica, batch, access, fetch, len(samples), self._workers)
         self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
         if step % MERGE_STEPS == 0 or step == self.order.steps:
             self.scores.merge(*self.scores.to_merge())

@@ -25,8 +25,7 @@ from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.rates import rate_at
 from cpr_trainer.runtime import Trace, optional_path, read_job
-from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cpr_trainer.trainer.prefetch import Feed
 
 # The tables of a process without CPRJob, and their optimizers in torch: the equations of `tables.optimizers`.
@@ -109,13 +108,13 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)
     tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, job.device, job.precision)
-    loader, crew = Loader(dataset, order, rank=0, trainers=1, first_step=1), ComputeWorkers(job.workers)
+    loader, workers = Loader(dataset, order, rank=0, trainers=1, first_step=1), ComputeWorkers(job.workers)
     with Feed(loader, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:
             trace.lap("data")
             places = torch.from_numpy(wanted.access.unique.places)
             fetch = partial(tables.rows.index_select, 0, places)
-            computed = compute(replica, wanted.batch, wanted.access, fetch, len(wanted.batch), crew)
+            computed = compute(replica, wanted.batch, wanted.access, fetch, len(wanted.batch), workers)
             trace.lap("compute")
             replica.step(wanted.step)
             trace.lap("optimizer")

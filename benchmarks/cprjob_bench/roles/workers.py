@@ -10,7 +10,7 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime import read_job
 from cpr_trainer.store import Uris
-from cpr_trainer.trainer.measuring import find_workers
+from cpr_trainer.trainer.worker_tuning import choose_workers
 
 
 def run(environ: Mapping[str, str], path: Path) -> None:
@@ -18,4 +18,4 @@ def run(environ: Mapping[str, str], path: Path) -> None:
     job = read_job(environ)
     dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     order, placement = BatchOrder.of(job.data, dataset.layout), Placement.of(job.model, job.shards)
-    path.write_text(f"{find_workers(job, dataset, order, placement, lambda: None).count}\n")
+    path.write_text(f"{choose_workers(job, dataset, order, placement, lambda: None).count}\n")

@@ -8,7 +8,7 @@ import time
 
 STOPPED = """
 import os, signal, time
-from cpr_trainer.trainer.standstill import Standstill
+from cpr_trainer.trainer.control import Standstill
 standstill = Standstill()
 standstill.start()
 print("ready", flush=True)

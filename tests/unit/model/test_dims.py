@@ -18,8 +18,7 @@ from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.compute import ComputeWorkers, compute
 
 DIMS = (4, 3, 6)
 SPEC = ModelSpec(

@@ -24,8 +24,7 @@ from cpr_trainer.model import entrypoint
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network, loss_share, start
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.compute import compute
-from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from support.plain_batches import access_of
 
 SPEC = ModelSpec(

@@ -11,9 +11,8 @@ import pytest
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_trainer.runtime.environment import BadSpecError
-from cpr_trainer.trainer import tracking as module
-from cpr_trainer.trainer.trackers import KINDS, read_trackers
-from cpr_trainer.trainer.tracking import Tracking, metrics_of, tracking
+from cpr_trainer.trainer import trackers as module
+from cpr_trainer.trainer.trackers import KINDS, Tracking, metrics_of, read_trackers, tracking
 
 REPORT = TrainerReport(
     1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 10, 1000, 1000, 5000, (), (), (), None, loss=0.5,
@@ -28,10 +27,10 @@ class FakeTracker:
         self.logged: list[tuple[int, Mapping[str, float]]] = []
         self.closed: bool | None = None
 
-    def log(self, samples: int, figures: Mapping[str, float]) -> None:
+    def log(self, samples: int, metrics: Mapping[str, float]) -> None:
         if self.wrong:
             raise OSError("no answer")
-        self.logged.append((samples, figures))
+        self.logged.append((samples, metrics))
 
     def close(self, *, finished: bool) -> None:
         self.closed = finished
@@ -53,16 +52,16 @@ def test_the_leader_logs_every_ten_seconds_and_at_the_end_and_a_follower_opens_n
         return tracker
 
     tracked = Tracking((make,), lambda: report, lambda: leads)
-    tracked.tell(100.0)
+    tracked.log_if_due(100.0)
     assert opened == 0
     leads = True
     for now, samples in ((100.0, 1000), (109.0, 1900), (110.0, 2000), (115.0, 2500), (120.5, 2500), (121.0, 2600)):
         report = replace(REPORT, samples=samples)
-        tracked.tell(now)
+        tracked.log_if_due(now)
         assert opened == 1, "at once, though nothing is logged yet"
     assert [samples for samples, _ in tracker.logged] == [2000, 2500]
     report = replace(REPORT, samples=5000)
-    tracked.tell(122.0)
+    tracked.log_if_due(122.0)
     assert [samples for samples, _ in tracker.logged][2:] == [5000], "nobody waits when all is trained"
     report = ENDED
     tracked.close()
@@ -76,10 +75,10 @@ def test_a_tracker_that_fails_stops_neither_training_nor_the_others_and_is_tried
     broken, whole, report = FakeTracker(wrong=True), FakeTracker(), REPORT
     tracked = Tracking((lambda: broken, lambda: whole), lambda: report, lambda: True)
     with caplog.at_level(logging.WARNING):
-        tracked.tell(1.0)
+        tracked.log_if_due(1.0)
         for samples in (1000, 2000):
             report = replace(REPORT, samples=samples)
-            tracked.tell(float(samples))
+            tracked.log_if_due(float(samples))
     assert len(caplog.records) == 1, "a failure is told where it begins"
     broken.wrong, report = False, replace(REPORT, samples=3000)
     tracked.close()

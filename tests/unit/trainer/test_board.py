@@ -18,8 +18,7 @@ from cpr_contract.reports import (
     TrainerState,
 )
 from cpr_contract.roster import Counters
-from cpr_trainer.trainer.progress import ProgressTimer, progress_line
-from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
+from cpr_trainer.trainer.status import ProgressTimer, ReportCollector, StatusPublisher, progress_line
 
 EVALUATION = HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25)
 

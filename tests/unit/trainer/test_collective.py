@@ -11,7 +11,7 @@ import torch
 
 from cpr_trainer.trainer.allreduce.auth import PairProofs
 from cpr_trainer.trainer.allreduce.collective import Collective, Entries, Entry
-from cpr_trainer.trainer.interrupts import GroupBroken
+from cpr_trainer.trainer.control import GroupBroken
 from support.patience import poll_interrupts
 
 HOST = "127.0.0.1"

@@ -19,8 +19,7 @@ from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.entrypoint import build_network, loss_share
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.compute import Computed, compute
-from cpr_trainer.trainer.crew import ComputeWorkers
+from cpr_trainer.trainer.compute import Computed, ComputeWorkers, compute
 from support.devices import on_each_device
 from support.plain_batches import access_of, single_ids
 
@@ -50,8 +49,8 @@ def computed(
 ) -> tuple[Computed, DenseReplica]:
     samples, access, vectors = batch()
     replica = DenseReplica(SPEC, 1, device, precision)
-    crew = ComputeWorkers(workers) if isinstance(workers, int) else workers
-    return compute(replica, samples, access, lambda: vectors, SAMPLES, crew), replica
+    pool = ComputeWorkers(workers) if isinstance(workers, int) else workers
+    return compute(replica, samples, access, lambda: vectors, SAMPLES, pool), replica
 
 
 @on_each_device
@@ -157,18 +156,18 @@ def four_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("four_threads")
 def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processors() -> None:
-    crew, all_are_there = ComputeWorkers(2), threading.Barrier(2)
+    pool, all_are_there = ComputeWorkers(2), threading.Barrier(2)
 
     def compute_part(_: slice) -> int:
         all_are_there.wait()
         return torch.get_num_threads()
 
-    assert crew.each(compute_part, crew.parts(100)) == [2, 2]
+    assert pool.map(compute_part, pool.split(100)) == [2, 2]
     assert torch.get_num_threads() == 4, "the caller has all of them"
 
 
 @pytest.mark.parametrize(("samples", "sizes"), [(1, [1]), (3, [3]), (5, [2, 3]), (9, [2, 2, 2, 3])])
 def test_no_worker_gets_a_lone_sample(samples: int, sizes: list[int]) -> None:
-    parts = ComputeWorkers(4).parts(samples)
+    parts = ComputeWorkers(4).split(samples)
     assert [part.stop - part.start for part in parts] == sizes
     assert [*range(samples)] == [each for part in parts for each in range(part.start, part.stop)]

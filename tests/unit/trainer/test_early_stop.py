@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import EarlyStopSpec, StopMetric, samples_at
 from cpr_trainer.errors import DataError
-from cpr_trainer.trainer.early_stop import EarlyStopState, next_evaluation
+from cpr_trainer.trainer.scores import EarlyStopState, next_evaluation
 
 AUC = EarlyStopSpec("AUC", 2)
 
@@ -29,11 +29,11 @@ def judged(found: list[HeldOutScores], spec: EarlyStopSpec = AUC) -> EarlyStopSt
 
 def test_patience_counts_evaluations_since_the_best() -> None:
     assert judged(scores(0.7, 0.8, 0.75)) == EarlyStopState(30, 0.8, 20, 1)
-    assert not judged(scores(0.7, 0.8, 0.75)).ends(AUC)
+    assert not judged(scores(0.7, 0.8, 0.75)).should_stop(AUC)
     assert judged(scores(0.7, 0.8, 0.75, 0.79)) == EarlyStopState(40, 0.8, 20, 2)
-    assert judged(scores(0.7, 0.8, 0.75, 0.79)).ends(AUC)
+    assert judged(scores(0.7, 0.8, 0.75, 0.79)).should_stop(AUC)
     assert judged(scores(0.7, 0.8, 0.75, 0.81)) == EarlyStopState(40, 0.81, 40, 0)
-    assert not judged(scores(0.7, 0.8, 0.75, 0.79)).ends(None)
+    assert not judged(scores(0.7, 0.8, 0.75, 0.79)).should_stop(None)
 
 
 def test_a_small_improvement_is_none() -> None:
@@ -57,8 +57,8 @@ def test_losses_are_to_fall(metric: StopMetric) -> None:
 @pytest.mark.parametrize(
     ("metric", "scored", "why"),
     [
-        ("AUC", 50, "cannot judge by AUC: the 50 held-out samples have one label alone"),
-        ("NormalisedEntropy", 50, "cannot judge by NormalisedEntropy: the 50 held-out samples have one label alone"),
+        ("AUC", 50, "cannot judge by AUC: the 50 held-out samples all have the same label"),
+        ("NormalisedEntropy", 50, "cannot judge by NormalisedEntropy: the 50 held-out samples all have the same label"),
         ("GAUC", 50, "cannot judge by GAUC: none of the groups of the 50 held-out samples has both labels"),
         ("LogLoss", 0, "cannot judge by LogLoss: no held-out row is a sample"),
         ("AUC", 0, "cannot judge by AUC: no held-out row is a sample"),
@@ -87,7 +87,7 @@ def test_a_verdict_goes_into_a_tensor_and_back(aucs: list[float]) -> None:
 
 
 def test_another_tensor_is_no_verdict() -> None:
-    with pytest.raises(ValueError, match="a verdict is float64"):
+    with pytest.raises(ValueError, match="an early-stop state is float64"):
         EarlyStopState.of(torch.zeros(3))
 
 

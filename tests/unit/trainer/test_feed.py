@@ -60,9 +60,9 @@ def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[in
     table, running = _Table(), _slice(1, now)
     wanted = _slice(2, then, running)
     vectors = _vectors(table, wanted)
-    vectors.ask_early()
+    vectors.request_early()
     table.push(running.access.unique)
-    vectors.ask_late()
+    vectors.request_late()
 
     expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
     assert torch.equal(single_tensor(vectors.take(_at_once)), expected)
@@ -74,10 +74,10 @@ def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: li
     table, running = _Table(), _slice(1, now)
     wanted = _slice(2, then, running)
     vectors = _vectors(table, wanted)
-    vectors.ask_early()
+    vectors.request_early()
     table.push(running.access.unique)
     table.rows += 1000.0  # the shard went back in time: what was read before counts no more
-    vectors.ask_again()
+    vectors.request_all()
 
     expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
     assert torch.equal(single_tensor(vectors.take(_at_once)), expected)
@@ -105,10 +105,10 @@ def test_vectors_miss_as_many_steps_as_they_are_asked_for_ahead_and_with_one_non
     for step, wanted in enumerate(slices, 1):
         vectors = prefetch.take()
         assert vectors is not None
-        prefetch.ask()
+        prefetch.request()
         seen = past[step - 1] if depth == 1 else past[max(step - 1 - depth, 0)]
         assert torch.equal(single_tensor(vectors.take(_at_once)), torch.from_numpy(seen[wanted.access.unique.numbers]))
         table.push(wanted.access.unique)
         past.append(table.rows.copy())
-        prefetch.pushed()
+        prefetch.after_push()
     assert prefetch.take() is None

@@ -13,7 +13,7 @@ import torch
 from cpr_contract.codec import to_json
 from cpr_trainer.trainer.allreduce.group import NO_STATE, Go, Group, Hello, agree_on_state, missing_steps
 from cpr_trainer.trainer.allreduce.transport import Frame, Kind
-from cpr_trainer.trainer.interrupts import Finished, GroupBroken, Superseded
+from cpr_trainer.trainer.control import Finished, GroupBroken, Superseded
 from support.control_group import HOST, Member, roster_of
 from support.exchanges import wait_for
 from support.patience import poll_interrupts

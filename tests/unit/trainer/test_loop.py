@@ -18,8 +18,8 @@ from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.allreduce.group import SoloGroup
+from cpr_trainer.trainer.control import PollInterrupts, RosterChanged
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
-from cpr_trainer.trainer.interrupts import PollInterrupts, RosterChanged
 from cpr_trainer.trainer.loop import Loop
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import StatusPublisher

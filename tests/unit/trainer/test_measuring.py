@@ -16,10 +16,16 @@ from cpr_trainer.data.open import open_dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.store import Uris
-from cpr_trainer.trainer import measuring
-from cpr_trainer.trainer.interrupts import Terminated
-from cpr_trainer.trainer.measuring import Trial, find_workers, measure
-from cpr_trainer.trainer.workers import Workers, candidates, choose
+from cpr_trainer.trainer import worker_tuning
+from cpr_trainer.trainer.control import Terminated
+from cpr_trainer.trainer.worker_tuning import (
+    Trial,
+    WorkerChoice,
+    candidate_counts,
+    choose_count,
+    choose_workers,
+    measure,
+)
 from support.local_job import small_job
 
 
@@ -105,9 +111,9 @@ def of(job: JobSpec, factory: str) -> JobSpec:
     return replace(job, model=replace(job.model, entrypoint=f"{__name__}:{factory}", bottom_mlp=(), top_mlp=()))
 
 
-def found_for(job: JobSpec) -> Workers:
+def found_for(job: JobSpec) -> WorkerChoice:
     dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
-    return find_workers(job, dataset, BatchOrder.of(job.data, dataset.layout), placement(job), lambda: None)
+    return choose_workers(job, dataset, BatchOrder.of(job.data, dataset.layout), placement(job), lambda: None)
 
 
 def trial(job: JobSpec, samples: int = 16) -> Trial:
@@ -121,7 +127,7 @@ def placement(job: JobSpec) -> Placement:
 
 
 def test_each_number_of_workers_is_measured_equally_often(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_ENOUGH_S", 0.0)
+    monkeypatch.setattr(worker_tuning, "_ENOUGH_S", 0.0)
     times_s = measure(trial(job), (1, 2, 4), lambda: None)
     assert {count: len(times) for count, times in times_s.items()} == {1: 3, 2: 3, 4: 3}
     assert all(time_s > 0 for times in times_s.values() for time_s in times)
@@ -131,15 +137,15 @@ def test_what_was_measured_is_chosen_by_its_times(job: JobSpec, monkeypatch: pyt
     def measured(_trial: Trial, counts: Sequence[int], _poll_interrupts: object) -> dict[int, list[float]]:
         return {count: [0.1 / count] for count in counts}
 
-    monkeypatch.setattr(measuring, "measure", measured)
-    assert found_for(job) == Workers(2, "measured for the first batch: 100.00 ms with 1, 50.00 ms with 2")
+    monkeypatch.setattr(worker_tuning, "measure", measured)
+    assert found_for(job) == WorkerChoice(2, "measured for the first batch: 100.00 ms with 1, 50.00 ms with 2")
 
 
 def test_nothing_is_measured_where_there_is_no_choice(job: JobSpec) -> None:
     small = replace(job, data=replace(job.data, batch_size=6), trainers=2)
-    assert found_for(small) == Workers(1, "a slice has 3 samples")
+    assert found_for(small) == WorkerChoice(1, "a slice has 3 samples")
     torch.set_num_threads(1)
-    assert found_for(job) == Workers(1, "a trainer has one processor")
+    assert found_for(job) == WorkerChoice(1, "a trainer has one processor")
 
 
 @pytest.mark.parametrize("factory", ["normalises", "contrasts", "drops", "whole"])
@@ -155,7 +161,7 @@ def test_a_network_that_computes_each_sample_by_itself_may_be_divided(job: JobSp
 
 
 def test_a_loss_that_is_no_number_ends_nothing_yet(job: JobSpec) -> None:
-    assert found_for(of(job, "diverges")) == Workers(1, "the loss of the first batch is not finite")
+    assert found_for(of(job, "diverges")) == WorkerChoice(1, "the loss of the first batch is not finite")
 
 
 def test_random_numbers_go_on_as_if_nothing_had_been_measured(job: JobSpec) -> None:
@@ -196,7 +202,7 @@ def test_a_trainer_that_is_told_to_stop_measures_no_further(job: JobSpec) -> Non
 def test_workers_are_doubled_up_to_the_processors_and_to_what_a_slice_divides_into(
     processors: int, samples: int, counts: tuple[int, ...]
 ) -> None:
-    assert candidates(processors, samples) == counts
+    assert candidate_counts(processors, samples) == counts
 
 
 @pytest.mark.parametrize(
@@ -214,9 +220,9 @@ def test_workers_are_doubled_up_to_the_processors_and_to_what_a_slice_divides_in
 )
 def test_the_fewest_workers_that_are_as_fast_as_any_are_chosen(times_s: dict[int, list[float]], count: int) -> None:
     """A gain below 3 % is none, one odd time counts for nothing, nor does a slow round that all numbers share."""
-    assert choose(times_s).count == count
+    assert choose_count(times_s).count == count
 
 
 def test_the_reason_has_the_times() -> None:
-    found = choose({2: [0.0215, 0.0214, 0.0216], 1: [0.0251, 0.0252, 0.0253]})
+    found = choose_count({2: [0.0215, 0.0214, 0.0216], 1: [0.0251, 0.0252, 0.0253]})
     assert found.reason == "measured for the first batch: 25.20 ms with 1, 21.50 ms with 2"

@@ -11,7 +11,7 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, StoreUnsuitableError
-from cpr_trainer.trainer.interrupts import RosterChanged
+from cpr_trainer.trainer.control import RosterChanged
 from cpr_trainer.trainer.status import StatusPublisher
 from cpr_trainer.trainer.store_retry import RetryingReader, retry_store_errors
 

@@ -22,9 +22,9 @@ from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
 from cpr_trainer.trainer import frozen_inputs as pinning_module
+from cpr_trainer.trainer.control import Terminated
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
-from cpr_trainer.trainer.interrupts import Terminated
-from cpr_trainer.trainer.workers import Workers
+from cpr_trainer.trainer.worker_tuning import WorkerChoice
 from support.fake_s3 import BUCKET, FakeS3
 from support.memory_store import MemoryStore
 from support.table_data import FORMATS, TABLES, as_text, assert_same, clicks, everything, model_of, read, spec, write
@@ -249,9 +249,9 @@ def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
 def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
     store = MemoryStore()
 
-    def measure(poll_interrupts: Callable[[], None]) -> Workers:
+    def measure(poll_interrupts: Callable[[], None]) -> WorkerChoice:
         poll_interrupts()
-        return Workers(2, "faster")
+        return WorkerChoice(2, "faster")
 
     with pytest.raises(Terminated):
         FrozenInputs("uid", None, lambda: True, _die).find_workers(store, measure)
@@ -261,12 +261,12 @@ def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
 def test_of_two_leaders_the_faster_one_decides() -> None:
     store = MemoryStore()
 
-    def slow(_: object) -> Workers:
-        FrozenInputs("uid", None, lambda: True, lambda: None).find_workers(store, lambda _: Workers(4, "faster"))
-        return Workers(2, "slower")
+    def slow(_: object) -> WorkerChoice:
+        FrozenInputs("uid", None, lambda: True, lambda: None).find_workers(store, lambda _: WorkerChoice(4, "faster"))
+        return WorkerChoice(2, "slower")
 
     pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
-    assert pinning.find_workers(store, slow) == Workers(4, "faster")
+    assert pinning.find_workers(store, slow) == WorkerChoice(4, "faster")
     store.delete([workers_key("uid")])
     for _ in range(2):
         restore_frozen(store, pinning.workers)

@@ -17,7 +17,7 @@ from cpr_contract.reports import Problem, TrainerReport
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.runtime.roster_file import RosterFile
-from cpr_trainer.trainer.interrupts import Terminated
+from cpr_trainer.trainer.control import Terminated
 from cpr_trainer.trainer.main import _train
 from support.shard_job import HOST, KEY, small_job
 

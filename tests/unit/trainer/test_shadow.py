@@ -20,7 +20,7 @@ from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.async_sync import averaging_server
 from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
 from cpr_trainer.trainer.async_sync.averaging_state import GAP_STEPS, AveragingState
-from cpr_trainer.trainer.interrupts import Finished
+from cpr_trainer.trainer.control import Finished
 from cpr_trainer.trainer.state import DenseState
 from support.devices import on_each_device
 from support.local_job import small_job

@@ -1,6 +1,6 @@
 """A process that was stopped and goes on notices that it did not run."""
 
-from cpr_trainer.trainer.standstill import PauseDetector
+from cpr_trainer.trainer.control import PauseDetector
 
 
 def test_a_late_turn_is_a_standstill_and_a_punctual_one_is_none() -> None:

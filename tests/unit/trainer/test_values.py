@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cpr_trainer.exchange.encoding import narrow, widen
-from cpr_trainer.trainer.values import as_array, as_tensor
+from cpr_trainer.trainer.prefetch import as_array, as_tensor
 
 
 @pytest.mark.parametrize(("of", "travels_as"), [(torch.float32, np.float32), (torch.bfloat16, np.uint16)])

@@ -18,9 +18,9 @@ from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, is_even
 from cpr_trainer.store import Store
 from cpr_trainer.trainer.allreduce.group import Group
-from cpr_trainer.trainer.early_stop import EarlyStopState
-from cpr_trainer.trainer.interrupts import PollInterrupts
+from cpr_trainer.trainer.control import PollInterrupts
 from cpr_trainer.trainer.save_coordinator import SaveCoordinator
+from cpr_trainer.trainer.scores import EarlyStopState
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import StatusPublisher
 from cpr_trainer.trainer.step import Stepper
@@ -56,14 +56,14 @@ class Barriers:
     def goal(self) -> int:
         """Return the step to train to before all stand again, or for good."""
         state = self._stepper.state
-        if state.early_stop_state.ends(self._setup.early_stop):
+        if state.early_stop_state.should_stop(self._setup.early_stop):
             return state.done
         return self._setup.next_barrier(max(state.done - 1, self._stood))
 
     def ends(self) -> bool:
         """Whether nothing is left to train."""
         state = self._stepper.state
-        return state.done == self._setup.last_step or state.early_stop_state.ends(self._setup.early_stop)
+        return state.done == self._setup.last_step or state.early_stop_state.should_stop(self._setup.early_stop)
 
     def due(self) -> bool:
         """Whether all are to stand here, and have not."""
@@ -172,7 +172,7 @@ class Barriers:
         state.early_stop_state = EarlyStopState.of(before).after(scores, early_stop)
         self._status.update(evaluation=scores)
         self._stepper.keep()
-        if state.early_stop_state.ends(early_stop):
+        if state.early_stop_state.should_stop(early_stop):
             _LOG.info(
                 "stops early at step %d: the best evaluation was at %d", state.done, state.early_stop_state.best_step
             )

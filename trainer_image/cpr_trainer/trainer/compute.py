@@ -1,10 +1,15 @@
-"""The arithmetic of one step on one trainer: forward, loss, backward."""
+"""The arithmetic of one step on one trainer: forward, loss and backward, divided among its workers.
+
+Workers are threads that compute parts of a slice concurrently on one copy of the dense network.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isfinite
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,12 +20,44 @@ from cpr_trainer.embedding.features import Features
 from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.trainer.crew import ComputeWorkers
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+#: The least samples of a part: a network cannot normalise fewer, as BatchNorm does in training.
+LEAST_SAMPLES = 2
+
+
+class ComputeWorkers:
+    """A thread pool, with an equal share of the processors for each worker. A single worker is the caller's thread."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = workers
+        self._threads: ThreadPoolExecutor | None = None
+        if workers > 1:
+            share = max(1, torch.get_num_threads() // workers)
+            self._threads = ThreadPoolExecutor(workers, "worker", torch.set_num_threads, (share,))
+
+    def split(self, samples: int) -> list[slice]:
+        """Divide a slice of `samples` into parts of about the same size, one per worker unless samples are few."""
+        count = max(1, min(self._workers, samples // LEAST_SAMPLES))
+        return [slice(part * samples // count, (part + 1) * samples // count) for part in range(count)]
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def map(self, do: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+        """Return the result of `do` for each item, at most one per worker. Raises what `do` raises."""
+        if self._threads is None or len(items) == 1:
+            return [do(item) for item in items]
+        return list(self._threads.map(do, items))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """One slice, computed. The dense gradient is in the replica.
+    """The results of one slice; the dense gradient is in the replica.
 
     row_gradients: of the unique rows, in the replica's dtype. logits, labels: float32 [n] or [n, L]. All on the CPU.
     loss_share: see `cpr_trainer.model.entrypoint.loss_share`.
@@ -32,43 +69,42 @@ class Computed:
     loss_share: float
 
 
-def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
+def compute(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the threads
     replica: DenseReplica,
     batch: Batch,
     access: AnyAccess,
     fetch: Callable[[], Rows],
     batch_size: int,
-    crew: ComputeWorkers,
+    workers: ComputeWorkers,
 ) -> Computed:
     """Compute a slice of a global batch of `batch_size` samples; its gradients add up over workers and trainers.
 
-    fetch: returns the vectors of the unique rows of `access`, on the CPU; called when nothing is left to compute
-    without them. The slice goes to the replica's device, and what comes out of it back.
+    fetch: returns the vectors of the unique rows of `access`, on the CPU; called once everything is computed that does
+    not need them. The slice is copied to the replica's device, and the results back.
     Raises DivergedError if the loss is not finite, ModelError if the network's code fails, and what `fetch` raises.
     """
     labels = torch.from_numpy(batch.labels)
     replica.zero_gradients()
-    if not len(batch):  # Not every network takes a batch without samples.
+    if not len(batch):  # Some networks reject a batch without samples.
         nothing = map_rows(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
         return Computed(nothing, labels, labels, 0.0)
-    set_training(
-        replica.model, on=len(batch) > 1
-    )  # One sample has no statistics to normalise by, as BatchNorm does in training.
+    # A single sample has no statistics to normalise by, as BatchNorm does in training.
+    set_training(replica.model, on=len(batch) > 1)
     device = replica.device
-    dense, truth, there = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
-    parts = [_Part(replica, truth[samples], samples, batch_size) for samples in crew.parts(len(batch))]
-    crew.each(lambda part: part.begin(dense), parts)
-    embeddings = there.embeddings(map_rows(lambda values: values.to(device, replica.dtype), fetch()))
-    shares = crew.each(lambda part: part.finish(embeddings), parts)
-    for part in parts:  # In this order: sums in another one differ in their last bits.
+    dense, truth, on_device = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
+    parts = [_Part(replica, truth[samples], samples, batch_size) for samples in workers.split(len(batch))]
+    workers.map(lambda part: part.begin(dense), parts)
+    embeddings = on_device.embeddings(map_rows(lambda values: values.to(device, replica.dtype), fetch()))
+    shares = workers.map(lambda part: part.finish(embeddings), parts)
+    for part in parts:  # The order is fixed: sums in another order differ in their last bits.
         replica.add_gradients(part.dense_gradients)
-    summed = there.sum_gradients(_joined([part.gradients for part in parts]))
+    summed = on_device.sum_gradients(_joined([part.gradients for part in parts]))
     logits = torch.cat([part.logits for part in parts])
     return Computed(map_rows(Tensor.cpu, summed), logits.cpu(), labels, sum(shares))
 
 
 class _Part:
-    """A worker's part of a slice: its own samples and its own pass, on the network of all."""
+    """A worker's part of a slice: separate samples and a separate pass, on the shared network."""
 
     gradients: Embeddings
     dense_gradients: Sequence[Tensor | None]
@@ -81,38 +117,38 @@ class _Part:
         self._batch_size = batch_size
 
     def begin(self, dense: Tensor) -> None:
-        """Compute what needs no embeddings. dense: float32 [n, N], of the whole slice."""
+        """Compute the part of the forward pass before the embeddings. dense: float32 [n, N], of the whole slice."""
         with self._replica.autocast():
             self._end = start(self._replica.model, dense[self._samples], self._labels.shape[1:])
 
     def finish(self, embeddings: Embeddings) -> float:
-        """Compute the rest from the embeddings of the whole slice, and return the loss share.
+        """Compute the remaining passes from the embeddings of the whole slice, and return the loss share.
 
         Raises DivergedError, ModelError.
         """
-        mine = _part_of(embeddings, self._samples)
+        own = _part_of(embeddings, self._samples)
         with self._replica.autocast():
-            logits = self._end(mine).float()
+            logits = self._end(own).float()
         loss = loss_share(self._replica.model, logits, self._labels, self._batch_size)
         share = float(loss.detach())
         if not isfinite(share):
             raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
-        leaves, parameters = _leaves(mine), self._replica.trained
+        leaves, parameters = _leaves(own), self._replica.trained
         found = gradients(self._replica.model, loss, (*leaves, *parameters))
-        self.gradients, self.dense_gradients = _gradients(mine, found[: len(leaves)]), found[len(leaves) :]
+        self.gradients, self.dense_gradients = _gradients(own, found[: len(leaves)]), found[len(leaves) :]
         self.logits = logits.detach()
         return share
 
 
 def _part_of(embeddings: Embeddings, samples: slice) -> Embeddings:
-    """Return the embeddings of some samples, as leaves that gradients are collected in."""
+    """Return the embeddings of some samples as leaves of the autograd graph."""
     if isinstance(embeddings, Features):
         return embeddings.part(samples).map(Tensor.requires_grad_)
     return map_rows(lambda values: values[samples].requires_grad_(), embeddings)
 
 
 def _joined(parts: Sequence[Embeddings]) -> Embeddings:
-    """Return what belongs to parts of a slice as what belongs to the slice."""
+    """Concatenate the values of parts of a slice to those of the slice."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -124,14 +160,14 @@ def _joined(parts: Sequence[Embeddings]) -> Embeddings:
 
 
 def _leaves(embeddings: Embeddings) -> tuple[Tensor, ...]:
-    """Return the tensors that embeddings consist of."""
+    """Return the tensors of embeddings."""
     if isinstance(embeddings, Features):
         return embeddings.tensors
     return embeddings if isinstance(embeddings, tuple) else (embeddings,)
 
 
 def _gradients(embeddings: Embeddings, found: Sequence[Tensor | None]) -> Embeddings:
-    """Return the gradients of embeddings from those of their leaves; of those that the model did not use they are 0.
+    """Return the gradients of embeddings from those of their leaves; they are 0 for leaves that the model did not use.
 
     Raises ModelError if it used none.
     """
@@ -139,7 +175,7 @@ def _gradients(embeddings: Embeddings, found: Sequence[Tensor | None]) -> Embedd
     if all(gradient is None for gradient in found):
         raise ModelError(
             "The network does not use its embeddings in a batch.",
-            "Without them, no table can learn; correct its forward.",
+            "No table can learn without them; correct its forward.",
         )
     filled = tuple(
         torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found, strict=True)

@@ -19,9 +19,9 @@ from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, m
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
-from cpr_trainer.trainer.interrupts import PollInterrupts
+from cpr_trainer.trainer.control import PollInterrupts
 from cpr_trainer.trainer.store_retry import poll_and_sleep
-from cpr_trainer.trainer.workers import Workers
+from cpr_trainer.trainer.worker_tuning import WorkerChoice
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class FrozenInputs:
         self.known = kept
         return kept
 
-    def find_workers(self, store: Store, measure: Callable[[PollInterrupts], Workers]) -> Workers:
+    def find_workers(self, store: Store, measure: Callable[[PollInterrupts], WorkerChoice]) -> WorkerChoice:
         """Return how many workers trainers have; the first leader measures and pins it, all others wait for it.
 
         So a process that is to compute a step again has the number that the step was computed with. Raises as `indices`
@@ -118,7 +118,7 @@ class FrozenInputs:
             return freeze(store, WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason))
 
         self.workers = self._agree(lambda: read_workers(store, self._job_uid), measure_and_pin)
-        return Workers(self.workers.workers, self.workers.reason)
+        return WorkerChoice(self.workers.workers, self.workers.reason)
 
     def _agree(self, read: Callable[[], T | None], find: Callable[[], T | None]) -> T:
         """Return what `read` returns once it is there. The leader makes it with `find`, all others wait for it."""

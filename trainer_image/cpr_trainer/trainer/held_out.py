@@ -138,7 +138,7 @@ class HeldOutEvaluator:
         ahead: tuple[Slice, Vectors] | None = None
         for wanted in self._slices:
             vectors = Vectors(self._exchange, replace(wanted, step=step + 1))
-            vectors.ask_again()
+            vectors.request_all()
             if ahead is not None:
                 yield ahead
             ahead = (wanted, vectors)

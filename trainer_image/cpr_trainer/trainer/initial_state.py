@@ -13,7 +13,7 @@ from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
 from cpr_trainer.checkpoint.restore.dense_loader import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.vocabulary_check import check_vocabularies
-from cpr_trainer.trainer.interrupts import PollInterrupts
+from cpr_trainer.trainer.control import PollInterrupts
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.status import StatusPublisher

@@ -23,9 +23,8 @@ from cpr_trainer.runtime import backoff
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.allreduce.group import NO_STATE, Group, missing_steps
 from cpr_trainer.trainer.barriers import Barriers
-from cpr_trainer.trainer.control import ControlSignals
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.initial_state import InitialStateLoader
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.page import ResumeHeader
 from cpr_trainer.trainer.prefetch import Feed
 from cpr_trainer.trainer.save_coordinator import SaveCoordinator

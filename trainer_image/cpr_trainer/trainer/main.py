@@ -37,9 +37,8 @@ from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
 from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
-from cpr_trainer.trainer.control import ControlSignals
+from cpr_trainer.trainer.control import ControlSignals, Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
-from cpr_trainer.trainer.interrupts import Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import Loop, MakeGroup
 from cpr_trainer.trainer.page import ResumeHeader
@@ -47,8 +46,7 @@ from cpr_trainer.trainer.setup import Setup, is_new_job
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
 from cpr_trainer.trainer.store_retry import retry_store_errors
-from cpr_trainer.trainer.trackers import read_trackers
-from cpr_trainer.trainer.tracking import tracking
+from cpr_trainer.trainer.trackers import read_trackers, tracking
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,9 +21,8 @@ from cpr_contract.reports import HeldOutScores
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.memory import Kind, MappedMemory, Memory, ResumeFile, SizeOf
 from cpr_trainer.exchange.outbox import STANDING
-from cpr_trainer.trainer.early_stop import NO_EVALUATION, EarlyStopState
 from cpr_trainer.trainer.page import CHANGING, NOTHING, ResumeHeader
-from cpr_trainer.trainer.scores import Scored
+from cpr_trainer.trainer.scores import NO_EVALUATION, EarlyStopState, Scored
 from cpr_trainer.trainer.state import DenseState
 
 _TEXT_BYTES = 1 << 20

@@ -1,17 +1,22 @@
-"""What a trainer scored and has not yet merged with the others: progressive validation and training loss."""
+"""Scores of a trainer: progressive validation and training loss, and the early-stop state of held-out evaluations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from math import isnan, nan
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from cpr_contract.reports import HeldOutScores
+from cpr_contract.spec import EarlyStopSpec
+from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation
 
 #: Steps between two merges; cuts and the last step merge as well.
 MERGE_STEPS = 32
+_EARLY_STOP_FIELDS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +24,7 @@ class ScoredSlice:
     """One trainer's slice of `step`, the `trainers`-th part of it.
 
     logits, labels: float32 [n] or [n, L], the logits before training. first_sample: the global number of the slice's
-    first. loss_share: its part of the mean loss of the step.
+    first sample. loss_share: its part of the step's mean loss.
     """
 
     step: int
@@ -32,10 +37,10 @@ class ScoredSlice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """All that makes scores but for `loss`. step: the last one that was scored.
+    """The state of `Scores` but for `loss`. step: the last one that was scored.
 
-    merged, own, unmerged: int64 [n], see `ProgressiveValidation.counters`, and what a merge that did not come about was
-    to take in. loss_shares: float64 [2].
+    merged, own, unmerged: int64 [n], see `ProgressiveValidation.counters`, and the counters of an interrupted merge.
+    loss_shares: float64 [2].
     """
 
     merged: Tensor
@@ -68,13 +73,13 @@ class Scores:
         self._loss_shares += torch.tensor((part.loss_share, 1 / part.trainers), dtype=torch.float64)
 
     def to_merge(self) -> tuple[Tensor, Tensor]:
-        """Return copies of what is not merged, to be summed over all trainers: int64 counters, float64 [2] losses."""
+        """Return copies of the unmerged scores, to be summed over all trainers: int64 counters, float64 [2] losses."""
         delta = self.validation.take_delta()
         self._unmerged = delta if self._unmerged is None else self._unmerged + delta
         return self._unmerged.clone(), self._loss_shares.clone()
 
     def merge(self, counters: Tensor, loss_shares: Tensor) -> None:
-        """Take in the sums of what all trainers returned from `to_merge`."""
+        """Take in the sums over all trainers of their `to_merge`."""
         self.validation.merge(counters)
         self._unmerged = None
         total, steps = loss_shares.tolist()
@@ -82,17 +87,17 @@ class Scores:
         self._loss_shares.zero_()
 
     def report_fields(self) -> dict[str, Any]:
-        """Return what is reported of the merged scores, by the fields of a report; None for what is not known yet."""
+        """Return the merged scores by the fields of a report; None for unknown ones."""
         validation = self.validation
         scores = {"auc": validation.auc(), "logloss": validation.log_loss(), "metrics": validation.metrics()}
         return {"loss": self.loss, **scores}
 
     def scored(self) -> Scored:
-        """Return what there is, no copies: it changes with every step."""
+        """Return the state without copying: it changes with every step."""
         return Scored(*self.validation.counters(), self._unmerged, self._loss_shares, self._scored_step)
 
     def resume(self, scored: Scored, loss: float | None) -> None:
-        """Go to what `scored` returned, and was copied."""
+        """Restore a state from copies of the tensors of `scored`."""
         self.validation.resume(scored.merged, scored.own)
         self._unmerged, self._loss_shares, self._scored_step = scored.unmerged, scored.loss_shares, scored.step
         self.loss = loss
@@ -102,7 +107,96 @@ class Scores:
         return self.validation.state()
 
     def load(self, merged: Tensor) -> None:
-        """Take another trainer's merged counters, or saved ones; what is not merged here is dropped."""
+        """Take another trainer's merged counters, or saved ones; drop own counters that are not merged."""
         self.validation.load_state(merged)
         self._unmerged = None
         self._loss_shares.zero_()
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStopState:
+    """The evaluations up to and including that of `step` (0: none), as far as they decide when a job ends.
+
+    `best` is the best value of the metric, None without one, and `best_step` the step of its model, 0 without one.
+    `since` counts the evaluations after it.
+    """
+
+    step: int = 0
+    best: float | None = None
+    best_step: int = 0
+    since: int = 0
+
+    def after(self, scores: HeldOutScores, spec: EarlyStopSpec) -> Self:
+        """Return the state after one more evaluation; one that was counted before changes nothing.
+
+        Raises DataError if the metric is undefined. That depends on the labels and groups of the samples alone, which
+        are the same at each evaluation, so no later evaluation could decide.
+        """
+        if scores.step <= self.step:
+            return self
+        value = _value_of(scores, spec)
+        if value is None:
+            raise _undefined(scores, spec)
+        if self.best is None or _gain(value, self.best, spec) > spec.min_improvement:
+            return type(self)(scores.step, value, scores.step, 0)
+        return type(self)(scores.step, self.best, self.best_step, self.since + 1)
+
+    def should_stop(self, spec: EarlyStopSpec | None) -> bool:
+        """Whether training ends here."""
+        return spec is not None and self.since >= spec.patience
+
+    def tensor(self) -> Tensor:
+        """Return the state as float64 [4], exactly."""
+        best = nan if self.best is None else self.best
+        return torch.tensor((self.step, best, self.best_step, self.since), dtype=torch.float64)
+
+    @classmethod
+    def of(cls, tensor: Tensor | None) -> Self:
+        """Return the state that `tensor` returned; None is a job without evaluations. Raises ValueError."""
+        if tensor is None:
+            return cls()
+        if tensor.shape != (_EARLY_STOP_FIELDS,) or tensor.dtype != torch.float64:
+            found = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise ValueError(f"an early-stop state is float64 [{_EARLY_STOP_FIELDS}], not {found}")
+        step, best, best_step, since = tensor.tolist()
+        return cls(int(step), None if isnan(best) else best, int(best_step), int(since))
+
+
+NO_EVALUATION = EarlyStopState()
+
+
+def next_evaluation(step: int, every: int, batch_size: int, last_step: int) -> int:
+    """Return the first step after `step` at which the model is evaluated: each `every` samples, and the last one."""
+    due_samples = (step * batch_size // every + 1) * every
+    return min(-(-due_samples // batch_size), last_step)
+
+
+def _value_of(scores: HeldOutScores, spec: EarlyStopSpec) -> float | None:
+    """Return the value of the metric that decides, None where it is undefined."""
+    match spec.metric:
+        case "AUC":
+            return scores.auc
+        case "GAUC":
+            return scores.gauc
+        case "LogLoss":
+            return scores.logloss
+        case "NormalisedEntropy":
+            return scores.normalised_entropy
+
+
+def _undefined(scores: HeldOutScores, spec: EarlyStopSpec) -> DataError:
+    if not scores.scored:
+        why = "no held-out row is a sample"
+    elif spec.metric == "GAUC":
+        why = f"none of the groups of the {scores.scored} held-out samples has both labels, 0 and 1"
+    else:
+        why = f"the {scores.scored} held-out samples all have the same label, 0 or 1"
+    return DataError(
+        f"spec.evaluation.earlyStop cannot judge by {spec.metric}: {why}.",
+        "Hold out other or more rows (data.holdOut, evaluation.uri, evaluation.samples), or choose another metric.",
+    )
+
+
+def _gain(value: float, before: float, spec: EarlyStopSpec) -> float:
+    """Return how much better a value is."""
+    return value - before if spec.metric in {"AUC", "GAUC"} else before - value

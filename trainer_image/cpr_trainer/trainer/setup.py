@@ -20,11 +20,10 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store
-from cpr_trainer.trainer.early_stop import next_evaluation
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
-from cpr_trainer.trainer.measuring import find_workers
+from cpr_trainer.trainer.scores import next_evaluation
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.workers import Workers
+from cpr_trainer.trainer.worker_tuning import WorkerChoice, choose_workers
 from cprjob_serving.vocabulary import Vocabulary
 
 
@@ -62,7 +61,7 @@ class Setup:
     scored: Dataset
     evaluation_pinning: FrozenInputs
     vocabularies: Mapping[str, Vocabulary]
-    workers: Workers
+    workers: WorkerChoice
 
     @classmethod
     def read(
@@ -97,10 +96,10 @@ class Setup:
             warn=warn,
         )
         order = BatchOrder.of(job.data, dataset.layout)
-        workers = Workers(job.workers, "stated")
+        workers = WorkerChoice(job.workers, "stated")
         if job.workers == MEASURED:
             workers = pinning.find_workers(
-                store, lambda poll_interrupts: find_workers(job, dataset, order, placement, poll_interrupts)
+                store, lambda poll_interrupts: choose_workers(job, dataset, order, placement, poll_interrupts)
             )
         scored, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):

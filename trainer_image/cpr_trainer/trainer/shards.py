@@ -11,11 +11,9 @@ from cpr_trainer.embedding.access import Rows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.encoding import Values
-from cpr_trainer.trainer.control import ControlSignals
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
-from cpr_trainer.trainer.prefetch import Vectors
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, PollInterrupts
+from cpr_trainer.trainer.prefetch import Vectors, as_array
 from cpr_trainer.trainer.status import StatusPublisher
-from cpr_trainer.trainer.values import as_array
 
 T = TypeVar("T")
 
@@ -49,7 +47,7 @@ class Shards:
                     return vectors.take(lambda lookup: _result(lookup, poll_interrupts))
             except ShardsAwayError:
                 self.await_ready(vectors.slice.step)
-                vectors.ask_again()
+                vectors.request_all()
 
     def push(
         self, step: int, rows: UniqueRows, gradients: Rows, cut_step: int, keep: Callable[[Ints | None], None]

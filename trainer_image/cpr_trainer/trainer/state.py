@@ -19,8 +19,7 @@ from cpr_trainer.model.dense_optimizer import state_kind
 from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in
 from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState
-from cpr_trainer.trainer.early_stop import EarlyStopState
-from cpr_trainer.trainer.scores import Scores
+from cpr_trainer.trainer.scores import EarlyStopState, Scores
 
 _EVALUATION, _LOST, _STEPS, _VERDICT = "evaluation", "lost", "steps", "verdict"
 

@@ -1,4 +1,4 @@
-"""What a trainer says about itself: the report on `/status`, and its figures on `/metrics`."""
+"""A trainer's status: the report on `/status`, its figures on `/metrics`, and the progress line in the log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
 
@@ -25,20 +26,53 @@ from cpr_contract.reports import (
     TrainerState,
 )
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.trainer.interrupts import PollInterrupts
+from cpr_trainer.trainer.control import PollInterrupts
 
 _LOG = logging.getLogger(__name__)
 
-_CHECK_INTERVAL_S = 0.05
+#: Interval between two progress lines.
+PROGRESS_S = 60.0
+_POLL_S = 0.05
+#: States of a ready trainer. A paused one is not ready: the change of readiness makes the operator look at once.
+_READY = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
+
+_GAUGES: Mapping[str, tuple[str, str]] = {
+    "step": ("cprjob_trainer_step", "Last complete step"),
+    "samples": ("cprjob_trainer_samples", "Samples of complete steps"),
+    "total_samples": ("cprjob_trainer_job_samples", "Samples of the whole job"),
+    "samples_per_s": ("cprjob_trainer_samples_per_second", "Samples a second while training"),
+    "loss": ("cprjob_trainer_loss_nats", "Mean log loss of the steps merged last"),
+    "auc": ("cprjob_trainer_auc_ratio", "Progressive AUC, the first fifth of the samples left out"),
+    "logloss": ("cprjob_trainer_logloss_nats", "Progressive log loss, the first fifth of the samples left out"),
+    "sync_gap": ("cprjob_trainer_sync_gap_steps", "Steps between two averages of the dense copies, in a shadow mode"),
+    "commit_s": ("cprjob_trainer_commit_seconds", "From the last cut to its commit"),
+}
+_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "saves": ("cprjob_trainer_saves", "Committed cuts"),
+    "save_stall_s": ("cprjob_trainer_save_stall_seconds", "Training time lost to saves"),
+    "paused_s": ("cprjob_trainer_paused_seconds", "Training time lost to waiting"),
+    "degraded_samples": ("cprjob_trainer_degraded_samples", "Samples of steps that were trained without a shard"),
+}
+_HELD_OUT: Mapping[str, tuple[str, str]] = {
+    "auc": ("cprjob_trainer_held_out_auc_ratio", "AUC of the last evaluation on held-out samples"),
+    "logloss": ("cprjob_trainer_held_out_logloss_nats", "Its log loss"),
+    "normalised_entropy": ("cprjob_trainer_held_out_normalised_entropy_ratio", "Its log loss by that of a constant"),
+    "gauc": ("cprjob_trainer_held_out_gauc_ratio", "Its mean AUC of groups, weighted by samples"),
+    "calibration": ("cprjob_trainer_held_out_calibration_ratio", "Its mean prediction by the portion of ones"),
+    "samples": ("cprjob_trainer_held_out_trained_samples", "Samples that its model was trained on"),
+}
+_BEST: Mapping[str, tuple[str, str]] = {
+    "value": ("cprjob_trainer_best_evaluation", "Best evaluation so far, by the metric of earlyStop"),
+    "since": ("cprjob_trainer_evaluations_since_best", "Evaluations since the best one"),
+}
 
 
 class StatusPublisher:
-    """Holds the report. The main thread changes it; the status page's threads read it.
+    """Holds the report. The main thread updates it, the threads of the status server read it.
 
-    `fill_in` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts
-    longer than `pause_after_s` is a pause. `recorded` is what the operator said last that the job's status holds.
-    `lasting_problem` is a problem that lasts as long as the process and keeps nothing from training: it is reported
-    while there is no other.
+    `fill_in` adds values that are looked up when a report is requested; it must not block. A wait for others that lasts
+    longer than `pause_after_s` is a pause. `recorded` is the part of the job's status that the operator returned last.
+    `lasting_problem` lasts as long as the process and does not stop training; it is reported while there is no other.
     """
 
     def __init__(self, first: TrainerReport, lasting_problem: Problem | None = None) -> None:
@@ -62,7 +96,7 @@ class StatusPublisher:
 
     @property
     def met(self) -> AnchorRef | None:
-        """The anchor at which all trainers stand, as reported now."""
+        """The anchor at which all trainers wait, as reported now."""
         return self._report.met
 
     @property
@@ -75,8 +109,12 @@ class StatusPublisher:
         """The best evaluation, as reported now."""
         return self._report.best
 
+    def ready(self) -> bool:
+        """Whether this process trains, or has finished."""
+        return self.state in _READY
+
     def add_lasting_problem(self, problem: Problem) -> None:
-        """Log a problem that lasts as long as the process, and report it unless there is such a one already."""
+        """Log a problem that lasts as long as the process, and report it unless another one is reported already."""
         _LOG.warning("%s %s", problem.message, problem.remedy)
         self._lasting_problem = self._lasting_problem or problem
 
@@ -88,14 +126,14 @@ class StatusPublisher:
         return report if report.problem else replace(report, problem=self._lasting_problem)
 
     def on_recorded(self, recorded: str) -> None:
-        """Take in what the operator says that the job's status holds; any thread may call it."""
+        """Take in the operator's header about the job's status; any thread may call it."""
         try:
             self.recorded = from_json(Recorded, recorded)
         except ContractError as error:
             _LOG.warning("%s is ignored: %s", RECORDED_HEADER, error)
 
     def on_roster_note(self, roster: bytes) -> None:
-        """Take in the same from the file of the roster, where an operator writes it that has no key for a header."""
+        """Take in the same from the roster's file, which an operator uses that has no key for the header."""
         try:
             recorded = from_json(RosterNote, roster).recorded
         except ContractError as error:
@@ -108,12 +146,12 @@ class StatusPublisher:
         evaluation, until = self.evaluation, monotonic() + within_s
         if evaluation is None or not evaluation.groups:
             return
-        wanted = (self._report.counters.generation, evaluation.step)
-        while (self.recorded.generation, self.recorded.evaluation) != wanted:
+        awaited = (self._report.counters.generation, evaluation.step)
+        while (self.recorded.generation, self.recorded.evaluation) != awaited:
             if monotonic() > until:
                 _LOG.warning("the operator did not record the scores by group within %.0f s", within_s)
                 return
-            sleep(_CHECK_INTERVAL_S)
+            sleep(_POLL_S)
 
     def take_waited_s(self) -> float:
         """Return the seconds paused since the last call."""
@@ -133,7 +171,7 @@ class StatusPublisher:
 
     @contextmanager
     def waiting(self, poll_interrupts: PollInterrupts) -> Iterator[PollInterrupts]:
-        """Give an `poll_interrupts` for a wait on others that turns into a pause when it takes long."""
+        """Yield the polling function for a wait on others, which becomes a pause when it takes long."""
         before, start = self.state, monotonic()
 
         def poll_and_report() -> None:
@@ -150,49 +188,14 @@ class StatusPublisher:
                 self.update(state=before)
 
 
-_GAUGES: Mapping[str, tuple[str, str]] = {
-    "step": ("cprjob_trainer_step", "Last complete step"),
-    "samples": ("cprjob_trainer_samples", "Samples of complete steps"),
-    "total_samples": ("cprjob_trainer_job_samples", "Samples of the whole job"),
-    "samples_per_s": ("cprjob_trainer_samples_per_second", "Samples a second while training"),
-    "loss": ("cprjob_trainer_loss_nats", "Mean log loss of the steps merged last"),
-    "auc": ("cprjob_trainer_auc_ratio", "Progressive AUC, the first fifth of the samples left out"),
-    "logloss": ("cprjob_trainer_logloss_nats", "Progressive log loss, the first fifth of the samples left out"),
-    "sync_gap": ("cprjob_trainer_sync_gap_steps", "Steps between two averages of the dense copies, in a shadow mode"),
-    "commit_s": ("cprjob_trainer_commit_seconds", "From the last cut to its commit"),
-}
-_COUNTERS: Mapping[str, tuple[str, str]] = {
-    "saves": ("cprjob_trainer_saves", "Committed cuts"),
-    "save_stall_s": ("cprjob_trainer_save_stall_seconds", "Training time lost to saves"),
-    "paused_s": ("cprjob_trainer_paused_seconds", "Training time lost to waiting"),
-    "degraded_samples": ("cprjob_trainer_degraded_samples", "Samples of steps that were trained without a shard"),
-}
-
-
-_HELD_OUT: Mapping[str, tuple[str, str]] = {
-    "auc": ("cprjob_trainer_held_out_auc_ratio", "AUC of the last evaluation on held-out samples"),
-    "logloss": ("cprjob_trainer_held_out_logloss_nats", "Its log loss"),
-    "normalised_entropy": ("cprjob_trainer_held_out_normalised_entropy_ratio", "Its log loss by that of a constant"),
-    "gauc": ("cprjob_trainer_held_out_gauc_ratio", "Its mean AUC of groups, weighted by samples"),
-    "calibration": ("cprjob_trainer_held_out_calibration_ratio", "Its mean prediction by the portion of ones"),
-    "samples": ("cprjob_trainer_held_out_trained_samples", "Samples that its model was trained on"),
-}
-
-
-_BEST: Mapping[str, tuple[str, str]] = {
-    "value": ("cprjob_trainer_best_evaluation", "What the best evaluation scored by the metric of earlyStop"),
-    "since": ("cprjob_trainer_evaluations_since_best", "Evaluations since the best one"),
-}
-
-
 class ReportCollector(Collector):
-    """The report's figures as Prometheus metrics."""
+    """The values of a report as Prometheus metrics."""
 
     def __init__(self, status: StatusPublisher) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family for each figure that is known."""
+        """Yield one family for each known value."""
         report = self._status.report()
         for kind, families in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for field, (name, text) in families.items():
@@ -216,6 +219,37 @@ class ReportCollector(Collector):
         for state in TrainerState:
             states.add_metric((state.value,), float(state is report.state))
         yield states
+
+
+class ProgressTimer:
+    """Schedules the progress line. Times are seconds of one clock; the first line is due a minute after the start."""
+
+    def __init__(self, now: float) -> None:
+        self._next_s = now + PROGRESS_S
+
+    def due(self, now: float) -> bool:
+        """Whether a minute has passed since the last line; the next one is then due in a minute."""
+        if now < self._next_s:
+            return False
+        self._next_s = now + PROGRESS_S
+        return True
+
+
+def progress_line(report: TrainerReport) -> str:
+    """Return step, samples, speed, loss, AUC and the time left at this speed, without unknown values."""
+    parts = [f"step {report.step:,}", f"{report.samples:,} of {report.total_samples:,} samples"]
+    if report.samples_per_s:
+        parts.append(f"{report.samples_per_s:,.0f} samples/s")
+    if report.loss is not None:
+        parts.append(f"loss {report.loss:.4f}")
+    if report.auc is not None:
+        parts.append(f"AUC {report.auc:.4f}")
+    if report.evaluation is not None and report.evaluation.auc is not None:
+        parts.append(f"held-out AUC {report.evaluation.auc:.4f} at step {report.evaluation.step:,}")
+    if report.samples_per_s:
+        left_s = max(report.total_samples - report.samples, 0) / report.samples_per_s
+        parts.append(f"ETA {timedelta(seconds=round(left_s))}")
+    return ", ".join(parts)
 
 
 def _by_group(report: TrainerReport) -> GaugeMetricFamily:

@@ -10,21 +10,19 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import Rows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.allreduce.group import Group
-from cpr_trainer.trainer.compute import Computed, compute
+from cpr_trainer.trainer.compute import Computed, ComputeWorkers, compute
 from cpr_trainer.trainer.control import ControlSignals
-from cpr_trainer.trainer.crew import ComputeWorkers
 from cpr_trainer.trainer.held_out import HeldOutEvaluator
 from cpr_trainer.trainer.pace import Pace
 from cpr_trainer.trainer.page import ResumeHeader
 from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
-from cpr_trainer.trainer.progress import ProgressTimer, progress_line
 from cpr_trainer.trainer.resume import ReportedState, ResumeState
 from cpr_trainer.trainer.save_coordinator import SaveCoordinator
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
 from cpr_trainer.trainer.state import DenseState
-from cpr_trainer.trainer.status import StatusPublisher
+from cpr_trainer.trainer.status import ProgressTimer, StatusPublisher, progress_line
 from cpr_trainer.trainer.store_retry import RetryingReader
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +55,7 @@ class Stepper:
         self.pace = Pace()
         self.held_out = HeldOutEvaluator(setup, exchange, self.shards, self.reader)
         self._progress = ProgressTimer(monotonic())
-        self._crew = ComputeWorkers(setup.workers.count)
+        self._workers = ComputeWorkers(setup.workers.count)
         self._setup = setup
         self._control = control
         self._status = status
@@ -109,7 +107,7 @@ class Stepper:
         """Compute this trainer's slice of a past step again and push it; shards that have it drop it."""
         wanted = self.slice_of(step)
         vectors = Vectors(self._exchange, wanted)
-        vectors.ask_again()
+        vectors.request_all()
         self._push(wanted, self._compute(wanted, lambda: self.shards.fetch(vectors)))
 
     def slice_of(self, step: int) -> Slice:
@@ -132,7 +130,7 @@ class Stepper:
         began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
         step = wanted.step
         self.start(self._setup.samples_at(max(step, self.state.farthest)))
-        prefetch.ask()
+        prefetch.request()
         trace.lap("look ahead")
 
         def fetch() -> Rows:
@@ -156,7 +154,7 @@ class Stepper:
         if self._exchange.spared(step):
             self.degraded_samples += self._setup.batch_size(step)
         trace.lap("push")
-        prefetch.pushed()
+        prefetch.after_push()
         trace.lap("ask late")
         if coordinator is not None:
             coordinator.save(self.state)
@@ -178,7 +176,7 @@ class Stepper:
 
     def _compute(self, wanted: Slice, fetch: Callable[[], Rows]) -> Computed:
         size = self._setup.batch_size(wanted.step)
-        return compute(self.state.replica, wanted.batch, wanted.access, fetch, size, self._crew)
+        return compute(self.state.replica, wanted.batch, wanted.access, fetch, size, self._workers)
 
     def _reduce(self, step: int, group: Group) -> None:
         """Complete the step on the dense side: sum over trainers, then the optimizer."""

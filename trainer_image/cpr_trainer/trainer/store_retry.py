@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import StoreError
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.status import StatusPublisher
 
 T = TypeVar("T")

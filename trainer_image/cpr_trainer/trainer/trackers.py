@@ -1,32 +1,46 @@
-"""Where the leader's figures may go, too: TensorBoard, MLflow and Weights & Biases, each by its own package.
+"""Experiment trackers: the leader's metrics in TensorBoard, MLflow and Weights & Biases, each by its own package.
 
-All take samples as the step, so that runs with batches of other sizes can be compared. A job is one run there,
-whichever process leads it: its successor goes on with it.
+All take samples as the step, so that runs with different batch sizes can be compared. A job is one run of a tracker,
+whichever process leads it. A thread hands the metrics over, so that training never waits for a tracker.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 from cpr_contract.env import TRACKERS
+from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
 from cpr_trainer.runtime.environment import BadSpecError
 
+_LOG = logging.getLogger(__name__)
+
+EVERY_S = 10.0
+#: The delay with which the end of training is noticed. Once the final anchor is committed, pods may be ended at once.
+POLL_S = 0.2
+#: How long trackers may take for the last metrics at the end of the process. A grace period is 30 s at least.
+LAST_S = 10.0
+
 
 class Tracker(Protocol):
-    """One run of one tracker. Methods raise whatever its package raises."""
+    """One run of one tracker. Methods raise the errors of its package."""
 
-    def log(self, samples: int, figures: Mapping[str, float]) -> None:
-        """Add figures as they were after so many samples."""
+    def log(self, samples: int, metrics: Mapping[str, float]) -> None:
+        """Add the metrics after `samples` samples."""
         ...
 
     def close(self, *, finished: bool) -> None:
-        """Send what is left; the job may go on in another process unless it is `finished`."""
+        """Send buffered metrics; the job may continue in another process unless it is `finished`."""
         ...
 
 
@@ -38,9 +52,9 @@ class TensorBoard:
 
         self._writer = SummaryWriter(str(Path(folder) / job.job_name))
 
-    def log(self, samples: int, figures: Mapping[str, float]) -> None:
+    def log(self, samples: int, metrics: Mapping[str, float]) -> None:
         """See `Tracker`."""
-        for name, value in figures.items():
+        for name, value in metrics.items():
             self._writer.add_scalar(name, value, samples)
         self._writer.flush()
 
@@ -65,12 +79,12 @@ class MLflow:
         found = known[0] if known else self._client.create_run(experiment, tags=tags, run_name=job.job_name)
         self._run: str = found.info.run_id
 
-    def log(self, samples: int, figures: Mapping[str, float]) -> None:
+    def log(self, samples: int, metrics: Mapping[str, float]) -> None:
         """See `Tracker`."""
         from mlflow.entities import Metric  # noqa: PLC0415 -- an extra
 
         now_ms = int(time.time() * 1000)
-        self._client.log_batch(self._run, [Metric(name, value, now_ms, samples) for name, value in figures.items()])
+        self._client.log_batch(self._run, [Metric(name, value, now_ms, samples) for name, value in metrics.items()])
 
     def close(self, *, finished: bool) -> None:
         """See `Tracker`."""
@@ -79,7 +93,7 @@ class MLflow:
 
 
 class WandB:
-    """A run of the project in WANDB_PROJECT; WANDB_API_KEY, WANDB_MODE and the others are its package's own."""
+    """A run of the project in WANDB_PROJECT; the package reads WANDB_API_KEY, WANDB_MODE and others itself."""
 
     def __init__(self, job: JobSpec, _argument: str) -> None:
         import wandb  # noqa: PLC0415 -- an extra
@@ -88,9 +102,9 @@ class WandB:
         self._run = wandb.init(id=job.job_uid, name=job.job_name, resume="allow", settings=quiet)
         self._run.define_metric("*", step_metric="samples")
 
-    def log(self, samples: int, figures: Mapping[str, float]) -> None:
+    def log(self, samples: int, metrics: Mapping[str, float]) -> None:
         """See `Tracker`."""
-        self._run.log({"samples": samples, **figures})
+        self._run.log({"samples": samples, **metrics})
 
     def close(self, *, finished: bool) -> None:  # noqa: ARG002 -- a run can be resumed in either case
         """See `Tracker`."""
@@ -99,7 +113,7 @@ class WandB:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A tracker: its package, and whether the name of a folder follows its own."""
+    """A tracker: its package, its factory, and whether it is named as NAME:FOLDER."""
 
     package: str
     make: Callable[[JobSpec, str], Tracker]
@@ -114,21 +128,123 @@ KINDS: Mapping[str, Kind] = {
 
 
 def read_trackers(text: str, job: JobSpec) -> tuple[Callable[[], Tracker], ...]:
-    """What opens the trackers that the variable names. Raises BadSpecError if one is unknown or not installed."""
-    return tuple(_opener(word.strip(), job) for word in text.split(",") if word.strip())
+    """Return factories of the trackers that the variable names. Raises BadSpecError if one is unknown or missing."""
+    return tuple(_opener(entry.strip(), job) for entry in text.split(",") if entry.strip())
 
 
-def _opener(word: str, job: JobSpec) -> Callable[[], Tracker]:
-    name, _, argument = word.partition(":")
+def _opener(entry: str, job: JobSpec) -> Callable[[], Tracker]:
+    name, _, argument = entry.partition(":")
     kind = KINDS.get(name)
     if kind is None:
         raise BadSpecError(f"{TRACKERS} names {name}.", f"Name some of {', '.join(KINDS)}, separated by commas.")
     if kind.takes_folder != bool(argument):
         form = f"{name}:FOLDER" if kind.takes_folder else name
-        raise BadSpecError(f"{TRACKERS} says {word}.", f"Write {form}.")
+        raise BadSpecError(f"{TRACKERS} contains {entry}.", f"Write {form}.")
     if find_spec(kind.package) is None:
         raise BadSpecError(
             f"{TRACKERS} names {name}, and the package {kind.package} is not installed.",
             f"Add it to the image: pip install 'cprjob[{name}]'.",
         )
     return lambda: kind.make(job, argument)
+
+
+class Tracking:
+    """Logs the report to all trackers every ten seconds, and once all samples are trained, if this process leads.
+
+    Followers open no tracker. A tracker that fails is tried again with the next metrics.
+    """
+
+    def __init__(
+        self,
+        makers: tuple[Callable[[], Tracker], ...],
+        report: Callable[[], TrainerReport],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._makers = makers
+        self._report = report
+        self._leads = leads
+        self._opened: dict[int, Tracker] = {}
+        self._samples = 0
+        self._next_s = 0.0
+        self._failing: set[int] = set()
+
+    def log_if_due(self, now: float) -> None:
+        """Log new metrics, if they are due. now: seconds of a monotonic clock."""
+        if not self._leads():
+            return
+        if self._next_s == 0.0:
+            self._next_s = now + EVERY_S
+            self._each(lambda _: None)  # opens them early: packages take seconds to load
+        report = self._report()
+        if now >= self._next_s or report.samples == report.total_samples:
+            self._next_s = now + EVERY_S
+            self._log(report)
+
+    def close(self) -> None:
+        """Log the last metrics, and close all trackers."""
+        if self._leads():
+            report = self._report()
+            self._log(report)
+            self._each(lambda tracker: tracker.close(finished=report.result is not None))
+
+    def _log(self, report: TrainerReport) -> None:
+        if report.samples in {0, self._samples}:
+            return
+        self._samples, metrics = report.samples, metrics_of(report)
+        self._each(lambda tracker: tracker.log(report.samples, metrics))
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        """Apply `act` to all trackers; the first failure in a row is logged, and none is raised."""
+        for number, make in enumerate(self._makers):
+            try:
+                if number not in self._opened:
+                    self._opened[number] = make()
+                act(self._opened[number])
+            except Exception:  # noqa: BLE001 -- other packages raise anything
+                if number not in self._failing:
+                    _LOG.warning("a tracker fails; training continues without it", exc_info=True)
+                self._failing.add(number)
+            else:
+                self._failing.discard(number)
+
+
+def metrics_of(report: TrainerReport) -> Mapping[str, float]:
+    """Return the known metrics of a report by name."""
+    known = {
+        "loss": report.loss,
+        "auc": report.auc,
+        "logloss": report.logloss,
+        "samples_per_second": report.samples_per_s,
+        **dict(report.metrics),
+        "saves": report.saves,
+        "save_stall_seconds": report.save_stall_s,
+        "paused_seconds": report.paused_s,
+        "degraded_samples": report.degraded_samples,
+    }
+    return {name: float(value) for name, value in known.items() if value is not None and isfinite(value)}
+
+
+@contextmanager
+def tracking(
+    makers: tuple[Callable[[], Tracker], ...],
+    report: Callable[[], TrainerReport],
+    leads: Callable[[], bool],
+) -> Iterator[None]:
+    """Track while the context lasts. A tracker that hangs at its end is abandoned."""
+    if not makers:
+        yield
+        return
+    tracked, ended = Tracking(makers, report, leads), threading.Event()
+
+    def work() -> None:
+        while not ended.wait(POLL_S):
+            tracked.log_if_due(monotonic())
+        tracked.close()
+
+    thread = threading.Thread(target=work, name="tracking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(LAST_S)

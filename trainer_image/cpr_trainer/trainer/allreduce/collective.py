@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed
 
 from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, PairProofs
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 #: torch's own stubs leave out the classes below the default group.
 _torch: Any = distributed

@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, PollInterrupts
 
 #: `done` of a trainer that has no dense state.
 NO_STATE = -1

@@ -13,7 +13,7 @@ from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entrie
 from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, Finished, GroupBroken, PollInterrupts, Superseded
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, Finished, GroupBroken, PollInterrupts, Superseded
 
 
 class GroupFollower:

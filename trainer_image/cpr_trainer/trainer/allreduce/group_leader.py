@@ -13,7 +13,7 @@ from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entrie
 from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica, StateAgreement, agree_on_state
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind, Received
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, GroupBroken, PollInterrupts
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 _DISMISS_TIMEOUT_S = 2.0
 

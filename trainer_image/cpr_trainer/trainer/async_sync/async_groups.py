@@ -22,7 +22,7 @@ from cpr_trainer.trainer.async_sync.averaging import combiner_of
 from cpr_trainer.trainer.async_sync.averaging_client import AveragingClient
 from cpr_trainer.trainer.async_sync.averaging_server import AveragingServer
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, ScoreDelta
-from cpr_trainer.trainer.interrupts import POLL_INTERVAL_S, PollInterrupts
+from cpr_trainer.trainer.control import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.state import DenseState
 
 

@@ -14,7 +14,7 @@ from cpr_trainer.trainer.allreduce.group import Hello
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Inbox, Kind
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_scores, unpack_target
-from cpr_trainer.trainer.interrupts import Finished, Superseded
+from cpr_trainer.trainer.control import Finished, Superseded
 
 _POLL_S = 0.01
 
