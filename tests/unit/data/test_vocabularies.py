@@ -26,7 +26,7 @@ from cpr_trainer.data.open import FindVocabularies, open_dataset
 from cpr_trainer.data.vocabularies import ValueCounts, Vocabularies, count_values, read_vocabulary
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.folder import FolderStore
-from cpr_trainer.trainer.interrupts import Terminated
+from cpr_trainer.trainer.control import Terminated
 from cprjob_serving.hashes import Cells
 from cprjob_serving.transform import EncodeError, Feature, Numeric, Table, Transform, ids_of
 from cprjob_serving.vocabulary import Vocabulary
