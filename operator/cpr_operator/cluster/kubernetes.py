@@ -165,7 +165,9 @@ class KubernetesCluster:
             return pod_view(await self._server.create(path, manifest, fieldManager=FIELD_MANAGER))
         except NotFoundError as error:  # the namespace is gone
             raise RefusedError(str(error)) from error
-        except ConflictError as error:  # two creates updated a quota at the same time: the server asks for a retry
+        except (
+            ConflictError
+        ) as error:  # two creates updated a quota at the same time: the server refuses one, which is retried
             raise UnavailableError(str(error)) from error
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:

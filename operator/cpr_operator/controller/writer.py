@@ -31,9 +31,8 @@ from cpr_operator.controller.cache import JobCache
 from cpr_operator.controller.priority import status_pause_s, status_priority
 from cpr_operator.controller.quota import change_workload
 from cpr_operator.controller.reader import UnreadableJobError
-from cpr_operator.desired.description import is_spoken, version_of
 from cpr_operator.desired.names import JobId
-from cpr_operator.desired.rosters import Rosters
+from cpr_operator.desired.rosters import Rosters, is_supported, version_of
 from cpr_operator.reconcile import Job, Outcome, ReconcileInput
 from cpr_operator.reconcile.conditions import REFUSAL_REMEDY, ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by, wants_finalizer
@@ -226,7 +225,7 @@ async def _write_roster_note(cluster: Cluster, observed: ReconcileInput, after: 
     if leader is None or pod is None or pod.phase != "Running" or pod.roster_version < leader.roster:
         return
     has_key = after.runtime is None or cache.prerequisites.issued(after.runtime.key_digest) is not None
-    if has_key or not is_spoken(version_of(after)):
+    if has_key or not is_supported(version_of(after)):
         return
     if cache.roster_note not in {None, (pod.uid, recorded)}:
         annotations = Rosters(after).document(leader, leader.incarnation).with_note(RosterNote(recorded)).annotations

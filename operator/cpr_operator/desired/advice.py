@@ -1,6 +1,6 @@
-"""Parts of a valid spec that will not do what they seem to say: `cprjob validate` warns of them.
+"""Warnings of `cprjob validate`: parts of a valid spec without the effect that they seem to have.
 
-The pods that the operator would create are compared with the templates, so that no list of ignored fields is kept here.
+The pods that the operator would create are compared with the templates, so there is no list of ignored fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cpr_operator.desired.names import JobId, Role
 from cpr_operator.desired.pod import PodPlan, role_spec
 from cpr_operator.desired.template import APPENDED, COMPLETE, Restriction
 
-#: Instead of a field that the operator sets itself.
+#: Remedies for fields that the operator sets itself.
 _REMEDIES = {
     "restartPolicy": "remove it: the operator replaces pods, as often as spec.failurePolicy.restartLimit allows",
     "terminationGracePeriodSeconds": "remove it: the operator gives a pod the time that its saves take",
@@ -31,20 +31,20 @@ _REMEDIES = {
     "automountServiceAccountToken": "remove it: no pod of a job asks the API server",
 }
 _OWN = "remove it: the operator sets this field"
-#: Labels by which other operators' pods are selected, and what pods of a CPRJob have.
+#: Labels that select pods of other operators, and those that select pods of a CPRJob.
 _FOREIGN_LABELS = re.compile(
     r"training\.kubeflow\.org/.*|(tf-|pytorch-)?(replica-type|replica-index|job-name|job-role)"
 )
 _LABEL_REMEDY = "select cprjob.io/job and cprjob.io/role (trainer or shard), or remove the term"
 
-#: A save after fewer steps than these costs more than it protects.
+#: With fewer steps between two saves, saves cost more than they protect.
 FEW_STEPS = 20
 _GIB_BITS = 30
 
-#: What Amazon's rules say beyond the schema: docs.aws.amazon.com, "General purpose bucket naming rules".
+#: Amazon's rules beyond the schema: docs.aws.amazon.com, "General purpose bucket naming rules".
 _BUCKET_RULES: tuple[tuple[str, str], ...] = (
     (r".{0,2}", "has fewer than 3 characters"),
-    (r".*(\.\.|\.-|-\.).*", "has a dot beside a dot or a hyphen"),
+    (r".*(\.\.|\.-|-\.).*", "has a dot next to a dot or a hyphen"),
     (r"\d+\.\d+\.\d+\.\d+", "looks like an IP address"),
     (r"(xn--|sthree-|amzn-s3-demo-).*", "begins with a reserved prefix"),
     (r".*(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)", "ends in a reserved suffix"),
@@ -52,7 +52,7 @@ _BUCKET_RULES: tuple[tuple[str, str], ...] = (
 
 
 def warnings(spec: CPRJobSpec) -> tuple[Invalid, ...]:
-    """What a valid spec says in vain, and what the default configuration of operator and S3 refuses."""
+    """Parts of a valid spec without effect, and parts that the default configuration of operator and S3 refuses."""
     plan = PodPlan(JobId("", "job", "uid"), spec, spec.image, "{}", 0, replay=replay_policy(spec), restart_rules=True)
     roles: tuple[tuple[Role, str, Mapping[str, Any]], ...] = (
         ("trainer", "spec.trainers.template", spec.trainers.template),
@@ -75,7 +75,7 @@ def warnings(spec: CPRJobSpec) -> tuple[Invalid, ...]:
 
 
 def _too_small(spec: CPRJobSpec) -> Iterator[Invalid]:
-    """Memory that cannot hold what the sizes in the spec say; containers without a limit are not judged."""
+    """Memory limits below the sizes that the spec implies. Containers without a limit are not checked."""
     replay = replay_policy(spec)
     field = "spec.shards.template.spec.containers[main].resources"
     limit = limit_of(main_container(spec.shards.template).get("resources"), "memory")
@@ -84,17 +84,19 @@ def _too_small(spec: CPRJobSpec) -> Iterator[Invalid]:
         verb = "cannot" if limit < rows_bytes(spec) else "may not"
         message = f"{_gib(limit)} {verb} hold a shard: it needs {_gib(needed)}, {_gib(rows_bytes(spec))} of it for rows"
         yield Invalid(field, message, "raise it, remove it, or state more spec.shards.replicas")
-    step, kept = step_traffic(spec), steps_until_full(spec, replay)
-    if replay.enabled and kept < FEW_STEPS:
+    step, buffered = step_traffic(spec), steps_until_full(spec, replay)
+    if replay.enabled and buffered < FEW_STEPS:
         size = _gib(replay.memory_bytes + replay.spill_bytes)
         pushed = f"a trainer pushes up to {_gib(step.pushed_bytes)} in each"
-        message = f"with {size} the leader saves after every {max(kept, 1)} steps: {pushed}"
+        message = f"with {size} the leader saves after every {max(buffered, 1)} steps: {pushed}"
         enough = write_bytes(-(-2 * FEW_STEPS * step.pushed_bytes >> _GIB_BITS) << _GIB_BITS)
         remedy = f"state {enough}, the pushes of {int(1.5 * FEW_STEPS)} steps, as spec.recovery.replay.memory or spill"
         yield Invalid("spec.recovery.replay.memory", message, remedy)
     field = "spec.trainers.template.spec.containers[main].resources"
     limit = limit_of(main_container(spec.trainers.template).get("resources"), "memory")
-    needed = (spec.trainers.prefetch + 2) * step.vectors_bytes  # the present step, its gradients, and those ahead
+    needed = (
+        spec.trainers.prefetch + 2
+    ) * step.vectors_bytes  # the present step, its gradients, and the prefetched ones
     if limit is not None and limit < needed:
         message = f"{_gib(limit)} cannot hold a trainer: the vectors of its steps alone take {_gib(needed)}"
         yield Invalid(field, message, "raise it, lower spec.data.batchSize, or state more spec.trainers.replicas")
@@ -105,10 +107,10 @@ def _gib(size: int) -> str:
 
 
 def _ignored(stated: Any, made: Any, field: str) -> Iterator[Invalid]:
-    """Each part of a template that the pod does not have, as it is merged (`template.merge`)."""
+    """Each part of a template that the pod does not have after the merge (`template.merge`)."""
     name = re.sub(r"\[.*", "", field.rpartition(".")[2])
     if name in COMPLETE | APPENDED | {"resources"} or stated is None:
-        return  # with what the operator adds, all of it stays
+        return  # the operator only adds to these fields
     if isinstance(stated, Mapping) and isinstance(made, Mapping):
         for key, value in stated.items():
             yield from _ignored(value, made.get(key), f"{field}.{key}")

@@ -43,7 +43,7 @@ def cleanup_name(job: JobId, attempt: int) -> str:
 
 
 def tool_name(job: JobId, suffix: str) -> str:
-    """The name of a pod in which `cprjob` looks at the job's saves."""
+    """The name of a pod in which `cprjob` reads the job's saves."""
     return f"{job.stem}-tool-{suffix}"
 
 
@@ -99,7 +99,7 @@ def cleanup_labels(job: JobId, attempt: int) -> dict[str, str]:
 
 
 def tool_labels(job: JobId) -> dict[str, str]:
-    """Labels of a pod of `cprjob`: none that select members, because the operator has no part in it."""
+    """Labels of a pod of `cprjob`: none that select members, because the operator does not manage it."""
     return {
         "app.kubernetes.io/name": "cprjob",
         "app.kubernetes.io/instance": job.name,

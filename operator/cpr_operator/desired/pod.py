@@ -17,34 +17,35 @@ from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import redundancy_bytes, shard_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
-from cpr_operator.desired.description import (
+from cpr_operator.desired.mounts import (
+    StoreAccess,
     spec_annotations,
     spec_mounts,
     spec_variables,
     spec_volumes,
+    store_access,
 )
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name, spare_labels
 from cpr_operator.desired.rosters import Document
-from cpr_operator.desired.store_access import StoreAccess, store_access
 from cpr_operator.desired.template import keeping_apart, keeping_off, merge, with_defaults
 
 #: The user and group of the image.
 NONROOT = 65532
-#: How long a pod stays bound to a node that does not answer (Kubernetes' default is 300 s).
+#: Seconds for which a pod stays bound to a node that does not answer (Kubernetes' default is 300 s).
 NODE_LOSS_S = 15
 #: Least time for a flush at SIGTERM.
 LEAST_GRACE_S = 30
-#: Requests and limits of a container whose template names none.
+#: Requests and limits of a container without resources in its template.
 DEFAULT_RESOURCES = {"cpu": "1", "memory": f"{DEFAULT_MIB // 1024}Gi"}
 
-#: The exit codes after which a kubelet begins a shard's container again: an abort, SIGKILL, as for memory, and a fault.
+#: The exit codes after which a kubelet restarts a shard's container: an abort, SIGKILL (as for memory), and a fault.
 RESTARTED = (134, 137, 139)
 
 _MIB_BITS = 20
 
 Manifest = dict[str, Any]
 
-#: What holds for every pod of a job: it runs once, confined, and leaves a lost node soon.
+#: Fields of every pod of a job: it runs once, restricted, and leaves a lost node soon.
 CONFINED: Mapping[str, Any] = {
     "restartPolicy": "Never",
     "automountServiceAccountToken": False,
@@ -66,7 +67,7 @@ CONFINED: Mapping[str, Any] = {
         for trouble in ("not-ready", "unreachable")
     ],
 }
-#: And for its main container.
+#: Fields of the main container.
 CONFINED_CONTAINER: Mapping[str, Any] = {
     "securityContext": {
         "allowPrivilegeEscalation": False,
@@ -80,10 +81,10 @@ CONFINED_CONTAINER: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """What a pod is made from: `image`, `job_spec` and `replay` are frozen at the job's start.
+    """The inputs of a pod: `image`, `job_spec` and `replay` are frozen at the job's start.
 
     `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job. With `restart_rules`
-    the container of a shard begins again in its pod, with the memory of the last one.
+    the container of a shard restarts in its pod, with the memory of the last one.
     """
 
     job: JobId
@@ -98,13 +99,13 @@ class PodPlan:
 
 
 def role_spec(plan: PodPlan, role: Role) -> Manifest:
-    """The spec of a pod of this role, as far as it is that of any member."""
+    """The common part of the specs of all pods of this role."""
     spec: Manifest = _pod(plan, role, role, metadata(plan.job, ""))["spec"]
     return spec
 
 
 def spare_spec(plan: PodPlan) -> Manifest:
-    """The same of a spare."""
+    """The common part of the specs of all spares."""
     spec: Manifest = spare_manifest(plan, "")["spec"]
     return spec
 
@@ -135,7 +136,7 @@ def spare_manifest(plan: PodPlan, name: str) -> Manifest:
 
 
 def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifest:
-    """A pod of a role with the template's fields below what is required. `pod_set` is what a queue calls its kind."""
+    """A pod of a role with the template's fields below what is required. `pod_set` is its name in the Workload."""
     template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
     spec = dict(template.get("spec") or {})
     if not _is_restarted(plan, role):
@@ -152,7 +153,7 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
 
 
 def _placed(plan: PodPlan, pod_set: str) -> Manifest:
-    """What the queue's flavors require of the pods of a kind. It wins over the template, and adds tolerations."""
+    """The requirements of the queue's flavors for a pod set. They win over the template, and add tolerations."""
     placement = next((each for each in plan.placements if each.role == pod_set), None)
     if placement is None:
         return {}
@@ -219,9 +220,9 @@ _RESTARTS: Mapping[str, Any] = {
 
 
 def _is_restarted(plan: PodPlan, role: Role) -> bool:
-    """Whether the container begins again in its pod. A trainer's memory is in no file that another one would find.
+    """Return True if the container restarts in its pod. A trainer's memory is in no file that survives a restart.
 
-    A template that says Never means it: a container that ends is followed by another pod, then.
+    With `restartPolicy: Never` in the template, another pod replaces a container that ends.
     """
     stated = main_container(plan.spec.shards.template).get("restartPolicy")
     return plan.restart_rules and role == env.ROLE_SHARD and stated != "Never"
@@ -235,11 +236,11 @@ def _not_restarted(container: Mapping[str, Any]) -> Manifest:
 
 
 def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
-    """The resources of a container whose template states these; empty: as stated.
+    """The resources of a container with these `stated` in its template; empty: as stated.
 
-    A trainer gets memory for the pushes that it keeps, so that no job which fits without replay is killed for it, and
-    disk for those that it spills. What is not stated is not limited, or is the operator's choice: there a shard gets
-    the memory that its rows and redundancy take.
+    A trainer gets memory for the pushes that it buffers, so that a job that fits without replay is not killed for it,
+    and disk for those that it spills. Without stated resources the operator chooses them: a shard gets the memory that
+    its rows and redundancy take.
     """
     if role == env.ROLE_SHARD:
         rows = max(0, shard_bytes(plan.spec) - (DEFAULT_MIB << _MIB_BITS))
@@ -273,7 +274,7 @@ def _environment(plan: PodPlan, role: Role, pod: str, access: StoreAccess) -> li
 
 
 def _volumes(plan: PodPlan, role: Role, access: StoreAccess) -> list[Manifest]:
-    # Without a limit of its own the volume may be as large as the pod's memory, to which it counts.
+    # Without sizeLimit the volume may be as large as the pod's memory, and counts as such.
     memory = [{"name": "cprjob-memory", "emptyDir": {"medium": "Memory"}}] if _is_restarted(plan, role) else []
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
     return [
@@ -301,7 +302,7 @@ def _mounts(plan: PodPlan, role: Role, access: StoreAccess) -> list[Manifest]:
 def _probes() -> Manifest:
     """Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner.
 
-    Readiness is quick: it is how the operator learns that a trainer waits for others.
+    Readiness is quick: the operator depends on it to see that a trainer waits for others.
     """
 
     def probe(path: str, period_s: int, failures: int) -> Manifest:

@@ -1,4 +1,4 @@
-"""Rosters: what each pod has to know of the job's status."""
+"""Rosters: the part of the job's status that each pod needs, in the contract version of the job."""
 
 from __future__ import annotations
 
@@ -7,14 +7,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from cpr_contract import env
+from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import join_fields, to_dict, to_json, to_json_fields, unpack
 from cpr_contract.reports import RosterNote
 from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
 from cpr_operator.api.sizes import neighbours
 from cpr_operator.api.status import Member, Shard, Status, Trainer
-from cpr_operator.desired.description import version_of
 from cpr_operator.desired.names import Role
+
+
+def version_of(status: Status) -> int:
+    """The contract version of the job's rosters and pods; the operator's own before the job starts.
+
+    A job's image is frozen at its start, and an image reads its own version and the one before. After an upgrade, the
+    operator therefore uses the version that a running job started with.
+    """
+    return status.runtime.contract_version if status.runtime else CONTRACT_VERSION
+
+
+def is_supported(version: int) -> bool:
+    """Return True if the operator writes and reads this version: its own, and the one before."""
+    return version in {CONTRACT_VERSION, CONTRACT_VERSION - 1}
+
+
+def next_version(status: Status, image: str) -> int:
+    """The version that a job starts or resumes with. It changes only with the image."""
+    before = status.runtime
+    if before is not None and before.image == image and is_supported(before.contract_version):
+        return before.contract_version
+    return CONTRACT_VERSION
+
+
+def unsupported_version(version: int) -> str:
+    """The reason why a job of this version is left alone, with the remedy."""
+    return (
+        f"the job's pods use contract version {version}, this operator {CONTRACT_VERSION - 1} and "
+        f"{CONTRACT_VERSION}; the pods are left alone, and nothing is replaced; "
+        "install the release that started the job, or suspend the job there and resume it here with a newer image"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +59,18 @@ class Document:
 
     @classmethod
     def of(cls, roster: ShardRoster | TrainerRoster) -> Document:
-        """One roster by itself."""
+        """The document of one roster."""
         role: Role = "shard" if isinstance(roster, ShardRoster) else "trainer"
         return cls(role, roster.index, roster.incarnation, roster.counters.roster, to_json(roster))
 
     def with_note(self, note: RosterNote) -> Document:
-        """The same roster with fields beside its own."""
+        """The same roster with the fields of a note added."""
         fields = json.loads(self.text) | to_dict(note)
         return replace(self, text=json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
     @property
     def annotations(self) -> dict[str, str]:
-        """The annotations by which a pod learns its roster, and the operator which one it was given."""
+        """The annotations with the roster for the pod, and its number for the operator."""
         return {env.ANNOTATION_ROSTER: self.text, env.ANNOTATION_ROSTER_VERSION: str(self.number)}
 
 
@@ -56,7 +86,7 @@ class Rosters:
         self._shards_stop = shards_stop(status)
 
     def shard(self, shard: Shard, incarnation: int) -> ShardRoster:
-        """What the pod of `incarnation` of this shard needs to know."""
+        """The roster for the pod of `incarnation` of this shard."""
         return shard_roster(self._status, shard, incarnation, stop=self._shards_stop)
 
     @cached_property
@@ -65,7 +95,7 @@ class Rosters:
         return trainer_roster(self._status, Trainer(index=0), 0)
 
     def document(self, member: Member, incarnation: int) -> Document:
-        """What the pod of `incarnation` of this member needs to know."""
+        """The document for the pod of `incarnation` of this member."""
         match member:
             case Shard():
                 return Document.of(self.shard(member, incarnation))
@@ -86,12 +116,12 @@ class Rosters:
 
 
 def shards_stop(status: Status) -> bool:
-    """Whether shards are told to stop. Trainers stop first, so that shards can acknowledge their pushes."""
+    """True if shards are ordered to stop. Trainers stop first, so that shards can acknowledge their pushes."""
     return status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers)
 
 
 def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) -> ShardRoster:
-    """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
+    """The roster for the pod of `incarnation`; for an older one it names the replacement."""
     return ShardRoster(
         contract=version_of(status),
         counters=status.counters.to_contract(),
@@ -100,7 +130,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) 
         newest_incarnation=shard.incarnation,
         may_restore=shard.may_restore and incarnation == shard.incarnation,
         floor_samples=shard.floor_samples,
-        anchor=origin(status),
+        anchor=start_anchor(status),
         trainers=len(status.trainers),
         stop=stop,
         priority_interval_s=status.plan.priority_interval_seconds if status.plan else 0.0,
@@ -110,7 +140,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) 
 
 
 def _neighbours(status: Status, index: int) -> tuple[Peer, ...]:
-    """The shards that a shard has parity in common with; at the start once all have an address, not one by one."""
+    """The shards that share parity with a shard; at the start only once all have an address."""
     data_shards = 0 if status.runtime is None else parity_shards(status.runtime.job_spec)
     if not data_shards:
         return ()
@@ -121,12 +151,12 @@ def _neighbours(status: Status, index: int) -> tuple[Peer, ...]:
 
 @lru_cache(maxsize=128)
 def parity_shards(job_spec: str) -> int:
-    """How many shards have a common parity, by the JobSpec that pods read; 0: there is none."""
+    """The number of shards with a common parity, by the JobSpec that pods read; 0: there is none."""
     return int(json.loads(unpack(job_spec)).get("parity_shards", 0))
 
 
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:
-    """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
+    """The roster for the pod of `incarnation`; for an older one it names the replacement."""
     return TrainerRoster(
         contract=version_of(status),
         counters=status.counters.to_contract(),
@@ -136,7 +166,7 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
         leader=status.leader or 0,
         trainers=tuple(_peer(member) for member in status.trainers),
         shards=tuple(_peer(member) for member in status.shards),
-        anchor=origin(status),
+        anchor=start_anchor(status),
         dense_floor_samples=status.dense.floor_samples,
         interval_s=status.plan.interval_seconds if status.plan else 0.0,
         stop=status.phase == "Suspending",
@@ -145,7 +175,7 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
     )
 
 
-def origin(status: Status) -> AnchorRef | None:
+def start_anchor(status: Status) -> AnchorRef | None:
     """The anchor that this generation started from; None for step 0."""
     anchor = status.forks[-1].anchor if status.forks else None
     return anchor.to_contract() if anchor else None

@@ -1,4 +1,4 @@
-"""Pods beside the members of a job that have a trainer's access to its store.
+"""Further pods of a job with a trainer's access to its store: a tool pod for `cprjob`, and cleanup pods.
 
 They have the image, service account, credentials and volumes of a trainer's pod, and none of its resources.
 """
@@ -10,29 +10,33 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.quantities import main_container
-from cpr_operator.desired.description import (
+from cpr_operator.desired.mounts import (
+    StoreAccess,
     spec_annotations,
     spec_mounts,
     spec_variables,
     spec_volumes,
+    store_access,
 )
 from cpr_operator.desired.names import cleanup_labels, cleanup_name, metadata, tool_labels, tool_name
 from cpr_operator.desired.pod import CONFINED, CONFINED_CONTAINER, DEFAULT_RESOURCES, PodPlan
-from cpr_operator.desired.store_access import StoreAccess, store_access
 from cpr_operator.desired.template import merge
 
 Manifest = dict[str, Any]
 
-#: How long a tool's pod lasts at most, so that one whose user is gone ends.
-TOOL_LIFE_S = 6 * 3600
-#: What it does meanwhile: commands are run in it by exec.
-_WAIT = f"import time; time.sleep({TOOL_LIFE_S})"
+#: Resources of a cleanup pod: enough to list and delete objects with the image's code, torch included.
+CLEANUP_RESOURCES = {"cpu": "250m", "memory": "512Mi"}
+
+#: Maximum seconds of a tool's pod, so that a forgotten one ends.
+TOOL_MAX_S = 6 * 3600
+#: Its program waits: commands are run in the pod by exec.
+_WAIT = f"import time; time.sleep({TOOL_MAX_S})"
 
 
 def store_pod(
     plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any], *, reads_data: bool = False
 ) -> Manifest:
-    """A pod with the metadata `own` whose main container has also what `container` says."""
+    """A pod with the metadata `own`, and with the fields of `container` in its main container."""
     template = plan.spec.trainers.template
     access = store_access(plan.spec, reads_data=reads_data)
     main = {
@@ -65,25 +69,35 @@ def store_pod(
     }
 
 
-def _annotated(job_spec: str) -> Manifest:
-    annotations = spec_annotations(job_spec)
-    return {"annotations": annotations} if annotations else {}
-
-
 def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
-    """The pod in which `cprjob` looks at the saves of a job. It has the size of a shard, which it may have to load.
+    """The pod in which `cprjob` reads the saves of a job. It has the size of a shard, which it may have to load.
 
-    Not even the user's template can give it a label by which the operator finds members.
+    Labels that select members are removed, also those of the user's template.
     """
     shard = main_container(plan.spec.shards.template)
     resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
     own = metadata(plan.job, tool_name(plan.job, suffix)) | {"labels": tool_labels(plan.job)}
     command = {"command": ["python3", "-c", _WAIT], "args": [], "resources": resources}
     pod = store_pod(plan, own, command, reads_data=True)
-    pod["spec"]["activeDeadlineSeconds"] = TOOL_LIFE_S
+    pod["spec"]["activeDeadlineSeconds"] = TOOL_MAX_S
     labels = pod["metadata"]["labels"]
     pod["metadata"]["labels"] = {key: value for key, value in labels.items() if not key.startswith(f"{env.GROUP}/")}
     return pod
+
+
+def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifest:
+    """The pod that deletes the job's saves, at this attempt. The objects of the anchors `spared` (keys) stay."""
+    own = metadata(plan.job, cleanup_name(plan.job, attempt)) | {"labels": cleanup_labels(plan.job, attempt)}
+    container = {
+        "args": [env.ROLE_CLEANUP, *(word for key in spared for word in ("--spare", key))],
+        "resources": {"requests": CLEANUP_RESOURCES, "limits": CLEANUP_RESOURCES},
+    }
+    return store_pod(plan, own, container)
+
+
+def _annotated(job_spec: str) -> Manifest:
+    annotations = spec_annotations(job_spec)
+    return {"annotations": annotations} if annotations else {}
 
 
 def _unsized(spec: Mapping[str, Any]) -> Manifest:
@@ -102,20 +116,3 @@ def _environment(plan: PodPlan, access: StoreAccess) -> list[Manifest]:
         **access.variables,
     }
     return [{"name": name, "value": value} for name, value in values.items()]
-
-
-# The pod that deletes the saves of a job that is being deleted. Its resources are small.
-
-
-#: Enough to list and delete objects with torch loaded, which comes with the image's code.
-RESOURCES = {"cpu": "250m", "memory": "512Mi"}
-
-
-def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifest:
-    """The pod of one attempt. It spares all objects that the anchors `spared` (keys) need."""
-    own = metadata(plan.job, cleanup_name(plan.job, attempt)) | {"labels": cleanup_labels(plan.job, attempt)}
-    container = {
-        "args": [env.ROLE_CLEANUP, *(word for key in spared for word in ("--spare", key))],
-        "resources": {"requests": RESOURCES, "limits": RESOURCES},
-    }
-    return store_pod(plan, own, container)

@@ -12,72 +12,12 @@ from cpr_operator.api.templates import MERGE_KEYS
 
 #: Lists to which the required items are appended.
 APPENDED = frozenset({"tolerations"})
-#: Fields whose required value already contains the template's value, so they are not merged.
+#: Fields that are not merged, because the required value contains the template's.
 COMPLETE = frozenset({"affinity"})
-
-
-def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `required` into `template`. In conflicts `required` takes precedence."""
-    merged = dict(template)
-    for key, wanted in required.items():
-        merged[key] = _merge_value(key, merged.get(key), wanted)
-    return merged
-
-
-def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Add those `defaults` whose keys the template lacks."""
-    return {**defaults, **{key: value for key, value in template.items() if value is not None}}
-
-
-def _merge_value(key: str, given: Any, wanted: Any) -> Any:
-    if key in COMPLETE:
-        return wanted
-    if isinstance(wanted, Mapping) and isinstance(given, Mapping):
-        return merge(given, wanted)
-    if key in MERGE_KEYS and isinstance(given, Sequence):
-        return _merge_items(given, wanted, MERGE_KEYS[key])
-    if key in APPENDED and isinstance(given, Sequence):
-        return [*given, *(item for item in wanted if item not in given)]
-    return wanted
-
-
-def _merge_items(given: Sequence[Any], wanted: Sequence[Any], name: str) -> list[Any]:
-    required = {item[name]: item for item in wanted}
-    kept = [merge(item, required.pop(item.get(name), {})) for item in given]
-    return [*kept, *required.values()]
-
-
-# Adds to a pod's affinity where it should not run. The template's own terms stay.
-
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _HEAVIEST = 100
-
-
-def keeping_off(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Exclude the node. Node selector terms are alternatives, so each of them gets the requirement."""
-    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
-    of_nodes = affinity.get("nodeAffinity") or {}
-    terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    narrowed = [{**term, "matchFields": [*(term.get("matchFields") or ()), elsewhere]} for term in terms]
-    return {**affinity, "nodeAffinity": {**of_nodes, _REQUIRED: {"nodeSelectorTerms": narrowed}}}
-
-
-def keeping_apart(affinity: Mapping[str, Any], selector: Mapping[str, Any]) -> dict[str, Any]:
-    """Prefer nodes without pods of this selector. Where there are none, any node is better than none."""
-    apart = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
-    of_pods = affinity.get("podAntiAffinity") or {}
-    preferred = [*(of_pods.get(_PREFERRED) or ()), {"weight": _HEAVIEST, "podAffinityTerm": apart}]
-    return {**affinity, "podAntiAffinity": {**of_pods, _PREFERRED: preferred}}
-
-
-# Restricts pod templates, so that `create cprjobs` grants no more than pods of the restricted standard.
-#
-# The operator creates pods with its own rights, so the rights of a template's author do not limit them. This module
-# lists the allowed contents. Everything else is rejected, including what later releases of Kubernetes add.
-# docs/operator.md gives the reasons.
-
 
 #: Fields of a pod that may have any value. For the last four, the operator's own value takes precedence.
 POD_FIELDS = frozenset(
@@ -159,16 +99,70 @@ _UNCONFINED = "container.apparmor.security.beta.kubernetes.io/"
 _REMEDY = "remove it, or ask the administrator of the operator to lift restrictTemplates"
 
 
+def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge `required` into `template`. In conflicts `required` takes precedence."""
+    merged = dict(template)
+    for key, wanted in required.items():
+        merged[key] = _merge_value(key, merged.get(key), wanted)
+    return merged
+
+
+def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the `defaults` of keys that the template lacks."""
+    return {**defaults, **{key: value for key, value in template.items() if value is not None}}
+
+
+def _merge_value(key: str, given: Any, wanted: Any) -> Any:
+    if key in COMPLETE:
+        return wanted
+    if isinstance(wanted, Mapping) and isinstance(given, Mapping):
+        return merge(given, wanted)
+    if key in MERGE_KEYS and isinstance(given, Sequence):
+        return _merge_items(given, wanted, MERGE_KEYS[key])
+    if key in APPENDED and isinstance(given, Sequence):
+        return [*given, *(item for item in wanted if item not in given)]
+    return wanted
+
+
+def _merge_items(given: Sequence[Any], wanted: Sequence[Any], name: str) -> list[Any]:
+    required = {item[name]: item for item in wanted}
+    merged = [merge(item, required.pop(item.get(name), {})) for item in given]
+    return [*merged, *required.values()]
+
+
+def keeping_off(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Exclude the node. Node selector terms are alternatives, so each of them gets the requirement."""
+    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    narrowed = [{**term, "matchFields": [*(term.get("matchFields") or ()), elsewhere]} for term in terms]
+    return {**affinity, "nodeAffinity": {**of_nodes, _REQUIRED: {"nodeSelectorTerms": narrowed}}}
+
+
+def keeping_apart(affinity: Mapping[str, Any], selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Prefer nodes without pods of this selector, but allow all nodes."""
+    apart = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    of_pods = affinity.get("podAntiAffinity") or {}
+    preferred = [*(of_pods.get(_PREFERRED) or ()), {"weight": _HEAVIEST, "podAffinityTerm": apart}]
+    return {**affinity, "podAntiAffinity": {**of_pods, _PREFERRED: preferred}}
+
+
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """The allowed contents of templates. They may use `service_accounts` besides the namespace's default account."""
+    """The allowed contents of templates, so that `create cprjobs` grants no more than pods of the restricted standard.
+
+    The operator creates pods with its own rights, so the rights of a template's author do not limit them. Contents that
+    are not listed here are refused, also those of later releases of Kubernetes. docs/operator.md has the reasons.
+
+    Templates may use `service_accounts` in addition to the namespace's default account.
+    """
 
     service_accounts: frozenset[str] = frozenset()
 
     def refuses(self, spec: CPRJobSpec) -> str:
         """The first disallowed part of the templates, with the remedy; empty if there is none."""
-        words = self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
-        return words or _refused_class("spec.shards.sparePriorityClassName", spec.shards.spare_priority_class_name)
+        message = self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
+        return message or _refused_class("spec.shards.sparePriorityClassName", spec.shards.spare_priority_class_name)
 
     def refuses_trainers(self, spec: CPRJobSpec) -> str:
         """The same for the trainers' template, from which cleanup pods are made."""
@@ -180,7 +174,7 @@ class Restriction:
 
 
 def _refused_class(field: str, name: str | None) -> str:
-    """Why a spare may not have this priority class; empty if it may."""
+    """The refusal of a spare's priority class; empty if it is allowed."""
     return f"{field}: {_SYSTEM_CLASSES}; {_REMEDY}" if (name or "").startswith(SYSTEM_PRIORITY) else ""
 
 

@@ -1,11 +1,11 @@
-"""The Workload by which a job stands in a queue of Kueue (kueue.x-k8s.io/v1beta2): one pod set for each role.
+"""The Workload of a job in a queue of Kueue (kueue.x-k8s.io/v1beta2): one pod set for each role.
 
-Kueue counts what the pod sets request, and chooses the flavors of nodes that their placement allows. So a pod set has
-just these parts of the manifests from which the pods will be created.
+Kueue counts the requests of the pod sets, and chooses the flavors of nodes that their placement allows. A pod set
+therefore has just these parts of the manifests of the job's pods.
 
-A finalizer keeps the Workload, and thereby the quota, until the job's pods are gone, whoever deletes it or the job. The
-pods as further owners would need no operator for that, but the garbage collector reads all owners of an object whenever
-one of them goes: half a million requests for a job of a thousand pods.
+A finalizer retains the Workload, and thereby the quota, until the job's pods are deleted, also if a user deletes it or
+the job. Pods as further owners would do so without an operator, but the garbage collector reads all owners of an object
+whenever one of them is deleted: half a million requests for a job of a thousand pods.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cpr_operator.desired.pod import Manifest, PodPlan, role_spec, spare_spec
 
 KUEUE, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta2", "workloads"
 QUEUE_LABEL, PRIORITY_LABEL = f"{KUEUE}/queue-name", f"{KUEUE}/priority-class"
-#: Keeps the Workload until no pod of the job uses its quota.
+#: Retains the Workload until no pod of the job uses its quota.
 QUOTA_FINALIZER = f"{env.GROUP}/quota-in-use"
-#: What the Workload asks for, as a digest: with another one there has to be another Workload.
+#: The digest of the requests in the Workload: another digest needs another Workload.
 ANNOTATION_DIGEST = f"{env.GROUP}/pod-sets"
 
-#: What decides about quota and flavors.
+#: The fields that decide about quota and flavors.
 _OF_POD = (
     "affinity",
     "nodeSelector",
@@ -43,7 +43,7 @@ _OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in which queue: a LocalQueue, and a WorkloadPriorityClass with its value, if the job names one."""
+    """The place of a job: a LocalQueue, and a WorkloadPriorityClass with its value, if the job names one."""
 
     queue: str
     priority_class: str = ""
@@ -51,7 +51,7 @@ class Place:
 
 
 def workload(plan: PodPlan, place: Place) -> Manifest:
-    """The Workload of the job, with the digest of what it asks for."""
+    """The Workload of the job, with the digest of its requests."""
     spec: Manifest = {"queueName": place.queue, "podSets": _pod_sets(plan)}
     labels = {QUEUE_LABEL: place.queue}
     if place.priority_class:
@@ -69,7 +69,7 @@ def workload(plan: PodPlan, place: Place) -> Manifest:
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
-    """What a Workload asks for, as a digest; empty if the operator has not made it."""
+    """The digest of a Workload's requests; empty if the operator did not create it."""
     annotations: Mapping[str, str] = document["metadata"].get("annotations") or {}
     return annotations.get(ANNOTATION_DIGEST, "")
 

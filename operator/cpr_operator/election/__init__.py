@@ -1,4 +1,4 @@
-"""Which of several operators works: the holder of a Lease, by the rules of client-go."""
+"""Leader election among operators by a Lease, with the rules of client-go."""
 
 from cpr_operator.election.elector import Elector, NotLeadingError, Term, Timing, new_identity
 from cpr_operator.election.lease import ClusterLeases

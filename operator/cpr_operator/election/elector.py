@@ -1,8 +1,8 @@
-"""Taking a Lease, holding it, and giving it back.
+"""Acquires a Lease, holds it, and releases it.
 
-`acquire` returns a `Term`, which the write path checks before each write. A term ends before anybody else may begin
-one: it counts from before its last renewal was sent, others count from when they saw it, and wait for longer. The
-clock must run on while the process is stopped.
+`acquire` returns a `Term`, which the write path checks before each write. A term ends before another operator can begin
+one: it counts from the time before its last renewal was sent; others count from the time of their observation, and wait
+longer. The clock must include the time while the process is stopped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cpr_operator.cluster.protocol import (
     NotFoundError,
     UnavailableError,
 )
-from cpr_operator.election.lease import NONE, Lease, Leases, Seen, judge, released, see, taken
+from cpr_operator.election.lease import NONE, Lease, Leases, ObservedLease, decide_takeover, observe, released, taken
 
 logger = logging.getLogger(__name__)
 
-#: Waits between attempts are longer by up to this part, so that two operators do not stay in step.
+#: Waits between attempts are longer by up to this fraction, so that attempts of two operators do not coincide.
 JITTER = 0.2
 
 
@@ -46,11 +46,11 @@ class Timing:
 
 
 class NotLeadingError(UnavailableError):
-    """This operator's term is over: it must not write."""
+    """This operator's term is over, so it must not write."""
 
 
 class Term:
-    """The time in which an operator leads. May be asked from any thread."""
+    """The time in which an operator leads. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float], until: float) -> None:
         self._clock = clock
@@ -67,11 +67,11 @@ class Term:
             raise NotLeadingError("this operator is no longer the leader")
 
     def extend(self, until: float) -> None:
-        """The lease is renewed."""
+        """Extend the term after a renewal."""
         self._until = until
 
     def end(self) -> None:
-        """From now on nothing is written."""
+        """End the term: `check` raises from now on."""
         self._until = float("-inf")
 
 
@@ -97,16 +97,16 @@ class Elector:
         self._stamp = stamp
         self._rng = rng
         self._timing = timing or Timing()
-        self._said = ""
-        self._seen: Seen | None = None
+        self._last_logged = ""
+        self._observed: ObservedLease | None = None
 
     @property
     def answered(self) -> bool:
-        """Whether the lease was read or written at least once: this operator could take over."""
-        return self._seen is not None
+        """True once the lease was read or written: this operator could take over."""
+        return self._observed is not None
 
     async def acquire(self) -> Term:
-        """Wait until the lease is ours."""
+        """Wait until this operator holds the lease."""
         while True:
             sent = self._clock()
             wait_s = self._timing.retry_s * (1 + JITTER * self._rng.random())
@@ -114,7 +114,7 @@ class Elector:
                 async with asyncio.timeout(self._timing.request_s):
                     left_s = await self._try()
             except (ClusterError, TimeoutError) as error:
-                self._say(f"the lease cannot be had: {type(error).__name__}: {error}")
+                self._log_change(f"the lease cannot be acquired: {type(error).__name__}: {error}")
             else:
                 if left_s is None:
                     return Term(self._clock, sent + self._timing.deadline_s)
@@ -122,7 +122,7 @@ class Elector:
             await asyncio.sleep(wait_s)
 
     async def hold(self, term: Term) -> str:
-        """Renew the lease until that fails for too long, or another holds it; returns why."""
+        """Renew the lease until that fails for too long, or another operator holds it. Returns the reason."""
         due = self._clock() + self._timing.retry_s
         while True:
             await asyncio.sleep(min(max(0.0, due - self._clock()), term.left_s))
@@ -134,69 +134,69 @@ class Elector:
                 async with asyncio.timeout(min(self._timing.request_s, left_s)):
                     holder = await self._renew()
             except (ClusterError, TimeoutError) as error:
-                self._say(f"the lease is not renewed: {type(error).__name__}: {error}")
+                self._log_change(f"the lease is not renewed: {type(error).__name__}: {error}")
                 due = self._clock() + self._timing.again_s
                 continue
             if holder != self._me:
                 term.end()
-                return f"{holder or 'nobody'} holds it"
+                return f"{holder} holds it" if holder else "it has no holder"
             term.extend(sent + self._timing.deadline_s)
-            self._say("the lease is held")
+            self._log_change("the lease is held")
 
     async def release(self, term: Term) -> None:
-        """End the term and let another take the lease at once, if it is still ours."""
+        """End the term, and release the lease if this operator still holds it."""
         term.end()
         try:
             async with asyncio.timeout(self._timing.request_s):
                 lease = await self._leases.read()
                 if lease is not None and lease.holder == self._me:
-                    self._saw(await self._leases.replace(released(lease, self._stamp())))
+                    self._observe(await self._leases.replace(released(lease, self._stamp())))
         except (ClusterError, TimeoutError) as error:
-            logger.info("the lease is left to run out: %s: %s", type(error).__name__, error)
+            logger.info("the lease is not released, but expires: %s: %s", type(error).__name__, error)
 
     async def _try(self) -> float | None:
-        """One attempt; None if the lease is ours, otherwise the seconds until the next one."""
+        """One attempt; None if this operator holds the lease, otherwise the seconds until the next attempt."""
         lease = await self._leases.read()
-        # One that was deleted has still to run out: its holder may not know yet.
-        seen = self._seen if lease is None else self._saw(lease)
-        verdict = judge(seen, self._me, self._clock())
-        if not verdict.take:
-            self._say(f"stands by: {verdict.reason}")
-            return verdict.wait_s
+        # A deleted lease must still expire: its holder may not have noticed the deletion.
+        observed = self._observed if lease is None else self._observe(lease)
+        decision = decide_takeover(observed, self._me, self._clock())
+        if not decision.take:
+            self._log_change(f"stands by: {decision.reason}")
+            return decision.wait_s
         try:
             await self._take(lease)
         except (AlreadyExistsError, ConflictError, NotFoundError):
-            return self._timing.retry_s  # another one was faster: see what it wrote
-        self._say(f"leads: {verdict.reason}")
+            return self._timing.retry_s  # another operator was faster: read its lease
+        self._log_change(f"leads: {decision.reason}")
         return None
 
     async def _renew(self) -> str:
-        """Write the lease anew; returns who holds it."""
+        """Renew the lease. Returns its holder."""
         try:
-            return (await self._take(self._seen.lease if self._seen else None)).holder
-        except (AlreadyExistsError, ConflictError, NotFoundError):  # written or deleted by somebody
+            return (await self._take(self._observed.lease if self._observed else None)).holder
+        except (AlreadyExistsError, ConflictError, NotFoundError):  # written or deleted by another client
             lease = await self._leases.read()
-        if lease is not None and self._saw(lease).lease.holder != self._me:
+        if lease is not None and self._observe(lease).lease.holder != self._me:
             return lease.holder
         return (await self._take(lease)).holder
 
     async def _take(self, lease: Lease | None) -> Lease:
-        """Write the lease as ours, over this one if there is one."""
+        """Write the lease with this operator as holder, in place of `lease` if it exists."""
         mine = taken(lease or NONE, self._me, self._timing.lease_s, self._stamp())
         written = await (self._leases.create(mine) if lease is None else self._leases.replace(mine))
-        return self._saw(written).lease
+        return self._observe(written).lease
 
-    def _saw(self, lease: Lease) -> Seen:
-        self._seen = see(self._seen, lease, self._clock())
-        return self._seen
+    def _observe(self, lease: Lease) -> ObservedLease:
+        self._observed = observe(self._observed, lease, self._clock())
+        return self._observed
 
-    def _say(self, words: str) -> None:
-        """A line for the log when it is another one than before."""
-        if words != self._said:
-            self._said = words
-            logger.info("%s", words)
+    def _log_change(self, message: str) -> None:
+        """Log a message that differs from the last one."""
+        if message != self._last_logged:
+            self._last_logged = message
+            logger.info("%s", message)
 
 
 def new_identity() -> str:
-    """This process among all candidates: a container that restarts in its pod is another one."""
+    """The identity of this process among all candidates; a container that restarts in its pod gets another one."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"

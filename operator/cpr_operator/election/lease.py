@@ -1,7 +1,7 @@
-"""A Lease: whether another may take it, and where it lies.
+"""A Lease: the rules of its takeover, and its object on an API server.
 
-Whether it has run out is never read from its times, which another machine's clock wrote: it has run out when the same
-record was seen for as long as the lease lasts.
+A lease has expired when the same record was observed for its whole duration. Its own times are not used, because they
+are of another machine's clock.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any, Protocol
 from cpr_operator.cluster.api_server import ApiServer
 from cpr_operator.cluster.protocol import NotFoundError
 
+_PATH = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The fields of a Lease. An empty `holder`: nobody's. Times are RFC 3339 with microseconds."""
+    """The fields of a Lease. An empty `holder` means that it is free. Times are RFC 3339 with microseconds."""
 
     holder: str
     duration_s: int
@@ -26,57 +28,57 @@ class Lease:
     resource_version: str = ""
 
     def same(self, other: Lease) -> bool:
-        """Whether nothing was renewed between the two, whatever else was written to the object."""
+        """Return True if neither was renewed after the other; other writes to the object do not count."""
         return replace(self, resource_version="") == replace(other, resource_version="")
 
 
-#: Before anybody has held it.
+#: A lease without any holder yet.
 NONE = Lease(holder="", duration_s=0, acquired="", renewed="")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A lease, and since when this very record is seen, in seconds of the own clock."""
+class ObservedLease:
+    """A lease, and the time at which this record was first observed, in seconds of the own clock."""
 
     lease: Lease
     since: float
 
     @property
     def ends(self) -> float:
-        """When it has run out if it is not renewed."""
+        """The time at which it expires without a renewal."""
         return self.since + self.lease.duration_s
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether to take the lease now; otherwise the seconds until it runs out. `reason` says why."""
+class TakeoverDecision:
+    """True in `take` if the lease may be taken now, with the reason; otherwise the seconds until it expires."""
 
     take: bool
     reason: str
     wait_s: float = 0.0
 
 
-def see(before: Seen | None, lease: Lease, now: float) -> Seen:
-    """What is known after the lease was read at `now`."""
-    return Seen(lease, before.since if before is not None and before.lease.same(lease) else now)
+def observe(before: ObservedLease | None, lease: Lease, now: float) -> ObservedLease:
+    """Return the observation after a read at `now`."""
+    return ObservedLease(lease, before.since if before is not None and before.lease.same(lease) else now)
 
 
-def judge(seen: Seen | None, me: str, now: float) -> Verdict:
-    """Whether `me` may take the lease; None: there never was one."""
-    if seen is None:
-        return Verdict(take=True, reason="there is no lease yet")
-    holder = seen.lease.holder
+def decide_takeover(observed: ObservedLease | None, me: str, now: float) -> TakeoverDecision:
+    """Decide whether `me` may take the lease. `observed` None: no lease was ever observed."""
+    if observed is None:
+        return TakeoverDecision(take=True, reason="there is no lease yet")
+    holder = observed.lease.holder
     if not holder:
-        return Verdict(take=True, reason="nobody holds it")
+        return TakeoverDecision(take=True, reason="it has no holder")
     if holder == me:
-        return Verdict(take=True, reason="it is held by this operator")
-    if now >= seen.ends:
-        return Verdict(take=True, reason=f"{holder} has not renewed it for {seen.lease.duration_s} s")
-    return Verdict(take=False, reason=f"{holder} holds it", wait_s=seen.ends - now)
+        return TakeoverDecision(take=True, reason="it is held by this operator")
+    if now >= observed.ends:
+        return TakeoverDecision(take=True, reason=f"{holder} has not renewed it for {observed.lease.duration_s} s")
+    return TakeoverDecision(take=False, reason=f"{holder} holds it", wait_s=observed.ends - now)
 
 
 def taken(lease: Lease, me: str, duration_s: int, stamp: str) -> Lease:
-    """The lease as `me` takes it."""
+    """The lease after `me` has taken it."""
     moved = lease.holder != me
     return replace(
         lease,
@@ -89,7 +91,7 @@ def taken(lease: Lease, me: str, duration_s: int, stamp: str) -> Lease:
 
 
 def released(lease: Lease, stamp: str) -> Lease:
-    """The lease as its holder leaves it: the next one need not wait."""
+    """The lease after its holder has released it: the next one need not wait."""
     return replace(lease, holder="", duration_s=1, renewed=stamp)
 
 
@@ -123,17 +125,11 @@ def to_object(lease: Lease, namespace: str, name: str) -> dict[str, Any]:
     }
 
 
-# Where the Lease lies: `Leases` as the elector needs it, and on an API server.
-
-
-_PATH = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-
-
 class Leases(Protocol):
-    """One Lease. All methods may raise UnavailableError and RefusedError."""
+    """Access to one Lease. All methods may raise UnavailableError and RefusedError."""
 
     async def read(self) -> Lease | None:
-        """The lease as it is now; None if there is none."""
+        """Read the lease; None if it does not exist."""
         ...
 
     async def create(self, lease: Lease) -> Lease:
@@ -141,7 +137,7 @@ class Leases(Protocol):
         ...
 
     async def replace(self, lease: Lease) -> Lease:
-        """Write it if it is still of this resource version. Raises ConflictError, NotFoundError."""
+        """Write the lease if it still has this resource version. Raises ConflictError, NotFoundError."""
         ...
 
 

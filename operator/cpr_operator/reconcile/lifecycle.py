@@ -17,7 +17,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counters, Fork, Member, Phase, Runtime, Shard, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.description import next_version, not_spoken, version_of
+from cpr_operator.desired.rosters import next_version, unsupported_version, version_of
 from cpr_operator.reconcile.completion import fail
 from cpr_operator.reconcile.conditions import ConditionUpdate, not_started, set_conditions
 from cpr_operator.reconcile.effects import outcome
@@ -170,7 +170,7 @@ def stop_at_gate(observed: ReconcileInput, gate: AdmissionGate) -> Outcome:
 
 def leave_alone(observed: ReconcileInput) -> Outcome:
     """Change no pods of a release with another contract: they train on without the operator."""
-    message = not_spoken(version_of(observed.before))
+    message = unsupported_version(version_of(observed.before))
     unknown = ConditionUpdate("PodsReady", "Unknown", "ContractNotSpoken", message)
     state = set_conditions(ReconcileState(observed, observed.before), unknown)
     status = state.status.evolve(observed_generation=observed.job.spec_generation)

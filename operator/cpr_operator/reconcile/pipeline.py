@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from cpr_operator.api.status import TERMINAL_PHASES
-from cpr_operator.desired.description import is_spoken, version_of
+from cpr_operator.desired.rosters import is_supported, version_of
 from cpr_operator.reconcile.admission import (
     await_quota,
     must_stop,
@@ -88,7 +88,7 @@ def _decide(observed: ReconcileInput) -> Outcome:
     if before.phase in TERMINAL_PHASES:
         return clean_up(observed)
     # What pods of another contract say would be misread, so nothing is decided on it.
-    if before.phase not in {"Pending", "Suspended"} and not is_spoken(version_of(before)):
+    if before.phase not in {"Pending", "Suspended"} and not is_supported(version_of(before)):
         return leave_alone(observed)
     return _live(observed)
 

@@ -12,7 +12,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.status import Status
-from cpr_operator.desired import description
+from cpr_operator.desired import rosters
 from cpr_trainer.runtime import RosterFile
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.nodes import Pod
@@ -29,7 +29,7 @@ async def in_mid_run() -> Simulation:
 
 def upgrade(driver: Simulation, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
     """The operator is of a later release; pods keep their image."""
-    monkeypatch.setattr(description, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
+    monkeypatch.setattr(rosters, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
     driver.take_over()
 
 

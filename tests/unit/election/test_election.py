@@ -19,7 +19,7 @@ from cpr_operator.cluster.protocol import (
     UnavailableError,
 )
 from cpr_operator.election import Elector, NotLeadingError, Term, Timing
-from cpr_operator.election.lease import NONE, Lease, Seen, judge, see, taken
+from cpr_operator.election.lease import NONE, Lease, ObservedLease, decide_takeover, observe, taken
 from simulation.control_plane.clock import run
 
 TIMING = Timing()
@@ -306,17 +306,17 @@ def test_a_term_ends_while_its_process_is_stopped() -> None:
     ],
 )
 def test_who_may_take_the_lease(lease: Lease, since: float, *, take: bool) -> None:
-    verdict = judge(Seen(lease, since), "me", now=10.0)
-    assert verdict.take == take
-    assert verdict.reason
-    assert take or verdict.wait_s == since + lease.duration_s - 10.0
+    decision = decide_takeover(ObservedLease(lease, since), "me", now=10.0)
+    assert decision.take == take
+    assert decision.reason
+    assert take or decision.wait_s == since + lease.duration_s - 10.0
 
 
 def test_only_a_renewal_begins_its_time_anew() -> None:
-    first = see(None, Lease("you", 8, "x", "x", resource_version="1"), 10.0)
-    labelled = see(first, Lease("you", 8, "x", "x", resource_version="2"), 12.0)
+    first = observe(None, Lease("you", 8, "x", "x", resource_version="1"), 10.0)
+    labelled = observe(first, Lease("you", 8, "x", "x", resource_version="2"), 12.0)
     assert (labelled.since, labelled.lease.resource_version) == (10.0, "2")
-    assert see(labelled, Lease("you", 8, "x", "y", resource_version="3"), 14.0).since == 14.0
+    assert observe(labelled, Lease("you", 8, "x", "y", resource_version="3"), 14.0).since == 14.0
 
 
 def test_a_change_of_holder_is_counted() -> None:

@@ -5,7 +5,7 @@ import random
 from contextlib import closing
 from pathlib import Path
 
-from cpr_operator.cluster.local.objects import FILE, EventLine, append_event, read_events
+from cpr_operator.cluster.local.objects import EVENTS_FILE, EventLine, append_event, read_events
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_operator.cluster.protocol import Event
 
@@ -22,7 +22,7 @@ def test_events_of_a_job_come_back_in_order_with_their_times(tmp_path: Path) -> 
 
 def test_a_line_that_a_killed_run_left_half_written_is_left_out(tmp_path: Path) -> None:
     append_event(tmp_path, "one", Event("Normal", "Started", "", "a"), 1.0)
-    with (tmp_path / FILE).open("a") as file:
+    with (tmp_path / EVENTS_FILE).open("a") as file:
         file.write('{"time": 2.0, "uid": "on')
     assert [each.reason for each in read_events(tmp_path, "one")] == ["Started"]
 

@@ -1,4 +1,4 @@
-"""A cluster on this machine: pods are processes, volumes folders, jobs JSON files; semantics are Kubernetes'."""
+"""A cluster on this machine with Kubernetes' semantics: pods are processes, volumes folders, jobs JSON files."""
 
 from cpr_operator.cluster.local.cluster import LocalCluster
 

@@ -1,7 +1,7 @@
-"""`Cluster` on this machine. A working folder holds everything: jobs, Secrets, pods' files and logs, saves.
+"""`Cluster` on this machine. A working folder has all state: jobs, Secrets, pods' files and logs, saves.
 
-Pods live as long as this process: if it is killed they die with it, and a later one finds the job without pods, as an
-operator finds a job whose nodes are gone.
+Pods end with this process, also if it is killed. A later process finds the job without pods, as after a loss of all
+nodes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
 from cpr_operator.api.base import format_time
-from cpr_operator.cluster.local.applied import AppliedObjects
-from cpr_operator.cluster.local.objects import ObjectFiles, append_event, write_atomically
+from cpr_operator.cluster.local.objects import AppliedObjects, ObjectFiles, append_event, write_atomically
 from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest
 from cpr_operator.cluster.local.pod_folder import PodFolder, PortBlocks
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
@@ -34,8 +33,8 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView, PodWarning, job_view
 
-#: How long the end of a deleted pod stays visible: a kubelet reports it before the object goes.
-FAREWELL_S = 1.0
+#: Seconds for which the end of a deleted pod stays visible: a kubelet reports it before the object is deleted.
+SHOW_END_S = 1.0
 
 
 class LocalCluster:
@@ -60,22 +59,22 @@ class LocalCluster:
         self._lock = _lock(workdir)
         self._jobs = ObjectFiles(workdir / "jobs")
         self._pods: dict[tuple[str, str], LocalPod] = {}
-        self._lives: dict[LocalPod, asyncio.Task[None]] = {}
+        self._tasks: dict[LocalPod, asyncio.Task[None]] = {}
         self._applied = AppliedObjects()
-        self._reports = ReportFetcher(pauses=False)  # a few pods, and no other job that they could slow down
+        self._reports = ReportFetcher(pauses=False)  # there are few pods, and no other job to delay
         self.events: dict[str, Event] = {}
 
     async def close(self) -> None:
-        """Kill every process and wait until all are gone."""
-        for pod, life in self._lives.items():
+        """Kill every process and wait until all have ended."""
+        for pod, task in self._tasks.items():
             if not pod.signal(signal.SIGKILL):
-                life.cancel()
-        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+                task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._ports.close()
         await self._reports.close()
         self._lock.close()
 
-    # What a user does.
+    # --- A user's requests
 
     def create_job(self, document: Mapping[str, Any]) -> JobView:
         """Store a new CPRJob. Raises AlreadyExistsError."""
@@ -89,7 +88,7 @@ class LocalCluster:
         return written
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called whenever a pod or a spec changes, as a watch would."""
+        """Call `changed` whenever a pod or a spec changes, as a watch would."""
         self._subscribers.append(changed)
 
     def signal_pod(self, namespace: str, name: str, number: signal.Signals, *, whole: bool = True) -> bool:
@@ -99,9 +98,9 @@ class LocalCluster:
         """
         return self._pod(namespace, name).signal(number, whole=whole)
 
-    # What the controller does: see `Cluster`.
+    # --- The controller's requests: see `Cluster`
 
-    def at(self, priority: Priority) -> Self:  # noqa: ARG002 -- nothing is rationed here
+    def at(self, priority: Priority) -> Self:  # noqa: ARG002 -- no request is limited here
         """See `Cluster`."""
         return self
 
@@ -157,7 +156,7 @@ class LocalCluster:
         folder = PodFolder(self._workdir / "pods" / meta["name"], self._workdir / "secrets")
         pod = LocalPod(manifest, folder, self._ports.take(), self._clock, self._changed)
         self._pods[key] = pod
-        self._lives[pod] = asyncio.create_task(self._live(pod), name=meta["name"])
+        self._tasks[pod] = asyncio.create_task(self._run(pod), name=meta["name"])
         return pod.view
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
@@ -188,7 +187,7 @@ class LocalCluster:
         return self._secret_folder(manifest).exists()
 
     async def apply(self, manifest: Manifest) -> None:
-        """See `Cluster`. Nothing here enforces such objects."""
+        """See `Cluster`. The objects have no effect here."""
         self._applied.apply(manifest)
 
     async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -210,7 +209,7 @@ class LocalCluster:
             shutil.rmtree(self._workdir / "secrets" / name, ignore_errors=True)
 
     async def emit(self, job: JobView, event: Event) -> None:
-        """See `Cluster`. `events` keeps those of this process, oldest first, and a file all."""
+        """See `Cluster`. `events` has those of this process, oldest first, and a file has all."""
         key = f"{job.uid}/{event.key}"
         if key not in self.events:
             self.events[key] = event
@@ -232,14 +231,14 @@ class LocalCluster:
         """See `Cluster`."""
         return await reaches(pod)
 
-    # The rest is what API server, kubelet and garbage collector do.
+    # --- The work of API server, kubelet and garbage collector
 
     def _changed(self) -> None:
         for changed in self._subscribers:
             changed()
 
     def _as_read(self, job: JobView) -> dict[str, Any]:
-        """The stored job under the version that `job` was read at, so that a write of it meets a conflict."""
+        """The stored job under the version at which `job` was read, so that an outdated write is a conflict."""
         stored = self._jobs.read(job.namespace, job.name)
         meta = {**stored["metadata"], "uid": job.uid, "resourceVersion": job.resource_version}
         return {**stored, "metadata": meta}
@@ -253,14 +252,14 @@ class LocalCluster:
         except KeyError:
             raise NotFoundError(f'pods "{name}" not found') from None
 
-    async def _live(self, pod: LocalPod) -> None:
+    async def _run(self, pod: LocalPod) -> None:
         try:
             await pod.run(self._environment)
         finally:
-            del self._lives[pod]
+            del self._tasks[pod]
             self._ports.give_back(pod.port_base)
         if pod.deleting:
-            asyncio.get_running_loop().call_later(FAREWELL_S, self._forget, pod)
+            asyncio.get_running_loop().call_later(SHOW_END_S, self._forget, pod)
 
     def _delete(self, pod: LocalPod, grace_s: int | None) -> None:
         if grace_s is None:

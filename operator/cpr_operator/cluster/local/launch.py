@@ -2,7 +2,7 @@
 
     python -I -S launch.py PARENT_PID COMMAND [ARGUMENT...]
 
-The kernel is asked to send SIGKILL when the parent ends (Linux' PR_SET_PDEATHSIG, which survives exec); elsewhere a pod
+The kernel sends SIGKILL when the parent ends (Linux' PR_SET_PDEATHSIG, which survives exec); elsewhere a pod
 outlives a parent that was killed. Only the standard library's smallest parts are imported: this runs once per pod.
 """
 
@@ -17,11 +17,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Become `command`; return only if the parent is gone already."""
+    """Become `command`; return only if the parent has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == parent:  # else it ended before the request was in place
-        os.execv(command[0], command)  # noqa: S606 -- no shell is wanted
+    if os.getppid() == parent:  # else it ended before the call
+        os.execv(command[0], command)  # noqa: S606 -- no shell is needed
 
 
 if __name__ == "__main__":

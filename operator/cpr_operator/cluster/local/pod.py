@@ -1,4 +1,4 @@
-"""One pod of local mode: a v1 Pod as JSON, the process that it stands for, and its way from Pending to its end."""
+"""One pod of local mode: a v1 Pod as JSON, its process, and its phases from Pending to its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.base import format_time
@@ -19,15 +19,19 @@ from cpr_operator.cluster.local.pod_folder import LOOPBACK, PodFolder
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.cluster.views import PodView, main_container, pod_view
 
-# A pod's process: started in a group of its own, signalled as a group, never outliving this one.
-
-
 LAUNCHER = Path(__file__).with_name("launch.py")
 SHELL_SIGNAL_BASE = 128
+#: The command in place of the image: its entry point, run by the same Python.
+TRAINER_IMAGE = (sys.executable, "-m", "cpr_trainer")
+NODE = "local"
+DEFAULT_GRACE_S = 30
+#: Seconds between two attempts to start a pod.
+RETRY_S = 2.0
+ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class PodProcess:
-    """A running process and all that it starts."""
+    """A running process and its descendants: a group that is signalled as a whole, and never outlives this process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -36,7 +40,7 @@ class PodProcess:
     async def start(cls, command: tuple[str, ...], environment: Mapping[str, str], log: Path) -> PodProcess:
         """Start `command` (an absolute path and its arguments) with exactly this environment. Raises OSError."""
         launcher = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()))
-        with _append(log) as output:
+        with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *launcher,
                 *command,
@@ -44,13 +48,13 @@ class PodProcess:
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 env=dict(environment),
-                start_new_session=True,  # Ctrl-C in the terminal is this process' business alone
+                start_new_session=True,  # Ctrl-C in the terminal is for this process alone
             )
         return cls(process)
 
     @property
     def code(self) -> int | None:
-        """The exit code as Python has it; None while it runs."""
+        """The exit code by Python's convention; None while it runs."""
         return self._process.returncode
 
     async def wait(self) -> int:
@@ -74,19 +78,6 @@ class PodProcess:
         """Send a signal to the whole group; a group that has ended is left alone."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-
-def _append(path: Path) -> BinaryIO:
-    return path.open("ab")
-
-
-#: What stands for the image: its entry point, run by this very Python.
-TRAINER_IMAGE = (sys.executable, "-m", "cpr_trainer")
-NODE = "local"
-DEFAULT_GRACE_S = 30
-#: How often a pod tries again to start.
-RETRY_S = 2.0
-ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class LocalPod:
@@ -114,12 +105,12 @@ class LocalPod:
 
     @property
     def ended(self) -> bool:
-        """Whether its phase is terminal."""
+        """True if its phase is terminal."""
         return self.object["status"]["phase"] in ENDED
 
     @property
     def deleting(self) -> bool:
-        """Whether somebody deleted it."""
+        """True once it is deleted."""
         return "deletionTimestamp" in self.object["metadata"]
 
     def annotate(self, annotations: Mapping[str, str], labels: Mapping[str, str]) -> None:
@@ -130,7 +121,7 @@ class LocalPod:
             self._folder.write_annotations(self.object)
 
     def mark_deleted(self, grace_s: int) -> float:
-        """Ask it to end within `grace_s` seconds; returns when it must have. A later request can only shorten that."""
+        """Send SIGTERM; returns the end of the grace period. A later request can only shorten it."""
         meta, until = self.object["metadata"], self._clock() + grace_s
         if (earlier := self.view.deleting_until) is not None:
             until = min(until, earlier)
@@ -149,7 +140,7 @@ class LocalPod:
         return self._process.signal_child(number)
 
     async def run(self, environment: Mapping[str, str]) -> None:
-        """Start the process as soon as that can be done, and see it to its end."""
+        """Start the process, with retries, and wait for its end."""
         while not self.deleting:
             try:
                 process = await self._start(environment)
@@ -169,7 +160,7 @@ class LocalPod:
         self._folder.write_annotations(self.object)  # they may have changed in the meantime
         self.object["spec"]["nodeName"] = NODE
         self._report("Running", {"running": {}}, podIP=LOOPBACK)
-        if (until := self.view.deleting_until) is not None:  # and so may its fate
+        if (until := self.view.deleting_until) is not None:  # it may have been deleted meanwhile
             self._process.signal(signal.SIGTERM if self._clock() < until else signal.SIGKILL)
         return self._process
 
@@ -190,7 +181,7 @@ class LocalPod:
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """What an API server and a kubelet would not take. Raises RefusedError."""
+    """Raise RefusedError for a manifest that an API server or a kubelet would refuse."""
     if not main_container(manifest):
         raise RefusedError(f"pod {manifest['metadata']['name']} has no container named {env.MAIN_CONTAINER}")
 

@@ -1,7 +1,7 @@
-"""What a container would find in its pod, as files, environment variables and free ports of a process.
+"""The environment of a container in its pod: files, variables and free ports of a process.
 
 Each volume becomes a folder `volumes/NAME` of the pod's own folder; a value of an environment variable that names a
-path below a mount point is rewritten to that folder. The log and the termination message lie beside it.
+path below a mount point is rewritten to that folder. The log and the termination message are files of the pod's folder.
 """
 
 from __future__ import annotations
@@ -18,68 +18,12 @@ from cpr_operator.cluster.local.objects import write_atomically
 from cpr_operator.cluster.protocol import RefusedError, UnavailableError
 from cpr_operator.cluster.views import main_container
 
-# Blocks of free ports on the loopback interface.
-
-
 LOOPBACK = "127.0.0.1"
 #: Below the range from which the kernel takes ports for outgoing connections.
 FIRST, LAST = 20000, 32000
 PORTS_PER_BLOCK = 4
 ATTEMPTS = 200
-
-
-class PortBlocks:
-    """Blocks of `PORTS_PER_BLOCK` consecutive ports on which nobody listens.
-
-    A process listens some time after it is given its ports. Until `give_back`, no other `PortBlocks` on this machine,
-    of whatever process, gives the same block: a UDP socket on its first port stands for it, and leaves TCP alone.
-    """
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._held: dict[int, socket.socket] = {}
-
-    def take(self) -> int:
-        """The first port of a block. Raises `UnavailableError` if none is found."""
-        for _ in range(ATTEMPTS):
-            base = self._rng.randrange(FIRST, LAST, PORTS_PER_BLOCK)
-            if (held := _bound(base, socket.SOCK_DGRAM)) is None:
-                continue
-            if all(map(_is_free, range(base, base + PORTS_PER_BLOCK))):
-                self._held[base] = held
-                return base
-            held.close()
-        raise UnavailableError(f"no {PORTS_PER_BLOCK} free ports in a row between {FIRST} and {LAST}")
-
-    def give_back(self, base: int) -> None:
-        """Let others have the block."""
-        self._held.pop(base).close()
-
-    def close(self) -> None:
-        """Give all blocks back."""
-        for base in tuple(self._held):
-            self.give_back(base)
-
-
-def _is_free(port: int) -> bool:
-    probe = _bound(port, socket.SOCK_STREAM)
-    if probe is None:
-        return False
-    probe.close()
-    return True
-
-
-def _bound(port: int, kind: socket.SocketKind) -> socket.socket | None:
-    made = socket.socket(type=kind)
-    try:
-        made.bind((LOOPBACK, port))
-    except OSError:
-        made.close()
-        return None
-    return made
-
-
-#: Kubernetes keeps no more of a termination message.
+#: The maximum of a termination message in Kubernetes.
 MAX_TERMINATION_BYTES = 4096
 _ANNOTATION = "metadata.annotations['"
 
@@ -93,7 +37,7 @@ class PodFolder:
 
     @property
     def log(self) -> Path:
-        """What the process prints."""
+        """The output of the process."""
         return self.root / "log.txt"
 
     @property
@@ -102,7 +46,7 @@ class PodFolder:
         return self.root / "termination"
 
     def write_volumes(self, pod: Mapping[str, Any]) -> None:
-        """Make every volume. Raises RefusedError where a Secret that the pod needs is not there."""
+        """Create every volume. Raises RefusedError if a Secret of the pod does not exist."""
         self.root.mkdir(parents=True, exist_ok=True)
         for volume in pod["spec"].get("volumes", ()):
             folder = self._volume(volume["name"])
@@ -152,6 +96,39 @@ class PodFolder:
             write_atomically(folder / item["path"], keys[item["key"]].read_bytes(), mode=0o600)
 
 
+class PortBlocks:
+    """Blocks of `PORTS_PER_BLOCK` consecutive free ports on the loopback interface.
+
+    A process listens some time after it is given its ports. Until `give_back`, no other `PortBlocks` on this machine,
+    of any process, gives the same block: a UDP socket on its first port reserves it, and does not affect TCP.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._held: dict[int, socket.socket] = {}
+
+    def take(self) -> int:
+        """The first port of a block. Raises `UnavailableError` if none is found."""
+        for _ in range(ATTEMPTS):
+            base = self._rng.randrange(FIRST, LAST, PORTS_PER_BLOCK)
+            if (held := _bound(base, socket.SOCK_DGRAM)) is None:
+                continue
+            if all(map(_is_free, range(base, base + PORTS_PER_BLOCK))):
+                self._held[base] = held
+                return base
+            held.close()
+        raise UnavailableError(f"no {PORTS_PER_BLOCK} free ports in a row between {FIRST} and {LAST}")
+
+    def give_back(self, base: int) -> None:
+        """Free the block."""
+        self._held.pop(base).close()
+
+    def close(self) -> None:
+        """Free all blocks."""
+        for base in tuple(self._held):
+            self.give_back(base)
+
+
 def _annotation(pod: Mapping[str, Any], field: str) -> str:
     if not field.startswith(_ANNOTATION):
         raise RefusedError(f"local mode shows annotations in downwardAPI volumes, not {field}")
@@ -160,7 +137,7 @@ def _annotation(pod: Mapping[str, Any], field: str) -> str:
 
 
 def _value(variable: Mapping[str, Any]) -> str:
-    """A variable's value; of the pod's own fields its address is known here."""
+    """A variable's value. A reference to a field of the pod may name its address only."""
     source = variable.get("valueFrom")
     if source is None:
         return str(variable.get("value", ""))
@@ -178,3 +155,21 @@ def _place(value: str, places: Mapping[PurePosixPath, Path]) -> str:
         if path.is_relative_to(mount):
             return str(folder / path.relative_to(mount))
     return value
+
+
+def _is_free(port: int) -> bool:
+    probe = _bound(port, socket.SOCK_STREAM)
+    if probe is None:
+        return False
+    probe.close()
+    return True
+
+
+def _bound(port: int, kind: socket.SocketKind) -> socket.socket | None:
+    made = socket.socket(type=kind)
+    try:
+        made.bind((LOOPBACK, port))
+    except OSError:
+        made.close()
+        return None
+    return made
