@@ -44,6 +44,11 @@ class Layout:
     starts: Ints
     units: Ints
 
+    def __post_init__(self) -> None:
+        assert len(self.starts) == len(self.units) + 1, f"{len(self.starts)} bounds of {len(self.units)} blocks"
+        assert (np.diff(self.starts) > 0).all(), "a block has no row"
+        assert (np.diff(self.units) >= 0).all(), "units are not ascending"
+
     @classmethod
     def of(cls, sizes: Sequence[int], units: Sequence[int]) -> Self:
         """Return the layout of blocks with these numbers of rows, in these units."""

@@ -112,6 +112,7 @@ class TableDataset:
         parsed = self._form.parse(block, fetched)
         with content_errors(block.uri, CORRECT_COLUMNS):
             rows = decode(parsed, self._columns, self._features)
+        assert len(rows) == block.rows, f"{len(rows)} rows of {block.uri} where its index has {block.rows}"
         self._bad.add(number, rows.errors, lambda row: self._form.location(block, row))
         return rows
 
@@ -185,6 +186,7 @@ class BlockPrefetcher:
     def _drop(self, number: int) -> None:
         del self._cache[number]
         self._cached_rows -= self._blocks[number].rows
+        assert self._cached_rows >= 0, "more rows were dropped than cached"
 
     def _read(self, number: int, future: Future[Rows]) -> None:
         if not future.set_running_or_notify_cancel():
