@@ -44,6 +44,7 @@ _PHRASE = re.compile(
     r"so many|so much|none the worse|comes? of)\b",
     re.IGNORECASE,
 )
+_FOUR_WORDS = re.compile(r"(?:\W*[A-Za-z]{2,} ){3}\W*[A-Za-z]{2,}")
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z*`\"(])")
 
 
@@ -111,9 +112,9 @@ def python_passages(source: str, *, messages: bool = False) -> Iterator[Passage]
         if token.type == tokenize.COMMENT
     )
     for node in ast.walk(tree) if messages else ():
-        literal = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
-        if literal and len(re.findall(r"[A-Za-z]{2,} ", node.value)) > 3:  # noqa: PLR2004
-            yield Passage(node.lineno, node.value)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            if _FOUR_WORDS.match(node.value):
+                yield Passage(node.lineno, node.value)
 
 
 def page_passages(text: str) -> Iterator[Passage]:
