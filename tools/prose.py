@@ -111,10 +111,10 @@ def python_passages(source: str, *, messages: bool = False) -> Iterator[Passage]
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     )
-    for node in ast.walk(tree) if messages else ():
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            if _FOUR_WORDS.match(node.value):
-                yield Passage(node.lineno, node.value)
+    strings = (node for node in ast.walk(tree) if messages and isinstance(node, ast.Constant))
+    for node in strings:
+        if isinstance(node.value, str) and id(node) not in docstrings and _FOUR_WORDS.match(node.value):
+            yield Passage(node.lineno, node.value)
 
 
 def page_passages(text: str) -> Iterator[Passage]:
