@@ -1,4 +1,4 @@
-"""Training data in a store of its own, beside the one that a job saves to."""
+"""Training data in its own store, not in the one that a job saves to."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def local(tmp_path: Path) -> DataSpec:
 
 @pytest.fixture
 def job(saves: S3Server, lake: S3Server, local: DataSpec) -> JobSpec:
-    """A job whose data lies in a bucket of the data's store that the job's store does not have."""
+    """A job with its data in a bucket of the data's store that the job's store does not have."""
     bucket = lake.new_bucket()
     put(lake, bucket, local)
     data = replace(local, uri=f"s3://{bucket.bucket}/day/", store=EndpointSpec(lake.endpoint, None))
@@ -68,27 +68,27 @@ def test_data_store_never_gets_the_credentials_of_the_jobs_store(
         files_of(job, right, Access()).find(str(job.data.uri))
 
 
-def test_pinned_data_is_compared_in_the_data_store(
+def test_frozen_data_is_compared_in_the_data_store(
     job: JobSpec, saves: S3Server, lake: S3Server, local: DataSpec, tmp_path: Path
 ) -> None:
-    """The job's store has the same objects. What becomes of them there is nothing to the data."""
+    """The job's store has the same objects; a change of them there does not affect the data."""
     files = files_of(job, Access(saves.credentials_dir), Access(lake.credentials_dir))
-    pins = []
+    manifests = []
 
-    def pinned(find: Find) -> Sequence[Index]:
-        pins.append(manifest_of_indices("u", str(job.data.uri), find()))
-        return indices_of_manifest(pins[-1])
+    def frozen(find: Find) -> Sequence[Index]:
+        manifests.append(manifest_of_indices("u", str(job.data.uri), find()))
+        return indices_of_manifest(manifests[-1])
 
-    open_dataset(job.data, job.model, files, pinned)
+    open_dataset(job.data, job.model, files, frozen)
     bucket = str(job.data.uri).split("/")[2]
     saves.client().make_bucket(bucket)
     other = write(clicks(400, seed=1), tmp_path / "other", "csv", files=3)
     put(saves, StoreSpec(saves.endpoint, None, bucket, ""), other)
-    found = open_dataset(job.data, job.model, files, lambda _: indices_of_manifest(pins[0]))
+    found = open_dataset(job.data, job.model, files, lambda _: indices_of_manifest(manifests[0]))
     assert_same(everything(found), everything(read(local)))
     put(lake, StoreSpec(lake.endpoint, None, bucket, ""), other)
     with pytest.raises(DataError, match=rf"s3://{bucket}/day/part-00\d\.csv has changed"):
-        everything(open_dataset(job.data, job.model, files, lambda _: indices_of_manifest(pins[0])))
+        everything(open_dataset(job.data, job.model, files, lambda _: indices_of_manifest(manifests[0])))
 
 
 def test_data_store_has_its_own_endpoint_credentials_and_authority(

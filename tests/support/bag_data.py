@@ -56,7 +56,7 @@ def bag_clicks(count: int, seed: int = 0) -> list[BagClick]:
 
 
 def write_bags(rows: list[BagClick], folder: Path, ending: str, files: int = 1) -> DataSpec:
-    """Write the rows as so many files, ending in parquet, csv or tsv; return what names them."""
+    """Write the rows as `files` files, ending in parquet, csv or tsv; return their spec."""
     return write(as_table(rows), folder, ending, files=files, columns=COLUMNS)
 
 

@@ -51,7 +51,7 @@ def bags_of(columns: list[Column], model: ModelSpec) -> Bags:
 
 
 def visits(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Rows whose click follows from the page and from what was seen before."""
+    """Rows with clicks that follow from the page and the history."""
     rng = np.random.default_rng(seed)
     effects = rng.normal(size=40)
     rows: list[dict[str, object]] = []

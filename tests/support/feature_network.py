@@ -13,7 +13,7 @@ from cpr_trainer.features import Features, Jagged
 
 
 class Network(nn.Module):
-    """Attention to `history` by `page`, beside all that is pooled."""
+    """Attention to `history` by `page`, and all pooled features."""
 
     def __init__(self, spec: ModelSpec, _seed: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a job ended in, read back from its store, and what a single process would have ended in."""
+"""The model of a job, read from its store, and the model that a single process trains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SavedModel:
 
 
 def single_process_model(job: JobSpec) -> SavedModel:
-    """What the job ends in when one process trains all of it."""
+    """Return the model that one process trains."""
     trainer = LoneTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
     trainer.train(None, lambda _: None)
     placement = Placement.of(job.model, 1)
@@ -76,7 +76,7 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
 
 
 def train_alone(job: JobSpec, unscored: range = range(0)) -> OracleResult:
-    """What one process ends in that reads rows as late as the job's trainer does; steps `unscored` are not scored."""
+    """Return the result of one process that reads rows as late as the job's trainer, and leaves `unscored` out."""
     torch.set_num_threads(1)  # Two cores are shared with the processes under test.
     dataset = open_dataset(job.data, job.model, files_of(job))
     order = BatchOrder.of(job.data, dataset.layout)
@@ -89,8 +89,8 @@ def train_alone(job: JobSpec, unscored: range = range(0)) -> OracleResult:
 def assert_close(model: SavedModel, expected: OracleResult) -> None:
     """Equal to rounding: parameters, all rows, AUC up to the histogram's bins, log loss."""
     torch.testing.assert_close(model.dense, expected.dense, rtol=1e-3, atol=1e-5)
-    for table, wanted in zip(model.tables, expected.tables, strict=True):
-        torch.testing.assert_close(table, wanted, rtol=1e-3, atol=1e-5)
+    for table, rows in zip(model.tables, expected.tables, strict=True):
+        torch.testing.assert_close(table, rows, rtol=1e-3, atol=1e-5)
     assert model.auc is not None
     assert model.log_loss is not None
     assert abs(model.auc - expected.auc) < 1e-4
@@ -101,7 +101,7 @@ def assert_close(model: SavedModel, expected: OracleResult) -> None:
 
 
 def assert_fitted(found: Fitted, job: JobSpec, model: SavedModel) -> None:
-    """What `fit` found is the model of the job, bit for bit."""
+    """Assert that the result of `fit` is the model of the job, bit for bit."""
     for table, rows in zip(job.model.tables, model.tables, strict=True):
         assert np.array_equal(found.rows(table.name, range(table.rows)), rows.numpy())
     parameters = torch.cat([parameter.detach().flatten() for parameter in found.network.parameters()])

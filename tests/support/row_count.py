@@ -31,17 +31,17 @@ class Count:
         numbers = np.array([self._placement.offsets[table] + row for table, row in changed])
         return int((self._placement.locate(numbers)[0] == 1).sum())
 
-    def by_rank(self, wanted: Callable[[int, int], bool]) -> tuple[int, ...]:
-        """Row updates of all wanted pushes, (step, rank), summed for each rank."""
+    def by_rank(self, selects: Callable[[int, int], bool]) -> tuple[int, ...]:
+        """Row updates of all selected pushes, (step, rank), summed for each rank."""
         steps = range(1, self.order.steps + 1)
-        return tuple(sum(self.of(s, rank) for s in steps if wanted(s, rank)) for rank in range(self._trainers))
+        return tuple(sum(self.of(s, rank) for s in steps if selects(s, rank)) for rank in range(self._trainers))
 
     def all(self) -> tuple[int, ...]:
         """Row updates of the whole job, for each rank."""
         return self.by_rank(lambda _step, _rank: True)
 
     def lost(self, report: ShardReport) -> int:
-        """Row updates in the samples that a shard says it lost."""
+        """Row updates in the samples that a shard reports as lost."""
 
         def lost(step: int, rank: int) -> bool:
             samples = self.order.slice_of(step, rank, self._trainers)

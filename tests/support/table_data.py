@@ -99,7 +99,7 @@ FORMATS = {"csv": "CSV", "tsv": "TSV", "csv.gz": "CSV", "tsv.zst": "TSV", "parqu
 def write(
     rows: Sequence[Click] | pa.Table, folder: Path, ending: str, *, files: int = 1, columns: ColumnsSpec = COLUMNS
 ) -> DataSpec:
-    """Write the rows as so many files of one kind; return what names them."""
+    """Write the rows as `files` files of one kind; return their spec."""
     folder.mkdir(exist_ok=True)
     table, name = rows if isinstance(rows, pa.Table) else as_table(rows), FORMATS[ending]
     bounds = [number * len(table) // files for number in range(files + 1)]
@@ -131,7 +131,7 @@ def model_of(tables: Sequence[TableSpec]) -> ModelSpec:
 
 
 def read_through(data: DataSpec, block_bytes: int) -> tuple[int, int]:
-    """Read an epoch in blocks of about so many bytes; return its samples, and the most rows in memory at once."""
+    """Read an epoch in blocks of about `block_bytes`; return its samples, and the maximum of rows in memory."""
     alive, most, lock = 0, 0, RLock()  # A finalizer may run in the thread that is counting.
 
     def count(rows: int) -> None:

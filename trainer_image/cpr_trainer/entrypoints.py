@@ -1,7 +1,7 @@
-"""Code of the user's: a factory that a job names as package.module:factory, and what it makes.
+"""Runs code of the user: a factory that a job names as package.module:factory, and the object that it returns.
 
-Whatever that code raises is an error of the job, with the file and the line, and no crash of the process: another
-attempt would end in the same way.
+An error of that code is an error of the job, with the file and the line, and no crash of the process: another attempt
+would end in the same way.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from cpr_trainer.errors import TrainerError
 
-#: Errors of the system that another attempt does not change: code or a file is not where it is looked for.
+#: Errors of the system that another attempt does not change: code or a file is not at its path.
 _OF_FILES = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 #: Errors of memory, devices and networks, by the names of their classes: shards and data do without torch, and clients
 #: of networks derive from these.
 _MACHINE = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "ConnectionError", "TimeoutError", "Timeout"}
-#: How torch begins or names the same in a plain RuntimeError.
+#: Texts of the same errors of torch in a plain RuntimeError.
 _MACHINE_TEXTS = ("DefaultCPUAllocator", "CUDA error", "cuDNN error")
 _PACKAGES = str(Path(__file__).parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -32,7 +32,7 @@ def load(name: str, field: str, failure: type[TrainerError]) -> Callable[..., An
     """Import the factory that a field of the job names. Raises `failure` if there is none."""
     module, _, attribute = name.partition(":")
     remedy = f"Put its package on the PYTHONPATH of the image, and correct {field}."
-    with users_code(f"The entrypoint {name} cannot be imported", remedy, failure):
+    with user_code(f"The entrypoint {name} cannot be imported", remedy, failure):
         factory = getattr(import_module(module), attribute)
     if not callable(factory):
         raise failure(f"The entrypoint {name} cannot be called.", "Name a function or a class.")
@@ -40,13 +40,13 @@ def load(name: str, field: str, failure: type[TrainerError]) -> Callable[..., An
 
 
 @contextmanager
-def users_code(
+def user_code(
     what: str, remedy: str, failure: type[TrainerError], passes: Callable[[BaseException], bool] = lambda _error: False
 ) -> Iterator[None]:
-    """Run code of the user's in this block: whatever it raises becomes `failure`, `what` with the error and its place.
+    """Run code of the user in this block: its errors become `failure`, `what` with the error and its location.
 
-    Errors of this package pass, and those of memory, devices, networks and volumes, which may be in order at the next
-    attempt. So do those that `passes` returns True for.
+    Errors of this package pass, and those of memory, devices, networks and volumes, which the next attempt may not
+    have. Errors with a true `passes` pass, too.
     """
     try:
         yield

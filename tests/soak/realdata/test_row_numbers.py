@@ -1,4 +1,4 @@
-"""`cprjob run` on a real ratings log whose ids are numbers: none is hashed, and a score is that of plain torch."""
+"""`cprjob run` on a real ratings log with numeric ids: none is hashed, and a score is that of plain torch."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cpr_trainer.data.files import Block, Index, Parsed, SourceFile, is_outage
 from cpr_trainer.data.schema import Columns, check_names, check_types, normalized_schema
-from cpr_trainer.entrypoints import load, users_code
+from cpr_trainer.entrypoints import load, user_code
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
 
@@ -67,7 +67,7 @@ class UserFormat:
                 f"It has to return the same rows as then. {_DETERMINISTIC}",
             )
         failed = f"{self._entrypoint} failed at [{block.first}:{block.first + block.rows}]"
-        with users_code(failed, _REMEDY, DataError, is_outage):
+        with user_code(failed, _REMEDY, DataError, is_outage):
             found = self._dataset[block.first : block.first + block.rows]
             table = found if isinstance(found, pa.Table) else _table_of(found)
             table = table.cast(normalized_schema(table.schema, self._columns))
@@ -77,7 +77,7 @@ class UserFormat:
 
     def _rows(self) -> int:
         """Return the number of rows. Raises DataError and OSError as `fetch` does."""
-        with users_code(f"len() of {self._entrypoint} failed", _DETERMINISTIC, DataError, is_outage):
+        with user_code(f"len() of {self._entrypoint} failed", _DETERMINISTIC, DataError, is_outage):
             return len(self._dataset)
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
@@ -115,7 +115,7 @@ def _array_of(value: Any) -> Any:
 def _make(entrypoint: str, uri: str | None) -> Indexable:
     factory: UserData = load(entrypoint, "spec.data.entrypoint", DataError)
     remedy = "It is called with data.uri, and has to return a dataset with len() and rows by slices."
-    with users_code(f"The entrypoint {entrypoint} failed", remedy, DataError, is_outage):
+    with user_code(f"The entrypoint {entrypoint} failed", remedy, DataError, is_outage):
         dataset = factory(uri)
         len(dataset)
     return dataset

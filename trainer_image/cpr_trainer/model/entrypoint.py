@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from cpr_contract.choices import Device, Precision
 from cpr_contract.model import ModelSpec
 from cpr_trainer.embedding.bags import FeatureLayout
-from cpr_trainer.entrypoints import load, users_code
+from cpr_trainer.entrypoints import load, user_code
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged
 
@@ -88,7 +88,7 @@ def build_network(
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         remedy = "It is called with the job's ModelSpec and a seed; correct it, or spec.model."
-        with users_code(f"The entrypoint {name} failed", remedy, ModelError):
+        with user_code(f"The entrypoint {name} failed", remedy, ModelError):
             network = factory(spec, seed)
         if not isinstance(network, nn.Module):
             raise ModelError(
@@ -228,7 +228,7 @@ def _require_shape(
 
 
 def _calls(network: object, method: str) -> AbstractContextManager[None]:
-    return users_code(
+    return user_code(
         f"{method} of the network {type(network).__name__} failed",
         "Correct it; the pod's log has the whole trace.",
         ModelError,
