@@ -161,7 +161,7 @@ def _document(inputs: policy.Inputs) -> dict[str, Any]:
         **_plan(chosen),
         "reason": chosen.reason,
         "guesses": list(inputs.guesses),
-        "inputs": chosen.figures(),
+        "inputs": chosen.status_inputs(),
         "modes": {mode: _plan(_as(inputs, mode)) for mode in MODES},
         "cpr": {mode: asdict(by_cpr(inputs)) for mode, by_cpr in CPR.items()},
         "break_even_pls": alternatives.break_even(inputs),

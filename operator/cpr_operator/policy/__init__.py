@@ -1,7 +1,7 @@
-"""Chooses the recovery mode and the save interval that keep the accuracy budget at the lowest cost.
+"""Choose the recovery mode and the save interval that keep the accuracy budget at the lowest cost. No clock, no I/O.
 
-`equations` has CPR's equations. `beliefs` and `costs` hold what a job has learnt about its failures and itself.
-`law` makes the choice, in plain floats. `plan` explains it, and `replan` says when to choose again. No clock, no I/O.
+`equations` has CPR's equations, and `inputs` the estimates and measurements of a job. `law` makes the choice, in plain
+floats. `plan` explains it, and decides when to choose again. `alternatives` has the plans for other inputs.
 """
 
 from cpr_operator.policy.inputs import Costs, FailureEstimate, Inputs, after_failure, after_quiet, prior, running

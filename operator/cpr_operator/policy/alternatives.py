@@ -1,4 +1,4 @@
-"""Alternatives to a plan: CPR's own open loop, and the plan with other figures."""
+"""Alternatives to a plan: CPR's own open loop, and the plan with other parameters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from cpr_operator.policy.inputs import Inputs
 from cpr_operator.policy.law import SHORTEST_S
 from cpr_operator.policy.plan import Plan, plan
 
-# CPR's own plan, for comparison: an interval fixed for the whole job, regardless of the actual losses.
+#: The largest factor by which a parameter is changed in search of another mode.
+_FURTHEST = 1000.0
+#: Number of steps of the search, and of bisections within a step, which give three digits.
+_STEPS = 40
+_HALVINGS = 10
+#: The largest portion of all samples.
+_MOST = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """An interval with its expected loss and overhead, as portions of all samples and of the training time."""
+    """CPR's own plan: an interval for the whole job, regardless of the actual losses.
+
+    Its expected loss and overhead are portions of all samples and of the training time.
+    """
 
     interval_s: float
     expected_pls: float
@@ -23,7 +32,7 @@ class OpenLoop:
 
 
 def partial(inputs: Inputs) -> OpenLoop:
-    """The interval whose expected loss is the whole budget, so that about half of all jobs exceed it."""
+    """Return the interval with the whole budget as its expected loss, so that about half of all jobs exceed it."""
     odds, recover_s = inputs.odds, inputs.costs.recover_s
     longest = equations.partial_interval(inputs.limit, odds.mtbf_s, inputs.shards, odds.lost, odds.commit_s)
     interval_s = max(longest, odds.commit_s, SHORTEST_S)
@@ -32,7 +41,7 @@ def partial(inputs: Inputs) -> OpenLoop:
 
 
 def full(inputs: Inputs) -> OpenLoop:
-    """The interval with the lowest cost of full recovery."""
+    """Return the interval with the lowest cost of full recovery."""
     odds, recover_s = inputs.odds, inputs.costs.recover_s
     interval_s = max(equations.full_interval(odds.save_s, odds.mtbf_s), odds.commit_s, SHORTEST_S)
     overhead = equations.full_overhead(interval_s, odds.mtbf_s, odds.save_s, recover_s, odds.commit_s)
@@ -40,21 +49,9 @@ def full(inputs: Inputs) -> OpenLoop:
 
 
 def break_even(inputs: Inputs) -> float:
-    """The budget above which partial recovery is cheaper, as a portion of all samples."""
+    """Return the budget above which partial recovery is cheaper, as a portion of all samples."""
     odds = inputs.odds
     return equations.break_even_pls(odds.save_s, odds.mtbf_s, inputs.shards, odds.lost)
-
-
-# Sensitivity of the choice: the plan with other figures, and the values at which the mode changes.
-
-
-#: The largest factor by which a parameter is changed in search of another mode.
-_FURTHEST = 1000.0
-#: Number of steps of the search, and of bisections within a step, which give three digits.
-_STEPS = 40
-_HALVINGS = 10
-#: The largest portion of all samples.
-_MOST = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def _with_save(inputs: Inputs, factor: float) -> Inputs:
     return replace(inputs, costs=replace(inputs.costs, save_stall_s=inputs.costs.save_stall_s * factor))
 
 
-#: The figures by name, in portions, seconds or shards.
+#: The parameters by name, in portions, seconds or shards.
 PARAMETERS: Mapping[str, Parameter] = {
     "limit": Parameter(lambda i: i.limit, lambda i, factor: replace(i, limit=min(i.limit * factor, _MOST))),
     "mtbf_s": Parameter(lambda i: i.estimate.mtbf_s, _with_mtbf),
@@ -97,13 +94,13 @@ PARAMETERS: Mapping[str, Parameter] = {
 
 
 def halved_and_doubled(inputs: Inputs) -> tuple[WhatIf, ...]:
-    """The plans with each parameter halved and doubled, if that changes its value."""
+    """Return the plans with each parameter halved and doubled, if that changes its value."""
     found = (_what_if(name, PARAMETERS[name].scaled(inputs, factor)) for name in PARAMETERS for factor in (0.5, 2.0))
     return tuple(each for each in found if each.value != PARAMETERS[each.parameter].read(inputs))
 
 
 def mode_changes(inputs: Inputs) -> tuple[WhatIf, ...]:
-    """For each parameter the nearest values, below and above, at which the mode changes, within a factor of 1000."""
+    """Return the plans at the nearest values of each parameter with another mode, up to a factor of 1000."""
     found = (_mode_change(name, inputs, _FURTHEST**sign) for name in PARAMETERS for sign in (-1, 1))
     return tuple(each for each in found if each is not None)
 

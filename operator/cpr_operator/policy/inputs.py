@@ -1,4 +1,4 @@
-"""What a plan depends on: beliefs about failures, costs of saves and recoveries, and the bits of values."""
+"""The inputs of a plan: the estimate of failures, costs of saves and recoveries, and the bits of values."""
 
 from __future__ import annotations
 
@@ -8,22 +8,39 @@ from typing import Literal
 from cpr_operator.policy.equations import uncovered
 from cpr_operator.policy.law import Choice, Mode, Odds
 
-# Estimates of a job's failure rate, and of the number of shards lost per failure.
-#
-# The rate has a gamma distribution, the conjugate prior of a Poisson process: after k failures in t seconds, alpha
-# becomes alpha + k and beta becomes beta + t. Time to failure on production clusters is close to that (Maeng et al.,
-# MLSys 2021, section 3). Pure: each update returns a new estimate, which is three numbers.
-
-
 #: The weight of the user's own estimate, in failures.
 PRIOR_FAILURES = 1.0
+#: The weight of a new measurement in the running estimate.
+NEWEST = 0.3
+#: Values to assume until they are measured, in seconds: of a shard with few rows.
+GUESSES = {"save_stall_s": 0.1, "commit_s": 1.0, "load_s": 5.0, "reschedule_s": 5.0}
+#: The speed at which a shard writes to a store and reads from it, in bytes a second, and the part of a save's duration
+#: that steps lose: measurements of docs/snapshots.md, rounded to the careful side.
+WRITES_A_S, READS_A_S, STALLED = 256 << 20, 1 << 30, 0.05
+#: Bits per value of a row in saves.
+Bits = Literal[32, 8, 4, 3, 2]
+#: rho until it is measured: how long it takes to push one second of training again, in seconds.
+REPLAY_GUESS = 0.5
+#: A measured rho counts as this at least, because equations divide by it.
+_LEAST_RHO = 1e-3
+#: The portion of failures that parity is never taken to cover: a neighbour is lost while a shard is rebuilt.
+LEAST_UNCOVERED = 0.05
+#: The fields of `Costs` in words.
+_COSTS = {
+    "save_stall_s": "the cost of a save",
+    "commit_s": "its duration",
+    "load_s": "the duration of a load",
+    "reschedule_s": "the start time of a new pod",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class FailureEstimate:
     """Failures (`alpha`) in seconds of training (`beta_s`), including those of the prior.
 
-    `lost_per_failure` is the mean number of shards lost in one of these failures.
+    The rate has a gamma distribution, the conjugate prior of a Poisson process: after k failures in t seconds, alpha
+    becomes alpha + k and beta becomes beta + t. Time to failure on production clusters is close to that (Maeng et al.,
+    MLSys 2021, section 3). `lost_per_failure` is the mean number of shards lost in one of these failures.
     """
 
     alpha: float
@@ -32,7 +49,7 @@ class FailureEstimate:
 
     @property
     def unobserved(self) -> bool:
-        """Whether no failure has been observed yet."""
+        """True if no failure has been observed yet."""
         return self.alpha <= PRIOR_FAILURES
 
     @property
@@ -47,14 +64,14 @@ class FailureEstimate:
 
 
 def prior(mtbf_s: float, lost_per_failure: float = 1.0) -> FailureEstimate:
-    """The estimate before any observation. Raises ValueError if the arguments are not positive."""
+    """Return the estimate before any observation. Raises ValueError if the arguments are not positive."""
     if mtbf_s <= 0 or lost_per_failure <= 0:
         raise ValueError(f"mean time between failures {mtbf_s} s and shards lost {lost_per_failure} must be positive")
     return FailureEstimate(PRIOR_FAILURES, PRIOR_FAILURES * mtbf_s, lost_per_failure)
 
 
 def after_failure(estimate: FailureEstimate, shards: int) -> FailureEstimate:
-    """The estimate after one failure that lost the state of `shards` shards. Raises ValueError if `shards` < 1."""
+    """Return the estimate after a failure that lost the state of `shards` shards. Raises ValueError if `shards` < 1."""
     if shards < 1:
         raise ValueError("a failure without a lost shard does not affect the budget")
     lost = (estimate.lost_per_failure * estimate.alpha + shards) / (estimate.alpha + 1)
@@ -62,29 +79,15 @@ def after_failure(estimate: FailureEstimate, shards: int) -> FailureEstimate:
 
 
 def after_quiet(estimate: FailureEstimate, seconds: float) -> FailureEstimate:
-    """The estimate after `seconds` more of training without a failure. Negative seconds count as 0.
+    """Return the estimate after `seconds` more of training without a failure. Negative seconds count as 0.
 
     Pending, paused and suspended time is not training.
     """
     return FailureEstimate(estimate.alpha, estimate.beta_s + max(seconds, 0.0), estimate.lost_per_failure)
 
 
-# The costs of saves and recoveries: assumed values, marked as guesses, until the job has measured them.
-
-
-#: The weight of a new measurement in the running estimate.
-NEWEST = 0.3
-
-
-#: Values to assume until they are measured, in seconds: of a shard with few rows.
-GUESSES = {"save_stall_s": 0.1, "commit_s": 1.0, "load_s": 5.0, "reschedule_s": 5.0}
-#: What a shard writes to a store and reads from it, in bytes a second, and the part of a save's duration that steps
-#: lose: measurements of docs/snapshots.md, rounded to the careful side.
-WRITES_A_S, READS_A_S, STALLED = 256 << 20, 1 << 30, 0.05
-
-
 def guessed(shard_bytes: int) -> dict[str, float]:
-    """The values to assume for shards with rows of so many bytes."""
+    """Return the values to assume for shards with `shard_bytes` bytes of rows."""
     commit_s, load_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
     by_size = {"save_stall_s": STALLED * commit_s, "commit_s": commit_s, "load_s": load_s}
     return {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
@@ -120,7 +123,7 @@ class Costs:
         reschedule_s: float | None = None,
         shard_bytes: int = 0,
     ) -> Costs:
-        """Costs from measurements; None stands for the guess, which grows with the rows of a shard."""
+        """Return costs from measurements; None stands for the guess, which grows with the rows of a shard."""
         given = {"save_stall_s": save_stall_s, "commit_s": commit_s, "load_s": load_s, "reschedule_s": reschedule_s}
         guesses = guessed(shard_bytes)
         known = {name: guesses[name] if value is None else value for name, value in given.items()}
@@ -128,25 +131,8 @@ class Costs:
 
 
 def running(old: float | None, measured: float) -> float:
-    """The exponential moving average with one more measurement. The first measurement is the average itself."""
+    """Return the exponential moving average with one more measurement. The first one is the average itself."""
     return measured if old is None else old + NEWEST * (measured - old)
-
-
-#: Bits per value of a row in saves.
-Bits = Literal[32, 8, 4, 3, 2]
-#: rho until it is measured: how long it takes to push one second of training again, in seconds.
-REPLAY_GUESS = 0.5
-#: A measured rho counts as this at least, because equations divide by it.
-_LEAST_RHO = 1e-3
-#: The portion of failures that parity is never taken to cover: a neighbour is lost while a shard is rebuilt.
-LEAST_UNCOVERED = 0.05
-#: The fields of `Costs` in words.
-_COSTS = {
-    "save_stall_s": "the cost of a save",
-    "commit_s": "its duration",
-    "load_s": "the duration of a load",
-    "reschedule_s": "the start time of a new pod",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +141,15 @@ class Inputs:
 
     limit, spent, reserved: of the budget, as portions of all samples.
     fixed_interval_s: the user's interval, if the user chose one.
-    total_samples, samples_per_s: 0 and None until they are known. The job is then assumed to be as long as one mean
+    total_samples, samples_per_s: 0 and None until they are known. The training time is then assumed to be one mean
         time between failures.
     saved_samples: the samples of the newest anchor.
     basis: the origin of the limit, if the user did not state it as a portion.
     fixed_bits: bits per value in saves; None if the plan chooses them.
     restored: the mean number of restores of a row so far.
-    replays: whether trainers push again what a lost shard had learnt since its last save.
+    replays: trainers push again the updates of a lost shard since its last save.
     replay_ratio: rho, the seconds that one second of training takes to push again; None until it is measured.
-    data_shards: how many shards have a common parity; 0: there is none.
+    data_shards: the number of shards with a common parity; 0: there is none.
     """
 
     mode: Mode
@@ -230,7 +216,7 @@ class Inputs:
 
     @property
     def measured(self) -> bool:
-        """Whether the training time and the cost of a save are known. Until then, percentages mean nothing."""
+        """True if the training time and the cost of a save are known. Until then, percentages mean nothing."""
         return self.total_s is not None and not {"save_stall_s", "commit_s"} & set(self.costs.guessed)
 
     @property
@@ -250,23 +236,20 @@ class Inputs:
 
 
 def uncovered_at_least(shards: int, data_shards: int, lost: float) -> float:
-    """The portion of failures of so many shards that parity of `data_shards` is taken not to give back."""
+    """Return the portion of failures that parity of `data_shards` shards is assumed not to cover."""
     return max(uncovered(shards, data_shards, lost), LEAST_UNCOVERED)
 
 
 def mean_rho(rho: float, portion: float) -> float:
-    """Rho as a mean over failures, of which parity does not give back this portion.
+    """Return rho as a mean over failures, with this portion not covered by parity.
 
-    What it does not give back trainers may keep no longer, and it is trained again then.
+    Trainers may have dropped the uncovered samples from their buffers: these are trained again.
     """
     return min(rho, portion * max(rho, 1.0))
 
 
-# Chooses the bits per value in saves. Each restore adds a quantisation error, so more restores need more bits.
-
-
 def expected_restores(inputs: Inputs, choice: Choice) -> float:
-    """The expected number of restores of a row in the whole job: those so far, and those still expected.
+    """Return the expected number of restores of a row in the whole job: those so far, and those still expected.
 
     Full recovery restores all rows at each failure, partial recovery those of the lost shards.
     """
@@ -276,7 +259,10 @@ def expected_restores(inputs: Inputs, choice: Choice) -> float:
 
 
 def bits_for(restores: float) -> Bits:
-    """The minimum bits for this number of restores of a row in the whole job (Check-N-Run, NSDI 2022, section 5.2)."""
+    """Return the minimum bits for this number of restores of a row. Each restore adds a quantisation error.
+
+    Check-N-Run, NSDI 2022, section 5.2.
+    """
     if restores <= 1:
         return 2
     if restores <= 3:  # noqa: PLR2004 -- the table of the paper

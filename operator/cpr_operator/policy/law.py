@@ -1,6 +1,6 @@
 """The control law: the recovery mode and save interval with the least overhead within the budget. Plain floats.
 
-Of all rules tried in simulation (docs/policy.md) this one is the cheapest. With a known failure rate, it costs the
+This rule is the cheapest of those tried in simulation (docs/policy.md). With a known failure rate, it costs the
 same as the optimum that dynamic programming finds. CPR differs: its interval spends the whole budget on average.
 
 Let x = budget / m be the age at which one failure of m shards uses up the remaining budget, F = left / T_fail the
@@ -14,7 +14,7 @@ expected number of failures, T = T_save, and c = O_commit.
 5. The remaining cuts are spread evenly, so that none falls just before the end.
 
 With replay nothing is lost, and rules 1 to 4 have no object. A failure stops training until everything since the last
-save is pushed again, which takes rho per second of it. So the interval is sqrt(2 * O_save * T_fail / rho).
+save is pushed again, which takes rho per second of it. The interval is therefore sqrt(2 * O_save * T_fail / rho).
 
 A loss that exceeds the budget is rolled back in any case (`cpr_operator.recovery`). The law therefore affects the
 cost of the guarantee, but not the guarantee itself.
@@ -28,8 +28,8 @@ from typing import Literal, NamedTuple
 from cpr_operator.policy.equations import expected_age, full_interval, replay_interval, rolled_back
 
 Mode = Literal["Auto", "Partial", "Full"]
-#: What bounds an interval: the user, the expected failures, the next one, the tie, full recovery, the commit, or the
-#: time that replay takes.
+#: The bound of an interval: the user, the expected failures, the next one, the tie, full recovery, the commit, or the
+#: duration of replay.
 Bound = Literal["fixed", "failures", "failure", "tie", "full", "commit", "replay"]
 
 #: Overheads that differ by at most this fraction of the training time count as equal.
@@ -79,7 +79,7 @@ def choose(mode: Mode, fixed_s: float | None, odds: Odds) -> Choice:
     """Choose the mode and the interval.
 
     Auto means full recovery if the budget is used up, or by rule 3. A fixed interval is always used; Auto then means
-    partial recovery as long as any budget is left.
+    partial recovery while any budget is left.
     """
     if odds.replay is not None:
         return _replaying(mode, fixed_s, odds, odds.replay)
@@ -99,7 +99,7 @@ def choose(mode: Mode, fixed_s: float | None, odds: Odds) -> Choice:
 
 
 def _replaying(mode: Mode, fixed_s: float | None, odds: Odds, replay: float) -> Choice:
-    """The choice where lost samples are pushed again: with nothing to roll back, full recovery costs the same."""
+    """Return the choice with replay: with nothing to roll back, full recovery costs the same."""
     shortest = max(odds.commit_s, SHORTEST_S)
     best = replay_interval(odds.save_s, odds.mtbf_s, replay)
     bound: Bound = "fixed" if fixed_s is not None else "replay" if best > shortest else "commit"
@@ -110,7 +110,7 @@ def _replaying(mode: Mode, fixed_s: float | None, odds: Odds, replay: float) -> 
 
 
 def _partial(odds: Odds, full_s: float) -> tuple[float, Bound, float]:
-    """Rules 1 to 4: the interval, its bound, and the increase of the cost of saves by rule 3."""
+    """Apply rules 1 to 4. Return the interval, its bound, and the increase of the cost of saves by rule 3."""
     commit, save, failures = odds.commit_s, odds.save_s, odds.left_s / odds.mtbf_s
     affordable, deviations = odds.budget_s / odds.lost, math.sqrt(failures)
     by_failures = (affordable - (failures + deviations) * commit) / (failures / 2 + deviations / math.sqrt(3))
@@ -124,7 +124,7 @@ def _partial(odds: Odds, full_s: float) -> tuple[float, Bound, float]:
 
 
 def _evenly(interval_s: float, left_s: float, shortest_s: float) -> float:
-    """The longest interval up to `interval_s` that divides `left_s`. Unchanged if no cut falls into `left_s`."""
+    """Return the longest interval up to `interval_s` that divides `left_s`. Unchanged if no cut falls into `left_s`."""
     if interval_s >= left_s:
         return interval_s
     cuts = math.ceil(left_s / interval_s - _ROUNDING)
@@ -132,7 +132,7 @@ def _evenly(interval_s: float, left_s: float, shortest_s: float) -> float:
 
 
 def _cost(odds: Odds, interval_s: float, affordable_s: float) -> float:
-    """Expected cost of saves and repeated training, as a portion of the training left. The final save is free."""
+    """Return the cost of saves and repeated training, as a portion of the training left. The final save is free."""
     failures = odds.left_s / odds.mtbf_s
     again = rolled_back(failures, min(interval_s, odds.left_s), odds.commit_s, affordable_s)
     return _saves(odds, interval_s) + again / odds.left_s

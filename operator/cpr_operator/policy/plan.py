@@ -10,8 +10,10 @@ from cpr_operator.policy.equations import expected_age, rolled_back
 from cpr_operator.policy.inputs import Bits, Inputs, bits_for, expected_restores
 from cpr_operator.policy.law import TIE, Choice, Odds, choose
 
-# Explains a plan in sentences. Separate from `law`, which simulations call far more often than anyone reads it.
-
+#: A relative change of any input by more than this causes a new plan.
+STEP = 0.25
+#: Changes below this are noise, in the input's own unit.
+NOISE = 1e-2
 
 _WHY = {
     "fixed": "The interval is fixed.",
@@ -21,7 +23,7 @@ _WHY = {
 
 
 def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
-    """The plan, its expected cost once that is measured, its reason, and the figures that are still guesses.
+    """Return the plan, its expected cost once that is measured, its reason, and the inputs that are guesses, as text.
 
     `recoveries` is the expected cost of O_load + O_res in either mode, as a fraction of the training time.
     `restores` is the expected number of restores of a row in the whole job.
@@ -52,7 +54,7 @@ def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restor
 
 
 def duration(seconds: float) -> str:
-    """A duration in s, min or h, to three digits."""
+    """Return a duration in s, min or h, to three digits."""
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -61,7 +63,7 @@ def duration(seconds: float) -> str:
 
 def _why_full(inputs: Inputs, partial: str) -> str:
     if inputs.mode == "Full":
-        return "The spec asks for it."
+        return "The spec requires it."
     if inputs.limit <= 0:
         return "The budget allows no loss."
     if inputs.remaining <= 0:
@@ -113,8 +115,8 @@ class Plan:
         """Expected lost samples. Each counts by the portion of shards that lose it."""
         return self.expected_pls * self.inputs.total_samples
 
-    def figures(self) -> dict[str, float]:
-        """The figures that the plan was computed from, as `status.plan.inputs` shows them."""
+    def status_inputs(self) -> dict[str, float]:
+        """Return the inputs of the plan, as `status.plan.inputs` has them."""
         inputs, costs = self.inputs, self.inputs.costs
         return {
             "limit": inputs.limit,
@@ -134,7 +136,7 @@ class Plan:
 
 
 def plan(inputs: Inputs) -> Plan:
-    """The plan that the law chooses."""
+    """Return the plan that the law chooses."""
     odds = inputs.odds
     choice = choose(inputs.mode, inputs.fixed_interval_s, odds)
     recoveries = inputs.costs.recover_s * inputs.estimate.rate_per_s
@@ -151,29 +153,20 @@ def plan(inputs: Inputs) -> Plan:
 
 
 def _expected_pls(inputs: Inputs, odds: Odds, choice: Choice) -> float:
-    """The expected loss that is not rolled back; at most the remaining budget."""
+    """Return the expected loss that is not rolled back; at most the remaining budget."""
     failures, interval_s = odds.left_s / odds.mtbf_s, min(choice.interval_s, odds.left_s)
     again = rolled_back(failures, interval_s, odds.commit_s, odds.budget_s / odds.lost)
     lost_s = odds.lost * (failures * expected_age(interval_s, odds.commit_s) - again)
     return min(lost_s * inputs.left / (odds.left_s * inputs.shards), inputs.remaining)
 
 
-# Whether figures have changed enough for a new plan, compared with the plan in force so that nothing flaps.
-
-
-#: A relative change of any figure by more than this causes a new plan.
-STEP = 0.25
-#: Changes below this are noise, in the figure's own unit.
-NOISE = 1e-2
-
-
 def moved(old: Mapping[str, float], new: Mapping[str, float]) -> bool:
-    """Whether any figure has changed enough since the plan in force, whose figures are `old`."""
+    """Return whether any input differs enough from the inputs `old` of the plan in force, so that it does not flap."""
     if old.keys() != new.keys():
         return True
     return any(abs(new[name] - old[name]) > max(STEP * abs(old[name]), NOISE) for name in new)
 
 
 def steady_s(beta_s: float, left_s: float, total_s: float) -> float:
-    """Seconds of training without a failure until the failure rate or the remaining training changes enough."""
+    """Return the seconds without a failure until the failure rate or the remaining training changes enough."""
     return min(STEP * beta_s, max(STEP * left_s, NOISE * total_s))

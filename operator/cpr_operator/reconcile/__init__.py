@@ -1,4 +1,4 @@
-"""The decision of one pass: from a job, its pods and their reports to a status and to effects. Pure."""
+"""One reconciliation of a job: a pure function from its pods and their reports to a status and to effects."""
 
 from cpr_operator.reconcile.lifecycle import refuse_pods
 from cpr_operator.reconcile.pipeline import reconcile

@@ -1,7 +1,7 @@
-"""A job in a queue of Kueue: no pods before it is admitted, and its quota goes back when its pods are gone.
+"""Admission of a job in a queue of Kueue: it has no pods before, and releases its quota after them.
 
-Kueue takes quota back by the condition `Evicted` of the Workload, and waits until it is released. So the job is
-suspended first: all is saved, and the pods go. Only then the Workload gives the quota up, and waits for its next turn.
+Kueue evicts a Workload by its condition `Evicted`, and waits until the quota is released. The job is suspended first,
+so everything is saved and the pods are deleted. Then the Workload releases the quota, and Kueue queues it again.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from cpr_operator.reconcile.types import (
     WorkloadStatus,
 )
 
-#: Evictions after which Kueue queues a Workload again at once. After others it does so when their cause is over.
+#: Evictions after which Kueue queues a Workload again at once; after others it does so when their cause is over.
 _AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 _WITHOUT_PODS = frozenset({"Pending", "Suspended"})
 
 
 def must_stop(observed: ReconcileInput) -> str:
-    """Why a job with pods has to give its quota back; empty if it may go on.
+    """Return why a job with pods must release its quota; empty if it may continue.
 
-    An operator that cannot ask Kueue does not stop what trains.
+    Without access to Kueue, the operator does not stop a job.
     """
     queue = observed.queue
     runtime = observed.before.runtime
-    # One that began without a queue enters it when it is suspended the next time.
+    # A job that started without a queue enters it at its next suspension.
     if queue is None or not queue.usable or runtime is None or runtime.quota is None:
         return ""
     if queue.workload is None:
@@ -66,18 +66,18 @@ def must_stop(observed: ReconcileInput) -> str:
 
 
 def _more_spares(observed: ReconcileInput, queue: str, admitted: int) -> str:
-    """Why a job stops that asks for more spares than it has quota for. With fewer it goes on."""
-    wanted = observed.job.spec.shards.spares
-    return f"{admitted} spares become {wanted}, and {queue} has to admit them" if wanted > admitted else ""
+    """Return why a job with more spares in its spec than in its quota stops. With fewer it continues."""
+    requested = observed.job.spec.shards.spares
+    return f"{admitted} spares become {requested}, and {queue} has to admit them" if requested > admitted else ""
 
 
 def must_wait(observed: ReconcileInput) -> Waits | Evicted | None:
-    """Why a job without pods may not start or resume; None if it may."""
+    """Return why a job without pods may not start or resume; None if it may."""
     queue = observed.queue
     if queue is None:
         return None
     if queue.usable and queue.workload is not None and _is_outdated(observed, queue, queue.workload):
-        return Waits("Requeued", "the job asks for other pods than before, so it enters the queue again")
+        return Waits("Requeued", "the job requests other pods than before, so it enters the queue again")
     match queue_state(queue):
         case Waits() | Evicted() as state_in_queue:
             return state_in_queue
@@ -89,14 +89,14 @@ def await_quota(observed: ReconcileInput, state_in_queue: Waits | Evicted) -> Ou
     """Create no pods before the job is admitted."""
     state = ReconcileState(observed, observed.before)
     state = set_conditions(state, ConditionUpdate(RESERVED, "False", state_in_queue.reason, state_in_queue.message))
-    if _has_news(observed.before, state.status):
+    if _has_changed(observed.before, state.status):
         key = f"queued-{state_in_queue.reason}-{observed.job.spec_generation}-{observed.before.counters.group}"
         state = state.to(state.status, Event("Normal", EventReason.QUEUED, state_in_queue.message, key))
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 
 def with_quota(state: ReconcileState) -> ReconcileState:
-    """The state of a job that starts or resumes, with the condition that says by which quota."""
+    """Set the condition QuotaReserved of a job that starts or resumes."""
     runtime = state.status.runtime
     if runtime is None or runtime.quota is None:
         return state
@@ -106,7 +106,7 @@ def with_quota(state: ReconcileState) -> ReconcileState:
 
 
 def without_quota(state: ReconcileState) -> ReconcileState:
-    """The state of a job that stops, with the condition that says so once its pods are gone."""
+    """Reset the condition QuotaReserved of a job that stops, once its pods are deleted."""
     held = any(c.type == RESERVED and c.status == "True" for c in state.status.conditions)
     if not held or state.status.phase != "Suspended":
         return state
@@ -114,9 +114,9 @@ def without_quota(state: ReconcileState) -> ReconcileState:
 
 
 def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> WorkloadChange | None:
-    """What becomes of the Workload now. `idle`: a job without pods could not start even if it had quota.
+    """Return the change of the Workload. `idle`: a job without pods could not start even if it had quota.
 
-    While a pod uses the quota the Workload keeps it. A lost change is found again by the next pass.
+    While a pod uses the quota the Workload keeps it. The next reconciliation repeats a lost change.
     """
     queue = observed.queue
     if queue is None or not queue.enabled or not queue.known:
@@ -124,7 +124,7 @@ def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> W
     found = queue.workload
     if found is None:
         enters = after.phase in _WITHOUT_PODS and not idle and not observed.job.deleting
-        return CreateWorkload(_wanted(observed, queue)) if enters else None
+        return CreateWorkload(_desired(observed, queue)) if enters else None
     if is_deleted(found):
         return None
     if uses_quota(observed.pods, observed.now):
@@ -135,7 +135,7 @@ def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> W
 def _unused(
     observed: ReconcileInput, queue: Queue, found: Manifest, after: Status, *, idle: bool
 ) -> WorkloadChange | None:
-    """What becomes of a Workload whose quota no pod uses."""
+    """Return the change of a Workload without pods that use its quota."""
     finished, waits = bool(true_condition(found, "Finished")), after.phase in _WITHOUT_PODS
     if observed.job.deleting or (waits and (idle or finished or _is_outdated(observed, queue, found))):
         return DeleteWorkload(found["metadata"]["name"])
@@ -148,10 +148,10 @@ def _unused(
 
 
 def _is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> bool:
-    return digest_of(found) != digest_of(_wanted(observed, queue))
+    return digest_of(found) != digest_of(_desired(observed, queue))
 
 
-def _wanted(observed: ReconcileInput, queue: Queue) -> Manifest:
+def _desired(observed: ReconcileInput, queue: Queue) -> Manifest:
     spec, before = observed.job.spec, observed.before.runtime
     replay = replay_policy(spec, None if before is None else before.replay)
     plan = PodPlan(observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None), replay=replay)
@@ -159,9 +159,9 @@ def _wanted(observed: ReconcileInput, queue: Queue) -> Manifest:
 
 
 def _readiness(observed: ReconcileInput, found: Manifest, after: Status) -> WorkloadStatus | None:
-    """Tell Kueue whether all pods have run since the job was admitted: it may evict who takes too long to start.
+    """Set the condition PodsReady of the Workload: Kueue may evict a job that takes too long to start.
 
-    A member that is lost later is this operator's affair.
+    The loss of a member later is not reported to Kueue: the operator recovers it.
     """
     ready = after.phase not in {"Starting", "Suspending"}
     if observed.job.deleting or ready == bool(true_condition(found, "PodsReady")):
@@ -171,7 +171,7 @@ def _readiness(observed: ReconcileInput, found: Manifest, after: Status) -> Work
 
 
 def _released(observed: ReconcileInput, found: Manifest, why: Evicted) -> WorkloadStatus:
-    """Give the quota back, as Kueue's own integrations do when their job has stopped."""
+    """Release the quota, as Kueue's own integrations do when their job has stopped."""
     conditions = with_changed(
         found,
         format_time(observed.now),
@@ -188,7 +188,7 @@ def _finished(observed: ReconcileInput, found: Manifest, after: Status) -> Workl
     return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
 
 
-def _has_news(before: Status, after: Status) -> bool:
-    """Whether the condition about the quota has another status or reason."""
+def _has_changed(before: Status, after: Status) -> bool:
+    """Return whether the condition QuotaReserved has another status or reason."""
     old, new = (next((c for c in s.conditions if c.type == RESERVED), None) for s in (before, after))
     return new is not None and (old is None or (old.status, old.reason) != (new.status, new.reason))

@@ -43,7 +43,7 @@ REFUSAL_REMEDY = "free quota, or correct the pod template; the operator retries"
 #: Reasons of PodsReady=False that need no action, or that have an event of their own.
 EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
 
-#: Conditions whose change to this status causes an event of this reason.
+#: A change of a condition to this status causes an event of this reason.
 WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("PodsReady", "False", EventReason.POD_STUCK),
     ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
@@ -69,7 +69,7 @@ class ConditionUpdate:
 
 
 def with_conditions(status: Status, spec_generation: int, now: float, *updates: ConditionUpdate) -> Status:
-    """The status with these conditions; the time of transition moves only when a condition's status does."""
+    """Return the status with these conditions; the time of transition changes only with a condition's status."""
     conditions = {condition.type: condition for condition in status.conditions}
     for update in updates:
         old = conditions.get(update.type)
@@ -99,12 +99,12 @@ def amended(status: Mapping[str, Any], spec_generation: int, now: float, update:
 
 
 def set_conditions(state: ReconcileState, *updates: ConditionUpdate) -> ReconcileState:
-    """The state with these conditions."""
+    """Return the state with these conditions."""
     return state.to(with_conditions(state.status, state.observed.job.spec_generation, state.now, *updates))
 
 
 def update_conditions(state: ReconcileState) -> ReconcileState:
-    """Update all conditions of a job that has pods, as far as this pass knows them."""
+    """Update all conditions of a job that has pods, as far as the inputs determine them."""
     return set_conditions(
         state,
         suspended(state),
@@ -138,17 +138,17 @@ def record_events(state: ReconcileState) -> ReconcileState:
 
 
 def suspended(state: ReconcileState) -> ConditionUpdate:
-    """Suspended is False while there are pods. Its message tells of a change that waits for a suspension."""
-    wanted, there = state.spec.shards.replicas, len(state.status.shards)
-    if wanted == there:
+    """Return Suspended, False while there are pods. Its message names a change that waits for a suspension."""
+    now = len(state.status.shards)
+    if state.spec.shards.replicas == now:
         return ConditionUpdate("Suspended", "False", "Active")
     return ConditionUpdate(
-        "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job keeps {there} shards"
+        "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job keeps {now} shards"
     )
 
 
 def pods_ready(state: ReconcileState) -> ConditionUpdate:
-    """Whether all members are ready. If not, the message names the first one with a problem, or all missing ones."""
+    """Return PodsReady. If False, the message names the first member with a problem, or all missing ones."""
     members = state.status.members
     for name, fact in state.facts.items():
         match fact:
@@ -175,7 +175,7 @@ def pods_ready(state: ReconcileState) -> ConditionUpdate:
 
 
 def not_started(fact: Fact | None) -> bool:
-    """Whether the member's pod does not run yet, so that members which run may wait for it."""
+    """Return whether the member's pod does not run yet, so that members which run may wait for it."""
     return isinstance(fact, NeverSeen) or (isinstance(fact, Active) and fact.pod.phase == "Pending")
 
 
@@ -184,7 +184,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
-    """Whether a recovery is under way, why, and what delays it."""
+    """Return Recovering, with the reason of a recovery and the causes of its delay."""
     if status.recovery is None:
         return ConditionUpdate("Recovering", "False", "NoFailure")
     stuck = [
@@ -196,13 +196,13 @@ def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
 
 
 def _continues_until(status: Status) -> str:
-    """Up to which sample training continues without the missing shards; empty if it waits for them."""
+    """Return the extent of training without the missing shards; empty if it waits for them."""
     until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
     return f"training continues up to sample {until}" if status.progress.samples < until else ""
 
 
 def reports_available(state: ReconcileState) -> Iterator[ConditionUpdate]:
-    """Whether the leader answers. If it does not, nothing else follows from that."""
+    """Yield ReportsAvailable: whether the leader answers. Nothing else follows from its silence."""
     status = state.status
     if state.leader_report is not None:
         yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
@@ -212,19 +212,19 @@ def reports_available(state: ReconcileState) -> Iterator[ConditionUpdate]:
 
 
 def budget(status: Status) -> Iterator[ConditionUpdate]:
-    """How much of the accuracy budget is used, and whether the next failure fits the rest.
+    """Yield BudgetExhausted and BudgetAtRisk: whether the next failure fits the remaining budget.
 
-    Both use the figures of the plan in force, so that nothing flaps between two plans.
+    Both use the inputs of the plan in force, so that they do not flap between two plans.
     """
     book, ledger = status.budget, account_of(status).ledger
     if book is None or not ledger.total:
         return
-    used, figures = book.spent + book.reserved, status.plan.inputs if status.plan else {}
+    used, inputs = book.spent + book.reserved, status.plan.inputs if status.plan else {}
     left = ledger.left
     balance = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
     remedy = "losses that exceed the budget roll the job back; a larger accuracyBudget avoids that"
     # A shard that dies right after a commit loses the training since the cut of that save.
-    least = max(figures.get("samplesPerSecond", 0.0) * figures.get("commitSeconds", 0.0), 1.0)
+    least = max(inputs.get("samplesPerSecond", 0.0) * inputs.get("commitSeconds", 0.0), 1.0)
     if ledger.limit > 0 and left < least:
         message = f"{balance}: a shard that dies right after a save loses {least:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
@@ -244,7 +244,7 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
 
 
 def _worst_failure(status: Status) -> float:
-    """The expected permanent loss of a failure right before a save, in sample-shards."""
+    """Return the expected permanent loss of a failure right before a save, in sample-shards."""
     plan = status.plan
     if plan is None or plan.mode == "Full":
         return 0.0
@@ -255,7 +255,7 @@ def _worst_failure(status: Status) -> float:
 
 
 def _exposed(status: Status) -> float:
-    """The expected permanent loss of a failure now, in sample-shards. It exceeds the plan if saves are overdue.
+    """Return the expected permanent loss of a failure now, in sample-shards: above the plan if saves are overdue.
 
     Losses of shards that are already lost are reserved, so they do not count.
     """
@@ -267,26 +267,26 @@ def _exposed(status: Status) -> float:
 
 
 def snapshots(state: ReconcileState) -> Iterator[ConditionUpdate]:
-    """Whether saves are written and read without problems, as far as members have reported."""
+    """Yield SnapshotsDegraded: whether members have reported problems with saves."""
     problem = store_problem(state.observed)
     if problem is not None:
-        who, what = problem
-        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(state.status)}"
-        yield ConditionUpdate("SnapshotsDegraded", "True", what.reason, message)
+        name, reported = problem
+        message = f"{name}: {reported.message}; {reported.remedy}; {_at_risk(state.status)}"
+        yield ConditionUpdate("SnapshotsDegraded", "True", reported.reason, message)
     elif state.leader_report is not None or not state.status.conditions:
         yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
 
 
 def _at_risk(status: Status) -> str:
-    """What a loss would cost without another save. The message stays the same until the next save."""
+    """Describe the cost of a loss without another save. The message stays the same until the next save."""
     oldest = min((shard.saved_samples for shard in status.shards), default=0)
     if (status.progress.protected_samples or 0) > oldest:
-        return f"parity gives back a shard that is lost alone now, and several go back to sample {oldest:,}"
+        return f"parity rebuilds a shard that is lost alone now, and several go back to sample {oldest:,}"
     return f"a shard that is lost now goes back to sample {oldest:,}"
 
 
 def store_problem(observed: ReconcileInput) -> tuple[str, Problem] | None:
-    """The first problem with saves that a member reports, with the member's name."""
+    """Return the first problem with saves that a member reports, with the member's name."""
     names = {m.uid: m.name for m in observed.before.members}
     for uid, report in observed.reports.items():
         if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
@@ -295,9 +295,9 @@ def store_problem(observed: ReconcileInput) -> tuple[str, Problem] | None:
 
 
 def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
-    """Whether files were added to the data too late for this job, or write an id in two ways, by the leader's report.
+    """Yield IdsSpelledTwice and DataOutdated, by the leader's report.
 
-    Only the first leader looks for ids, so the second condition stays as it is without such a report.
+    Only the first leader examines ids, so IdsSpelledTwice is unchanged without such a report.
     """
     report = observed.leader_report
     if report is not None and report.problem is not None and report.problem.reason == IDS_SPELLED_TWICE:
@@ -311,7 +311,7 @@ def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
 
 
 def precision(status: Status) -> Iterator[ConditionUpdate]:
-    """Whether trainers have reported that their CPU lacks the instructions of the job's precision."""
+    """Yield PrecisionEmulated: whether trainers report that their CPU lacks the instructions of the job's precision."""
     slow, none = _with_problem(status, "PrecisionEmulated", PRECISION_EMULATED)
     if slow:
         message = f"{_listed(slow)}: spec.trainers.precision is bf16, but the CPU has no bf16 instructions"
@@ -324,11 +324,11 @@ def precision(status: Status) -> Iterator[ConditionUpdate]:
 
 
 def spill(status: Status) -> Iterator[ConditionUpdate]:
-    """Whether trainers have reported that their disk has no room for pushes."""
+    """Yield SpillUnavailable: whether trainers report that their disk is too full for pushes."""
     without, none = _with_problem(status, "SpillUnavailable", SPILL_UNAVAILABLE)
     if without:
         message = f"{_listed(without)}: the disk has no room for spec.recovery.replay.spill"
-        remedy = "free the disks of the nodes, or ask for less in a new job"
+        remedy = "free the disks of the nodes, or request less in a new job"
         text = f"{message}, so the oldest pushes are dropped as soon as the memory is full; {remedy}"
         yield ConditionUpdate("SpillUnavailable", "True", "DiskFull", text)
     elif none:
@@ -336,7 +336,10 @@ def spill(status: Status) -> Iterator[ConditionUpdate]:
 
 
 def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[ConditionUpdate]:
-    """Whether the memory for pushes, and not the plan, sets the interval of saves. A leader says it with each cut."""
+    """Yield ReplayMemoryShort: whether the memory for pushes, and not the plan, sets the interval of saves.
+
+    A leader reports it with each cut.
+    """
     if report is None or not report.saves or status.plan is None:
         return
     planned = duration(status.plan.interval_seconds)
@@ -350,7 +353,7 @@ def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[Cond
 
 
 def _with_problem(status: Status, condition: ConditionType, problem: str) -> tuple[list[str], bool]:
-    """The trainers that report a problem, and whether it is certain that none of them has it any more.
+    """Return the trainers that report a problem, and whether certainly none of them has it any more.
 
     A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
     """
@@ -360,5 +363,5 @@ def _with_problem(status: Status, condition: ConditionType, problem: str) -> tup
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
-    """The status of a condition for a bool."""
+    """Return the status of a condition for a bool."""
     return "True" if value else "False"

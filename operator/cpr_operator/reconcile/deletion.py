@@ -1,9 +1,9 @@
 """Deletes a job with its saves (`snapshots.deleteWithJob`). A finalizer keeps the job until a pod has deleted them.
 
-First the job's pods go, because they write saves. Then cleanup pods try, one after another. The
-finalizer goes when one of them has succeeded. After ATTEMPTS or LIMIT_S it goes in any case, and an
-event says what is left and how to remove it. The status holds only when the deletion began: attempts
-are counted by the pods that are there.
+The job's pods are deleted first, because they write saves. Then cleanup pods try, one after another. The finalizer is
+removed when one of them has succeeded. After ATTEMPTS or LIMIT_S it is removed in any case, and an event describes the
+remaining objects and the command that removes them. The status holds only the begin of the deletion: attempts are
+counted by their pods.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GRACE_S = 1
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again later."""
+    """Decide again later."""
 
     again_s: float
 
@@ -69,16 +69,16 @@ class GiveUp:
 
 
 def wants_finalizer(job: Job) -> bool:
-    """Whether a job needs the finalizer: from before its first pods until its deletion."""
+    """Return whether a job needs the finalizer: from before its first pods until its deletion."""
     return job.spec.snapshots.delete_with_job
 
 
 def delete(observed: ReconcileInput) -> Outcome:
-    """The next step of deleting a job. The job is gone once its finalizer is removed."""
+    """Take the next step of deleting a job. The job no longer exists once its finalizer is removed."""
     job, before = observed.job, observed.before
     if not job.has_finalizer:
         return Outcome(before)
-    if not wants_finalizer(job) or before.runtime is None:  # it never wrote anything
+    if not wants_finalizer(job) or before.runtime is None:  # it never wrote a save
         return Outcome(before, release=True)
     since = observed.now if before.deleting_since is None else before.deleting_since
     status = before.evolve(deleting_since=since)
@@ -103,7 +103,7 @@ def delete(observed: ReconcileInput) -> Outcome:
 
 
 def _attempt(state: ReconcileState, attempt: int) -> Outcome:
-    """One cleanup. If its pod cannot be made now, it never can, so the job is not kept for it."""
+    """Create a cleanup pod. If that is impossible now, it stays impossible, so the job does not wait for it."""
     job, status = state.observed.job, state.status
     if refusal := _refused(state):
         return Outcome(status, events=(_left_of(job, refusal),), release=True)
@@ -116,7 +116,7 @@ def _attempt(state: ReconcileState, attempt: int) -> Outcome:
 
 
 def _refused(state: ReconcileState) -> str:
-    """Why the template may not become a pod. The template that the job started with always may."""
+    """Return why the template may not be used. The template that the job started with always may."""
     restriction, runtime = state.observed.restriction, state.status.runtime
     if restriction is None or (runtime is not None and runtime.template_hash == template_hash(state.spec)):
         return ""
@@ -124,7 +124,7 @@ def _refused(state: ReconcileState) -> str:
 
 
 def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
-    """The next step. `since`: when the deletion was first observed. `writing`: whether a pod may still write."""
+    """Return the next step. `since`: the time of the first observation. `writing`: a pod may still write."""
     attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
     if newest is not None and _exit_code(newest) == ExitCode.OK:
@@ -141,7 +141,7 @@ def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | T
 
 
 def _hopeless(observed: ReconcileInput, since: float, newest: PodView | None) -> str:
-    """Why to give up; empty if there is no reason to."""
+    """Return a reason to give up; empty if there is none."""
     if observed.terminating:
         return "the namespace is being deleted, so nothing can be created in it"
     if observed.now >= since + LIMIT_S:
@@ -152,7 +152,7 @@ def _hopeless(observed: ReconcileInput, since: float, newest: PodView | None) ->
 
 
 def kept_anchors(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
-    """The anchors (keys) of a job that other jobs still need to start from.
+    """Return the anchors (keys) of a job that other jobs still need to start from.
 
     Any user may write a key into a job, so only jobs that have started from it count: those of the same
     namespace and store that have started, have not ended, and have no anchor of their own yet.
@@ -162,7 +162,7 @@ def kept_anchors(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
 
 
 def location(store: Store) -> str:
-    """The location of the saves, as arguments of `cprjob snapshots`."""
+    """Return the location of the saves, as arguments of `cprjob snapshots`."""
     inner = "/".join(part for part in (store.bucket, store.prefix.strip("/")) if part)
     if store.endpoint.startswith("file:"):
         return f"{store.endpoint.rstrip('/')}/{inner}"
@@ -180,11 +180,11 @@ def _deleted(observed: ReconcileInput, deleted: Deleted | None) -> Event:
 
 
 def left_by(job: JobView, reason: str) -> Event:
-    """The event of a job that is deleted but cannot be read, so its saves stay."""
+    """Return the event of a job that is deleted but cannot be read, so its saves stay."""
     try:
         where = location(Store.model_validate(job.spec.get("snapshots", {}).get("store")))
     except (ValidationError, AttributeError):
-        where = "STORE"  # spec.snapshots.store is what is wrong with it
+        where = "STORE"  # spec.snapshots.store is invalid
     return _left(job.uid, where, reason)
 
 
@@ -201,7 +201,7 @@ def _left(uid: str, where: str, reason: str) -> Event:
 
 
 def _trouble(observed: ReconcileInput, newest: PodView | None) -> str:
-    """Why the newest attempt has not succeeded, as far as known."""
+    """Return why the newest attempt has not succeeded, as far as known."""
     if observed.refusals:
         return "; ".join(observed.refusals.values())
     if newest is None:
@@ -220,7 +220,7 @@ def _exit_code(pod: PodView) -> int | None:
 
 
 def _message(cls: type[T], pod: PodView) -> T | None:
-    """The document in the pod's termination message, if it is of this class."""
+    """Return the document in the pod's termination message, if it is of this class."""
     try:
         return from_json(cls, pod.container.message) if pod.container else None
     except ContractError:
@@ -228,7 +228,7 @@ def _message(cls: type[T], pod: PodView) -> T | None:
 
 
 def _restores_from(job: JobView) -> str:
-    """The anchor that a job needs to start or restart from; empty if it needs none."""
+    """Return the anchor that a job needs to start or restart from; empty if it needs none."""
     begun = "startTime" in job.status and not job.status.get("anchors")
     if job.deleting or not begun or job.status.get("phase") in TERMINAL_PHASES:
         return ""

@@ -1,7 +1,7 @@
 """Effects of a reconciliation: the pods, rosters and deletions that the status requires and the cluster lacks.
 
-Level-triggered: the next reconciliation repeats a lost effect. Only creates follow from a change of the status, so a
-create whose answer was lost is never sent twice. The status receives its roster numbers and its metrics for people.
+Level-triggered: the next reconciliation repeats a lost effect. Only creates follow from a change of the status, so
+none is sent twice, even if its answer was lost. The status receives its roster numbers and its metrics for people.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cpr_operator.reconcile.spares import as_members, is_spare, superfluous
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of
 
-#: Phases of a pod whose process may run.
+#: Phases of a pod that may have a running process.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
 #: The pause before the next reconciliation grows to this part of the time waited so far.
 BACKOFF = 0.1
@@ -79,7 +79,7 @@ def _check_order(before: Status, after: Status) -> None:
 
 
 def stamped(before: Status, after: Status) -> Status:
-    """Return `after` with the next roster number on all members whose roster has changed."""
+    """Return `after` with the next roster number on all members with a changed roster."""
     number = before.counters.roster + 1
     old, new = Rosters(_unnumbered(before)), Rosters(_unnumbered(after))
 
@@ -180,7 +180,7 @@ def _portion(value: float) -> str:
 
 
 def creates(observed: ReconcileInput, after: Status) -> Iterator[Manifest]:
-    """Yield the pods of new incarnations, and of those whose create was refused: shards, trainers, spares.
+    """Yield the pods of new incarnations, and those with a refused create: shards, trainers, spares.
 
     A shard that a spare has replaced has its pod already.
     """
@@ -257,7 +257,7 @@ def rosters(observed: ReconcileInput, after: Status) -> Iterator[PodPatch]:
 
 
 def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
-    """Return the pods whose process may run."""
+    """Return the pods that may have a running process."""
     return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
 
 

@@ -1,4 +1,4 @@
-"""What a Workload of Kueue says: whether the job has quota, is to give it back, and where its pods may run. Pure."""
+"""Read a Workload of Kueue: whether the job has quota or must release it, and where its pods may run. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.workload import QUOTA_FINALIZER, Place
 
-#: The ClusterQueue has set quota aside for the Workload.
+#: The ClusterQueue has reserved quota for the Workload.
 RESERVED: Final = "QuotaReserved"
 _ROLES = frozenset({env.ROLE_TRAINER, env.ROLE_SHARD, env.ROLE_SPARE})
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Where a job stands. `enabled`: the operator may use Kueue. `workload` is the job's own, None if there is none.
+    """A job's place in its queue.
 
-    `known`: the server has shown the Workload, or that there is none. `flavors` are the ResourceFlavors, by name, that
-    it was admitted with. `refused`: the server's words, if it did not show or take the Workload.
+    enabled: the operator may use Kueue.
+    known: the API server has answered whether there is a Workload.
+    workload: the job's Workload, None if there is none.
+    flavors: the ResourceFlavors, by name, with which the Workload was admitted.
+    refused: the API server's message, if it refused a request for the Workload.
     """
 
     place: Place
@@ -36,7 +39,7 @@ class Queue:
 
     @property
     def usable(self) -> bool:
-        """Whether Kueue can be asked at all."""
+        """True if the operator has access to Kueue."""
         return self.enabled and not self.refused
 
 
@@ -57,7 +60,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """The job is to give its quota back."""
+    """The job must release its quota."""
 
     reason: str
     message: str
@@ -67,7 +70,7 @@ QueueState = Admitted | Waits | Evicted
 
 
 def queue_state(queue: Queue) -> QueueState:
-    """What the queue says of the job."""
+    """Return the job's state in the queue."""
     place, workload = queue.place, queue.workload
     if not queue.enabled:
         return Waits("KueueDisabled", _enable(place.queue))
@@ -79,7 +82,7 @@ def queue_state(queue: Queue) -> QueueState:
 
 
 def quota_of(queue: Queue | None) -> Quota | None:
-    """The quota that a job that starts now runs under; None if it needs none."""
+    """Return the quota of a job that starts now; None if it needs none."""
     if queue is None:
         return None
     match queue_state(queue):
@@ -92,46 +95,46 @@ def quota_of(queue: Queue | None) -> Quota | None:
 
 
 def holds_quota(workload: Manifest) -> bool:
-    """Whether quota is set aside for the Workload."""
+    """Return whether quota is reserved for the Workload."""
     return bool(true_condition(workload, RESERVED))
 
 
 def spares_in(workload: Manifest) -> int:
-    """The number of spares that the Workload has quota for, or asks for."""
+    """Return the number of spares in the Workload."""
     sets = workload["spec"].get("podSets") or ()
     return sum(int(each["count"]) for each in sets if each["name"] == env.ROLE_SPARE)
 
 
 def uses_quota(pods: Iterable[PodView], now: float) -> bool:
-    """Whether any of a job's pods may still run. One that is being deleted does, unless its node is lost."""
+    """Return whether any pod of the job may still run. A pod under deletion may, unless its node is lost."""
     return any(pod.role in _ROLES and not pod.ended and not pod.is_stuck(now) for pod in pods)
 
 
 def is_deleted(workload: Manifest) -> bool:
-    """Whether somebody has deleted the Workload, which stays while the quota is used."""
+    """Return whether the Workload is being deleted. It stays while the quota is used."""
     return "deletionTimestamp" in workload["metadata"]
 
 
 def awaits_release(workload: Manifest) -> bool:
-    """Whether our finalizer is to be lifted once no pod uses the quota: the Workload is deleted or finished."""
+    """Return whether the operator's finalizer must go once no pod uses the quota: it is deleted or finished."""
     ours = QUOTA_FINALIZER in (workload["metadata"].get("finalizers") or ())
     return ours and (is_deleted(workload) or bool(true_condition(workload, "Finished")))
 
 
 def true_condition(workload: Manifest, kind: str) -> Mapping[str, Any]:
-    """The condition of this type if it is True; else empty."""
+    """Return the condition of this type if it is True; else an empty one."""
     found = (each for each in _conditions(workload) if each.get("type") == kind and each.get("status") == "True")
     return next(found, {})
 
 
 def flavors_of(workload: Manifest) -> tuple[str, ...]:
-    """The flavors that the Workload was admitted with, by name."""
+    """Return the names of the flavors with which the Workload was admitted."""
     names = {name for each in _assignments(workload) for name in (each.get("flavors") or {}).values()}
     return tuple(sorted(names))
 
 
 def with_changed(workload: Manifest, stamp: str, *changes: tuple[str, bool, str, str]) -> list[dict[str, Any]]:
-    """The conditions of a Workload with these: type, status, reason and message. `stamp` is the time, RFC 3339."""
+    """Return a Workload's conditions with changes (type, status, reason, message) at the time `stamp`, RFC 3339."""
     conditions = {str(each["type"]): dict(each) for each in _conditions(workload)}
     for kind, value, reason, message in changes:
         status = "True" if value else "False"
@@ -152,8 +155,8 @@ def _evicted(workload: Manifest) -> Evicted | None:
     if is_deleted(workload):
         return Evicted("Deleted", "the job's Workload was deleted")
     for kind in ("Evicted", "Finished"):
-        if said := true_condition(workload, kind):
-            return Evicted(str(said.get("reason") or kind), str(said.get("message", "")))
+        if condition := true_condition(workload, kind):
+            return Evicted(str(condition.get("reason") or kind), str(condition.get("message", "")))
     if workload["spec"].get("active") is False:
         return Evicted("Deactivated", "the Workload is not active; set its spec.active to true")
     return None
@@ -171,17 +174,17 @@ def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
 
 
 def _waits(workload: Manifest, queue: str) -> Waits:
-    """Why the Workload is not admitted: it has no quota, or an admission check is not done."""
+    """Return why the Workload is not admitted: it has no quota, or an admission check is pending."""
     if holds_quota(workload):
         pending = [f"{each['name']}: {each.get('message', '')}" for each in _checks(workload) if not _is_ready(each)]
         return Waits("AdmissionChecks", "; ".join(pending) or f"{queue} has quota for the job, and checks it")
-    said = next((each for each in _conditions(workload) if each.get("type") == RESERVED), {})
-    message = str(said.get("message", "")) or f"the job waits for its turn in the queue {queue}"
+    condition = next((each for each in _conditions(workload) if each.get("type") == RESERVED), {})
+    message = str(condition.get("message", "")) or f"the job waits for its turn in the queue {queue}"
     return Waits("WaitsForQuota", message)
 
 
 def _quota(queue: Queue, workload: Manifest) -> Quota:
-    """Raises KeyError (a flavor is not there) and ValidationError."""
+    """Return the quota. Raises KeyError (a flavor does not exist) and ValidationError."""
     admission = workload["status"]["admission"]
     placements = tuple(_placement(queue, workload, each) for each in _assignments(workload) if each["name"] in _ROLES)
     return Quota(queue=queue.place.queue, cluster_queue=admission.get("clusterQueue", ""), placements=placements)
@@ -202,7 +205,7 @@ def _placement(queue: Queue, workload: Manifest, assigned: Manifest) -> Placemen
 
 
 def _updates(workload: Manifest, pod_set: str) -> Iterator[Manifest]:
-    """What admission checks add to the pods of a set."""
+    """Yield the additions of admission checks to the pods of a set."""
     for check in _checks(workload):
         yield from (each for each in check.get("podSetUpdates") or () if each.get("name") == pod_set)
 
@@ -230,6 +233,6 @@ def _status(workload: Manifest) -> Mapping[str, Any]:
 
 def _enable(queue: str) -> str:
     return (
-        f"the job asks for the queue {queue}, but this operator does not use Kueue: install the chart with "
+        f"the job requests the queue {queue}, but this operator does not use Kueue: install the chart with "
         "kueue.enabled=true, or create the job without the label kueue.x-k8s.io/queue-name"
     )

@@ -127,9 +127,9 @@ def find_hung(
     therefore examined first. Once it is found hung, its own reports no longer count, so a member that is cut off does
     not cause the replacement of others.
 
-    `missed` has, for each member that answered, the names of the members whose heartbeats it misses. `failed_nodes`
-    has the nodes on which a member has just become unresponsive, with that member's name. The time is proportional to
-    the number of names in `missed`.
+    `missed` has the reports: by the name of a member, the names of members that it misses heartbeats of.
+    `failed_nodes` has the nodes on which a member has just become unresponsive, with that member's name. The time is
+    proportional to the number of names in `missed`.
     """
     reporters = _reporters(peers, missed)
     found = _by_enough(peers, reporters)
@@ -259,7 +259,7 @@ def _reporters(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]])
 
 
 def _by_enough(peers: Mapping[str, Peer], reporters: Mapping[str, tuple[str, ...]]) -> dict[str, HungEvidence]:
-    """Return members that enough others miss, without hung ones. Of two that miss only each other, return the trainer.
+    """Return members that enough others miss, without hung ones. If two miss only each other, the trainer counts.
 
     A shard has state that no other member has. A trainer has a copy of state that others or a save have.
     """

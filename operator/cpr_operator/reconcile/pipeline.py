@@ -1,4 +1,4 @@
-"""`reconcile`: one pure function from what a pass sees to what it wants. Run at any moment, after any crash."""
+"""`reconcile`, a pure function from observed inputs to an outcome. It may run at any moment, after any crash."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from cpr_operator.reconcile.suspend import (
 )
 from cpr_operator.reconcile.types import Outcome, ReconcileInput, ReconcileState
 
-#: What a pass does to a job that has pods, in this order.
+#: The phases of the reconciliation of a job that has pods, in this order.
 PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
-    # First, because every other phase decides on what members told in this pass.
+    # First, because every other phase decides on the members' reports.
     apply_reports,
     observe_spares,
     # Before the recovery, which counts incidents of the restart limit.
     record_restarts,
-    # After the reports: trainers align only once every shard has told its losses.
+    # After the reports: trainers align only once every shard has reported its losses.
     align_trainers,
-    # Before the recovery: once the model is in the store, no lost trainer is replaced. If the end
+    # Before the recovery: once the model is in the store, no lost trainer is replaced. If the result
     # does not count, trainers that have ended become lost here.
     complete,
     # One decision over all members that are lost.
@@ -63,21 +63,21 @@ PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
     settle_phase,
     # After the phase: a job that recovers needs its nodes for members.
     maintain_spares,
-    # After the phase and the plan, because conditions tell of both.
+    # After the phase and the plan, because conditions contain both.
     update_conditions,
-    # Last: events compare the conditions with those before the pass.
+    # Last: events compare the conditions with those of the status as it was read.
     record_events,
 )
 
 
 def reconcile(observed: ReconcileInput) -> Outcome:
-    """What becomes of the job now."""
-    wanted = _decide(observed)
+    """Return the status and the effects that the inputs require."""
+    result = _decide(observed)
     if observed.queue is None:
-        return wanted
+        return result
     idle = observed.job.spec.suspend or _held_up(observed) is not None
-    # By the status of this pass, because a job that starts keeps its quota, and one that has ended gives it back.
-    return replace(wanted, workload=workload_change(observed, wanted.status, idle=idle))
+    # By the new status: a job that starts keeps its quota, and one that has ended releases it.
+    return replace(result, workload=workload_change(observed, result.status, idle=idle))
 
 
 def _decide(observed: ReconcileInput) -> Outcome:
@@ -87,16 +87,16 @@ def _decide(observed: ReconcileInput) -> Outcome:
         return delete(observed)
     if before.phase in TERMINAL_PHASES:
         return clean_up(observed)
-    # What pods of another contract say would be misread, so nothing is decided on it.
+    # Reports of pods with another contract would be misread, so nothing is decided on them.
     if before.phase not in {"Pending", "Suspended"} and not is_supported(version_of(before)):
         return leave_alone(observed)
     return _live(observed)
 
 
 def _live(observed: ReconcileInput) -> Outcome:
-    """A job that is not over, of a contract that is spoken."""
+    """Decide on a job that has not ended, with a supported contract."""
     before, spec = observed.before, observed.job.spec
-    # First of all, because pods with different keys would not believe each other.
+    # First of all, because pods with different keys reject each other.
     if needs_new_key(observed):
         observed = with_new_key(observed)
         if before.phase not in {"Suspending", "Suspended"} and live_pods(observed.pods):
@@ -107,7 +107,7 @@ def _live(observed: ReconcileInput) -> Outcome:
         return _stop(observed)
     if before.start_time is not None and before.phase != "Suspended":
         why = must_stop(observed)
-        return _stop(observed, why) if why else outcome(_go_on(observed))
+        return _stop(observed, why) if why else outcome(_run_phases(observed))
     return _without_pods(observed)
 
 
@@ -115,17 +115,17 @@ def _stop(observed: ReconcileInput, why: str = "") -> Outcome:
     return outcome(without_quota(suspend(observed, why)))
 
 
-def _go_on(observed: ReconcileInput) -> ReconcileState:
+def _run_phases(observed: ReconcileInput) -> ReconcileState:
     state = begin(observed)
     for phase in PHASES:
         state = phase(state)
         if state.status.phase in TERMINAL_PHASES or state.status.phase == "Suspending":
-            break  # it is over, or gives its pods back: nothing else is due
+            break  # it has ended, or releases its pods: no further phase is due
     return state
 
 
 def _without_pods(observed: ReconcileInput) -> Outcome:
-    """A job that is new or suspended starts or resumes, unless something holds it up, or a queue has it wait."""
+    """Start or resume a new or suspended job, unless something blocks it or its queue has no quota."""
     held = _held_up(observed)
     if held is not None:
         return held
@@ -136,10 +136,10 @@ def _without_pods(observed: ReconcileInput) -> Outcome:
 
 
 def _held_up(observed: ReconcileInput) -> Outcome | None:
-    """What becomes of a job without pods that may neither start nor resume, even with quota; None if it may."""
+    """Return the outcome of a job without pods that may not start or resume, even with quota; None if it may."""
     job, before = observed.job, observed.before
-    if observed.restriction is not None and (words := observed.restriction.refuses(job.spec)):
-        return refuse_pods(observed, "TemplateRefused", words)
+    if observed.restriction is not None and (refusal := observed.restriction.refuses(job.spec)):
+        return refuse_pods(observed, "TemplateRefused", refusal)
     if before.start_time is not None:
         return outcome(ReconcileState(observed, before)) if waits_to_resume(observed) else None
     if observed.admission_gate is not None:
@@ -156,11 +156,11 @@ def _held_up(observed: ReconcileInput) -> Outcome | None:
 
 
 def _begin(observed: ReconcileInput) -> ReconcileState:
-    """A new job starts, from the anchor that it names, if it names one."""
+    """Start a new job, from the anchor of its source if it has one."""
     match restore_source(observed.job, observed.source_jobs):
         case RestoreSource() as chosen:
             return start(observed, chosen)
         case NoSource():
-            raise AssertionError("a job whose anchor is lacking does not start")
+            raise AssertionError("a job without the anchor of its source does not start")
         case source:
             assert_never(source)

@@ -1,4 +1,4 @@
-"""The plan of saves, and what it rests on: failures and costs as the job has learnt them."""
+"""The plan of saves, and its inputs: failures and costs as the job has measured them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ _SAME = 0.05
 
 
 def planned(spec: CPRJobSpec, status: Status, *, renew: bool) -> Status:
-    """The status with the plan that fits it: a new one if `renew`, or if its figures moved.
+    """Return the status with its plan: a new one if `renew`, or if its inputs have changed enough.
 
-    The old one stays while its figures hold. If they moved and the new one would hardly do anything else, its interval
-    stays, so that rosters stay as they are; but conditions and people are told by the new figures.
+    If the new plan hardly differs, the interval stays, so that rosters do not change. Conditions use the new inputs.
     """
     choice, old = policy.plan(plan_inputs(spec, status)), status.plan
-    # A rollback goes to an anchor: it has no use for rows that are fresher.
+    # A rollback restores an anchor, so fresher rows would be of no use.
     priority = spec.snapshots.strategy != "Full" and choice.mode == "Partial"
     new = Plan(
         mode=choice.mode,
@@ -39,7 +38,7 @@ def planned(spec: CPRJobSpec, status: Status, *, renew: bool) -> Status:
         stored_bits=choice.stored_bits,
         expected_lost_samples=choice.expected_lost_samples,
         expected_overhead=choice.expected_overhead,
-        inputs=choice.figures(),
+        inputs=choice.status_inputs(),
         reason=choice.reason,
     )
     if not renew and old is not None:
@@ -50,7 +49,7 @@ def planned(spec: CPRJobSpec, status: Status, *, renew: bool) -> Status:
 
 
 def update_plan(state: ReconcileState) -> ReconcileState:
-    """A new plan after a failure, or if its figures moved. During a recovery the plan stays."""
+    """Make a new plan after a failure, or if its inputs have changed enough. During a recovery the plan stays."""
     if state.status.recovery is not None:
         return state
     renew = state.before.restarts != state.status.restarts or state.before.recovery is not None
@@ -58,7 +57,7 @@ def update_plan(state: ReconcileState) -> ReconcileState:
 
 
 def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
-    """What the policy knows: the user's figures, the account, and what was learnt."""
+    """Return the inputs of the policy: the user's settings, the account, and measurements."""
     learnt, account = status.policy, account_of(status)
     interval, replay = spec.snapshots.interval, replay_in_force(spec, status)
     return policy.Inputs(
@@ -94,13 +93,13 @@ def _fixed_bits(spec: CPRJobSpec) -> Bits | None:
 
 
 def _restored(status: Status) -> float:
-    """How often a row was restored so far, at most: a flush is exact."""
+    """Return the maximum of a row's restores so far. A restored flush counts, though it is exact."""
     incarnations = [shard.incarnation - 1 for shard in status.shards]
     return max(status.counters.generation - 1, 0) + (fmean(incarnations) if incarnations else 0.0)
 
 
 def plan_events(before: Status, after: Status) -> tuple[Event, ...]:
-    """The event of a plan that does something else than the one before, in the plan's own words."""
+    """Return the event of a plan that differs from the one before, with the reason of the plan."""
     old, new = before.plan, after.plan
     if new is None or (old is not None and not _differs(old, new)):
         return ()
@@ -109,7 +108,7 @@ def plan_events(before: Status, after: Status) -> tuple[Event, ...]:
 
 
 def _refreshed(old: Plan, new: Plan) -> Plan:
-    """The new plan, or if it hardly differs the old one with the new figures; a sentence belongs to its interval."""
+    """Return the new plan, or if it hardly differs the old one with the new inputs. Its reason names its interval."""
     if _differs(old, new) or new.interval_seconds == old.interval_seconds:
         return new
     return old.evolve(
@@ -126,10 +125,10 @@ def _differs(old: Plan, new: Plan) -> bool:
 
 
 def failure_estimate(spec: CPRJobSpec, status: Status) -> policy.FailureEstimate:
-    """What is believed about failures: as it was learnt, or the user's own estimate before anything was.
+    """Return the estimate of failures: the observed one, or the user's own before the first observation.
 
-    Beforehand a failure is thought to take the node that most shards share: to expect too few costs more than to expect
-    too many. The loss of a job's only node is none of those, since nobody is left to recover for.
+    The first estimate of lost shards is the node that most shards share: too low an estimate costs more than too high
+    a one. A job's only node does not count, because its loss leaves nothing to recover.
     """
     learnt = status.policy
     alpha, beta_s, lost = learnt.alpha, learnt.beta_seconds, learnt.lost_per_failure
@@ -142,7 +141,7 @@ def failure_estimate(spec: CPRJobSpec, status: Status) -> policy.FailureEstimate
 
 
 def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: float) -> Status:
-    """With what a current report of the leader tells; to be called before `status.progress` is set to it."""
+    """Apply the measurements in a current report of the leader, before `status.progress` is set from it."""
     status = _with_degraded(_counting(status, report), report)
     status = _with_saves(status, report)
     quiet_s = _quiet_s(status, report)
@@ -155,9 +154,9 @@ def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: f
 
 
 def with_reported_replay(status: Status, leader: TrainerReport) -> Status:
-    """The status, with replay off if a leader that trains says nothing of what it keeps.
+    """Return the status with replay off if a leader that trains does not report its buffer.
 
-    Its image is of a release without replay, and the plan of such a job has to be one for losses.
+    Its image is of a release without replay, so the plan must expect losses.
     """
     if status.runtime is None or not status.runtime.replay.enabled:
         return status
@@ -168,7 +167,7 @@ def with_reported_replay(status: Status, leader: TrainerReport) -> Status:
 
 
 def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
-    """After the recovery under way: one failure, if it took the state of any shard."""
+    """Count one failure after the recovery under way, if it lost the state of any shard."""
     if status.recovery is None or not status.recovery.lost_shards:
         return status
     estimate = policy.after_failure(failure_estimate(spec, status), len(status.recovery.lost_shards))
@@ -176,7 +175,7 @@ def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
 
 
 def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
-    """The same, where training goes on from `now`: what the recovery has cost is known as well."""
+    """Count the failure, and the costs of the recovery that ends at `now`."""
     recovery = status.recovery
     if recovery is None:
         return status
@@ -199,7 +198,7 @@ def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
 
 
 def after_replay(learnt: Policy, samples: int, took_s: float) -> Policy:
-    """After a shard got `samples` again within `took_s`. Less than a second of training would say too little."""
+    """Average the speed of a replay of `samples`. Less than a second of training would be too short a measurement."""
     speed = learnt.samples_per_second
     if not speed or samples < speed:
         return learnt
@@ -207,10 +206,10 @@ def after_replay(learnt: Policy, samples: int, took_s: float) -> Policy:
 
 
 def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
-    """What is thought of `after` shards, where `before` were: until it is measured, what follows from their size.
+    """Scale the measurements from `before` shards to `after` shards, until new ones replace them.
 
-    A failure takes the same portion of all rows as before, but one shard at least; what a shard takes to save and to
-    load goes with its rows.
+    A failure loses the same portion of all rows as before, but at least one shard. The durations of a save and of a
+    load are proportional to a shard's rows.
     """
     larger = before / after
 
@@ -237,27 +236,27 @@ def _with_estimate(learnt: Policy, estimate: policy.FailureEstimate, now: float)
 
 
 def _quiet_s(status: Status, report: TrainerReport) -> float:
-    """Seconds of training since the last report, by its samples: pauses do not count, an operator's absence does."""
+    """Return the seconds of training since the last report, by samples: without pauses, with an operator's absence."""
     rate = report.samples_per_s or status.policy.samples_per_second
     trained = report.samples - status.progress.samples
     return trained / rate if rate and trained > 0 else 0.0
 
 
 def _counting(status: Status, report: TrainerReport) -> Status:
-    """The same, with the counters that the report goes on from: 0 for a new leader, or one that leads again."""
+    """Return the status with the counters that precede the report: 0 for a new leader, or one that leads again."""
     leader = f"trainer/{report.index}-{report.incarnation} gen {report.counters.generation}"
     known = status.policy.counted
     fewer = report.saves < known.saves or report.save_stall_s < known.save_seconds
     if known.leader == leader and not fewer:
         return status
-    # What it trained without shards it has counted whether it led or not.
+    # A trainer counts its samples without shards even while it does not lead.
     degraded = known.degraded_samples if known.leader == leader else report.degraded_samples
     counted = Counted(leader=leader, degraded_samples=degraded)
     return status.evolve(policy=status.policy.evolve(counted=counted))
 
 
 def _with_degraded(status: Status, report: TrainerReport) -> Status:
-    """With the samples that were trained without a shard since."""
+    """Add the samples that were trained without a shard since."""
     counted, more = status.policy.counted, report.degraded_samples - status.policy.counted.degraded_samples
     if more <= 0:
         return status
@@ -268,7 +267,7 @@ def _with_degraded(status: Status, report: TrainerReport) -> Status:
 
 
 def _with_saves(status: Status, report: TrainerReport) -> Status:
-    """With the saves that were committed since: a stall counts when its save does."""
+    """Add the saves that were committed since. A stall counts with its save."""
     learnt = status.policy
     known = learnt.counted
     saves, stall_s = report.saves - known.saves, report.save_stall_s - known.save_seconds

@@ -1,4 +1,4 @@
-"""Choose the pods whose reports a reconciliation needs: the leader alone while a job trains, all members otherwise."""
+"""Choose the pods to poll for reports: the leader alone while a job trains, all members otherwise."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
 
 
 def first_round(observed: ReconcileInput) -> tuple[PodView, ...]:
-    """Return the leader, members that are not known to work, shards whose saves are overdue, and spares.
+    """Return the leader, members that may not work, shards with overdue saves, and spares.
 
-    Return all members if the leader did not answer the last time: its deadline is not awaited again. Of a job that
-    succeeded only the leader is polled, which may wait until its last report is acknowledged.
+    Return all members if the leader did not answer the last time: its deadline is not awaited again. Once a job has
+    succeeded, only the leader is polled, which may wait until its last report is acknowledged.
     """
     status = observed.before
     if status.phase == "Succeeded":
@@ -55,7 +55,7 @@ def second_round(observed: ReconcileInput) -> tuple[PodView, ...]:
         replays, restarted = _may_replay(observed), _restarted(observed, report)
         settled = {n: m for n, m in settled.items() if (replays and isinstance(m, Trainer)) or n in restarted}
     polled = {pod.uid for pod in first_round(observed)}
-    # A member whose heartbeat is only overdue would delay the reconciliation: `suspects` has it.
+    # A member with only an overdue heartbeat would delay the reconciliation: `suspects` has it.
     needed = [m for name, m in settled.items() if name in unresponsive or name not in overdue]
     return tuple(pod for pod in _pods(observed, needed) if pod.uid not in polled)
 
@@ -85,14 +85,14 @@ def missed_by_peers(observed: ReconcileInput) -> frozenset[str]:
 
 
 def unexplained(observed: ReconcileInput) -> tuple[PodView, ...]:
-    """Return the members' pods that have a node and do not start, and whose containers give no reason."""
+    """Return the members' pods that have a node and do not start, without a reason in their containers."""
     since, names = observed.now - UNEXPLAINED_S, {m.pod for m in observed.before.members}
     pending = (pod for pod in observed.pods if pod.phase == "Pending" and pod.node and pod.created <= since)
     return tuple(pod for pod in pending if pod.name in names and classify(pod) is None)
 
 
 def unreported_ends(observed: ReconcileInput) -> frozenset[str]:
-    """Return the uids of unresponsive trainers whose last step has been applied by every shard that answers.
+    """Return the uids of unresponsive trainers if every shard that answers has applied their last step.
 
     They have most likely ended. Their kubelets report it a moment later, unless the node is lost: after an outage of
     the API server, reports of shards arrive before the news of kubelets. With `earlyStop` any step can be the last one,

@@ -27,7 +27,7 @@ NODE_FAILURES = frozenset({Kind.HUNG, Kind.NODE_LOST})
 def recover(state: ReconcileState) -> ReconcileState:
     """Take the next step of a recovery. The job has Failed if there is none."""
     facts = state.facts
-    # First the members whose pod never ran. They hold no state, so nothing is to be decided.
+    # First the members without a process so far. They hold no state, so nothing is to be decided.
     state = _recreate_unseen(state)
     state = _drop_avoidance(state)
     # Before the decision, because a pod that terminates may still save: the loss is known only when it has ended.
@@ -118,7 +118,7 @@ def avoided(member: Member, failure: Failure) -> str:
 
 
 def _recreate_unseen(state: ReconcileState) -> ReconcileState:
-    """Replace members whose pod was requested and never seen: that pod may still appear, so its number is given up."""
+    """Replace members with a pod that was never seen: it may still appear, so its number is not used again."""
 
     def recreated(member: M) -> M:
         fact = state.facts[member.name]
@@ -144,7 +144,7 @@ def _drop_avoidance(state: ReconcileState) -> ReconcileState:
 
 
 def _replace_terminating(state: ReconcileState) -> ReconcileState:
-    """Replace a shard whose pod terminates at once. It may not restore while the old pod may save."""
+    """Replace a shard with a terminating pod at once. It may not restore while the old pod may save."""
     replacements, name = {}, ""
     for shard in state.status.shards:
         fact = state.facts[shard.name]

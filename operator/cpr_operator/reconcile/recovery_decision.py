@@ -37,7 +37,7 @@ from cpr_operator.recovery.decide import (
     roll_back,
 )
 
-#: Steps whose pushes may still arrive at a shard after all trainers are lost.
+#: Pushes of this many steps may still arrive at a shard after all trainers are lost.
 STEPS_UNDER_WAY = 2
 
 
@@ -297,7 +297,7 @@ def _never_ran(fact: Fact) -> bool:
 
 
 def _shard_bound(state: ReconcileState, slack: int) -> int | None:
-    """Return the same from shards' reports, when no trainer is left: every shard whose process runs has to answer."""
+    """Return the same from shards' reports, when no trainer is left: every running shard has to answer."""
     for trainer in state.status.trainers:
         # A replaced trainer that runs without an answer may be further than the shards.
         runs = isinstance(state.facts[trainer.name], Active) and trainer.state != "Pending"

@@ -1,4 +1,4 @@
-"""Which anchor a new job starts from, if its spec names other jobs (`restoreFrom`). RestoreSource once, then frozen."""
+"""Choose the anchor that a new job starts from, if its spec names other jobs (`restoreFrom`), once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LATEST = "spec.restoreFrom.latestOf"
 
 @dataclass(frozen=True, slots=True)
 class RestoreSource:
-    """What a job starts from: another job's anchor, or what its own spec says. `told` is the end of a sentence."""
+    """The source of a job: another job's anchor, or none. `event_suffix` ends the message of its event."""
 
     ancestor: Ancestor | None = None
     event_suffix: str = ""
@@ -32,21 +32,21 @@ class RestoreSource:
 
 @dataclass(frozen=True, slots=True)
 class NoSource:
-    """There is no anchor to start from. With `refused`, there will be none before a spec is changed."""
+    """No anchor to start from is available. With `refused`, none will be before a spec is changed."""
 
     reason: str
     message: str
 
     @property
     def refused(self) -> bool:
-        """Whether waiting alone does not help."""
+        """True if a spec must be changed first."""
         return self.reason == REFUSED
 
 
 def restore_source(job: Job, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
-    """The anchor that a job starts from, which has not started yet.
+    """Return the anchor from which a new job starts.
 
-    `others` are the jobs that `restoreFrom` may choose: that of the name in `job`, or for `latestOf` all jobs of the
+    `others` are the jobs that `restoreFrom` may choose: the one named in `job`, or for `latestOf` all jobs of the
     namespace.
     """
     restore = job.spec.restore_from
@@ -57,15 +57,15 @@ def restore_source(job: Job, others: tuple[JobView, ...]) -> RestoreSource | NoS
     field = f"spec.restoreFrom.job: {restore.job}"
     other = next(iter(others), None)
     if other is None or other.deleting:
-        what = "does not exist" if other is None else "is being deleted"
-        return NoSource(AWAITED, f"{field} {what}; create it, or create this job again with spec.restoreFrom.anchor")
+        state = "does not exist" if other is None else "is being deleted"
+        return NoSource(AWAITED, f"{field} {state}; create it, or create this job again with spec.restoreFrom.anchor")
     if other.uid == job.id.uid:
         return NoSource(REFUSED, f"{field} is this job; name another one")
     return _newest(field, job, other)
 
 
 def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
-    """The result of the job that succeeded last. Those created before this job are waited for, so none is left out."""
+    """Return the result of the job that succeeded last, once all matching jobs created before this one have ended."""
     matching = [other for other in others if other.uid != job.id.uid and not other.deleting]
     matching = [other for other in matching if selects(wanted, other.labels)]
     own = next((other for other in others if other.uid == job.id.uid), None)
@@ -73,7 +73,7 @@ def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> RestoreS
     if earlier := [other for other in under_way if own is not None and _created(other) < _created(own)]:
         first = min(earlier, key=_created)
         phase = first.status.get("phase", "Pending")
-        remedy = "this job starts when that one is over; delete it to go on without it"
+        remedy = "this job starts when that one has ended; delete it to continue without it"
         return NoSource(AWAITED, f"{_LATEST}: {first.name} is older than this job, and is {phase}; {remedy}")
     if succeeded := [other for other in matching if other.status.get("phase") == "Succeeded"]:
         newest = max(succeeded, key=_completed)
@@ -86,7 +86,7 @@ def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> RestoreS
 
 
 def selects(wanted: LatestOf, labels: Mapping[str, str]) -> bool:
-    """Whether a job with these labels is chosen, by the rules of label selectors of Kubernetes."""
+    """Return whether a job with these labels is chosen, by the rules of label selectors of Kubernetes."""
     stated = (wanted.match_labels or {}).items()
     return stated <= labels.items() and all(_holds(each, labels) for each in wanted.match_expressions or ())
 
@@ -113,7 +113,7 @@ def _completed(job: JobView) -> tuple[float, str]:
 
 
 def _newest(field: str, job: Job, other: JobView) -> RestoreSource | NoSource:
-    """The result of a job, or its newest anchor."""
+    """Return the result of a job, or its newest anchor."""
     if not _same_store(job, other):
         remedy = "give both jobs the same spec.snapshots.store, or name another job"
         return NoSource(REFUSED, f"{field} saves into another store, bucket or prefix; {remedy}")
@@ -127,12 +127,12 @@ def _newest(field: str, job: Job, other: JobView) -> RestoreSource | NoSource:
 
 
 def source_anchor(runtime: Runtime | None) -> str | None:
-    """The anchor that a job has started from, by what its pods were told; None if there is none."""
+    """Return the anchor that a job has started from, by its description for pods; None if there is none."""
     return None if runtime is None else source_anchor_in(runtime.job_spec)
 
 
 def source_anchor_in(job_spec: str) -> str | None:
-    """The anchor in a job's description, of any version; None if it has none, or cannot be read."""
+    """Return the anchor in a job's description, of any version; None if it has none, or cannot be read."""
     try:
         key = json.loads(unpack(job_spec))["snapshots"]["restore_from"]
     except (ContractError, ValueError, LookupError, TypeError):

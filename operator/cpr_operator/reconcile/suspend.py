@@ -3,11 +3,11 @@
 Rosters stop the pods. Pods are deleted once the status holds their flushes and results: their objects keep these until
 then, so no operator can miss them. Only a pod that does not stop in time is deleted earlier.
 
-A job whose spec has another number of shards or trainers resumes from an anchor, which has the rows of all shards and
-a step that all trainers have completed. Usually it is the anchor of the suspension, and nothing is trained again. If
-none was committed then, the job goes back to an earlier one. Losses of the old shards before the anchor stay charged,
-as a number (docs/adr/0013, 0019). In a shadow mode an anchor is aligned, with all ranks at the same step, only if all
-trainers have reached a common step. They do that before the job stops. Otherwise, or if the budget forbids that
+With another number of shards or trainers in its spec, a job resumes from an anchor, which has the rows of all shards
+and a step that all trainers have completed. Usually it is the anchor of the suspension, and nothing is trained again.
+If none was committed then, the job goes back to an earlier one. Losses of the old shards before the anchor stay
+charged, as a number (docs/adr/0013, 0019). In a shadow mode an anchor is aligned, with all ranks at the same step, only
+if all trainers have reached a common step. They do that before the job stops. Otherwise, or if the budget forbids that
 anchor, the job resumes with its old numbers.
 """
 
@@ -49,8 +49,8 @@ from cpr_operator.recovery.decide import (
     roll_back,
 )
 
-#: The reason to suspend a job whose handshake key was lost. A member reads the key once, at its start. After the loss
-#: of the Secret a new member has no key or another one, and its peers reject it. So all stop, are saved, and resume.
+#: The reason to suspend a job after the loss of its handshake key. A member reads the key once, at its start. Without
+#: the Secret a new member has no key or another one, and its peers reject it. All are saved, stop, and resume.
 KEY_LOST = "the job's key was lost, and all members continue with a new one"
 #: The exit code of a shard that stopped on its roster before every trainer had pushed to it.
 TERMINATED = 128 + signal.SIGTERM
@@ -153,7 +153,7 @@ def trainers_aligned(observed: ReconcileInput) -> bool:
 
 
 def resize(state: ReconcileState) -> ReconcileState | None:
-    """Return a new generation of a suspended job whose spec has other numbers of members.
+    """Return a new generation of a suspended job, with other numbers of members in its spec.
 
     None if the job resumes with its old numbers.
     """

@@ -104,7 +104,7 @@ class ReconcileInput:
 
     pods: the job's own pods, and ended ones that were deleted after their end was seen.
     reports: by pod uid, fetched after the pods were listed.
-    lost_node: a node whose members' heartbeats are overdue and on which no pod's kernel answers; empty for none.
+    lost_node: a node with overdue heartbeats of its members, on which no pod's kernel answers; empty for none.
     refusals: by pod name, the API server's message about a create that certainly did not happen.
     admission_gate: the reason why no new job may start.
     kept_anchors: for a job that is being deleted, the keys of anchors from which other jobs restore.

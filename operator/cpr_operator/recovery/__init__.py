@@ -1,1 +1,1 @@
-"""What to do when members of a job are lost: pure decisions, each with its reason."""
+"""Pure decisions over lost members of a job, each with its reason."""

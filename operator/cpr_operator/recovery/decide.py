@@ -10,55 +10,25 @@ from cpr_operator.api.status import Anchor
 from cpr_operator.ledger import Ranges
 from cpr_operator.recovery.account import Account
 
-# When a member that ended for want of the store is tried again.
-
-
-#: Two attempts begin at least so long after each other. That doubles up to the last.
+#: The pause between two attempts of a member that ended because the store is unavailable. It doubles up to the last.
 FIRST_PAUSE_S, LAST_PAUSE_S = 5.0, 60.0
-
-
-def next_attempt(started_at: float, lost_at: float | None) -> float:
-    """The earliest time of the next attempt, in seconds since the epoch.
-
-    `started_at` is when the last attempt was decided, and `lost_at` when the member was lost that
-    it is to replace; None: it has worked since. The pause grows with the time that attempts have
-    taken so far, so a process that ran for a while is replaced at once.
-    """
-    tried_for = 0.0 if lost_at is None else started_at - lost_at
-    return started_at + min(max(tried_for, FIRST_PAUSE_S), LAST_PAUSE_S)
-
-
-# How far training may continue without the shards that are being replaced (`onShardLoss: Degrade`).
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Training may continue up to sample `until`. 0 means that it waits."""
+    """Training may continue up to sample `until`; 0: it waits."""
 
     until: int
     reason: str
 
 
-def extent(account: Account, shards: int, bound: int) -> Extent:
-    """How far training, which has reached at most sample `bound`, may continue without `shards` shards.
-
-    `account` has already reserved their worst loss. Half of the remaining budget is for this recovery, divided
-    among the shards, so that another recovery meanwhile has the other half. Rounded down to whole samples.
-    """
-    left = account.ledger.left - account.set_aside
-    more = max(left, 0) // 2 // shards if shards else 0
-    until = min(bound + more, account.ledger.total)
-    if until <= bound:
-        return Extent(0, f"training waits for them, because only {max(left, 0)} sample-shards are left")
-    return Extent(until, f"training may continue without them for {until - bound} samples, up to sample {until}")
-
-
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A shard that waits for leave to restore: it will find a save of at least `saved` samples.
+    """A shard that waits for leave to restore a save of at least `saved` samples.
 
-    After a flush nothing is lost, and that very save is its floor. `certain` says that there is no newer save. Trainers
-    push again what comes after `replayed_after` samples; None: nothing.
+    flushed: the save is a flush, so nothing is lost, and it is the floor.
+    certain: there is no newer save.
+    replayed_after: trainers push again the samples after this one; None: no samples.
     """
 
     index: int
@@ -102,10 +72,10 @@ class RecoveryInput:
 
 @dataclass(frozen=True, slots=True)
 class ShardGrant:
-    """Leave to restore: no save below `floor`, and `reserve` set aside for what may be lost.
+    """Leave to restore a save not below `floor`, with `reserve` for the possible loss.
 
-    Meanwhile training may go on up to sample `allowance`; 0: it waits. `flushed`: that save is a flush, and misses
-    nothing that was acknowledged.
+    Meanwhile training may continue up to sample `allowance`; 0: it waits. `flushed`: that save is a flush, and misses
+    no acknowledged update.
     """
 
     index: int
@@ -117,10 +87,10 @@ class ShardGrant:
 
 @dataclass(frozen=True, slots=True)
 class DenseGrant:
-    """Leave to load a dense save, none below `floor`; `reserve` is set aside on every shard.
+    """Leave for the leader to restore a dense save not below `floor`, with `reserve` on every shard.
 
-    `pending_from` is the first sample that the restored state may miss, None if it misses none. What it misses may be
-    more than `reserve`, because a push may have been under way when the shards reported.
+    `pending_from` is the first sample that the restored state may miss, None if it misses none. It may miss more than
+    `reserve`, because a push may have been under way when the shards reported.
     """
 
     floor: int
@@ -130,10 +100,10 @@ class DenseGrant:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replace only the lost members. With `dense`, no trainer survived.
+    """Partial recovery: new incarnations of `trainers`, and leave to restore for `shards`.
 
-    `lost` are the shards whose state is gone beyond their saves: together one failure. `orphaned` is what is set aside
-    for shards that have their leave already.
+    lost: the shards without their state beyond their saves: together one failure.
+    orphaned: reservations for shards that have leave already.
     """
 
     shards: tuple[ShardGrant, ...]
@@ -146,7 +116,7 @@ class Replace:
 
     @property
     def reserves(self) -> dict[int, Ranges]:
-        """What is set aside, by shard."""
+        """The reservations, by shard."""
         return {grant.index: grant.reserve for grant in self.shards} | dict(self.orphaned)
 
 
@@ -161,14 +131,14 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class WaitForReport:
-    """Wait for the reports of live members, which the decision needs."""
+    """Wait for the reports of active members, which the decision needs."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForStore:
-    """Members ended because the store is away: another attempt at once would end the same way."""
+    """Members ended because the store is unavailable: another attempt at once would end the same way."""
 
     reason: str
 
@@ -184,6 +154,17 @@ class FailJob:
 Decision = Replace | RollBack | WaitForReport | WaitForStore | FailJob
 
 
+@dataclass(frozen=True, slots=True)
+class _Grants:
+    """The grants of a decision, the sample-shards that they would charge, and the shards that lose their state."""
+
+    shards: tuple[ShardGrant, ...]
+    dense: DenseGrant | None
+    charge: int
+    lost: tuple[int, ...]
+    orphaned: tuple[tuple[int, Ranges], ...] = ()
+
+
 def decide(given: RecoveryInput) -> Decision:
     """Decide on the lost members: partial recovery if it is allowed and fits the budget, else rollback."""
     s = given
@@ -193,8 +174,8 @@ def decide(given: RecoveryInput) -> Decision:
     needs_bound = not s.survivors or bool(s.orphaned) or any(not loss.flushed for loss in s.losses)
     bound = s.trainer_bound if s.survivors else s.shard_bound
     if needs_bound and bound is None:
-        who = "a trainer" if s.survivors else "the shards"
-        return WaitForReport(f"waiting for {who} to report the training position")
+        reporter = "a trainer" if s.survivors else "the shards"
+        return WaitForReport(f"waiting for {reporter} to report the training position")
     if s.unreported and any(not loss.flushed and loss.saved < (bound or 0) for loss in s.losses):
         names = ", ".join(f"trainer/{index}" for index in s.unreported)
         return WaitForReport(f"waiting for {names} to report what can be pushed again")
@@ -202,16 +183,43 @@ def decide(given: RecoveryInput) -> Decision:
 
 
 def roll_back(account: Account, anchors: tuple[Anchor, ...], reason: str, lost: tuple[int, ...] = ()) -> RollBack:
-    """Back to the newest anchor at which the losses before it keep to the limit; if there is none, to step 0."""
+    """Go back to the newest anchor at which the losses before it keep to the limit, or else to step 0."""
 
-    def fits(anchor: Anchor) -> bool:
-        return account.roll_back(anchor.samples).ledger.left >= 0
+    def fits(samples: int) -> bool:
+        return account.roll_back(samples).ledger.left >= 0
 
-    return RollBack(next(filter(fits, reversed(anchors)), None), lost, reason)
+    anchor = next((each for each in reversed(anchors) if fits(each.samples)), None)
+    assert anchor is not None or fits(0), "a job without a trained sample exceeds its budget"
+    return RollBack(anchor, lost, reason)
+
+
+def extent(account: Account, shards: int, bound: int) -> Extent:
+    """Return the extent to which training, at most at sample `bound` now, may continue without `shards` shards.
+
+    `account` has already reserved their worst loss. Half of the remaining budget is for this recovery, divided
+    among the shards, so that another recovery meanwhile has the other half. Rounded down to whole samples.
+    """
+    left = account.ledger.left - account.set_aside
+    more = max(left, 0) // 2 // shards if shards else 0
+    until = min(bound + more, account.ledger.total)
+    if until <= bound:
+        return Extent(0, f"training waits for them, because only {max(left, 0)} sample-shards are left")
+    return Extent(until, f"training may continue without them for {until - bound} samples, up to sample {until}")
+
+
+def next_attempt(started_at: float, lost_at: float | None) -> float:
+    """Return the earliest time of the next attempt, in seconds since the epoch.
+
+    `started_at` is the time of the decision on the last attempt, and `lost_at` the time of the loss that it should
+    repair; None: the member has worked since. The pause grows with the duration of the attempts so far, so a process
+    that ran for a while is replaced at once.
+    """
+    tried_for = 0.0 if lost_at is None else started_at - lost_at
+    return started_at + min(max(tried_for, FIRST_PAUSE_S), LAST_PAUSE_S)
 
 
 def _fit(s: RecoveryInput, bound: int) -> Decision:
-    """Replace if the worst loss fits. If newer saves than those known may exist, ask for one that would fit."""
+    """Replace if the worst loss fits. If newer saves than the known ones may exist, require one that would fit."""
     dense = None if s.survivors else s.dense_saved
     known, check = _try(s, bound, s.losses, dense)
     if check.fits and s.mode == "Full" and known.charge > 0:
@@ -231,17 +239,6 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
     return roll_back(s.account, s.anchors, check.reason, known.lost)
 
 
-@dataclass(frozen=True, slots=True)
-class _Grants:
-    """What would be granted, the sample-shards that it would add to the account, and whose state is lost."""
-
-    shards: tuple[ShardGrant, ...]
-    dense: DenseGrant | None
-    charge: int
-    lost: tuple[int, ...]
-    orphaned: tuple[tuple[int, Ranges], ...] = ()
-
-
 def _try(
     s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None
 ) -> tuple[_Grants, ledger.BudgetCheck]:
@@ -251,10 +248,17 @@ def _try(
     reserves = {grant.index: grant.reserve for grant in grants} | dict(orphaned)
     after = s.account.reserve(reserves, dense.reserve if dense else ())
     charge = after.charged - s.account.charged
+    assert charge >= 0, f"a reservation lowers the charge by {-charge} sample-shards"
     lost = tuple(loss.index for loss in losses if not loss.flushed)
     if dense and dense.reserve:
         lost = tuple(range(len(s.account.reserved)))
     return _Grants(grants, dense, charge, lost, orphaned), ledger.fits(s.account.ledger, s.account.set_aside, charge)
+
+
+def _grant(loss: Loss, bound: int) -> ShardGrant:
+    end = bound if loss.replayed_after is None else min(bound, loss.replayed_after)
+    reserve = () if loss.flushed else _between(loss.saved, end)
+    return ShardGrant(loss.index, loss.saved, reserve, flushed=loss.flushed)
 
 
 def _dense_grant(s: RecoveryInput, saved: int, bound: int) -> DenseGrant:
@@ -264,42 +268,31 @@ def _dense_grant(s: RecoveryInput, saved: int, bound: int) -> DenseGrant:
     return DenseGrant(floor, reserve, None if s.bound_exact and not reserve else floor)
 
 
+def _between(first: int, end: int) -> Ranges:
+    return ((first, end),) if first < end else ()
+
+
 def _affordable_age(s: RecoveryInput) -> int:
-    """How many samples all members that may lose some can lose alike, with what is left of the budget."""
+    """Return the samples that each member with a possible loss can lose, by the remaining budget."""
     shards = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
     return max(s.account.ledger.left - s.account.set_aside, 0) // max(shards, 1)
 
 
 def _replace(s: RecoveryInput, grants: _Grants, bound: int, reason: str) -> Replace:
     shards = grants.shards
-    # A new trainer begins with all shards there, and who was drained loses nothing: they are waited for.
+    # A new trainer begins with all shards, and a drained shard loses nothing: training waits for both.
     if s.degrade and s.mode == "Partial" and grants.lost and s.survivors and not s.lost_trainers:
         after = s.account.reserve({grant.index: grant.reserve for grant in shards})
-        goes_on = extent(after, len(grants.lost), bound)
-        shards = tuple(_extended(grant, goes_on) if grant.index in grants.lost else grant for grant in shards)
-        reason = f"{reason}; {goes_on.reason}"
-    return Replace(shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason, grants.orphaned)
+        allowed = extent(after, len(grants.lost), bound)
+        shards = tuple(_extended(grant, allowed) if grant.index in grants.lost else grant for grant in shards)
+        reason = f"{reason}; {allowed.reason}"
+    # The present leader stays while it is active; without survivors it leads again in its next incarnation.
+    leader = s.leader if s.leader in s.survivors or not s.survivors else min(s.survivors)
+    return Replace(shards, s.lost_trainers, leader, grants.dense, grants.lost, reason, grants.orphaned)
 
 
-def _extended(grant: ShardGrant, goes_on: Extent) -> ShardGrant:
-    """With all set aside that the shard can lose if training goes on without it."""
-    if not goes_on.until:
+def _extended(grant: ShardGrant, allowed: Extent) -> ShardGrant:
+    """Reserve the whole loss of the shard if training continues without it."""
+    if not allowed.until:
         return grant
-    return replace(grant, reserve=_between(grant.floor, goes_on.until), allowance=goes_on.until)
-
-
-def _grant(loss: Loss, bound: int) -> ShardGrant:
-    end = bound if loss.replayed_after is None else min(bound, loss.replayed_after)
-    reserve = () if loss.flushed else _between(loss.saved, end)
-    return ShardGrant(loss.index, loss.saved, reserve, flushed=loss.flushed)
-
-
-def _between(first: int, end: int) -> Ranges:
-    return ((first, end),) if first < end else ()
-
-
-def _leader(s: RecoveryInput) -> int:
-    """The present leader while it lives; else the first survivor; else it keeps the post in its next incarnation."""
-    if s.leader in s.survivors or not s.survivors:
-        return s.leader
-    return min(s.survivors)
+    return replace(grant, reserve=_between(grant.floor, allowed.until), allowance=allowed.until)

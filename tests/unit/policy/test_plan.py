@@ -59,7 +59,7 @@ def test_no_plan_expects_to_overspend(inputs: Inputs) -> None:
     assert made.expected_overhead >= 0
     with_replay = " with replay" if inputs.replays else ""
     assert made.reason.startswith(f"{made.mode} recovery{with_replay}, a save every ")
-    assert all(type(value) is float for value in made.figures().values())
+    assert all(type(value) is float for value in made.status_inputs().values())
 
 
 @given(INPUTS, st.integers(2, 8))
@@ -74,7 +74,7 @@ def test_replay_needs_no_budget_and_says_what_it_costs() -> None:
     guessed = plan(replace(PAPER, limit=0.0, replays=True))
     assert (guessed.mode, guessed.expected_pls) == ("Partial", 0.0)
     assert guessed.inputs.guesses == ("the speed of replay",)
-    assert guessed.figures()["replayRatio"] == 0.5
+    assert guessed.status_inputs()["replayRatio"] == 0.5
     measured = plan(replace(PAPER, limit=0.0, replays=True, replay_ratio=0.02))
     assert measured.interval_s == pytest.approx(5 * guessed.interval_s, rel=0.15)
     assert measured.reason == (
@@ -82,7 +82,7 @@ def test_replay_needs_no_budget_and_says_what_it_costs() -> None:
         "shard had learnt, at 0.02 s for each second of training. With longer intervals, failures would cost more time "
         "than saves, because more is pushed again."
     )
-    assert "replayRatio" not in plan(PAPER).figures()
+    assert "replayRatio" not in plan(PAPER).status_inputs()
 
 
 def test_with_parity_saves_are_rare_and_the_reason_says_for_what_they_are_left() -> None:
@@ -169,7 +169,7 @@ def test_guesses_are_named(change: dict[str, Any], guesses: tuple[str, ...]) -> 
     ("change", "mode", "says"),
     [
         ({}, "Partial", "the remaining expected failures (2, of 4 shards each) and their spread would exceed"),
-        ({"mode": "Full"}, "Full", "The spec asks for it."),
+        ({"mode": "Full"}, "Full", "The spec requires it."),
         ({"limit": 0.0}, "Full", "The budget allows no loss."),
         ({"spent": 0.1}, "Full", "The budget is used up."),
         ({"limit": 0.0001}, "Full", "save too little time"),

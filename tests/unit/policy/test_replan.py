@@ -39,9 +39,9 @@ def test_a_step_moves_and_noise_does_not(old: dict[str, float], new: dict[str, f
 
 @given(st.lists(st.floats(0.8, 1.25), max_size=50))
 def test_a_figure_that_swings_within_the_step_never_moves(swings: list[float]) -> None:
-    in_force = plan(INPUTS).figures()
+    in_force = plan(INPUTS).status_inputs()
     for swing in swings:
-        assert not moved(in_force, plan(replace(INPUTS, samples_per_s=swing)).figures())
+        assert not moved(in_force, plan(replace(INPUTS, samples_per_s=swing)).status_inputs())
 
 
 @given(st.floats(0.05, 1.0), st.floats(1, 1000))
@@ -52,7 +52,7 @@ def test_a_quiet_job_is_planned_anew_when_the_policy_says_so(left: float, mtbf_h
     def figures(quiet_s: float) -> dict[str, float]:
         saved = int((1 - left) * total + quiet_s)
         inputs = replace(INPUTS, estimate=after_quiet(estimate, quiet_s), saved_samples=min(saved, total))
-        return plan(inputs).figures()
+        return plan(inputs).status_inputs()
 
     steady = steady_s(estimate.beta_s, left * total, total)
     assert not moved(figures(0.0), figures(0.99 * steady - 1))
