@@ -140,8 +140,8 @@ def test_an_older_job_that_is_not_over_is_waited_for(phase: str, none: str) -> N
     found = restore_source(latest(none), (member("a", hour=1), member("b", created=9, phase=phase), OWN))
     assert found == NoSource(
         AWAITED,
-        f"spec.restoreFrom.latestOf: b is older than this job, and is {phase}; this job starts when that one has ended; "
-        "delete it to continue without it",
+        f"spec.restoreFrom.latestOf: b is older than this job, and is {phase}; this job starts when that "
+        "one has ended; delete it to continue without it",
     )
 
 
