@@ -68,7 +68,7 @@ INVARIANTS = {
     9: "silence:judge silence:_accusers silence:_by_enough observe:_silent observe:_unharmed",
     10: "rate_limiter:RateLimiter._has_capacity rate_limiter:RateLimiter._may_hold rate_limiter:RateLimiter._serve"
     " queue:ReconcileQueue._begin",
-    11: "outbox:Outbox.acknowledge outbox:Outbox.rewind ring:Ring.take ring:Ring.last_to_go",
+    11: "outbox:Outbox.acknowledge outbox:Outbox.rewind ring:Ring.take ring:Ring.last_evicted",
 }
 KINDS = ("flipped comparison", "dropped call", "off by one", "swapped arguments")
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Eq: ast.NotEq}

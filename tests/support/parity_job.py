@@ -9,7 +9,7 @@ import numpy as np
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
 from cpr_trainer.parity.peer_connection import PeerConnection
@@ -55,7 +55,7 @@ class ParityJob:
         while True:
             try:
                 action()
-            except ShardsAwayError:
+            except ShardsUnavailableError:
                 self.exchange.wait_ready(WAIT_S)
             else:
                 return
@@ -67,7 +67,7 @@ class ParityJob:
 
     def told(self) -> tuple[int, ...]:
         """What the shards told last of what parity holds; they are asked again."""
-        self.exchange.heartbeat(0)
+        self.exchange.announce_cut(0)
         return self.exchange.protected()
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ def single_ids(batch: Batch | Rows) -> NDArray[Any]:
 
 
 def access_of(placement: Placement, ids: Ints | Bags) -> Access:
-    """The rows that a batch needs, which form one band."""
+    """The rows that a batch needs, which layout one band."""
     access = find_access(placement, ids)
     assert isinstance(access, Access)
     return access

@@ -17,7 +17,7 @@ from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
-from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from support import warm_start
 from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
 from support.warm_start import Main
@@ -78,7 +78,7 @@ class Story:
     def push(self, *steps: int, cut: int = 0) -> None:
         """Push some steps and wait for their acknowledgements; a shard that dies meanwhile is what the test wants."""
         assert self.exchange is not None
-        with contextlib.suppress(ShardsAwayError):
+        with contextlib.suppress(ShardsUnavailableError):
             for step in steps:
                 self.exchange.push(step, self.rows_of(step), gradients(step)[touched(step)], cut, PATIENCE_S)
             self.exchange.settle(PATIENCE_S)
@@ -138,7 +138,7 @@ def push_through(story: Story, *steps: int, cut: int = 0, pushed: Callable[[int]
         while True:
             try:
                 return act()
-            except ShardsAwayError:
+            except ShardsUnavailableError:
                 exchange.wait_ready(PATIENCE_S)
 
     for step in steps:

@@ -84,10 +84,10 @@ def run(role: str, environ: Mapping[str, str]) -> int:
 def _be_eager(role: str) -> None:
     """Let the code that this process loads next find the parts of ECRec's way in the place of the product's."""
     if role == env.ROLE_TRAINER:
-        from cpr_trainer.exchange import loop  # noqa: PLC0415
+        from cpr_trainer.exchange import link_loop  # noqa: PLC0415
         from cprjob_bench.roles.eager import EagerLink  # noqa: PLC0415
 
-        loop.Link = EagerLink  # type: ignore[attr-defined]
+        link_loop.Link = EagerLink  # type: ignore[attr-defined]
         return
     from cpr_trainer.shard import main, server  # noqa: PLC0415
     from cprjob_bench.roles.eager import EagerConnection, EagerRedundancy, EagerServer  # noqa: PLC0415

@@ -108,7 +108,7 @@ class OperatorStub:
         """Whether trainers live, and all of them report a shard as silent."""
         job = self._cluster.workload.job
         living = [each.trainer for each in self._cluster.trainers if each.trainer is not None and not each.dead]
-        unresponsive = [pod.index in trainer.exchange.silent(job.silence_s) for trainer in living]
+        unresponsive = [pod.index in trainer.exchange.unresponsive(job.silence_s) for trainer in living]
         follows = [trainer.exchange._loop.links[pod.index : pod.index + 1] for trainer in living]
         current = all(link and link[0].peer.incarnation == pod.incarnation for link in follows)
         return bool(unresponsive) and all(unresponsive) and current

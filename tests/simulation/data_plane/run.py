@@ -125,7 +125,7 @@ def _state_of(cluster: Cluster) -> list[str]:
     return [
         *shards,
         *(
-            f"{each.host}: {each.trainer and (each.trainer.done, each.trainer.exchange.away())}"
+            f"{each.host}: {each.trainer and (each.trainer.done, each.trainer.exchange.unavailable())}"
             for each in cluster.trainers
         ),
     ]

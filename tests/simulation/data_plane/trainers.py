@@ -20,7 +20,7 @@ from cpr_contract.roster import TrainerRoster
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.anchor.committer import CutSchedule
 from cpr_trainer.embedding.memory import ResumeFile
-from cpr_trainer.exchange import WINDOW, Exchange, ShardsAwayError
+from cpr_trainer.exchange import WINDOW, Exchange, ShardsUnavailableError
 from cpr_trainer.trainer.allreduce.group import missing_steps
 from simulation.data_plane.clock import Process, Scheduler
 from simulation.data_plane.network import close_all
@@ -168,7 +168,7 @@ class Trainer:
         resume = self.pod.resume
         if resume is not None and resume.generation == self.generation:
             self.done, self.pushed, self._resumed = resume.done, resume.pushed, True
-            self.exchange.inherit(self.generation, resume.pushed or 0, resume.standing)
+            self.exchange.resume(self.generation, resume.pushed or 0, resume.standing)
         self.exchange.follow(self._roster)
         while True:
             try:
@@ -203,7 +203,7 @@ class Trainer:
             applied = max(0, *self.exchange.applied())
             done = group.agree(epoch, f"{met}: go on after", self.rank, applied, self.poll_interrupts)
         self.done = done
-        self._keep(self.exchange.standing())
+        self._keep(self.exchange.resume_state())
 
     def _heal(self) -> None:
         """Cut soon, because a new trainer keeps no earlier pushes (`trainer/save_coordinator.py`)."""
@@ -235,7 +235,7 @@ class Trainer:
 
     def _announce(self, step: int) -> int:
         """The next cut; a shard that was replaced, or gave it up, makes it void."""
-        saved, full = self.exchange.saved(), self.exchange.kept() >= _FULL
+        saved, full = self.exchange.saved(), self.exchange.replay_fill() >= _FULL
         self.cluster.probes["memory for pushes was nearly full"] += full
         cut = self._schedule.announced
         incarnations = tuple(peer.incarnation for peer in sorted(self._roster.shards, key=lambda peer: peer.index))
@@ -257,7 +257,7 @@ class Trainer:
         """All steps are trained: wait until their cut is in the store."""
         last = self.workload.last_step
         self._cut = last
-        self.exchange.heartbeat(last)
+        self.exchange.announce_cut(last)
         while True:
             self.poll_interrupts()
             if self.cluster.group.epoch != epoch:
@@ -265,12 +265,14 @@ class Trainer:
                 raise GroupBrokenError
             try:
                 self.exchange.settle(_SLICE_S)
-            except (ShardsAwayError, TimeoutError):
+            except (ShardsUnavailableError, TimeoutError):
                 self.cluster.scheduler.sleep(_SLICE_S)
                 continue
-            if not self.exchange.away():
+            if not self.exchange.unavailable():
                 self._repair(pushed=None)
-            self.pod.finished = min(each.step for each in self.exchange.saved()) >= last and not self.exchange.away()
+            self.pod.finished = (
+                min(each.step for each in self.exchange.saved()) >= last and not self.exchange.unavailable()
+            )
             self.cluster.scheduler.sleep(_SLICE_S)
 
     def _fetch(self, step: int) -> None:
@@ -281,7 +283,7 @@ class Trainer:
                 self.cluster.checker.before_read(self)
                 lookup = self.exchange.lookup(step, wanted)
                 vectors = self._retry_until_done(partial(lookup.result, _SLICE_S))
-            except ShardsAwayError:
+            except ShardsUnavailableError:
                 self._await_ready()
             else:
                 self.cluster.checker.read(self, step, wanted, vectors)
@@ -300,7 +302,7 @@ class Trainer:
         while True:
             try:
                 self._retry_until_done(lambda: self.exchange.push(step, rows, gradients, self._cut, _SLICE_S, keep))
-            except ShardsAwayError:
+            except ShardsUnavailableError:
                 self._await_ready()
             else:
                 self.pushed = pushed
@@ -316,7 +318,7 @@ class Trainer:
             self.poll_interrupts()
             try:
                 self.exchange.wait_ready(_SLICE_S)
-            except ShardsAwayError:
+            except ShardsUnavailableError:
                 continue
             return
 

@@ -64,7 +64,7 @@ def test_the_window_bounds_what_is_not_acknowledged(exchange: Exchange, pair: Pa
 
 
 def test_heartbeats_carry_the_cut(exchange: Exchange, pair: Pair) -> None:
-    exchange.heartbeat(17)
+    exchange.announce_cut(17)
     for shard in pair:
         progress = shard.progress
         wait_for(lambda progress=progress: progress.cuts.pending == 17)

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpr_trainer.embedding.memory import ResumeFile
+from cpr_trainer.exchange.pools import Memory, Spill
 from cpr_trainer.exchange.ring import Block, Ring, padded
-from cpr_trainer.exchange.segments import Memory, Spill
 
 
 def take(ring: Ring, size_bytes: int, step: int = 1) -> Block | None:
     block = ring.take(size_bytes, step)
     if block is not None:
-        block.hold()
+        block.retain()
     return block
 
 
@@ -47,7 +47,7 @@ def test_kept_blocks_stay_as_they_are_and_within_the_bounds_of_memory_and_disk(
             assert spill_bytes is None or path.stat().st_size <= size_bytes
             assert 0 <= ring.fill <= 1
             for _ in range(min(drops, len(kept))):
-                kept.popleft()[0].drop()
+                kept.popleft()[0].release()
             for _, copy, original in kept:
                 assert np.array_equal(copy, original)
         ring.close()
@@ -63,7 +63,7 @@ def test_a_spill_takes_what_memory_does_not_and_memory_comes_first_again(tmp_pat
     assert 45 <= in_memory.count(False) <= 65
     assert ring.fill > 0.85
     for _ in range(20):
-        blocks.popleft().drop()
+        blocks.popleft().release()
     block = take(ring, 1000)
     assert block is not None
     assert isinstance(block.segment.pool, Memory)
@@ -97,18 +97,18 @@ def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) ->
         block.seal(step)
         made.append(block)
     for block in made[:4]:
-        block.drop()
+        block.release()
     ring.close()
     ring._thread.shutdown()
     again = ResumeFile(file.descriptor)
     heir = Ring(1 << 13, again, spill=Spill(path, 1 << 16, again))
-    steps = [int(block.read((4,), np.int64)[3]) for block in heir.left]
+    steps = [int(block.read((4,), np.int64)[3]) for block in heir.resumed]
     assert steps == sorted(steps)
     assert steps[-36:] == list(range(5, 41))
-    assert {type(block.segment.pool) for block in heir.left} == {Memory, Spill}
+    assert {type(block.segment.pool) for block in heir.resumed} == {Memory, Spill}
     while (block := take(heir, 1024, 41)) is not None:
         block.keep(np.arange(128))
-    old = [block.segment.memory[block._start :][:32].view(np.int64)[3] for block in heir.left[-36:]]
+    old = [block.segment.memory[block._start :][:32].view(np.int64)[3] for block in heir.resumed[-36:]]
     assert old == list(range(5, 41)), "new blocks lie in no old one"
     heir.close()
 
@@ -122,12 +122,12 @@ def test_a_piece_of_a_spill_that_is_used_again_has_nothing_of_what_was_there(tmp
     piece.head(piece.cut(512))[:] = 512, 2, 2
     assert len(piece.sealed()) == 2
     place = piece.area.offset if piece.area is not None else -1
-    spill.be_rid_of(piece)
+    spill.discard(piece)
     assert spill.reserve(1 << 13) == place
     spill.make(place, 1 << 13)
     spill.close()
     heir = Spill(path, 1 << 16, ResumeFile(file.descriptor))
-    (found,) = heir.left_behind()
+    (found,) = heir.existing()
     assert (found.used, found.sealed()) == (0, [])
     heir.close()
 
@@ -136,11 +136,11 @@ def test_a_block_is_free_once_nobody_holds_it() -> None:
     ring = Ring(1 << 10)
     block = ring.take(1 << 10, 1)
     assert block is not None
-    block.hold()
-    block.hold()
-    block.drop()
+    block.retain()
+    block.retain()
+    block.release()
     assert ring.take(1 << 10, 1) is None
-    block.drop()
+    block.release()
     assert ring.take(1 << 10, 1) is not None
     ring.close()
 
@@ -181,13 +181,13 @@ def told_of(ring: Ring, sizes: list[int], more: int) -> None:
             if not blocks:
                 return step
             lost, oldest = blocks.popleft()
-            oldest.drop()
+            oldest.release()
         blocks.append((step, block))
         return lost
 
     for step, size in enumerate(sizes, 1):
         gone = push(step, size)
-    told = max(gone, ring.last_to_go(more))
+    told = max(gone, ring.last_evicted(more))
     for step in range(len(sizes) + 1, len(sizes) + more + 1):
         gone = push(step, max(sizes))
     assert gone <= told

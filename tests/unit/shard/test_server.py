@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.env import DATA_PORT
-from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from cpr_trainer.exchange.frames import HEADER_BYTES, Header, Operation
 from cpr_trainer.shard import server
 from support.descriptors import no_descriptors_left
@@ -76,7 +76,7 @@ def test_strangers_are_told_why_and_change_nothing(
     heard = answer_to(shard, data)
     assert Header.unpack(heard[:HEADER_BYTES]).operation is Operation.ERROR
     assert says in heard
-    assert exchange.away() == ()
+    assert exchange.unavailable() == ()
     assert shard.progress.applied == (0, 0)
 
 
@@ -86,8 +86,8 @@ def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: C
     new = connect(0, 2)
     new.wait_ready(WAIT_S)
     wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
-    assert old.away() == (0,)
-    assert new.away() == ()
+    assert old.unavailable() == (0,)
+    assert new.unavailable() == ()
 
 
 @pytest.mark.parametrize("next_life", [False, True])
@@ -101,7 +101,7 @@ def test_an_older_incarnation_is_refused_while_the_newer_is_away(
         shard.begin_process()
     old = connect(0, 1)
     wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
-    with pytest.raises(ShardsAwayError):
+    with pytest.raises(ShardsUnavailableError):
         old.wait_ready(0.5)
     connect(0, 2).wait_ready(WAIT_S)
 
@@ -153,7 +153,7 @@ def test_crowd_of_strangers_makes_room_before_a_silent_one_of_another_peer(
 def test_a_rank_that_the_job_does_not_have_is_refused(connect: Connect) -> None:
     exchange = connect(2, 1)
     wait_for(lambda: exchange.problems() == ("trainer/2 is no trainer of this job",))
-    with pytest.raises(ShardsAwayError):
+    with pytest.raises(ShardsUnavailableError):
         exchange.wait_ready(0.5)
 
 

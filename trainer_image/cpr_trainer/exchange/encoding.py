@@ -1,4 +1,4 @@
-"""How row numbers and values travel: in as few bytes as the job allows. Both sides agree on it in the handshake."""
+"""The wire encoding of row numbers and values. Both sides compare theirs in the handshake."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.exchange.frames import Operation
 
-# bfloat16: the upper half of a float32. numpy does not know it, so its bits are uint16 here.
-
-
+#: bfloat16, the upper half of a float32. numpy lacks the type, so its bits are uint16 here.
 Halves = NDArray[np.uint16]
+#: Values as they are sent, [k, D]; of several dims one block after the other, [v].
+Values = Floats | Halves
 
 #: Values at a time: intermediate results stay in the cache.
 _BLOCK = 1 << 16
-_NO_NUMBER = 0x7FC0
+_NAN = 0x7FC0
+_INT32_ROWS = 2**31
 
 
 def narrow(values: Floats) -> Halves:
-    """Round values, float32 [k, D], to the nearest bfloat16, ties to even; what is no number stays none."""
+    """Round values, float32 [k, D], to the nearest bfloat16, ties to even; NaN stays NaN."""
     flat = values.reshape(-1)
     halves = np.empty(len(flat), np.uint16)
     for first in range(0, len(flat), _BLOCK):
@@ -36,7 +37,7 @@ def narrow(values: Floats) -> Halves:
         rounded += bits
         rounded >>= 16
         halves[block] = rounded
-        halves[block][np.isnan(flat[block])] = _NO_NUMBER
+        halves[block][np.isnan(flat[block])] = _NAN
     return halves.reshape(values.shape)
 
 
@@ -47,32 +48,26 @@ def widen(halves: Halves) -> Floats:
     return bits.view(np.float32)
 
 
-#: Values as they travel, [k, D]; of several dims one block after the other, [v].
-Values = Floats | Halves
-
-_INT32_ROWS = 2**31
-
-
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """`number_bytes` of a row number, little-endian; `values` as float32, or as bfloat16 that is rounded to nearest."""
+    """Row numbers of `number_bytes`, little-endian; values as float32, or as bfloat16 rounded to nearest."""
 
     number_bytes: Literal[4, 8]
     values: Precision
 
     @classmethod
     def of(cls, job: JobSpec) -> Self:
-        """Return the encoding of a job: four bytes for numbers where all fit, values as its precision says."""
+        """Return the encoding of a job: four bytes for numbers if all fit, and values in its precision."""
         rows = sum(table.rows for table in job.model.tables)
         return cls(4 if rows <= _INT32_ROWS else 8, job.precision)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of values that travel: float32, or uint16 for the bits of a bfloat16."""
+        """The wire type of values: float32, or uint16 for the bits of a bfloat16."""
         return np.dtype(np.uint16 if self.values == "bf16" else np.float32)
 
     def payload_bytes(self, operation: Operation, count: int, values: int) -> int:
-        """Return the size that a LOOKUP, VECTORS or PUSH of `count` rows, of so many values in all, must have."""
+        """Return the payload size of a LOOKUP, VECTORS or PUSH of `count` rows with `values` values in all."""
         match operation:
             case Operation.LOOKUP:
                 return count * self.number_bytes
@@ -84,7 +79,7 @@ class Encoding:
                 raise ValueError(f"{operation.name} carries no rows")
 
     def pack_numbers(self, numbers: Ints) -> NDArray[Any]:
-        """Return row numbers, int64 [k], as they travel."""
+        """Return row numbers, int64 [k], in their wire type."""
         return numbers.astype(self._integer, copy=False)
 
     def unpack_numbers(self, payload: memoryview, count: int) -> Ints:
@@ -92,11 +87,11 @@ class Encoding:
         return np.frombuffer(payload, self._integer, count).astype(np.int64, copy=False)
 
     def pack_values(self, values: Values) -> Values:
-        """Return values [k, D], float32 or of the type that they travel in, in that type: a copy only to convert."""
+        """Return values [k, D], float32 or in their wire type, in that type; copies only to convert."""
         return values if values.dtype == self.dtype else narrow(cast(Floats, values))
 
     def unpack_values(self, payload: memoryview, count: int) -> Floats:
-        """Return the values that follow `count` row numbers in a payload, float32 [v]; not to be changed."""
+        """Return the values after `count` row numbers in a payload, float32 [v], read-only."""
         packed = np.frombuffer(payload, self.dtype, offset=count * self.number_bytes)
         return widen(packed) if self.values == "bf16" else packed
 

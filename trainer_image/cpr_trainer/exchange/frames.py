@@ -1,9 +1,9 @@
-"""The frames between trainers and shards, and how they go over a non-blocking socket.
+"""The frames between trainers and shards, and their transport over a non-blocking socket.
 
 Payloads, little-endian: LOOKUP row numbers [count]; VECTORS values [count, D]; PUSH row numbers [count], then gradients
 [count, D] (see `encoding`); HELLO, CHALLENGE and PROOF JSON (see `handshake`); ERROR text;
-between shards see `parity.messages`. Rows travel as row numbers
-(see `Placement`), never as slots: what is on the wire does not depend on who holds it. Where tables have several dims,
+between shards see `parity.messages`. Rows are sent as row numbers
+(see `Placement`), never as slots, so the bytes do not depend on the number of shards. If tables have several dims,
 rows come in the order of their places, and so band after band, and values are a block [k, D] for each band.
 """
 
@@ -20,52 +20,55 @@ from typing import Any, Self
 
 MAGIC = b"CPRF"
 PROTOCOL_VERSION = 4
-_PLAIN = 0  # the byte that says how the rest is protected; TLS will take another value
+_PLAIN = 0  # the encryption byte; another value is reserved for TLS
 
 _LAYOUT = struct.Struct("<4sHBBIIIiqqqqqqIIQqq")
 HEADER_BYTES = _LAYOUT.size
 
+_FIRST_BUFFER_BYTES = 1 << 16
+_BUFFERS_PER_CALL = 64  # well below the kernel's IOV_MAX
+
 
 class FrameError(ValueError):
-    """The peer sent what is no frame, or not one that it may send now: the connection is closed."""
+    """The peer sent bytes that are no frame, or a frame out of order: the connection is closed."""
 
 
 class Operation(enum.IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
-    HELLO = 1  # trainer: who I am, and whom I expect
-    CHALLENGE = 2  # shard: who I am, and a proof that I know the key
-    PROOF = 3  # trainer: my proof
+    HELLO = 1  # trainer: its identity, and the one that it expects
+    CHALLENGE = 2  # shard: its identity, and a proof that it has the key
+    PROOF = 3  # trainer: its proof
     WELCOME = 4  # shard: the proof holds
-    LOOKUP = 5  # trainer: these rows, please; answered by VECTORS or NOT_READY with the same ticket
-    VECTORS = 6  # shard: the rows asked for
+    LOOKUP = 5  # trainer: requests rows; answered by VECTORS or NOT_READY with the same ticket
+    VECTORS = 6  # shard: the requested rows
     PUSH = 7  # trainer: gradients of a step
     ACK = 8  # shard: all pushes of this rank up to `step` are applied
-    PING = 9  # trainer: are you there, and ready; `step` says how far it sends what a new shard lacks
+    PING = 9  # trainer: heartbeat, and a query whether the shard is ready; `step` is the announced end of a replay
     PONG = 10  # shard: ready in the generation of the header
-    STALE = 11  # shard: your roster is older than mine
-    NOT_READY = 12  # shard: not now; a PONG follows when it is
-    ERROR = 13  # either: why the connection is closed
-    FLUSH = 14  # between shards, from here on: how my rows have changed, for your parity
-    QUERY_POSITION = 15  # which flush of mine is in your parity?
-    POSITION = 16  # answers both: the position
-    READ = 17  # rows of your parity, or of yours as they are in another one, please
-    ROWS = 18  # those rows
+    STALE = 11  # shard: the sender's roster is older than its own
+    NOT_READY = 12  # shard: a PONG follows once it is ready
+    ERROR = 13  # either: the reason why the connection is closed
+    FLUSH = 14  # between shards, from here on: changes of the sender's rows, for the receiver's parity
+    QUERY_POSITION = 15  # requests the position of the sender's rows in the receiver's parity
+    POSITION = 16  # that position; answers FLUSH and QUERY_POSITION
+    READ = 17  # requests rows of the receiver's parity, or of the receiver as they are in another parity
+    ROWS = 18  # the requested rows
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
     """The fixed part of a frame.
 
-    `roster`, `group` and `generation` are the sender's counters, `rank` is the trainer's, whoever sends. `step` is the
-    step of a lookup or push; in ACK, PONG and WELCOME the last step of this rank that is applied. Trainers say
-    `cut_step`, the next cut (0: none), and `total_samples` of the job; shards say where their last committed save
-    stands, and in `cut_step` which cut they gave up last (0: none). `row_updates` counts the rows in all pushes of this
-    rank to this shard: in PUSH those of the steps before it, in answers those up to `step`. `ticket` ties an answer to
-    its lookup. `count` counts rows, and in WELCOME the lives of the shard's incarnation; in ACK and PONG it is 1 while
-    the store has no room for the save that the shard writes. `order` is the place of a push among those of all ranks:
-    in ACK that of `step`, in PUSH the one that another incarnation has told; 0: none. `protected_step` is the last step
-    that the parity at other shards holds of every rank; -1: they hold nothing.
+    `roster`, `group` and `generation` are the sender's counters, `rank` is the trainer's, in both directions. `step` is
+    the step of a lookup or push; in ACK, PONG and WELCOME the last step of this rank that is applied. From trainers
+    `cut_step` is the next cut (0: none) and `total_samples` the size of the job; from shards `saved_*` are of the last
+    committed save, and `cut_step` is the last cut that was given up (0: none). `row_updates` counts the rows in all
+    pushes of this rank to this shard: in PUSH those of earlier steps, in answers those up to `step`. `ticket` assigns
+    an answer to its lookup. `count` counts rows, and in WELCOME the processes of the shard's incarnation; in ACK and
+    PONG it is 1 while the store has no room for the save in progress. `order` is the place of a push among those of all
+    ranks: in ACK that of `step`, in PUSH the one that another incarnation assigned; 0: none. `protected_step` is the
+    last step that the parity at other shards holds of every rank; -1: none.
     """
 
     operation: Operation
@@ -86,8 +89,8 @@ class Header:
     protected_step: int = -1
 
     def pack(self) -> bytes:
-        """Return the header as it travels, `HEADER_BYTES` long."""
-        return _LAYOUT.pack(MAGIC, PROTOCOL_VERSION, self.operation, _PLAIN, *_figures(self))
+        """Return the header's bytes, `HEADER_BYTES` long."""
+        return _LAYOUT.pack(MAGIC, PROTOCOL_VERSION, self.operation, _PLAIN, *_fields_of(self))
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -104,7 +107,7 @@ class Header:
 
 
 #: All fields but the operation, in the order of the layout.
-_figures = attrgetter(*(field.name for field in fields(Header)[1:]))
+_fields_of = attrgetter(*(field.name for field in fields(Header)[1:]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,13 +122,7 @@ class Frame:
         return Frame(self.header, memoryview(bytearray(self.payload)))
 
 
-# Frames over a non-blocking socket: read as they come in, written as the socket takes them. Used by both ends.
-
-
-_FIRST_BUFFER_BYTES = 1 << 16
-_BUFFERS_PER_CALL = 64  # well below the kernel's IOV_MAX
-
-#: Where the payload of a frame belongs: a writable buffer of its size, or None for the reader's own.
+#: Returns the buffer for the payload of a frame: writable and of its size, or None for the reader's own.
 Place = Callable[[Header], memoryview | None]
 
 
@@ -135,7 +132,7 @@ def nowhere(_header: Header) -> memoryview | None:
 
 
 class FrameReader:
-    """Reads frames from one socket. `limit_bytes` bounds a payload: more is refused before memory is taken."""
+    """Reads frames from one non-blocking socket. A payload above `limit_bytes` is refused before memory is taken."""
 
     def __init__(self, limit_bytes: int, place: Place = nowhere) -> None:
         self.limit_bytes = limit_bytes
@@ -147,9 +144,9 @@ class FrameReader:
         self._left = memoryview(self._header_bytes)
 
     def read(self, connection: socket.socket) -> Frame | None:
-        """Return the next frame, None if it is not all there yet.
+        """Return the next frame, None if it is not complete yet.
 
-        Raises FrameError for what is no frame, ConnectionError or another OSError when the connection ends.
+        Raises FrameError for bytes that are no frame, ConnectionError or another OSError when the connection ends.
         """
         while True:
             while self._left:
@@ -165,9 +162,9 @@ class FrameReader:
                 self._header, self._left = None, memoryview(self._header_bytes)
                 return frame
             self._header = Header.unpack(self._header_bytes)
-            self._payload = self._left = self._room(self._header)
+            self._payload = self._left = self._buffer_for(self._header)
 
-    def _room(self, header: Header) -> memoryview:
+    def _buffer_for(self, header: Header) -> memoryview:
         size_bytes = header.payload_bytes
         if size_bytes > self.limit_bytes:
             raise FrameError(f"a {header.operation.name} of {size_bytes} bytes is over the limit of {self.limit_bytes}")
@@ -177,13 +174,13 @@ class FrameReader:
                 raise FrameError(f"a {header.operation.name} of {size_bytes} bytes, expected {place.nbytes}")
             return place
         if len(self._own) < size_bytes:
-            # Payloads of many sizes come; whose limit is low gets no more than that.
+            # Payloads have many sizes. An unauthenticated peer's limit is low, and so is its buffer.
             self._own = bytearray(max(size_bytes, min(_FIRST_BUFFER_BYTES, self.limit_bytes)))
         return memoryview(self._own)[:size_bytes]
 
 
 class FrameWriter:
-    """Sends frames over one socket, in order. Payloads are not copied: they must stay as they are until sent."""
+    """Sends frames over one non-blocking socket, in order. Payloads are not copied: do not change them before."""
 
     def __init__(self) -> None:
         self._waiting: deque[memoryview] = deque()
@@ -199,7 +196,7 @@ class FrameWriter:
         self._waiting.extend(view for part in payload if (view := memoryview(part)).nbytes)
 
     def flush(self, connection: socket.socket) -> None:
-        """Send as much as the socket takes now. Raises OSError when the connection is broken."""
+        """Send as much as the socket takes now. Raises OSError if the connection is broken."""
         while self._waiting:
             batch = [self._waiting[i] for i in range(min(len(self._waiting), _BUFFERS_PER_CALL))]
             try:

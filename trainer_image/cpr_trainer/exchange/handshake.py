@@ -1,13 +1,13 @@
-"""Who is who: both sides prove that they know the job's key, and a trainer says in every frame who it is.
+"""Mutual authentication: both sides prove that they have the job's key, and every frame carries the trainer's rank.
 
 trainer                                shard
-      HELLO      who I am, whom I expect, nonce  ->
-      <-  CHALLENGE  who I am, nonce, HMAC(key, "responder", hello, challenge)
+      HELLO      identity, expected identity, nonce  ->
+      <-  CHALLENGE  identity, nonce, HMAC(key, "responder", hello, challenge)
       PROOF      HMAC(key, "initiator", hello, challenge)  ->
       <-  WELCOME or ERROR
 
-Fresh nonces of both sides enter both proofs, so neither can be replayed; the role in them keeps one from being
-mirrored as the other. No I/O here: each side is a small state machine over bytes. The trainers' group uses it too.
+Fresh nonces of both sides enter both proofs, so neither can be replayed; the roles differ, so neither can be mirrored.
+No I/O here: each side is a small state machine over bytes. The trainers' group uses it too.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Header, Operation
 
 NONCE_BYTES = 16
-#: No document of a handshake is longer; a stranger cannot make us buffer more.
+#: The longest document of a handshake: an unauthenticated peer cannot make us buffer more.
 LIMIT_BYTES = 4096
-
+_NO_ROSTER = Counters(roster=0, group=0, generation=0)
 
 Document = TypeVar("Document")
 
 
 class HandshakeError(Exception):
-    """The other side is not who it should be; the message may be told to both."""
+    """The other side has the wrong identity or key; the message may be sent to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process of a job: `role` as in the contract, `index` of a shard or trainer, one process start of it."""
+    """A process of a job: `role` as in the contract, `index` of the shard or trainer, and its incarnation."""
 
     job_uid: str
     role: str
@@ -49,7 +49,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First words: who calls, whom its roster names, and how it packs rows, if it sends any. `nonce` is hex."""
+    """The first message: the caller, the expected callee, and the encoding of rows, if any. `nonce` is hex."""
 
     caller: Identity
     callee: Identity
@@ -59,7 +59,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The answer: who was reached, and how it packs rows. `nonce` and `proof` are hex."""
+    """The answer: the callee, and its encoding of rows. `nonce` and `proof` are hex."""
 
     callee: Identity
     nonce: str
@@ -69,7 +69,7 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The last word, hex."""
+    """The last message. `proof` is hex."""
 
     proof: str
 
@@ -90,9 +90,9 @@ class Initiator:
         return self._hello
 
     def prove(self, payload: bytes) -> tuple[bytes, Identity]:
-        """Check a CHALLENGE; return the payload of PROOF and who answered (its generation may be another).
+        """Check a CHALLENGE; return the payload of PROOF and the callee (its generation may be another).
 
-        Raises HandshakeError if it does not know the key, or is not whom the roster names.
+        Raises HandshakeError if it does not have the key, or has another identity than the expected one.
         """
         challenge = _read(Challenge, payload)
         unsigned = to_json(replace(challenge, proof="")).encode()
@@ -118,7 +118,7 @@ class Responder:
     def challenge(self, payload: bytes) -> bytes:
         """Read a HELLO and return the payload of CHALLENGE.
 
-        Raises HandshakeError if the caller is of another job, or packs rows in another way.
+        Raises HandshakeError if the caller is of another job, or has another encoding of rows.
         """
         hello = _read(Hello, payload)
         if hello.caller.job_uid != self._me.job_uid:
@@ -131,7 +131,7 @@ class Responder:
         return to_json(replace(challenge, proof=proof)).encode()
 
     def accept(self, payload: bytes) -> Hello:
-        """Check a PROOF; return what the caller said. Raises HandshakeError if it does not know the key."""
+        """Check a PROOF; return the caller's HELLO. Raises HandshakeError if it does not have the key."""
         hello = _read(Hello, self._hello)
         proof = _read(Proof, payload).proof
         if not _same(proof, _proof(self._key, b"initiator", self._hello, self._unsigned)):
@@ -153,13 +153,13 @@ def _proof(key: bytes, role: bytes, hello: bytes, unsigned: bytes) -> str:
 
 
 def _agree(mine: Encoding | None, theirs: Encoding | None) -> None:
-    """Both sides know the job: they differ only where one is of another release."""
+    """Raise HandshakeError if the encodings differ, which they do only between releases."""
     if mine != theirs:
         raise HandshakeError(f"rows are packed as {theirs} there, and as {mine} here")
 
 
 def _same(one: str, other: str) -> bool:
-    """Compare in a time that tells nothing of where they differ."""
+    """Compare in constant time."""
     return hmac.compare_digest(one.encode(errors="replace"), other.encode())
 
 
@@ -171,15 +171,9 @@ def _name(identity: Identity) -> str:
     return f"{identity.role}/{identity.index} incarnation {identity.incarnation}"
 
 
-# What one trainer says about itself in every frame.
-
-
-_NO_ROSTER = Counters(roster=0, group=0, generation=0)
-
-
 @dataclass(slots=True)
 class Session:
-    """A trainer and where it stands. The last three change: they are guarded by the exchange's lock."""
+    """A trainer's identity and state, as all of its frames carry it. The exchange's lock guards the last three."""
 
     job_uid: str
     rank: int
@@ -194,7 +188,7 @@ class Session:
     newest_roster_seen: int = 0
 
     def last_step(self, samples: int) -> int:
-        """Return the last step that ends by this sample; the last of all where that is the end."""
+        """Return the last step that ends by this sample; after the last sample the last step."""
         if samples >= self.total_samples:
             return steps_in(self.total_samples, self.batch_size)
         return samples // self.batch_size
@@ -217,10 +211,10 @@ class Session:
             payload_bytes=size_bytes,
         )
 
-    def me(self) -> Identity:
-        """Return who this trainer is."""
+    def identity(self) -> Identity:
+        """Return this trainer's identity."""
         return Identity(self.job_uid, ROLE_TRAINER, self.rank, self.incarnation, self.counters.generation)
 
     def expected(self, peer: Peer) -> Identity:
-        """Return who the roster says a shard is."""
+        """Return the identity of a shard in the roster."""
         return Identity(self.job_uid, ROLE_SHARD, peer.index, peer.incarnation, self.counters.generation)

@@ -1,4 +1,4 @@
-"""What is under way with a shard: how far the connection is, and lookups that its answers fill."""
+"""The state of a connection to a shard, and the lookups that its answers fill."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ import numpy as np
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange.encoding import Values
 
-# How far the connection to a shard is, and what the shard has said of its saves.
-
 
 class LinkState(enum.Enum):
-    """How far a connection is."""
+    """The state of a connection."""
 
     DOWN = enum.auto()
     CONNECTING = enum.auto()
     GREETING = enum.auto()
-    PROVED = enum.auto()  # the shard's proof holds, ours is on its way
+    PROVED = enum.auto()  # the shard's proof holds, ours is in flight
     JOINED = enum.auto()  # both sides proved the key; the shard does not serve this generation (yet)
-    REPLAYING = enum.auto()  # the shard serves it, and is sent what it does not have before anything else
+    REPLAYING = enum.auto()  # the shard serves it, and gets the pushes that it lacks before anything else
     READY = enum.auto()
 
 
@@ -37,8 +35,8 @@ CONNECTED = frozenset({LinkState.JOINED, LinkState.REPLAYING, LinkState.READY})
 class SaveState:
     """A shard's newest committed save, -1 while unknown, and the step of the cut that it gave up last, 0 for none.
 
-    `step` is the last one of this trainer's rank that the save holds. `incarnation` of the shard said so. `store_full`:
-    the store has no room for the save that the shard writes.
+    `step` is the last one of this trainer's rank in the save. `incarnation` is that of the reporting shard.
+    `store_full`: the store has no room for the save in progress.
     """
 
     step: int = -1
@@ -48,19 +46,19 @@ class SaveState:
     store_full: bool = False
 
 
-class ShardsAwayError(Exception):
-    """Shards cannot be reached or are not ready: wait (`Exchange.wait_ready`) and ask again. No error of the job."""
+class ShardsUnavailableError(Exception):
+    """Shards are unreachable or not ready: wait (`Exchange.wait_ready`) and try again. It is no error of the job."""
 
     def __init__(self, shards: Collection[int]) -> None:
-        super().__init__(f"shards away: {sorted(shards)}")
+        super().__init__(f"shards unavailable: {sorted(shards)}")
         self.shards = tuple(sorted(shards))
 
 
 class PendingLookup:
-    """The vectors of some rows, on their way into `vectors`, [u, D], in the order of the rows.
+    """A lookup of rows whose vectors are received into `vectors`, [u, D], in the order of the rows.
 
-    Where rows of band b have dims[b] values and not all the same, `vectors` is flat, [v]. `changed` is the exchange's
-    condition; only the exchange calls the last methods.
+    If bands have different dims, `vectors` is flat, [v]. `changed` is the exchange's condition. Only the exchange calls
+    the last methods.
     """
 
     def __init__(self, rows: UniqueRows, vectors: Values, dims: Sequence[int], changed: threading.Condition) -> None:
@@ -70,48 +68,48 @@ class PendingLookup:
         ends = rows.extents(dims)[:: rows.bands]
         self._parts = tuple(vectors.reshape(-1)[start:end] for start, end in pairwise(ends))
         self._missing = {shard for shard, part in enumerate(self._parts) if len(part)}
-        self._away: set[int] = set()
+        self._unavailable: set[int] = set()
 
     def result(self, timeout_s: float) -> Values:
         """Return the vectors once all are there, in the order of the rows.
 
-        Raises ShardsAwayError once a shard that was asked cannot answer: ask anew. Raises TimeoutError if nothing is
-        decided in time; the lookup goes on, and may be waited for again.
+        Raises ShardsUnavailableError if one of the shards cannot answer: start another lookup. Raises TimeoutError if
+        the lookup is still pending; then call this again.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._away or not self._missing, timeout_s):
+            if not self._changed.wait_for(lambda: self._unavailable or not self._missing, timeout_s):
                 raise TimeoutError(f"no vectors from shards {sorted(self._missing)} yet")
-            if self._away:
-                raise ShardsAwayError(self._away)
+            if self._unavailable:
+                raise ShardsUnavailableError(self._unavailable)
             return self._vectors
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """Shards that still owe an answer."""
+        """The shards that have not answered yet."""
         return tuple(sorted(self._missing))
 
-    def room(self, shard: int) -> memoryview:
-        """Return where a shard's vectors belong, as bytes."""
+    def buffer(self, shard: int) -> memoryview:
+        """Return the buffer for a shard's vectors, as bytes."""
         return self._parts[shard].data.cast("B")
 
     def fill(self, shard: int) -> None:
-        """Note that a shard's vectors are all there."""
+        """Note that all of a shard's vectors were received."""
         self._missing.discard(shard)
 
     def put(self, shard: int, values: Values) -> None:
-        """Take these for a shard's vectors, [v], of the type of the others."""
+        """Use these values for a shard's vectors, [v], of the type of the others."""
         self._parts[shard][:] = values
         self.fill(shard)
 
     def fail(self, shard: int) -> None:
         """Note that a shard will not answer."""
-        self._away.add(shard)
+        self._unavailable.add(shard)
 
 
 def by_band(rows: UniqueRows, vectors: Values, dims: Sequence[int]) -> tuple[Values, ...]:
-    """Return what a lookup of these rows filled, of each band [u_b, D_b], in the order of its rows.
+    """Split the vectors of a lookup by band, [u_b, D_b] each, in the order of its rows.
 
-    What came from one shard alone is not copied.
+    Vectors of a single shard are not copied.
     """
     if len(dims) == 1:
         return (vectors,)

@@ -23,14 +23,14 @@ def look(
     """
 
     def unresponsive(for_s: float) -> tuple[str, ...]:
-        return _names(ROLE_SHARD, exchange.silent(for_s)) + _names(
+        return _names(ROLE_SHARD, exchange.unresponsive(for_s)) + _names(
             ROLE_TRAINER, group.unresponsive(for_s) if group else ()
         )
 
     report = replace(report, silent=unresponsive(job.silence_s), overdue=unresponsive(job.overdue_s))
     if report.state in _WAITING or not job.lockstep:
         absent = group.missing() if group else ()
-        away = exchange.away() if report.state in _WAITING else ()
+        away = exchange.unavailable() if report.state in _WAITING else ()
         report = replace(report, waiting_for=_names(ROLE_SHARD, away) + _names(ROLE_TRAINER, absent))
     # First what is forgotten: saves that are told after it are no older than those it rests on.
     forgotten, saved = exchange.forgotten(), exchange.saved()
@@ -48,7 +48,7 @@ def look(
     return replace(
         report,
         problem=report.problem or saves.problem,
-        shard_lives=exchange.lives(),
+        shard_lives=exchange.process_numbers(),
         dense_save=saves.dense_save or report.dense_save,
         anchors=saves.anchors,
         saves=saves.saves,

@@ -124,10 +124,10 @@ class Loop:
     def _last_cut(self, coordinator: SaveCoordinator) -> AnchorRef | None:
         """Return the anchor of the last complete step; None if a shard is away or misses some, or it takes too long."""
         state, began = self._stepper.state, monotonic()
-        self._exchange.heartbeat(state.done)
+        self._exchange.announce_cut(state.done)
         pause_after_s = max(_LEAST_CUT_S, _CUT_COMMITS * (coordinator.committer.state.commit_s or 0.0))
         while (anchor := coordinator.finish(state)) is None and monotonic() - began < pause_after_s:
-            if self._exchange.away() or min(self._exchange.applied()) < state.done:
+            if self._exchange.unavailable() or min(self._exchange.applied()) < state.done:
                 break
             self._control.heartbeat()
             sleep(POLL_INTERVAL_S)
@@ -310,7 +310,7 @@ class Loop:
 
     def _resend_missing(self) -> bool:
         """Push what shards lack up to here, if they came back without it; return whether they have it all."""
-        if self._exchange.away() or not self._stepper.shards.settle_within(POLL_INTERVAL_S):
+        if self._exchange.unavailable() or not self._stepper.shards.settle_within(POLL_INTERVAL_S):
             return False
         self._repair(pushed=None)
         return min(self._exchange.applied()) >= self._stepper.state.done
@@ -373,7 +373,7 @@ class Loop:
     def _announce(self, cut_step: int) -> None:
         """Tell the shards of a cut, by pings and by what is pushed again."""
         self._stepper.cut_step = cut_step
-        self._exchange.heartbeat(cut_step)
+        self._exchange.announce_cut(cut_step)
 
     def _lead_on(self, coordinator: SaveCoordinator, since_s: float) -> None:
         """Plan cuts and save for the others, who train on; this trainer has had no step for `since_s`."""

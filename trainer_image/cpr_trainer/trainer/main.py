@@ -21,7 +21,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.exchange.segments import Spill
+from cpr_trainer.exchange.pools import Spill
 from cpr_trainer.runtime import (
     Environment,
     RosterFile,

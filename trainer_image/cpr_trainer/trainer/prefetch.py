@@ -21,7 +21,7 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
 from cpr_trainer.exchange.encoding import Values
 
-#: Waits for a lookup's vectors; raises ShardsAwayError.
+#: Waits for a lookup's vectors; raises ShardsUnavailableError.
 Await = Callable[[PendingLookup], Values]
 
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class Vectors:
     def _request(self, rows: UniqueRows, first: int) -> None:
         """Request rows whose vectors belong at `first` and after."""
         if rows.bands == 1 and self._block is None:
-            self._block = self._exchange.room(self.slice.access.unique)
+            self._block = self._exchange.empty_vectors(self.slice.access.unique)
         inside = None if self._block is None else self._block[first : first + len(rows)]
         self._lookups.append(self._exchange.lookup(self.slice.step, rows, inside))
 

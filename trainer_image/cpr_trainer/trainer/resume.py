@@ -20,7 +20,7 @@ from cpr_contract.manifests import Ranges
 from cpr_contract.reports import HeldOutScores
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.memory import Kind, MappedMemory, Memory, ResumeFile, SizeOf
-from cpr_trainer.exchange.outbox import STANDING
+from cpr_trainer.exchange.outbox import STATE_WIDTH
 from cpr_trainer.trainer.page import CHANGING, NOTHING, ResumeHeader
 from cpr_trainer.trainer.scores import NO_EVALUATION, EarlyStopState, Scored
 from cpr_trainer.trainer.state import DenseState
@@ -147,7 +147,7 @@ class _Record:
         buffers = [((_bytes(buffer),), np.uint8) for buffer in state.replica.buffers().values()]
         return [
             ((_NUMBERS,), np.int64),
-            ((shards, STANDING), np.int64),
+            ((shards, STATE_WIDTH), np.int64),
             ((_TEXT_BYTES,), np.uint8),
             (tuple(torch.get_rng_state().shape), np.uint8),
             ((3,), np.float64),

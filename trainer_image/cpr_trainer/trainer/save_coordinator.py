@@ -70,7 +70,7 @@ class SaveCoordinator:
             self._void_step = void
             self._schedule.void()
         # Asked for anew at each step: the cut that makes room takes a while to do so, and needs no other after it.
-        full, interval_s = self._exchange.kept() >= _FULL, self._roster().interval_s
+        full, interval_s = self._exchange.replay_fill() >= _FULL, self._roster().interval_s
         return self._schedule.announce(step, trained_s, interval_s, uncommitted=self.committer.busy, urgent=full)
 
     def on_group_formed(self, state: DenseState) -> None:

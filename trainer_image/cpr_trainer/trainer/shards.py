@@ -9,7 +9,7 @@ from typing import TypeVar
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import Rows
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
+from cpr_trainer.exchange import Exchange, PendingLookup, ShardsUnavailableError
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, PollInterrupts
 from cpr_trainer.trainer.prefetch import Vectors, as_array
@@ -28,14 +28,14 @@ class Shards:
 
     def await_ready(self, step: int | None = None) -> None:
         """Wait until all shards serve this generation, but for those that `step` can spare."""
-        if not self._exchange.away(step):
+        if not self._exchange.unavailable(step):
             return
         with self._status.paused():
             while True:
                 self._control.poll_interrupts()
                 try:
                     self._exchange.wait_ready(POLL_INTERVAL_S, step)
-                except ShardsAwayError:
+                except ShardsUnavailableError:
                     continue
                 return
 
@@ -45,7 +45,7 @@ class Shards:
             try:
                 with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
                     return vectors.take(lambda lookup: _result(lookup, poll_interrupts))
-            except ShardsAwayError:
+            except ShardsUnavailableError:
                 self.await_ready(vectors.slice.step)
                 vectors.request_all()
 
@@ -74,7 +74,7 @@ class Shards:
             self._control.poll_roster()
             try:
                 self._exchange.settle(POLL_INTERVAL_S)
-            except (ShardsAwayError, TimeoutError):
+            except (ShardsUnavailableError, TimeoutError):
                 continue
             return True
         return False
@@ -88,7 +88,7 @@ class Shards:
             try:
                 with self._status.waiting(self._control.poll_roster) as poll_interrupts:
                     _retry_timeouts(call, poll_interrupts)
-            except ShardsAwayError:
+            except ShardsUnavailableError:
                 self.await_ready(step)
             else:
                 return

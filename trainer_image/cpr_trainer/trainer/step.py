@@ -72,7 +72,7 @@ class Stepper:
         left = self._resume_state.restore()
         state.before_change = header.invalidate
         self.pushed, self.degraded_samples = left.pushed, left.reported.degraded_samples
-        self._exchange.inherit(generation, left.pushed or 0, left.standing)
+        self._exchange.resume(generation, left.pushed or 0, left.standing)
         self._status.update(
             step=state.reached,
             samples=state.samples,
@@ -89,7 +89,7 @@ class Stepper:
         """Keep the state as it is between two steps."""
         if self._resume_state is not None:
             self._resume_state.prepare(self._reported())
-            self._resume_state.commit(self.pushed, self._exchange.standing())
+            self._resume_state.commit(self.pushed, self._exchange.resume_state())
 
     def start_over(self, generation: int) -> None:
         """Forget the state: a new generation begins."""
@@ -151,7 +151,7 @@ class Stepper:
         self._reduce(step, group)
         trace.lap("reduce")
         self._push(wanted, computed)
-        if self._exchange.spared(step):
+        if self._exchange.was_skipped(step):
             self.degraded_samples += self._setup.batch_size(step)
         trace.lap("push")
         prefetch.after_push()

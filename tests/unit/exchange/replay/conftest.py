@@ -14,7 +14,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.exchange.segments import Spill
+from cpr_trainer.exchange.pools import Spill
 from support.replays import Ranks, Start, restore
 from support.shard_job import KEY, small_job
 

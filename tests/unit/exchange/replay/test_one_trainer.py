@@ -9,7 +9,7 @@ import pytest
 
 from cpr_contract.manifests import RowUpdates
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from support.exchanges import WAIT_S, wait_for
 from support.replays import BATCH, Start, join, of_one, push, save, sums
 
@@ -41,11 +41,11 @@ def test_what_a_save_holds_is_forgotten(exchanges: Callable[..., Exchange], begi
     assert exchange.forgotten() == (-1,)
     push(exchange, rows, *range(1, 6))
     exchange.settle(WAIT_S)
-    before = exchange.kept()
+    before = exchange.replay_fill()
     assert exchange.forgotten() == (0,)
     save(shard)
     wait_for(lambda: exchange.forgotten() == (5 * BATCH,))
-    assert exchange.kept() < before
+    assert exchange.replay_fill() < before
 
 
 @pytest.mark.parametrize(("spill_bytes", "last"), [(0, 60), (48 << 10, 96)], ids=["memory", "disk"])
@@ -104,8 +104,8 @@ def test_nothing_is_forgotten_while_a_shard_is_away_that_may_need_it(
     exchange.settle(WAIT_S)
     told = exchange.forgotten()
     shard.close()
-    wait_for(lambda: exchange.away() == (0,))
-    with pytest.raises(ShardsAwayError):
+    wait_for(lambda: exchange.unavailable() == (0,))
+    with pytest.raises(ShardsUnavailableError):
         push(exchange, rows, *range(20, 22))
     assert exchange.forgotten() == told
 

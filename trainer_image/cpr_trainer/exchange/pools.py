@@ -1,7 +1,7 @@
-"""Where the memory of a ring comes from: segments, in memory first, and on disk where that is full.
+"""Pools of segments for a ring: memory first, and a file on disk if that is full.
 
-Memory that is new to the machine costs about 2 ms a MiB at its first touch, so that is touched by whoever makes it. A
-file on disk is allocated as a whole before any of it is used: a disk that is full shows then, and not in mid-run.
+New memory is touched when a segment is made, because the first touch costs about 2 ms a MiB. The file is allocated as a
+whole beforehand, so a full disk is noticed at the start and not during the run.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from cpr_trainer.embedding.memory import Area, Kind, ResumeFile
 
 ALIGNMENT = 64
 _PAGE_BYTES = mmap.PAGESIZE
-#: The first numbers of a block that is sealed; the size is 0 in one that is not.
+#: The first numbers of a sealed block; the size is 0 in one that is not sealed.
 SIZE, NUMBER, STEP = range(3)
 _HEAD_BYTES = 24
 
 
 class Segment:
-    """Consecutive memory that blocks are cut from, one after the other.
+    """Contiguous memory from which blocks are cut one after another.
 
-    `live` blocks are still in use; `last_step` is that of the last block. `used` bytes are cut; that number lies before
-    the memory itself, so that it is kept as long as this is.
+    `live` counts the blocks in use; `last_step` is that of the last block. `used` bytes are cut; that number lies
+    before the memory itself, so the next process finds it.
     """
 
     def __init__(self, memory: NDArray[np.uint8], pool: Pool, area: Area | None = None) -> None:
@@ -43,7 +43,7 @@ class Segment:
 
     @property
     def used(self) -> int:
-        """See above."""
+        """The bytes that are cut."""
         return int(self._used[0])
 
     @used.setter
@@ -52,27 +52,28 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """How many bytes blocks can have."""
+        """The bytes for blocks."""
         return len(self.memory)
 
     @property
     def left(self) -> int:
-        """How many of them are not cut."""
+        """The bytes that are not cut yet."""
         return self.size - self.used
 
     def cut(self, size_bytes: int) -> int:
-        """Return where the next block begins, which is not sealed."""
+        """Cut a block, which is not sealed; return its start."""
         start = self.used
+        assert start + size_bytes <= self.size, f"a block of {size_bytes} bytes where {self.left} are left"
         self.memory[start : start + 8] = 0
         self.used = start + size_bytes
         return start
 
     def head(self, start: int) -> Ints:
-        """The first numbers of the block that begins there, see `Block.seal`."""
+        """Return the first numbers of the block at `start`, see `Block.seal`."""
         return self.memory[start : start + _HEAD_BYTES].view(np.int64)
 
     def sealed(self) -> list[tuple[int, Ints]]:
-        """Where the sealed blocks begin, and their first numbers; nothing after them counts as cut."""
+        """Return the starts of the sealed blocks, and their first numbers; drop all after them."""
         found, start = list[tuple[int, Ints]](), 0
         while start < self.used and (head := self.head(start))[SIZE]:
             found.append((start, head))
@@ -85,47 +86,47 @@ class Pool(Protocol):
     """Segments of at most `limit` bytes together. `reserve` and `release` are the ring's thread's."""
 
     limit: int
-    #: Whether making a segment takes a while: a thread aside does it.
+    #: Whether making a segment takes a while, so that a thread does it.
     slow: bool
-    #: What a segment takes at most beside its own size.
+    #: The most bytes that a segment takes in addition to its size.
     overhead: int
 
     @property
     def gaps(self) -> Sequence[int]:
-        """The sizes of the largest segments that may be made yet, beside each other."""
+        """The sizes of the segments that fit into the free gaps, one for each gap."""
         ...
 
-    def left_behind(self) -> Iterator[Segment]:
-        """The segments of the last process. They count as reserved."""
+    def existing(self) -> Iterator[Segment]:
+        """Yield the segments of the last process, which count as reserved."""
         ...
 
-    def whole(self, size_bytes: int) -> int:
-        """The size of a segment for so much, which may be larger."""
+    def rounded(self, size_bytes: int) -> int:
+        """Return the size of a segment for these bytes, which may be larger."""
         ...
 
     def reserve(self, size_bytes: int) -> int:
-        """Set a gap of this size aside, one of which has it; return where."""
+        """Reserve this size in one of the gaps; return its place."""
         ...
 
     def make(self, place: int, size_bytes: int) -> Segment:
-        """Make a segment where that was set aside. Raises OSError."""
+        """Make a segment at a reserved place. Raises OSError."""
         ...
 
     def release(self, size_bytes: int) -> None:
-        """A segment of this size is not used any more, or never was."""
+        """Undo the reservation of this size."""
         ...
 
-    def be_rid_of(self, segment: Segment) -> None:
-        """Give its memory back to the machine."""
+    def discard(self, segment: Segment) -> None:
+        """Return a segment's memory to the system."""
         ...
 
     def close(self) -> None:
-        """Make nothing more; what was made stays."""
+        """Make no more segments; existing ones stay."""
         ...
 
 
 class Memory:
-    """A pool in memory: of this process, or in a file in no folder that outlives it."""
+    """A pool in memory: of this process, or in an anonymous file that outlives it."""
 
     slow, overhead = True, 0
 
@@ -139,14 +140,14 @@ class Memory:
         """See `Pool`: there is one."""
         return (self.limit - self._made,)
 
-    def left_behind(self) -> Iterator[Segment]:
+    def existing(self) -> Iterator[Segment]:
         """See `Pool`."""
         for area in () if self._file is None else self._file.areas(Kind.PUSHES):
             segment = Segment(area.memory, self, area)
             self._made += segment.size
             yield segment
 
-    def whole(self, size_bytes: int) -> int:
+    def rounded(self, size_bytes: int) -> int:
         """See `Pool`."""
         return size_bytes
 
@@ -156,7 +157,7 @@ class Memory:
         return 0
 
     def make(self, place: int, size_bytes: int) -> Segment:  # noqa: ARG002 -- memory is anywhere
-        """See `Pool`. What is made was touched."""
+        """See `Pool`. The segment is touched."""
         area = None if self._file is None else self._file.grow(Kind.PUSHES, ALIGNMENT + size_bytes)
         memory = np.zeros(ALIGNMENT + size_bytes, np.uint8) if area is None else area.memory
         segment = Segment(memory, self, area)
@@ -167,7 +168,7 @@ class Memory:
         """See `Pool`."""
         self._made -= size_bytes
 
-    def be_rid_of(self, segment: Segment) -> None:
+    def discard(self, segment: Segment) -> None:
         """See `Pool`."""
         if self._file is not None and segment.area is not None:
             self._file.free(segment.area)
@@ -178,7 +179,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Where a segment lies in a spill, which is in whole pages."""
+    """The place of a segment in a spill, in whole pages."""
 
     offset: int
     size_bytes: int
@@ -189,16 +190,16 @@ class _Piece:
 
 
 class Spill:
-    """A pool on disk: a file of `limit` bytes, mapped piece by piece. It is slower than memory, and there is more.
+    """A pool on disk: a file of `limit` bytes, mapped piece by piece.
 
-    The kernel writes it in the background, and takes its pages when memory is short. In a `kept` file the next process
-    finds where the pieces are.
+    The kernel writes it in the background, and evicts its pages when memory is short. `kept` has the places of the
+    pieces for the next process.
     """
 
     slow, overhead = False, ALIGNMENT + _PAGE_BYTES
 
     def __init__(self, path: Path, limit_bytes: int, kept: ResumeFile | None = None) -> None:
-        """Allocate all of the file. Raises OSError, as where the disk is full; nothing is left of it then."""
+        """Allocate the whole file. Raises OSError, for example on a full disk, and removes the file then."""
         self.limit = limit_bytes // _PAGE_BYTES * _PAGE_BYTES
         self._kept = kept
         self._path = path
@@ -218,13 +219,13 @@ class Spill:
         """See `Pool`."""
         return [end - start - ALIGNMENT for start, end in self._holes() if end - start > ALIGNMENT]
 
-    def left_behind(self) -> Iterator[Segment]:
+    def existing(self) -> Iterator[Segment]:
         """See `Pool`."""
         for number, offset, size_bytes in () if self._kept is None else self._kept.noted(Kind.SPILLED):
             yield self._segment(number, offset, size_bytes)
 
-    def whole(self, size_bytes: int) -> int:
-        """See `Pool`: it ends where a page does."""
+    def rounded(self, size_bytes: int) -> int:
+        """See `Pool`: the segment ends at the end of a page."""
         return _in_pages(ALIGNMENT + size_bytes) - ALIGNMENT
 
     def reserve(self, size_bytes: int) -> int:
@@ -235,26 +236,26 @@ class Spill:
         """See `Pool`."""
         size_bytes += ALIGNMENT
         with mmap.mmap(self._file.fileno(), _PAGE_BYTES, offset=place) as first:
-            first[:8] = bytes(8)  # what was there before is not cut, before anybody may find it
+            first[:8] = bytes(8)  # nothing of it is cut, before the next process may find it
         number = -1 if self._kept is None else self._kept.note(Kind.SPILLED, place, size_bytes)
         return self._segment(number, place, size_bytes)
 
     def release(self, size_bytes: int) -> None:
-        """See `Pool`: nothing is set aside before it is made."""
+        """See `Pool`: only existing pieces are reserved."""
 
-    def be_rid_of(self, segment: Segment) -> None:
-        """See `Pool`. The file keeps its size, so that the disk has room for what comes."""
-        assert segment.area is not None
+    def discard(self, segment: Segment) -> None:
+        """See `Pool`. The file keeps its size on disk for later segments."""
+        assert segment.area is not None, "a segment of another pool"
         self._pieces = [piece for piece in self._pieces if piece.offset != segment.area.offset]
         if self._kept is not None:
             self._kept.forget(segment.area.number)
 
     def close(self) -> None:
-        """See `Pool`: pieces that are mapped stay."""
+        """See `Pool`: mapped pieces stay."""
         self._file.close()
 
     def remove(self) -> None:
-        """Leave nothing to another process."""
+        """Delete the file."""
         self._path.unlink(missing_ok=True)
 
     def _segment(self, number: int, offset: int, size_bytes: int) -> Segment:
@@ -264,7 +265,7 @@ class Spill:
         return Segment(area.memory, self, area)
 
     def _holes(self) -> Iterator[tuple[int, int]]:
-        """Where no piece is: from where to where."""
+        """Yield the ranges without a piece."""
         start = 0
         for piece in (*sorted(self._pieces, key=lambda each: each.offset), _Piece(self.limit, 0)):
             if start < piece.offset:

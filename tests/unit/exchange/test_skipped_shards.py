@@ -13,7 +13,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
-from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from support.exchanges import WAIT_S, Pair, push, wait_for
 from support.shard_job import trainer_roster
 from support.shard_thread import ShardThread
@@ -60,15 +60,15 @@ def test_rows_of_a_spared_shard_have_their_first_values(
 def test_an_allowance_ends_with_its_last_whole_step(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
     lose(exchange, pair, until_step=2)
     for step in (1, 2):
-        assert exchange.away(step) == ()
+        assert exchange.unavailable(step) == ()
         exchange.lookup(step, rows).result(WAIT_S)
         push(exchange, rows, step)
-        assert exchange.spared(step)
-    assert exchange.away(3) == (1,)
-    with pytest.raises(ShardsAwayError):
+        assert exchange.was_skipped(step)
+    assert exchange.unavailable(3) == (1,)
+    with pytest.raises(ShardsUnavailableError):
         exchange.lookup(3, rows).result(WAIT_S)
-    assert exchange.spared(2)
-    assert not exchange.spared(3)
+    assert exchange.was_skipped(2)
+    assert not exchange.was_skipped(3)
 
 
 def test_what_a_shard_lacks_ends_where_its_pushes_begin_again(
@@ -93,7 +93,7 @@ def test_what_a_shard_lacks_ends_where_its_pushes_begin_again(
     exchange.lookup(7, rows).result(WAIT_S)
     push(exchange, rows, 7)
     exchange.settle(WAIT_S)
-    assert not exchange.spared(7)
+    assert not exchange.was_skipped(7)
     assert lost(successor) == (((1 * BATCH, 6 * BATCH),), 5 * on_shard)
     assert lost(pair[0])[1] == 0
     pair[1].thaw()
@@ -121,8 +121,8 @@ def test_step_that_began_without_a_shard_outlives_its_allowance(
     lose(exchange, pair, until_step=2)
     exchange.lookup(2, rows).result(WAIT_S)
     exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, "", 0)), roster=3))
-    assert exchange.away(2) == ()
-    assert exchange.away(3) == (1,)
+    assert exchange.unavailable(2) == ()
+    assert exchange.unavailable(3) == (1,)
 
 
 def test_who_was_back_is_waited_for(
@@ -141,10 +141,10 @@ def test_who_was_back_is_waited_for(
         successor.frozen = True
 
     successor.do(stop)
-    wait_for(lambda: exchange.away() == (1,))
-    assert exchange.away(2) == (1,)
+    wait_for(lambda: exchange.unavailable() == (1,))
+    assert exchange.unavailable(2) == (1,)
     allow(exchange, pair[0].peer, Peer(1, 3, "", 0), until_step=50, roster=4)
-    assert exchange.away(2) == ()
+    assert exchange.unavailable(2) == ()
 
 
 def test_a_spared_step_can_be_pushed_again_in_the_end(

@@ -1,4 +1,4 @@
-"""The thread that owns a trainer's connections: it waits for sockets, hands events to links, and follows rosters."""
+"""The thread that owns a trainer's connections: it polls sockets, passes events to links, and follows rosters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TICK_S = 0.05
 
 
 class LinkLoop:
-    """Runs the links of one trainer. `changed` guards them all, and is notified whenever something happened.
+    """Runs the links of one trainer. `changed` guards all of them, and is notified after each event.
 
-    `links` are in the order of the shards; empty before the first roster. `on_links` is called once they are there,
-    before anything else happens to them.
+    `links` are in the order of the shards; empty before the first roster. `on_links` is called with new links before
+    they are used.
     """
 
     def __init__(self, session: Session, clock: Callable[[], float], rng: random.Random) -> None:
@@ -33,42 +33,42 @@ class LinkLoop:
         self._session = session
         self._clock = clock
         self._rng = rng
-        self._wanted: TrainerRoster | None = None
+        self._new_roster: TrainerRoster | None = None
         self._failure: BaseException | None = None
         self._closing = False
         self._next_tick = 0.0
         self._selector = selectors.DefaultSelector()
         self._watched: dict[Link, tuple[socket.socket, int]] = {}
-        self._bell, self._ear = socket.socketpair()
-        self._bell.settimeout(0.0)
-        self._ear.settimeout(0.0)
-        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_sender.settimeout(0.0)
+        self._wake_receiver.settimeout(0.0)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
         self._thread.start()
 
     def follow(self, roster: TrainerRoster) -> None:
         """Return once the links are those of `roster`. Call it with the lock held."""
-        self._wanted = roster
+        self._new_roster = roster
         self.wake()
-        self.wait_for(lambda: self._wanted is None, None)
+        self.wait_for(lambda: self._new_roster is None, None)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait with the lock held until `condition()`; False if it did not come in time."""
+        """Wait with the lock held until `condition()`; return whether it was met in time."""
         done = self.changed.wait_for(lambda: self._failure is not None or condition(), timeout_s)
         if self._failure is not None:
             raise RuntimeError("the exchange's thread ended") from self._failure
         return done
 
     def wake(self) -> None:
-        """Make the thread look at all links now."""
-        with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
-            self._bell.send(b"\0")
+        """Have the thread check all links now."""
+        with contextlib.suppress(BlockingIOError):  # enough wake-ups are on their way
+            self._wake_sender.send(b"\0")
 
     def close(self) -> None:
-        """End the thread and close all connections; a second time changes nothing."""
+        """End the thread and close all connections; does nothing the second time."""
         self._closing = True
         if self._thread.is_alive():
-            with contextlib.suppress(OSError):  # it ended this very moment
+            with contextlib.suppress(OSError):  # it has just ended
                 self.wake()
             self._thread.join()
 
@@ -77,7 +77,7 @@ class LinkLoop:
             while not self._closing:
                 events = self._selector.select(TICK_S)
                 with self.changed:
-                    self._turn(events)
+                    self._tick(events)
                     self.changed.notify_all()
         except BaseException as error:  # noqa: BLE001 -- the caller's thread raises it
             _LOG.exception("the exchange's thread ended")
@@ -88,15 +88,15 @@ class LinkLoop:
             for link in self.links:
                 link.close()
             self._selector.close()
-            self._bell.close()
-            self._ear.close()
+            self._wake_sender.close()
+            self._wake_receiver.close()
 
-    def _turn(self, events: Iterable[tuple[selectors.SelectorKey, int]]) -> None:
+    def _tick(self, events: Iterable[tuple[selectors.SelectorKey, int]]) -> None:
         now = self._clock()
         touched = self._dispatch(events, now)
-        if self._wanted is not None:
-            self._adopt(self._wanted, now)
-            self._wanted = None
+        if self._new_roster is not None:
+            self._adopt(self._new_roster, now)
+            self._new_roster = None
         if now >= self._next_tick:
             self._next_tick = now + TICK_S
             touched = self.links
@@ -108,11 +108,11 @@ class LinkLoop:
             self._watch(link)
 
     def _dispatch(self, events: Iterable[tuple[selectors.SelectorKey, int]], now: float) -> tuple[Link, ...]:
-        """Hand events to their links, and return these."""
+        """Pass events to their links, and return these."""
         links: list[Link] = []
         for key, mask in events:
             if key.data is None:
-                self._hush()
+                self._drain_wakeups()
                 self._next_tick = now
                 continue
             link: Link = key.data
@@ -123,16 +123,16 @@ class LinkLoop:
                 link.on_readable(now)
         return tuple(links)
 
-    def _hush(self) -> None:
+    def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._ear.recv(4096):
+            while self._wake_receiver.recv(4096):
                 pass
 
     def _adopt(self, roster: TrainerRoster, now: float) -> None:
         new_generation = roster.counters.generation != self._session.counters.generation
         self._session.counters = roster.counters
         if new_generation:
-            self._session.cut_step = 0  # shards that took it over would pass over the next one, which comes earlier
+            self._session.cut_step = 0  # the next cut may be earlier, and shards would ignore it after this one
         peers = sorted(roster.shards, key=lambda peer: peer.index)
         first = not self.links
         if first:
@@ -147,14 +147,14 @@ class LinkLoop:
         self._next_tick = now
 
     def _forget_closed(self, link: Link) -> None:
-        """Drop a closed socket from the selector, before another link's socket takes its number."""
+        """Remove a closed socket from the selector, before another link's socket gets its descriptor."""
         current = self._watched.get(link)
         if current is not None and current[0] is not link.connection:
             self._selector.unregister(current[0])
             del self._watched[link]
 
     def _watch(self, link: Link) -> None:
-        """Let the selector know what the link waits for."""
+        """Register the events that the link waits for."""
         if link.connection is None:
             return
         wanted = (link.connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_write else 0))

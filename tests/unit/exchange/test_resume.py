@@ -16,7 +16,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.memory import Kind, ResumeFile
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.exchange.segments import Spill
+from cpr_trainer.exchange.pools import Spill
 from support.exchanges import WAIT_S, follow
 from support.killed_lines import killed_at
 from support.shard_job import KEY, small_job
@@ -77,7 +77,7 @@ class House:
         self.exchange._ring._thread.shutdown()  # it dies with its process
         self.file = ResumeFile(self.file.descriptor)
         self.exchange = self._exchange()
-        self.exchange.inherit(1, self.kept, self.standing)
+        self.exchange.resume(1, self.kept, self.standing)
 
     def push(self, *steps: int) -> None:
         def keep(standing: Any) -> None:
@@ -201,4 +201,4 @@ def test_another_generation_inherits_nothing(houses: Callable[[], House], shards
     house.join(*shards, generation=2, roster=2)
     house.settle()
     assert house.exchange.applied() == (0, 0)
-    assert not house.exchange._ring.left  # type: ignore[union-attr]
+    assert not house.exchange._ring.resumed  # type: ignore[union-attr]

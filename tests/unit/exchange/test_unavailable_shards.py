@@ -15,7 +15,7 @@ from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange import Exchange, ShardsAwayError, link
+from cpr_trainer.exchange import Exchange, ShardsUnavailableError, link
 from cpr_trainer.exchange.frames import Header, Operation
 from support.exchanges import WAIT_S, Pair, follow, push, wait_for
 from support.shard_job import HOST, KEY, trainer_roster
@@ -31,9 +31,9 @@ def deserted() -> Iterator[int]:
 
 def test_before_a_roster_with_addresses_all_shards_are_away(exchange: Exchange, rows: UniqueRows) -> None:
     exchange.follow(trainer_roster((Peer(0, 1, "", 0), Peer(1, 1, "", 0))))
-    assert exchange.away() == (0, 1)
-    assert exchange.silent(0.0) == ()
-    with pytest.raises(ShardsAwayError) as caught:
+    assert exchange.unavailable() == (0, 1)
+    assert exchange.unresponsive(0.0) == ()
+    with pytest.raises(ShardsUnavailableError) as caught:
         exchange.lookup(1, rows).result(WAIT_S)
     assert caught.value.shards == (0, 1)
 
@@ -45,12 +45,12 @@ def test_another_incarnation_than_the_rosters_is_not_used(
     impostor.peer = replace(impostor.peer, incarnation=3)
     follow(exchange, pair[0], impostor, roster=2)
     wait_for(lambda: exchange.problems() == ("expected shard/1 incarnation 3, reached shard/1 incarnation 2",))
-    with pytest.raises(ShardsAwayError):
+    with pytest.raises(ShardsUnavailableError):
         exchange.wait_ready(0.5)
 
 
 def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_GREETING_S", WAIT_S)
+    monkeypatch.setattr(link, "_HANDSHAKE_TIMEOUT_S", WAIT_S)
     with socket.create_server((HOST, 0)) as impostor:
         port = impostor.getsockname()[1]
         exchange.follow(trainer_roster((Peer(0, 1, HOST, port), Peer(1, 1, "", 0))))
@@ -60,7 +60,7 @@ def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange, m
             connection.sendall(b"".join(header.pack() for header in welcome))
             # The next connection breaks when nobody listens any more, and that takes the words away.
             wait_for(lambda: exchange.problems() == ("WELCOME before the handshake was over",))
-    assert exchange.away() == (0, 1)
+    assert exchange.unavailable() == (0, 1)
 
 
 def test_a_shard_that_is_not_reached_is_logged_once_and_so_is_its_return(
@@ -73,7 +73,7 @@ def test_a_shard_that_is_not_reached_is_logged_once_and_so_is_its_return(
     caplog.set_level(logging.INFO, "cpr_trainer.exchange")
     exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, HOST, deserted)), roster=2))
     wait_for(lambda: bool(caplog.records))
-    with pytest.raises(ShardsAwayError):
+    with pytest.raises(ShardsUnavailableError):
         exchange.wait_ready(1.0)  # it is tried several times
     follow(exchange, pair[0], serve(1, 3), roster=3)
     exchange.wait_ready(WAIT_S)
@@ -88,8 +88,8 @@ def test_a_restoring_shard_is_away_until_it_says_otherwise(
 ) -> None:
     one, two = serve(0), serve(1, ready=False)
     follow(exchange, one, two)
-    wait_for(lambda: exchange.away() == (1,))
-    with pytest.raises(ShardsAwayError) as caught:
+    wait_for(lambda: exchange.unavailable() == (1,))
+    with pytest.raises(ShardsUnavailableError) as caught:
         exchange.wait_ready(0.5)
     assert caught.value.shards == (1,)
     push(exchange, rows, 1)
@@ -97,8 +97,8 @@ def test_a_restoring_shard_is_away_until_it_says_otherwise(
     exchange.wait_ready(WAIT_S)
     exchange.settle(WAIT_S)
     two.do(two.service.stop)
-    wait_for(lambda: exchange.away() == (1,))
-    with pytest.raises(ShardsAwayError):
+    wait_for(lambda: exchange.unavailable() == (1,))
+    with pytest.raises(ShardsUnavailableError):
         exchange.lookup(2, rows).result(WAIT_S)
 
 
@@ -108,7 +108,7 @@ def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pa
     push(exchange, rows, 5)
     pending = exchange.lookup(6, rows)
     follow(exchange, *pair, roster=2, generation=2)
-    with pytest.raises(ShardsAwayError):
+    with pytest.raises(ShardsUnavailableError):
         pending.result(WAIT_S)
     exchange.settle(WAIT_S)
     for shard in pair:
@@ -130,10 +130,10 @@ def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: Job
         follow(exchange, *shards)
         exchange.wait_ready(WAIT_S)
         shards[1].freeze()
-        wait_for(lambda: exchange.silent(silence_s) == (1,))
-        wait_for(lambda: exchange.away() == (1,))
+        wait_for(lambda: exchange.unresponsive(silence_s) == (1,))
+        wait_for(lambda: exchange.unavailable() == (1,))
         shards[1].thaw()
-        wait_for(lambda: exchange.silent(silence_s) == () and exchange.away() == ())
+        wait_for(lambda: exchange.unresponsive(silence_s) == () and exchange.unavailable() == ())
     finally:
         exchange.close()
 
@@ -143,6 +143,6 @@ def test_an_address_where_nobody_listens_falls_silent(job: JobSpec, deserted: in
     exchange = Exchange(replace(job, silence_s=silence_s), 0, 1, KEY, 1000)
     try:
         exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", deserted), Peer(1, 1, "", 0))))
-        wait_for(lambda: exchange.silent(silence_s) == (0,))
+        wait_for(lambda: exchange.unresponsive(silence_s) == (0,))
     finally:
         exchange.close()
