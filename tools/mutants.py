@@ -41,9 +41,9 @@ COUNT = 60
 #: Each area: its modules (the first area that has a module counts), and the test files of it in folders after `--then`.
 AREAS = {
     "recovery": ("/recovery/|reconcile/recover", "simulation|killed_members|losses|restarts"),
-    "ledger": ("cpr_operator/ledger|reconcile/members", "simulation|killed_members|losses"),
+    "ledger": ("cpr_operator/ledger|recovery/account|reconcile/members", "simulation|killed_members|losses"),
     "replay": (
-        "exchange/(outbox|ring|segments)|shard/(catch_up|losses|pushes)|cpr_trainer/trainer/resume|reconcile/replay",
+        "exchange/(outbox|ring|segments)|shard/(catch_up|losses|pushes)|cpr_trainer/trainer/resume|reconcile/recovery_decision",
         "simulation|killed_members|several|losses|restarts",
     ),
     "parity": ("/parity/|shard/redundancy", "simulation|killed_members"),
@@ -62,10 +62,10 @@ INVARIANTS = {
     3: "documents:read_document documents:read_part lineage:shard_lineage",
     4: "server:Server._check server:Server._join service:Service._handle service:Service._push",
     5: "effects:rosters effects:stamped writer:JobWriter.write_status writer:JobWriter._create_pods",
-    6: "members:begins_incident members:_entered apply_reports:_settle_shard",
+    6: "members:begins_incident members:_entered reports:_settle_shard",
     7: "service:Service._apply service:Service._is_next exchange:Exchange.push",
-    8: "lifecycle:succeed lifecycle:complete lifecycle:with_result results:result_of",
-    9: "silence:judge silence:_accusers silence:_by_enough observe:_silent observe:_unharmed",
+    8: "completion:succeed completion:complete completion:_with_result completion:result_of",
+    9: "observe:find_hung observe:_reporters observe:_by_enough observe:_hung observe:_unharmed",
     10: "rate_limiter:RateLimiter._has_capacity rate_limiter:RateLimiter._may_hold rate_limiter:RateLimiter._serve"
     " queue:ReconcileQueue._begin",
     11: "outbox:Outbox.acknowledge outbox:Outbox.rewind ring:Ring.take ring:Ring.last_evicted",

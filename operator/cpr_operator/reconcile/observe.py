@@ -118,6 +118,26 @@ def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
     return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
 
 
+def flush_of(observed: ReconcileInput, failure: Failure) -> SaveRef | None:
+    """Return the save that a member flushed before it ended, if it is on the present generation's lineage.
+
+    A process that ended before it read the roster of a rollback may have flushed a state that the rollback undid.
+    """
+    save = failure.save
+    return save if save is not None and on_lineage(observed.before, observed.job.id.uid, save) else None
+
+
+def end_of_predecessor(observed: ReconcileInput, shard: Shard) -> tuple[bool, Failure | None]:
+    """Return whether the predecessor's pod can commit no more, and its failure, if that was seen."""
+    before = shard.predecessor
+    pod = observed.pods_by_uid.get(before.uid) if before else None
+    failure = classify(pod) if pod else None
+    if isinstance(failure, Failure) and failure.ended:
+        return True, failure
+    # By this operator's own view of the deletion: the entry's `until` may be of another operator's clock.
+    return pod is None or pod.is_stuck(observed.now), None
+
+
 def find_hung(
     peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]], failed_nodes: Mapping[str, str]
 ) -> Mapping[str, HungEvidence]:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from itertools import takewhile
 
 from cpr_contract import env
-from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_contract.reports import ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import samples_at
 from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, recoverable
 from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
-from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind, classify
+from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
 from cpr_operator.reconcile.members import counts, new_incidents
-from cpr_operator.reconcile.observe import is_current, on_lineage, start_anchor, takes_part
+from cpr_operator.reconcile.observe import end_of_predecessor, flush_of, is_current, start_anchor, takes_part
 from cpr_operator.reconcile.types import (
     Active,
     Done,
@@ -128,15 +128,6 @@ def recovery_input(state: ReconcileState) -> RecoveryInput | None:
     return _with_replay(state, given)
 
 
-def flush_of(observed: ReconcileInput, failure: Failure) -> SaveRef | None:
-    """Return the save that a member flushed before it ended, if it is on the present generation's lineage.
-
-    A process that ended before it read the roster of a rollback may have flushed a state that the rollback undid.
-    """
-    save = failure.save
-    return save if save is not None and on_lineage(observed.before, observed.job.id.uid, save) else None
-
-
 def loss_of(observed: ReconcileInput, shard: Shard, failure: Failure | None) -> Loss:
     """Return the save that a shard's replacement will find: the flush, or else the last known save.
 
@@ -147,17 +138,6 @@ def loss_of(observed: ReconcileInput, shard: Shard, failure: Failure | None) -> 
         return Loss(shard.index, save.samples, flushed=True)
     certain = failure is not None and failure.ended and observed.leader_report is not None
     return Loss(shard.index, shard.saved_samples, certain=certain)
-
-
-def end_of_predecessor(observed: ReconcileInput, shard: Shard) -> tuple[bool, Failure | None]:
-    """Return whether the predecessor's pod can commit no more, and its failure, if that was seen."""
-    before = shard.predecessor
-    pod = observed.pods_by_uid.get(before.uid) if before else None
-    failure = classify(pod) if pod else None
-    if isinstance(failure, Failure) and failure.ended:
-        return True, failure
-    # By this operator's own view of the deletion: the entry's `until` may be of another operator's clock.
-    return pod is None or pod.is_stuck(observed.now), None
 
 
 def _anchors_before(status: Status, damaged: Anchor | None) -> tuple[Anchor, ...]:

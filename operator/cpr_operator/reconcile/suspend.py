@@ -29,10 +29,10 @@ from cpr_operator.reconcile.completion import result_of, succeed, with_terminati
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
 from cpr_operator.reconcile.lifecycle import runtime, starting
 from cpr_operator.reconcile.members import M, replacement, with_trainer
-from cpr_operator.reconcile.observe import begin, is_current
+from cpr_operator.reconcile.observe import begin, end_of_predecessor, flush_of, is_current
 from cpr_operator.reconcile.plan import after_failure, after_resharding, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
-from cpr_operator.reconcile.recovery_decision import end_of_predecessor, flush_of, loss_of
+from cpr_operator.reconcile.recovery_decision import loss_of
 from cpr_operator.reconcile.reports import restorable, with_anchor
 from cpr_operator.reconcile.restore_source import source_anchor
 from cpr_operator.reconcile.types import EventReason, NoPod, PodDelete, ReconcileInput, ReconcileState

@@ -6,14 +6,7 @@ import pytest
 from cpr_contract.reports import SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status, Trainer
-from cpr_operator.reconcile.conditions import (
-    ConditionUpdate,
-    budget,
-    recovering,
-    replay_memory,
-    spill,
-    with_conditions,
-)
+from cpr_operator.reconcile.conditions import ConditionUpdate, budget, recovering, replay_memory, spill, with_conditions
 from cpr_operator.recovery.account import account_of, with_account
 
 
