@@ -64,7 +64,7 @@ def test_accepts_the_good_change_and_refuses_the_bad(api: httpx.Client, case: Ch
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=case_id)
-def test_before_the_start_every_change_is_free(api: httpx.Client, case: Change) -> None:
+def test_every_change_is_free_before_the_start(api: httpx.Client, case: Change) -> None:
     created = create(api, edited(case.before), status=None)
     changed = api.put(f"{PATH}/{created['metadata']['name']}", params=STRICT, json=edited(case.bad, created))
     assert changed.status_code == httpx.codes.OK, changed.text

@@ -80,7 +80,7 @@ async def test_status_never_reaches_a_later_job_of_the_same_name(bench: Bench) -
     assert (await bench.cluster.get_job(NAMESPACE, "again")).uid == new.uid
 
 
-async def test_a_finalizer_holds_a_deleted_job(bench: Bench) -> None:
+async def test_finalizer_blocks_the_deletion_of_a_job(bench: Bench) -> None:
     job = await bench.cluster.set_finalizers(await bench.make_job("held"), ("cprjob.io/test",))
     assert job.finalizers == ("cprjob.io/test",)
     await bench.cluster.delete_job(job)

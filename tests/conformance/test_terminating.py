@@ -18,7 +18,7 @@ GOING = "going"
 pytestmark = pytest.mark.apiserver
 
 
-async def test_a_namespace_that_goes_says_so(apiserver: RunningApiServer) -> None:
+async def test_terminating_namespace_is_reported(apiserver: RunningApiServer) -> None:
     job = JobView(GOING, "job", "12345678-0000", 1, "1", 0.0, deleting=True)
     cluster = KubernetesCluster(ApiServer(await load_configuration(apiserver.kubeconfig)), time.time)
     with apiserver.client() as client:

@@ -109,14 +109,14 @@ def test_a_problem_that_a_kubelet_cut_is_shown_as_far_as_it_goes() -> None:
 
 
 @pytest.mark.parametrize("reason", list(failures._REMEDIES))
-def test_what_keeps_a_container_waiting_is_trouble_with_a_remedy(reason: str) -> None:
+def test_waiting_container_is_trouble_with_a_remedy(reason: str) -> None:
     found = classify(replace(SHARD, phase="Pending", container=waiting(reason)))
     assert isinstance(found, Trouble)
     assert (found.reason, found.message) == (reason, f"the kubelet on {reason}")
     assert found.remedy
 
 
-def test_a_pod_without_a_node_is_trouble_in_the_schedulers_words() -> None:
+def test_unschedulable_pod_is_trouble_with_the_schedulers_message() -> None:
     found = classify(replace(SHARD, phase="Pending", container=None, unschedulable="0/3 nodes: Insufficient cpu"))
     assert isinstance(found, Trouble)
     assert (found.reason, found.message) == ("Unschedulable", "0/3 nodes: Insufficient cpu")
@@ -155,7 +155,7 @@ SIGNS: list[tuple[dict[str, Any], Kind]] = [
 
 
 @pytest.mark.parametrize("chosen", [c for n in (2, 3, 4) for c in itertools.combinations(range(4), n)])
-def test_of_several_signs_the_first_line_of_the_table_counts(chosen: tuple[int, ...]) -> None:
+def test_first_line_of_the_table_wins(chosen: tuple[int, ...]) -> None:
     shown = {name: value for index in chosen for name, value in SIGNS[index][0].items()}
     first = chosen[0]
     if chosen == (0, 1):  # a condition on a pod that is not going says nothing yet
@@ -173,7 +173,7 @@ def test_of_several_signs_the_first_line_of_the_table_counts(chosen: tuple[int, 
         ({"phase": "Failed", "reason": "NodeShutdown"}, Kind.NODE_SHUTDOWN),
     ],
 )
-def test_what_was_flushed_is_known_whatever_the_kind(role: str, shown: dict[str, Any], kind: Kind) -> None:
+def test_flushed_save_is_known_for_every_kind(role: str, shown: dict[str, Any], kind: Kind) -> None:
     pod = replace(SHARD, role=role, container=exited(ExitCode.FLUSHED, message=to_json(SAVE)), **shown)
     found = failure(pod)
     assert (found.kind, found.save, found.ended, found.counts_as_restart) == (kind, SAVE, True, False)
@@ -181,12 +181,12 @@ def test_what_was_flushed_is_known_whatever_the_kind(role: str, shown: dict[str,
 
 
 @pytest.mark.parametrize("message", ["", "{}", "Killed", '{"key": 3}', to_json(PROBLEM)])
-def test_a_flush_without_a_reference_saved_nothing_that_is_known(message: str) -> None:
+def test_flush_without_a_reference_has_no_save(message: str) -> None:
     found = failure(replace(SHARD, container=exited(ExitCode.FLUSHED, message=message)))
     assert (found.kind, found.save) == (Kind.FLUSHED, None)
 
 
-def test_the_process_own_words_go_before_kubernetes() -> None:
+def test_termination_message_goes_before_kubernetes_message() -> None:
     found = failure(replace(TRAINER, container=exited(ExitCode.BAD_DATA, message=to_json(PROBLEM))))
     assert found.problem == PROBLEM
     assert (found.reason, found.message) == ("TooManyBadLines", "line 3 has 2 columns (correct data.uri)")
@@ -200,7 +200,7 @@ def test_signals_are_named(code: int, name: str) -> None:
     assert found.exit_code == code
 
 
-def test_what_uses_up_the_restart_limit_and_what_is_permanent() -> None:
+def test_kinds_that_count_as_restarts_and_permanent_kinds() -> None:
     counted = {Kind.EVICTED, Kind.REJECTED, Kind.DEADLINE_EXCEEDED, Kind.OOM_KILLED, Kind.KILLED, Kind.CRASHED}
     assert set(Kind) - FREE - PERMANENT == counted | {Kind.HUNG, Kind.SUPERSEDED}
     assert failure(replace(SHARD, container=exited(1))).counts_as_restart
@@ -208,7 +208,7 @@ def test_what_uses_up_the_restart_limit_and_what_is_permanent() -> None:
     assert not failure(replace(SHARD, deleting_until=1.0)).counts_as_restart
 
 
-def test_a_hang_is_told_by_peers() -> None:
+def test_hang_is_reported_by_peers() -> None:
     found = failures.hung(("trainer/0", "shard/2"))
     assert (found.kind, found.ended, found.counts_as_restart) == (Kind.HUNG, False, True)
     assert "trainer/0, shard/2" in found.message

@@ -28,7 +28,7 @@ def samples(ranges: Ranges) -> set[int]:
 
 
 @given(SETS, SETS)
-def test_union_is_that_of_the_samples_in_one_way_to_write_it(left: Ranges, right: Ranges) -> None:
+def test_union_is_that_of_the_samples_in_canonical_form(left: Ranges, right: Ranges) -> None:
     united = ledger.union(left, right)
     assert samples(united) == samples(left) | samples(right)
     assert united == ledger.union(right, left) == ledger.union(united)
@@ -37,7 +37,7 @@ def test_union_is_that_of_the_samples_in_one_way_to_write_it(left: Ranges, right
 
 
 @given(SETS, st.integers(0, TOTAL))
-def test_clip_keeps_what_lies_before(ranges: Ranges, end: int) -> None:
+def test_clip_leaves_the_samples_before(ranges: Ranges, end: int) -> None:
     assert samples(ledger.clip(ranges, end)) == {sample for sample in samples(ranges) if sample < end}
 
 
@@ -47,7 +47,7 @@ def test_length_counts_each_sample_once(ranges: Ranges) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), SETS), max_size=5), st.randoms(use_true_random=False))
-def test_losses_count_once_in_whatever_order_they_come(losses: list[tuple[int, Ranges]], random: object) -> None:
+def test_losses_count_once_in_any_order(losses: list[tuple[int, Ranges]], random: object) -> None:
     def booked(order: list[tuple[int, Ranges]]) -> Ledger:
         book = opened(TOTAL, 3, 0.5)
         for shard, ranges in order:
@@ -80,7 +80,7 @@ def test_spent_never_exceeds_the_limit_when_only_fitting_losses_are_taken(
 
 
 @given(SETS, st.integers(0, TOTAL))
-def test_a_rollback_gives_back_what_is_trained_again(ranges: Ranges, anchor: int) -> None:
+def test_rollback_takes_back_samples_trained_again(ranges: Ranges, anchor: int) -> None:
     book = ledger.add_everywhere(opened(TOTAL, 2, 0.5), ranges)
     after = ledger.rolled_back(book, anchor)
     assert after.spent == 2 * len([sample for sample in samples(ranges) if sample < anchor])
@@ -125,7 +125,7 @@ def scattered(count: int) -> ledger.Ranges:
 
 
 @pytest.mark.parametrize("shards", [1, 3, 64])
-def test_no_more_ranges_are_held_than_a_status_may_hold_and_those_held_cover_all(shards: int) -> None:
+def test_ranges_are_bounded_and_cover_all_losses(shards: int) -> None:
     book = ledger.add(opened(10**6, shards, 0.5), 0, ((20_000, 20_001),))
     told = {index: scattered(8000 if index % 2 == 0 else 2) for index in range(shards)}
     for held in (ledger.add_by_shard(book, told), ledger.add_everywhere(book, scattered(8000))):
@@ -136,7 +136,7 @@ def test_no_more_ranges_are_held_than_a_status_may_hold_and_those_held_cover_all
         assert ledger.add_by_shard(book, told).lost[1] == scattered(2), "who tells little is charged exactly"
 
 
-def test_what_lies_outside_of_the_job_is_not_charged() -> None:
+def test_samples_outside_of_the_job_are_not_charged() -> None:
     told = ((-5, 10), (90, 2**60), (7, 3))
     book = opened(100, 2, 0.5)
     assert ledger.add(book, 0, told).lost == (((0, 10), (90, 100)), ())
@@ -144,7 +144,7 @@ def test_what_lies_outside_of_the_job_is_not_charged() -> None:
     assert ledger.add(opened(0, 1, 0.5), 0, told).lost == (((0, 10), (90, EXACT)),), "no total is known yet"
 
 
-def test_what_a_status_can_hold_is_held_exactly() -> None:
+def test_ranges_that_fit_a_status_are_exact() -> None:
     book = ledger.add(opened(10**6, 2, 0.5), 0, scattered(MAX_RANGES))
     assert book.spent == MAX_RANGES
     assert ledger.add(book, 1, ((5, 6),)).lost == (((0, 2 * MAX_RANGES - 1),), ((5, 6),))
@@ -156,9 +156,7 @@ def test_portions_are_0_while_the_total_is_unknown() -> None:
 
 
 @given(st.integers(1, 10**12), st.integers(1, 1024), st.fractions(0, 1), st.fractions(0, 1))
-def test_a_limit_of_exactly_what_is_shown_as_lost_allows_it(
-    total: int, shards: int, spent: Fraction, other: Fraction
-) -> None:
+def test_limit_equal_to_the_shown_loss_allows_it(total: int, shards: int, spent: Fraction, other: Fraction) -> None:
     book = Ledger(total, 0, ((),) * shards)
     lost, more = sorted((int(spent * total * shards), int(other * total * shards)))
     shown = ledger.shown(lost, book)
@@ -167,7 +165,7 @@ def test_a_limit_of_exactly_what_is_shown_as_lost_allows_it(
     assert abs(Fraction(shown) * total * shards - lost) <= Fraction(lost, 10**7) + Fraction(1, 10**3)
 
 
-def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None:
+def test_running_sum_counts_repeated_losses() -> None:
     book = opened(100, 2, 0.5)
     for _ in range(2):
         book = ledger.recovered(ledger.add(book, 0, ((60, 80),)), 20)
@@ -175,7 +173,7 @@ def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None
     assert (book.spent, book.running) == (0, 40)
 
 
-def test_what_other_shards_lost_is_carried_over_as_a_number_rounded_up() -> None:
+def test_losses_of_other_shards_are_carried_over_rounded_up() -> None:
     book = ledger.recovered(ledger.add(opened(1000, 3, 0.5), 1, ((0, 100), (300, 400))), 230)
     fewer = ledger.resharded(book, 2, ledger.limit_of(0.5, 1000, 2))
     assert fewer == Ledger(total=1000, limit=1000, lost=((), ()), running=154, carried=134)
@@ -183,7 +181,7 @@ def test_what_other_shards_lost_is_carried_over_as_a_number_rounded_up() -> None
     assert ledger.rolled_back(ledger.add(fewer, 0, ((600, 700),)), 0).spent == 134
 
 
-def test_a_carried_loss_that_its_rounding_puts_above_the_limit_is_none() -> None:
+def test_carried_loss_above_the_limit_by_rounding_fits() -> None:
     """A seventh of a sample may be lost: 1 sample-shard of 7, and of 2 none, though 2 / 7 are lost."""
     book = ledger.add(opened(10, 7, 0.0143), 0, ((0, 1),))
     fewer = ledger.resharded(book, 2, ledger.limit_of(0.0143, 10, 2))
@@ -199,7 +197,7 @@ def test_a_carried_loss_that_its_rounding_puts_above_the_limit_is_none() -> None
     ),
     st.integers(0, 99).map(lambda percent: percent / 100),
 )
-def test_over_any_numbers_of_shards_the_account_says_no_less_than_is_lost_and_the_promise_holds(
+def test_resharded_ledger_never_understates_losses_and_respects_the_limit(
     layouts: list[tuple[int, list[tuple[int, int]]]], portion: float
 ) -> None:
     book, lost, now = opened(TOTAL, 3, portion), Fraction(0), 0

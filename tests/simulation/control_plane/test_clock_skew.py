@@ -84,7 +84,7 @@ async def test_deleted_job_keeps_its_quota_while_its_pods_flush(skew_s: float) -
     assert no_workload(simulation.cluster)
 
 
-async def test_figures_are_written_though_the_operator_before_had_a_clock_that_was_ahead() -> None:
+async def test_progress_is_written_although_the_last_operators_clock_was_ahead() -> None:
     simulation = Simulation(Scenario("ahead", (), spec(data__samples=10**6)))
     simulation.cluster.total = 10**6
     simulation.skew_s = 3600.0

@@ -111,7 +111,7 @@ def test_whatever_happens_meanwhile(storm: Storm, rollbacks: int) -> None:
     assert result.status.budget.rollbacks == rollbacks
 
 
-def test_nothing_may_go_on_once_the_job_is_done() -> None:
+def test_finished_job_leaves_no_allowance() -> None:
     """The shard is cut off to the end, and its successor does not report before: its loss counts at its worst."""
     script = faults(
         "0.5 cut off shard 1 for 1; 1 damage anchor 2 for 0.5; 0.5 cut off shard 1 for 1; "
@@ -124,7 +124,7 @@ def test_nothing_may_go_on_once_the_job_is_done() -> None:
     assert not any(shard.allowance for shard in result.status.shards)
 
 
-def test_a_resume_that_rolls_back_charges_what_nobody_has_told() -> None:
+def test_resume_with_a_rollback_charges_unreported_losses() -> None:
     """A shard that was cut off trains on, its successor restores what that saved, and the job is suspended often."""
     script = faults(
         "1 cut off shard 0 for 4; 0.5 store down for 0.25; 2 suspend 2 for 0.25; "

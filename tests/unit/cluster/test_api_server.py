@@ -44,14 +44,14 @@ def test_each_answer_is_an_error_of_the_tree(code: int, reason: str, error: type
     assert str(found) == "exceeded quota: gpus"
 
 
-def test_a_namespace_that_goes_is_told_by_its_cause() -> None:
+def test_terminating_namespace_is_recognised_by_its_cause() -> None:
     cause = {"reason": "NamespaceTerminating", "message": "namespace x is being terminated"}
     answer = {"reason": "Forbidden", "message": "unable to create new content", "details": {"causes": [cause]}}
     assert type(error_of(403, json.dumps(answer).encode())) is TerminatingError
 
 
 @pytest.mark.parametrize("body", [b"<html>bad gateway", b"", b"[]", b"\xff"])
-def test_what_is_no_status_object_is_shown(body: bytes) -> None:
+def test_answer_without_a_status_object_is_shown(body: bytes) -> None:
     found = error_of(502, body)
     assert type(found) is UnavailableError
     assert "502" in str(found)

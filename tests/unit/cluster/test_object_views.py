@@ -50,7 +50,7 @@ def test_the_main_container_is_found_by_name(raw: dict[str, Any], container: Con
     assert pod_view(raw).container == container
 
 
-def test_labels_say_who_a_pod_is() -> None:
+def test_labels_identify_a_pod() -> None:
     view = pod_view(pod({}, annotations={"cprjob.io/roster-version": "7"}))
     assert (view.role, view.index, view.incarnation, view.roster_version) == ("shard", 3, 2, 7)
     view = pod_view({"metadata": {"name": "p", "uid": "u", "labels": {"cprjob.io/index": "x"}}})
@@ -215,7 +215,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("name", COMING_BACK)
-def test_a_container_that_begins_again_at_once_is_waited_for(name: str) -> None:
+def test_container_that_restarts_at_once_is_waited_for(name: str) -> None:
     view = pod_view(COMING_BACK[name])
     assert view.container is not None
     assert view.container.kind == "Restarting"
@@ -224,11 +224,11 @@ def test_a_container_that_begins_again_at_once_is_waited_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_any_other_is_lost(name: str) -> None:
+def test_container_without_a_restart_is_lost(name: str) -> None:
     assert isinstance(classify(pod_view(LOST[name])), Failure)
 
 
-def test_one_that_came_back_runs_and_tells_how_it_ended() -> None:
+def test_restarted_container_runs_and_has_its_last_end() -> None:
     view = pod_view(shard_pod({"running": {}}, {"terminated": ended(*OOM)}, restarts=1))
     assert view.container == ContainerView("Running")
     assert view.last_end == ContainerView("Terminated", "OOMKilled", "", 137)
@@ -236,7 +236,7 @@ def test_one_that_came_back_runs_and_tells_how_it_ended() -> None:
     assert classify(view) is None
 
 
-def test_the_second_end_says_what_it_was() -> None:
+def test_second_end_has_its_reason() -> None:
     found = classify(pod_view(LOST["in the kubelet's backoff"]))
     assert isinstance(found, Failure)
     assert (found.kind, found.exit_code) == (Kind.OOM_KILLED, 137)

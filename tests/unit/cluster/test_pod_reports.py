@@ -63,7 +63,7 @@ async def fetcher() -> AsyncIterator[ReportFetcher]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_a_pod_is_told_what_is_recorded(fetcher: ReportFetcher, host: str) -> None:
+async def test_poll_sends_the_recorded_state(fetcher: ReportFetcher, host: str) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=request.headers.get(RECORDED_HEADER, "nothing"))
 

@@ -35,7 +35,7 @@ def taken(
 
 
 @pytest.mark.parametrize("quiet_s", [0.0, 1000.0])
-def test_a_burst_passes_and_what_follows_waits_its_turn(quiet_s: float) -> None:
+def test_burst_passes_and_later_requests_wait(quiet_s: float) -> None:
     turns = taken(*[Priority.START] * 13, after_s=quiet_s)
     assert [when for when, _ in turns] == [0.0] * 10 + [0.1, 0.2, 0.3]
     assert [number for _, number in turns] == list(range(13))
@@ -48,14 +48,14 @@ def test_the_most_urgent_goes_first_and_equals_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("answer_s", [0.5, 30.0])
-def test_no_more_are_under_way_than_may_be_however_slow_the_answers_are(answer_s: float) -> None:
+def test_requests_in_flight_are_limited_with_slow_answers(answer_s: float) -> None:
     waits = (Priority.BEGIN, Priority.ROSTER, Priority.START, Priority.RECOVERY)
     turns = taken(*[Priority.START] * 3, *waits, per_second=MANY, at_once=3, answer_s=answer_s)
     assert [when for when, _ in turns] == [0.0] * 3 + [answer_s] * 3 + [2 * answer_s]
     assert [number for _, number in turns[3:]] == [6, 4, 5, 3]
 
 
-def test_without_a_rate_only_what_is_under_way_is_limited() -> None:
+def test_infinite_rate_limits_only_requests_in_flight() -> None:
     turns = taken(*[Priority.RECOVERY] * 7, per_second=math.inf, at_once=3, answer_s=1.0)
     assert [when for when, _ in turns] == [0.0] * 3 + [1.0] * 3 + [2.0]
 
@@ -85,7 +85,7 @@ def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
     run(main())
 
 
-def test_a_regular_request_leaves_half_of_the_places() -> None:
+def test_regular_request_leaves_half_of_the_slots() -> None:
     async def main() -> None:
         limiter = RateLimiter(MANY, 4, now)
         under_way = [asyncio.ensure_future(ask(limiter, Priority.REGULAR, 1.0)) for _ in range(2)]
@@ -100,7 +100,7 @@ def test_a_regular_request_leaves_half_of_the_places() -> None:
     run(main())
 
 
-def test_a_request_that_fails_gives_its_place_back() -> None:
+def test_failed_request_gives_its_slot_back() -> None:
     async def main() -> None:
         limiter = RateLimiter(MANY, 1, now)
         with pytest.raises(ValueError, match="no answer"):
@@ -111,7 +111,7 @@ def test_a_request_that_fails_gives_its_place_back() -> None:
     run(main())
 
 
-def test_a_caller_that_gives_up_takes_no_token_with_it() -> None:
+def test_cancelled_caller_takes_no_token() -> None:
     async def main() -> None:
         limiter = RateLimiter(1, MANY, now)
         await ask(limiter, Priority.START)
@@ -124,7 +124,7 @@ def test_a_caller_that_gives_up_takes_no_token_with_it() -> None:
     run(main())
 
 
-def test_a_caller_that_gives_up_takes_no_place_with_it() -> None:
+def test_cancelled_caller_holds_no_slot() -> None:
     async def main() -> None:
         limiter = RateLimiter(MANY, 1, now)
         under_way, waits, last = (asyncio.ensure_future(ask(limiter, Priority.START, 1.0)) for _ in range(3))
@@ -138,7 +138,7 @@ def test_a_caller_that_gives_up_takes_no_place_with_it() -> None:
     run(main())
 
 
-def test_a_caller_that_gives_up_when_its_turn_comes_leaves_it_to_the_next() -> None:
+def test_caller_cancelled_when_granted_leaves_the_slot_to_the_next() -> None:
     async def main() -> None:
         limiter = RateLimiter(1, 1, now)
 
@@ -178,7 +178,7 @@ async def end(tasks: list[asyncio.Task[None]]) -> None:
 
 @pytest.mark.parametrize("hung", [("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")])
 @pytest.mark.parametrize("priority", [Priority.RECOVERY, Priority.BEGIN, Priority.REGULAR])
-def test_requests_that_hang_in_some_namespaces_hold_up_no_other(hung: tuple[str, ...], priority: Priority) -> None:
+def test_hanging_requests_of_some_namespaces_delay_no_other(hung: tuple[str, ...], priority: Priority) -> None:
     async def main() -> None:
         limiter = RateLimiter(MANY, 16, now)
         hanging = await hang(limiter, *hung)
@@ -191,7 +191,7 @@ def test_requests_that_hang_in_some_namespaces_hold_up_no_other(hung: tuple[str,
     run(main())
 
 
-def test_a_namespace_holds_half_of_the_places_and_the_rest_of_its_requests_follow_in_order() -> None:
+def test_namespace_holds_half_of_the_slots_and_its_other_requests_follow_in_order() -> None:
     async def main() -> None:
         limiter, turns = RateLimiter(MANY, 4, now), []
 

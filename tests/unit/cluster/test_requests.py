@@ -98,7 +98,7 @@ async def test_a_list_is_of_the_present_unless_a_cached_one_will_do(
     assert {request.query["labelSelector"] for request in asked} == {"cprjob.io/job=job"}
 
 
-async def test_a_list_serves_again_until_the_watch_lists_anew_or_minutes_have_passed(
+async def test_cached_list_is_valid_until_the_watch_lists_again_or_it_is_old(
     cluster: KubernetesCluster, asked: list[web.Request], watched: WatchCache, clock: Clock
 ) -> None:
     async def requests(namespace: str = "n") -> int:
@@ -120,7 +120,7 @@ async def test_a_list_serves_again_until_the_watch_lists_anew_or_minutes_have_pa
     assert await requests() == 1
 
 
-async def test_a_job_serves_again_in_the_version_that_a_watch_showed_or_the_server_answered(
+async def test_cached_job_has_the_version_of_the_watch_or_of_the_last_answer(
     cluster: KubernetesCluster, asked: list[web.Request], watched: WatchCache, clock: Clock
 ) -> None:
     async def requests(namespace: str = "n") -> int:
@@ -145,9 +145,7 @@ async def test_a_job_serves_again_in_the_version_that_a_watch_showed_or_the_serv
     assert await requests() == 1
 
 
-async def test_an_answer_is_not_kept_over_what_a_watch_showed_meanwhile(
-    cluster: KubernetesCluster, watched: WatchCache
-) -> None:
+async def test_answer_does_not_replace_a_newer_watch_event(cluster: KubernetesCluster, watched: WatchCache) -> None:
     answer = await cluster.get_job("changes-meanwhile", "job")
     kept = await cluster.get_job("changes-meanwhile", "job", cached=True)
     assert (answer.resource_version, kept.resource_version) == ("8", "1")
@@ -193,7 +191,7 @@ async def test_newest_warning_of_a_pod_is_the_one_that_happened_last() -> None:
         await cluster.close()
 
 
-async def test_all_priorities_share_one_ration_of_writes(cluster: KubernetesCluster) -> None:
+async def test_all_priorities_share_one_limit_of_writes(cluster: KubernetesCluster) -> None:
     regular, urgent = cluster.at(Priority.REGULAR), cluster.at(Priority.RECOVERY)
     writes = (regular.write_status(JOB, {}) for _ in range(round(WRITES_PER_S)))
     answers = await asyncio.gather(*writes, return_exceptions=True)
@@ -233,7 +231,7 @@ async def test_a_server_that_answers_slowly_has_few_requests_and_the_lease_does_
         await elects.close()
 
 
-async def test_creates_that_an_admission_webhook_holds_up_delay_no_other_namespace() -> None:
+async def test_creates_with_a_slow_admission_webhook_delay_no_other_namespace() -> None:
     hung, free = asyncio.Event(), asyncio.Event()
     held = 0
 

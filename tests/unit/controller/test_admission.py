@@ -57,7 +57,7 @@ async def test_a_job_that_trains_keeps_the_template_that_it_started_with() -> No
 
 
 @pytest.mark.parametrize("role", ["trainer", "shard"])
-async def test_a_pod_that_the_api_server_refuses_is_reported_in_its_words_at_the_start_and_on_resume(role: str) -> None:
+async def test_refused_pod_is_reported_with_the_servers_message_at_start_and_resume(role: str) -> None:
     house = House()
     refuse(house, role)
     wake = await house.go(3)

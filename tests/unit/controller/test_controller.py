@@ -57,7 +57,7 @@ def told(house: House) -> Recorded:
     return from_json(Recorded, text)
 
 
-async def test_a_leader_is_told_what_the_status_holds_once_that_is_written() -> None:
+async def test_leader_gets_the_recorded_state_once_the_status_is_written() -> None:
     total = 200_000
     house = House(spec(snapshots__interval={"mode": "Fixed", "seconds": 3600}, data__samples=total), total=total)
     await house.go(8)
@@ -72,7 +72,7 @@ async def test_a_leader_is_told_what_the_status_holds_once_that_is_written() -> 
     assert told(house).anchor == "job/7"
 
 
-async def test_a_leader_that_has_not_ended_when_the_job_succeeds_is_told_what_is_recorded() -> None:
+async def test_leader_that_runs_when_the_job_succeeds_gets_the_recorded_state() -> None:
     house = House()
     while house.status.phase != "Succeeded":
         await house.go()
@@ -109,7 +109,7 @@ async def test_a_wrong_spec_gets_a_condition_and_no_pods_until_it_is_mended(
     assert house.status.phase == "Running"
 
 
-async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes_on() -> None:
+async def test_new_jobs_do_not_start_under_an_outdated_schema_and_a_running_one_continues() -> None:
     house = House(admission_gate=AdmissionGate("True", "SchemaDiffers", "the CRD is old: upgrade it"))
     await house.go(3)
     assert house.condition("CRDOutdated") == ("True", "SchemaDiffers", "the CRD is old: upgrade it")
@@ -122,7 +122,7 @@ async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes
     assert house.status.phase == "Succeeded"
 
 
-async def test_a_crd_that_could_not_be_read_holds_a_job_only_until_it_is_read() -> None:
+async def test_unreadable_crd_delays_a_job_only_until_it_is_read() -> None:
     """The API server fails at the operator's start, and answers a little later."""
     house = House()
     now = 0.0
@@ -156,7 +156,7 @@ async def test_a_job_created_suspended_starts_no_pods() -> None:
     assert (house.status.phase, len(house.status.shards), house.status.counters.generation) == ("Running", 2, 1)
 
 
-async def test_a_number_of_shards_that_is_changed_too_early_waits_and_says_so() -> None:
+async def test_early_change_of_the_number_of_shards_waits_with_a_condition() -> None:
     """An API server does not let it happen; an old CRD would."""
     house = House()
     await house.go(3)
@@ -183,7 +183,7 @@ async def test_a_job_that_is_being_deleted_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, b"<html>"])
-async def test_silence_and_an_answer_that_is_no_report_are_no_evidence(answer: bytes | None) -> None:
+async def test_missing_and_invalid_answers_are_no_evidence(answer: bytes | None) -> None:
     house = House()
     await house.go(8)
     before = house.status.shards, house.status.trainers
@@ -197,7 +197,7 @@ async def test_silence_and_an_answer_that_is_no_report_are_no_evidence(answer: b
     assert (house.status.shards, house.status.trainers, house.status.restarts) == (*before, 0)
 
 
-async def test_a_finished_job_stays_finished_and_goes_after_its_time() -> None:
+async def test_finished_job_stays_finished_and_is_deleted_after_its_ttl() -> None:
     house = House(spec(ttlSecondsAfterFinished=100))
     await house.go(60)
     assert house.status.phase == "Succeeded"
@@ -234,7 +234,7 @@ async def test_the_log_of_the_last_incarnation_is_kept_and_older_ones_go() -> No
     assert names == ["job-12345-shard-1-2", "job-12345-shard-1-3"]
 
 
-async def test_rosters_tell_a_member_only_what_concerns_it() -> None:
+async def test_rosters_are_written_only_to_concerned_members() -> None:
     house = House()
     await house.go(8)
     before = {name: pod.view().roster_version for name, pod in house.cluster.pods.items()}

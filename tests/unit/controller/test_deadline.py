@@ -87,7 +87,7 @@ async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trai
     assert driver.status().progress.samples > 0
 
 
-async def test_a_job_that_nobody_hears_trains_on_past_the_deadline() -> None:
+async def test_job_without_answers_trains_on_past_the_deadline() -> None:
     driver = a_driver()
     await until(driver, started)
     unheard(driver, 10**6)
@@ -100,7 +100,7 @@ async def test_a_job_that_nobody_hears_trains_on_past_the_deadline() -> None:
     assert (heard.status, heard.reason) == ("False", "NoAnswer")
 
 
-async def test_pods_have_their_time_from_when_the_operator_could_tell_them_of_each_other() -> None:
+async def test_startup_deadline_counts_from_the_first_rosters() -> None:
     driver = a_driver()
     while not any(pod.phase == "Pending" for pod in driver.cluster.pods.values()):
         await driver.controller.run_pass("default", "job")
@@ -110,7 +110,7 @@ async def test_pods_have_their_time_from_when_the_operator_could_tell_them_of_ea
     assert driver.status().phase == "Running"
 
 
-async def test_a_job_that_trained_unheard_is_given_back_and_not_failed_where_a_later_pod_is_stuck() -> None:
+async def test_job_that_trained_without_answers_is_suspended_and_not_failed_if_a_later_pod_is_stuck() -> None:
     driver = a_driver()
     await until(driver, started)
     unheard(driver, 10**6)
@@ -128,7 +128,7 @@ async def test_a_job_that_trained_unheard_is_given_back_and_not_failed_where_a_l
     assert "no cpu" in suspended.message
 
 
-async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remedy() -> None:
+async def test_first_start_that_a_kubelet_reports_as_stuck_fails_with_the_remedy() -> None:
     story = ((after(0), lambda cluster: setattr(cluster, "unschedulable", "no cpu")),)
     life = await Simulation(Scenario("stuck", story, deadline_s=2 * DEADLINE_S)).run()
     failed = said(life.status, "Failed")
@@ -228,7 +228,7 @@ def _store(*, down: bool) -> Callable[[SimulatedCluster], None]:
     return lambda cluster: setattr(cluster.plane().store, "down", down)
 
 
-async def test_a_resume_whose_store_is_away_is_suspended_and_ends_well_once_it_is_back() -> None:
+async def test_resume_with_an_unreachable_store_is_suspended_and_succeeds_later() -> None:
     def away_and_resumed(cluster: SimulatedCluster) -> None:
         _store(down=True)(cluster)
         resume(cluster)

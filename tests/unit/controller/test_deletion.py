@@ -60,7 +60,7 @@ async def test_a_deleted_job_goes(name: str) -> None:
     assert ("default", "job") not in life.cluster.jobs
 
 
-async def test_without_the_field_nothing_is_held_and_nothing_deleted() -> None:
+async def test_job_without_the_field_has_no_finalizer_and_no_cleanup() -> None:
     life = await live("deleted")
     assert "set_finalizers" not in life.cluster.calls
     assert end_of_deletion(life) == (False, [None], set())
@@ -75,7 +75,7 @@ async def test_all_saves_go_with_their_job(name: str) -> None:
     assert len(attempts(life)) in EVERYTHING_GOES[name]
 
 
-async def test_nobody_cleans_up_while_a_pod_may_still_write() -> None:
+async def test_cleanup_waits_while_a_pod_may_still_write() -> None:
     driver = Simulation(BY_NAME["deleted with its saves"])
     alone = []
     follow = driver.cluster.on_pod
@@ -99,7 +99,7 @@ async def test_nobody_cleans_up_while_a_pod_may_still_write() -> None:
         ("deleted with its saves while no pod can be created", 0, "exceeded quota"),
     ],
 )
-async def test_what_cannot_be_deleted_is_left_and_told_with_the_command(name: str, tries: int, says: str) -> None:
+async def test_saves_that_cannot_be_deleted_are_reported_with_the_command(name: str, tries: int, says: str) -> None:
     life = await live(name)
     assert end_of_deletion(life) == (False, [None], {"SavesLeft"})
     assert len(attempts(life)) == tries
@@ -123,7 +123,7 @@ async def test_a_deletion_is_over_within_its_limit() -> None:
     assert LIMIT_S <= began[-1] - since <= LIMIT_S + 2 * 60
 
 
-async def test_in_a_namespace_that_goes_nothing_is_waited_for() -> None:
+async def test_terminating_namespace_ends_all_waits() -> None:
     life = await live("deleted with its saves and its namespace")
     assert end_of_deletion(life) == (False, [None], set()), "no event can be created there either"
     assert attempts(life) == []
@@ -132,13 +132,13 @@ async def test_in_a_namespace_that_goes_nothing_is_waited_for() -> None:
     assert life.cluster.now - since < 15
 
 
-async def test_what_another_job_restores_from_is_spared() -> None:
+async def test_anchors_that_another_job_restores_from_are_spared() -> None:
     life = await live("deleted with its saves, of which another job needs an anchor")
     assert end_of_deletion(life) == (False, [("12345678-0000/anchor",)], {"SavesDeleted"})
     assert "12345678-0000/anchor" in told(life, "SavesDeleted")
 
 
-async def test_a_job_that_never_began_goes_at_once() -> None:
+async def test_job_that_never_started_is_deleted_at_once() -> None:
     life = await live("deleted with its saves before it began")
     assert life.cluster.history == []
     assert life.cluster.events == {}
@@ -157,7 +157,7 @@ async def test_the_finalizer_is_set_before_the_first_status_is_written_and_other
     assert cluster.jobs["default", "job"].finalizers == ("somebody/else",)
 
 
-async def test_a_cleanup_that_cannot_be_made_is_told_and_holds_nothing() -> None:
+async def test_cleanup_that_cannot_be_created_is_reported_and_blocks_nothing() -> None:
     world = await input_in_mid_training(2)
     spec = world.job.spec.model_copy(
         update={
@@ -224,5 +224,5 @@ def test_an_anchor_is_spared_for_a_job(other: JobView, *, counts: bool) -> None:
         ({"endpoint": "file:///folder", "bucket": "b", "prefix": "x"}, "file:///folder/b/x"),
     ],
 )
-def test_a_stores_place_is_told_as_the_command_line_takes_it(store: dict[str, str], words: str) -> None:
+def test_location_of_a_store_is_reported_as_the_command_line_takes_it(store: dict[str, str], words: str) -> None:
     assert location(Store.model_validate(store)) == words

@@ -31,7 +31,7 @@ def key_of(cluster: SimulatedCluster) -> bytes:
     return str(secret["stringData"][env.KEY_NAME]).encode()
 
 
-async def test_all_who_are_concerned_get_what_their_annotation_says_signed_for_them(driver: Simulation) -> None:
+async def test_concerned_pods_get_their_roster_signed_for_them(driver: Simulation) -> None:
     cluster = driver.cluster
     (spare,) = cluster.spares()
     cluster.kill("shard", 1)
@@ -46,14 +46,14 @@ async def test_all_who_are_concerned_get_what_their_annotation_says_signed_for_t
     assert (roster.index, roster.incarnation) == (1, 2)
 
 
-async def test_nothing_is_sent_where_no_spare_takes_a_place(driver: Simulation) -> None:
+async def test_rosters_are_not_sent_without_a_promotion(driver: Simulation) -> None:
     driver.cluster.kill("trainer", 1)
     await driver.passes(4)
     assert driver.status().counters.group == 2
     assert driver.cluster.sent == []
 
 
-async def test_an_operator_that_did_not_make_the_key_sends_nothing_and_promotes_all_the_same(
+async def test_operator_without_the_key_promotes_a_spare_without_sending_rosters(
     driver: Simulation,
 ) -> None:
     cluster = driver.cluster

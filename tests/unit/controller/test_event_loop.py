@@ -41,7 +41,7 @@ class Meanwhile:
         assert self.seen == [True]
 
 
-async def test_the_event_loop_goes_on_while_a_pass_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_loop_runs_while_a_pass_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile = Meanwhile()
 
     def slow(world: ReconcileInput) -> Outcome:
@@ -52,7 +52,7 @@ async def test_the_event_loop_goes_on_while_a_pass_is_decided(monkeypatch: pytes
     await meanwhile.run(spec(shards__replicas=controller.FEW_PODS))
 
 
-async def test_the_event_loop_goes_on_while_the_rules_of_a_large_model_are_evaluated(
+async def test_event_loop_runs_while_the_rules_of_a_large_model_are_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     meanwhile = Meanwhile()
@@ -67,7 +67,7 @@ async def test_the_event_loop_goes_on_while_the_rules_of_a_large_model_are_evalu
     await meanwhile.run(spec(model=spec()["model"] | {"tables": tables}))
 
 
-async def test_rules_are_evaluated_once_for_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rules_are_evaluated_once_per_metadata_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated = []
 
     def counted(given: Mapping[str, Any], *, checked: bool) -> CPRJobSpec:

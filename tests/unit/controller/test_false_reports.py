@@ -44,9 +44,7 @@ def losses_alone(report: bytes) -> bytes:
 
 @pytest.mark.timeout(600)  # memory is traced, which takes its time
 @pytest.mark.parametrize("lie", [longest_lists, losses_alone])
-async def test_pods_that_answer_with_the_most_they_may_take_little_memory(
-    lie: Lie, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_largest_reports_take_little_memory(lie: Lie, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Simulation(Scenario("liars", (), spec(shards__replicas=SHARDS, trainers__replicas=TRAINERS)))
     await driver.passes(10)
     assert driver.status().phase == "Running"

@@ -136,7 +136,7 @@ async def test_attempts_become_rarer_while_the_store_cannot_be_reached(role: str
     assert {f.kind for f in life.status.failures} == {"StoreUnreachable"}
 
 
-async def test_who_is_lost_for_another_reason_does_not_wait_for_the_store() -> None:
+async def test_member_lost_for_another_reason_does_not_wait_for_the_store() -> None:
     document = spec(trainers__replicas=2)
     replaced = ("trainer/0", "trainer/1")
     driver = Simulation(Scenario("beside", (), document, replaced=replaced))

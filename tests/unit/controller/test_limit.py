@@ -47,7 +47,7 @@ async def test_a_limit_set_to_what_is_shown_as_spent_is_honoured(samples: int) -
     assert status.budget.spent == status.budget.limit == limit > 0
 
 
-async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> None:
+async def test_loss_after_the_limit_is_spent_rolls_back() -> None:
     status, _ = await lowered(spec(), (900, 1), (1500, 2))
     assert (status.phase, status.counters.generation) == ("Succeeded", 2)
 
@@ -63,7 +63,7 @@ def world() -> ReconcileInput:
     st.fractions(0, 1),
     st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
 )
-def test_whatever_the_limit_becomes_nothing_is_overspent_that_was_not(
+def test_change_of_the_limit_overspends_nothing(
     world: ReconcileInput, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
 ) -> None:
     before, after = portions

@@ -91,7 +91,7 @@ async def test_each_day_starts_from_the_model_of_the_day_before() -> None:
     assert f"from the model of monday: {monday.result.key}" in second
 
 
-async def test_what_was_chosen_stays_when_a_newer_job_succeeds_and_is_kept_for_this_one() -> None:
+async def test_chosen_anchor_stays_when_a_newer_job_succeeds_and_is_spared() -> None:
     house = House(spec() | DAILY)
     saves = spec(snapshots__deleteWithJob=True)
     house.cluster.add_job("yesterday", saves, uid="y", labels={"series": "clicks"})

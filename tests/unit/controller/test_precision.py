@@ -49,7 +49,7 @@ def events(life: RunResult) -> list[str]:
     ]
 
 
-async def test_a_job_says_so_once_and_trains_on_as_if_nothing_were_the_matter() -> None:
+async def test_emulated_precision_is_reported_once_and_training_continues() -> None:
     life = await live((trained(0), says(SLOW, 0, 1)))
     (condition,) = told(life)
     assert (condition.status, condition.reason) == ("True", "NoInstructions")
@@ -86,7 +86,7 @@ async def test_it_is_over_for_a_trainer_once_it_runs_elsewhere(
     assert len(events(life)) == 1
 
 
-async def test_another_problem_in_its_place_takes_nothing_back() -> None:
+async def test_later_problem_leaves_the_precision_condition() -> None:
     outage = ((trained(300), says(UNREACHABLE, 0)), (after(3.0), says(SLOW, 0)))
     life = await live((trained(0), says(SLOW, 0)), *outage)
     problems = [Status.model_validate(document).trainers[0].problem for document in life.cluster.statuses[1:]]
@@ -100,7 +100,7 @@ def starts_anew(cluster: SimulatedCluster) -> bool:
     return {t.roster.incarnation for t in cluster.plane().trainers.values()} == {2}
 
 
-async def test_a_job_that_is_resumed_on_such_processors_again_says_nothing_anew() -> None:
+async def test_emulated_precision_is_not_reported_again_after_a_resume() -> None:
     story = (
         (trained(0), says(SLOW, 0, 1)),
         (trained(500), suspend),

@@ -70,7 +70,7 @@ class PrerequisiteHouse(House):
         self.cluster.apply = refusing
 
 
-async def test_a_key_that_is_lost_is_made_anew_for_all_and_nothing_is_lost() -> None:
+async def test_lost_key_is_replaced_for_all_pods_without_a_loss() -> None:
     house = PrerequisiteHouse()
     await house.begin()
     before = {pod.uid for pod in house.cluster.pods.values()}
@@ -92,7 +92,7 @@ async def test_a_key_that_is_lost_is_made_anew_for_all_and_nothing_is_lost() -> 
     assert house.status.counters.generation == 1
 
 
-async def test_no_member_is_replaced_under_another_key() -> None:
+async def test_members_are_not_replaced_under_another_key() -> None:
     """The key is looked for before a pod is created, and by another process of the operator, too."""
     house = PrerequisiteHouse()
     await house.begin()
@@ -105,7 +105,7 @@ async def test_no_member_is_replaced_under_another_key() -> None:
     assert {member.incarnation for member in house.status.trainers} == {2}
 
 
-async def test_a_key_that_came_back_as_another_is_made_anew_for_all() -> None:
+async def test_changed_key_is_replaced_for_all_pods() -> None:
     house = PrerequisiteHouse()
     await house.begin()
     (name, secret), *_ = house.cluster.secrets.items()
@@ -121,7 +121,7 @@ async def test_a_key_that_came_back_as_another_is_made_anew_for_all() -> None:
     assert house.keys() != {"another"}
 
 
-async def test_a_key_that_an_earlier_version_made_is_kept_until_it_is_lost() -> None:
+async def test_key_of_an_earlier_version_is_used_until_it_is_lost() -> None:
     """Version 0.1.0 gave keys no names."""
     house = PrerequisiteHouse()
     await house.begin()
@@ -143,7 +143,7 @@ async def test_a_key_that_an_earlier_version_made_is_kept_until_it_is_lost() -> 
     assert (len(house.keys()), "job-12345-key" in house.cluster.secrets) == (1, False)
 
 
-async def test_a_server_that_does_not_say_whether_a_secret_exists_changes_nothing() -> None:
+async def test_unclear_answer_about_a_secret_changes_nothing() -> None:
     house = PrerequisiteHouse()
     await house.begin()
 
@@ -157,7 +157,7 @@ async def test_a_server_that_does_not_say_whether_a_secret_exists_changes_nothin
     assert (house.status.phase, house.status.restarts) == ("Running", 1)
 
 
-async def test_a_key_that_was_never_made_is_made_before_the_first_pods() -> None:
+async def test_key_is_created_before_the_first_pods() -> None:
     """The operator dies between the status and the Secret."""
     house = PrerequisiteHouse()
 
@@ -176,7 +176,7 @@ async def test_a_key_that_was_never_made_is_made_before_the_first_pods() -> None
     assert house.condition("Suspended")[0] == "False"
 
 
-async def test_no_pod_is_created_before_its_network_policy() -> None:
+async def test_pods_are_not_created_before_their_network_policy() -> None:
     house = PrerequisiteHouse()
     house.refuse(lambda manifest: manifest["kind"] == "NetworkPolicy")
     await house.go(8)
@@ -190,7 +190,7 @@ async def test_no_pod_is_created_before_its_network_policy() -> None:
     assert house.status.phase == "Running"
 
 
-async def test_pods_do_not_wait_for_a_disruption_budget_but_it_is_told() -> None:
+async def test_refused_disruption_budget_is_reported_and_delays_no_pod() -> None:
     house = PrerequisiteHouse()
     house.refuse(lambda manifest: manifest["kind"] == "PodDisruptionBudget")
     await house.go(8)
@@ -198,7 +198,7 @@ async def test_pods_do_not_wait_for_a_disruption_budget_but_it_is_told() -> None
     assert house.condition("PodsReady")[1] == "CreateRefused"
 
 
-async def test_what_is_deleted_or_edited_by_hand_comes_back() -> None:
+async def test_deleted_or_edited_prerequisites_are_restored() -> None:
     house = PrerequisiteHouse()
     await house.begin()
     before = specs(house)
@@ -211,7 +211,7 @@ async def test_what_is_deleted_or_edited_by_hand_comes_back() -> None:
     assert specs(house) == before
 
 
-async def test_pods_that_an_earlier_version_started_stay_admitted_and_guarded() -> None:
+async def test_pods_of_an_earlier_version_stay_in_their_policy_and_budgets() -> None:
     """They lack the job's uid: they are found by its name, until the last of them is gone."""
     house = PrerequisiteHouse()
     await house.begin()

@@ -36,7 +36,9 @@ def status(phase: str, *, begun: bool = True, **fields: Any) -> Status:
         ("Suspended", "Starting", {"creates": ({},)}, Priority.START),
     ],
 )
-def test_what_stands_still_is_urgent(before: str, after: str, effects: dict[str, Any], urgency: Priority) -> None:
+def test_interrupted_training_has_the_priority_of_recoveries(
+    before: str, after: str, effects: dict[str, Any], urgency: Priority
+) -> None:
     assert request_priority(status(before), Outcome(status(after), **effects)) is urgency
     assert status_priority(status(before), urgency) is urgency
 
@@ -65,7 +67,7 @@ def test_jobs_that_have_begun_go_before_new_ones() -> None:
         ({"restarts": 1}, Priority.RECOVERY, 1000, 0.0),
     ],
 )
-def test_figures_are_written_less_often_the_more_jobs_run(
+def test_progress_is_written_less_often_with_more_jobs(
     change: dict[str, Any], urgency: Priority, jobs: int, seconds: float
 ) -> None:
     assert status_pause_s(status("Running"), status("Running", **change), urgency, 15.0, jobs) == seconds
@@ -80,5 +82,5 @@ def test_figures_are_written_less_often_the_more_jobs_run(
         (Priority.RECOVERY, 1000, 5.0),
     ],
 )
-def test_the_more_jobs_train_the_rarer_each_is_looked_at(urgency: Priority, jobs: int, seconds: float) -> None:
+def test_passes_over_a_job_are_rarer_with_more_training_jobs(urgency: Priority, jobs: int, seconds: float) -> None:
     assert wake_after_s(5.0, urgency, jobs) == seconds

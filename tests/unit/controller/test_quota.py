@@ -25,7 +25,7 @@ def events(driver: Simulation) -> list[str]:
     return [event.reason for event in driver.cluster.events.values()]
 
 
-async def test_no_pod_is_created_before_the_job_is_admitted() -> None:
+async def test_pods_are_not_created_before_the_job_is_admitted() -> None:
     driver = Simulation(Scenario("waits", (), spec(shards__spares=1), queue="team"))
     await driver.passes(3)
     assert counts(driver.cluster) == {"trainer": 2, "shard": 3, "spare": 1}
@@ -94,7 +94,7 @@ async def test_more_spares_wait_for_quota_and_the_job_loses_nothing() -> None:
     assert why.startswith("1 spares become 2, and team has to admit them: ")
 
 
-async def test_no_spare_is_made_while_kueue_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spares_are_not_created_while_kueue_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(*_: str) -> None:
         raise UnavailableError("it is away")
 
@@ -107,7 +107,7 @@ async def test_no_spare_is_made_while_kueue_is_away(monkeypatch: pytest.MonkeyPa
     assert (driver.status().phase, driver.cluster.spares()) == ("Running", [])
 
 
-async def test_what_was_released_says_so_to_kueue() -> None:
+async def test_released_quota_is_reported_to_kueue() -> None:
     story = ((waits(), admit), (HALF, preempt), (waits(), lambda _: None))
     driver = Simulation(Scenario("released", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
     while driver.unfinished:
@@ -119,7 +119,7 @@ async def test_what_was_released_says_so_to_kueue() -> None:
     assert phase("Suspended")(driver.cluster)
 
 
-async def test_kueue_is_told_whether_all_pods_run() -> None:
+async def test_workload_condition_shows_whether_all_pods_run() -> None:
     driver = Simulation(Scenario("ready", ((waits(), admit), (phase("Starting"), lambda _: None)), queue="team"))
     while driver.unfinished:
         await driver.step()
@@ -129,7 +129,7 @@ async def test_kueue_is_told_whether_all_pods_run() -> None:
     assert true_condition(workload(driver.cluster) or {}, "PodsReady")
 
 
-async def test_a_deleted_job_keeps_its_quota_until_its_pods_are_gone() -> None:
+async def test_deleted_job_holds_its_quota_until_its_pods_are_deleted() -> None:
     story = ((waits(), admit), (HALF, lambda cluster: cluster.user_deletes("job")))
     driver = Simulation(Scenario("deleted", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
     while driver.unfinished:
@@ -161,7 +161,7 @@ async def test_a_job_that_could_not_start_anyway_stays_out_of_its_queue() -> Non
     assert driver.status().phase == "Pending"
 
 
-async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_trains_on_while_kueue_is_unavailable_and_no_other_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(*_: str) -> None:
         raise UnavailableError("conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Workload failed")
 
@@ -179,7 +179,7 @@ async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypat
     assert waiting.cluster.pods == {}
 
 
-async def test_a_job_with_the_label_says_what_to_enable() -> None:
+async def test_job_with_the_queue_label_is_reported_with_the_setting_to_enable() -> None:
     driver = Simulation(Scenario("disabled", (), queue="team"))
     driver.controller._reader = replace(driver.controller._reader, kueue=False)
     await driver.passes(3)

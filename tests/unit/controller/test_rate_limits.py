@@ -110,7 +110,7 @@ async def figures_of(jobs: int, limiters: Limiters) -> None:
             group.create_task(job(number))
 
 
-def test_a_recovery_does_not_wait_for_the_figures_of_other_jobs() -> None:
+def test_recovery_does_not_wait_for_progress_writes_of_other_jobs() -> None:
     jobs = 1000
 
     async def main() -> tuple[float, Limiters]:

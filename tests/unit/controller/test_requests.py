@@ -98,7 +98,7 @@ async def house() -> Trains:
     return made
 
 
-async def test_a_job_that_trains_is_looked_at_in_the_cache_and_one_that_starts_is_not() -> None:
+async def test_training_job_is_read_from_the_cache_and_a_starting_one_is_not() -> None:
     house = Trains()
     await house.go(2)
     assert house.cluster.cached == house.cluster.jobs_cached == [False, False]
@@ -116,7 +116,7 @@ async def test_a_pod_that_a_cache_does_not_show_is_not_lost(house: Trains) -> No
     assert (house.status.phase, house.status.restarts) == ("Running", 0)
 
 
-async def test_what_a_watch_saw_is_read_as_it_is(house: Trains) -> None:
+async def test_changed_pods_are_read_without_the_cache(house: Trains) -> None:
     house.cluster.cache = await house.pods()
     await house.go()
     house.cluster.kill("shard", 1)
@@ -154,13 +154,13 @@ async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(house:
     assert (house.status.phase, house.status.restarts, set(house.cluster.pods)) == ("Running", 1, pods)
 
 
-async def test_a_job_that_is_to_stop_is_not_looked_at_in_the_cache(house: Trains) -> None:
+async def test_job_that_is_to_stop_is_not_read_from_the_cache(house: Trains) -> None:
     house.cluster.set_spec("job", suspend=True)
     await house.go()
     assert house.cluster.cached == [False]
 
 
-async def test_a_regular_pass_for_which_there_is_no_room_is_put_off(house: Trains) -> None:
+async def test_regular_pass_without_capacity_is_deferred(house: Trains) -> None:
     house.cluster.full = True
     assert await house.go() == BUSY_RETRY_S
     assert house.cluster.cached == []
@@ -170,7 +170,7 @@ async def test_a_regular_pass_for_which_there_is_no_room_is_put_off(house: Train
     assert house.status.phase == "Recovering"
 
 
-async def test_figures_for_which_there_is_no_room_are_written_with_the_next_pass(house: Trains) -> None:
+async def test_progress_without_capacity_is_written_by_the_next_pass(house: Trains) -> None:
     house.cluster.now += 20
     write = house.cluster.write_status
 
@@ -196,7 +196,7 @@ async def test_short_intervals_do_not_make_the_passes_of_a_running_job_frequent(
     assert wake >= Timing().floor_s
 
 
-async def test_another_operator_goes_on_as_the_one_before(house: Trains) -> None:
+async def test_another_operator_continues_as_the_one_before(house: Trains) -> None:
     """Its first look at a job that trains is a regular one, and figures that were written lately are not again."""
     await house.go(2, dt=20)
     written = house.status
@@ -215,7 +215,7 @@ async def test_another_operator_goes_on_as_the_one_before(house: Trains) -> None
     assert house.status.phase == "Recovering", "the first look finds a lost pod"
 
 
-async def test_second_looks_at_many_jobs_do_not_come_together_as_the_first_ones_do(house: Trains) -> None:
+async def test_second_passes_over_many_jobs_are_spread(house: Trains) -> None:
     house.controller = Controller(
         house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0), rng=random.Random(1)
     )

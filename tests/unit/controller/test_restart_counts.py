@@ -119,7 +119,7 @@ async def test_the_restart_limit_ends_the_job_with_a_reason() -> None:
     assert [f.action for f in life.status.failures] == ["ReplaceShards", "Fail"]
 
 
-async def test_a_failure_that_would_come_again_ends_the_job_in_the_process_own_words() -> None:
+async def test_permanent_failure_fails_the_job_with_the_termination_message() -> None:
     life = await live("data that is none")
     condition = next(c for c in life.status.conditions if c.type == "Failed")
     assert condition.reason == "BadData"
@@ -159,13 +159,13 @@ async def test_a_suspended_job_has_no_member_that_seems_to_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["suspended while a shard hangs", "suspended while a shard's node is lost"])
-async def test_what_does_not_stop_when_told_is_given_up_and_charged(name: str) -> None:
+async def test_member_that_does_not_stop_is_given_up_and_charged(name: str) -> None:
     life = await live(name)
     assert lost(life) == (0, 100, 0)
     assert life.status.counters.generation == 1
 
 
-async def test_with_other_shards_a_job_goes_on_from_where_it_was_suspended() -> None:
+async def test_job_with_other_shards_continues_from_its_suspension() -> None:
     life = await live("resumed with fewer shards, then with more")
     status, plane = life.status, life.cluster.plane()
     assert not [kind for kind, *_ in life.cluster.objects if kind == "PodDisruptionBudget"]
@@ -184,7 +184,7 @@ async def test_with_other_shards_a_job_goes_on_from_where_it_was_suspended() -> 
     ]
 
 
-async def test_what_was_lost_before_is_charged_to_other_shards_as_a_portion() -> None:
+async def test_earlier_losses_are_charged_to_other_shards_as_a_portion() -> None:
     life = await live("resumed with fewer shards after a loss")
     status = life.status
     assert lost(life) == (0, 0)
@@ -194,7 +194,7 @@ async def test_what_was_lost_before_is_charged_to_other_shards_as_a_portion() ->
     assert status.budget.spent >= missing_portion(life)
 
 
-async def test_where_no_anchor_was_committed_at_the_suspension_other_shards_go_back_to_one_before() -> None:
+async def test_other_shards_go_back_to_an_earlier_anchor_without_one_of_the_suspension() -> None:
     life = await live("resumed with fewer shards after one did not save")
     status = life.status
     assert [fork.anchor and fork.anchor.samples for fork in status.forks] == [None, 800]
@@ -218,7 +218,7 @@ async def test_other_shards_go_back_to_an_anchor_that_was_written_before_them() 
     assert (lost(life), missing_portion(life)) == ((0, 0), 0)
 
 
-async def test_what_is_learnt_is_of_so_many_shards() -> None:
+async def test_learnt_costs_belong_to_a_number_of_shards() -> None:
     life = await live("resumed with fewer shards")
     statuses = [Status.model_validate(document) for document in life.cluster.statuses]
     before, after = next((a, b) for a, b in pairwise(statuses) if len(a.shards) != len(b.shards))
@@ -230,7 +230,7 @@ async def test_what_is_learnt_is_of_so_many_shards() -> None:
     assert after.plan.inputs["shards"] == 2
 
 
-async def test_pods_that_never_start_end_the_job_with_the_schedulers_words() -> None:
+async def test_unschedulable_pods_fail_the_job_with_the_schedulers_message() -> None:
     life = await live("unschedulable for ever")
     condition = next(c for c in life.status.conditions if c.type == "Failed")
     assert condition.reason == "StartupDeadlineExceeded"
@@ -240,7 +240,7 @@ async def test_pods_that_never_start_end_the_job_with_the_schedulers_words() -> 
     assert said == f"shard/0: 0/3 nodes are available; {remedy}"
 
 
-async def test_a_refused_create_keeps_its_number_and_says_why() -> None:
+async def test_refused_create_is_reported_and_its_number_reused() -> None:
     life = await live("a replacement is refused for a while")
     assert life.status.shards[1].incarnation == 2
     (said,) = {event.message for event in life.cluster.events.values() if event.reason == "Refused"}

@@ -81,7 +81,7 @@ async def test_an_invalid_status_gets_a_condition_its_pods_are_left_alone_and_a_
     assert (house.ready()["reason"], house.status.restarts) == ("AllReady", 0)
 
 
-async def test_a_condition_that_is_no_condition_gives_way(house: Held) -> None:
+async def test_invalid_condition_is_replaced(house: Held) -> None:
     later = {"type": "Tomorrow", "status": "True"}
     house.edit(conditions=[{"type": "PodsReady", "status": "Perhaps"}, later])
     await house.go(2)
@@ -89,7 +89,7 @@ async def test_a_condition_that_is_no_condition_gives_way(house: Held) -> None:
     assert later in house.job.status["conditions"]
 
 
-async def test_where_not_even_the_condition_is_taken_an_event_tells(house: Held) -> None:
+async def test_event_reports_an_unreadable_job_if_the_condition_is_refused(house: Held) -> None:
     house.edit(phase="Meditating")
 
     def refuse(call: str, _number: int, when: When) -> None:
@@ -111,7 +111,7 @@ async def test_where_not_even_the_condition_is_taken_an_event_tells(house: Held)
     ],
     ids=["spec", "status", "neither", "not even its store"],
 )
-async def test_a_job_that_cannot_be_read_may_go_and_tells_of_its_saves(
+async def test_unreadable_job_can_be_deleted_with_an_event_about_its_saves(
     house: Held, phase: str, changes: dict[str, Any], says: str
 ) -> None:
     house.edit(phase=phase)

@@ -137,7 +137,7 @@ LOOKED_AFTER = pytest.mark.parametrize("looked_after_s", [UNREADY_S + part for p
 
 @MEMBERS
 @LOOKED_AFTER
-def test_what_hangs_is_replaced_soon_after_it_is_called_silent(members: Members, looked_after_s: float) -> None:
+def test_hung_member_is_replaced_soon_after_it_is_reported(members: Members, looked_after_s: float) -> None:
     # A pass that began before anybody was silent waits for the leader in full.
     asking_s = UNRESPONSIVE_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
 
@@ -155,7 +155,7 @@ def test_what_hangs_is_replaced_soon_after_it_is_called_silent(members: Members,
 
 @MEMBERS
 @LOOKED_AFTER
-def test_what_is_on_a_lost_node_is_replaced_soon_after_its_heartbeats_are_overdue(
+def test_members_of_a_lost_node_are_replaced_soon_after_their_heartbeats_expire(
     members: Members, looked_after_s: float
 ) -> None:
     # A pass that began before any heartbeat was overdue waits for the leader's node in full.
@@ -178,9 +178,7 @@ def test_what_is_on_a_lost_node_is_replaced_soon_after_its_heartbeats_are_overdu
 
 @pytest.mark.parametrize("later_s", [0.1, 0.3, 0.5])
 @LOOKED_AFTER
-def test_what_is_on_a_lost_node_is_one_decision_though_heartbeats_are_overdue_one_after_the_other(
-    looked_after_s: float, later_s: float
-) -> None:
+def test_lost_node_is_one_decision_although_heartbeats_expire_one_by_one(looked_after_s: float, later_s: float) -> None:
     members = (("shard", 1), ("trainer", 1))
 
     async def story(house: Slow) -> None:
@@ -197,7 +195,9 @@ def test_what_is_on_a_lost_node_is_one_decision_though_heartbeats_are_overdue_on
 
 
 @pytest.mark.parametrize(("trainers", "shards"), [(1, 2), (1, 3), (2, 3)])
-def test_shards_that_only_the_lost_trainers_beside_them_heard_are_lost_with_them(trainers: int, shards: int) -> None:
+def test_shards_without_a_surviving_witness_are_lost_with_the_trainers_of_their_node(
+    trainers: int, shards: int
+) -> None:
     members = (*(("trainer", rank) for rank in range(trainers)), ("shard", 1))
 
     async def story(house: Slow) -> None:
@@ -223,7 +223,7 @@ def test_shards_that_only_the_lost_trainers_beside_them_heard_are_lost_with_them
         pytest.param((("trainer", 1),), (("trainer", 1), ("shard", 1)), id="beside a shard that answers"),
     ],
 )
-def test_what_is_on_no_lost_node_is_replaced_only_when_it_is_silent(members: Members, together: Members) -> None:
+def test_members_of_other_nodes_are_replaced_only_when_unresponsive(members: Members, together: Members) -> None:
     async def story(house: Slow) -> None:
         for member in members:
             house.cluster.cut_off(*member)
@@ -267,7 +267,7 @@ def test_a_spare_that_answers_late_is_waited_for_where_a_shard_is_lost(*, lost: 
     in_training(story, shards__spares=1)
 
 
-def test_a_pod_that_nobody_calls_silent_is_waited_for() -> None:
+def test_pod_that_no_member_misses_is_waited_for() -> None:
     async def story(house: Slow) -> None:
         house.cluster.answers_s[house.cluster.member("trainer", 0).name] = REPORT_DEADLINE_S - ANSWER_S
         await house.look()

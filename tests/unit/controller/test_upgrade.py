@@ -76,7 +76,7 @@ async def test_a_job_resumes_in_the_version_that_its_image_reads(monkeypatch: py
         assert (runtime.contract_version, from_json(JobSpec, runtime.job_spec).contract) == (version, version)
 
 
-async def test_a_job_of_a_version_that_is_not_spoken_any_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_of_an_unsupported_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = await in_mid_run()
     upgrade(driver, monkeypatch, 2)
     kill("shard", 1)(driver.cluster)

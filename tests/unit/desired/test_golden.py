@@ -289,7 +289,7 @@ def test_trainers_and_pods_of_older_clusters_are_not_restarted() -> None:
 
 
 @pytest.mark.parametrize("said", [{"restartPolicy": "Always"}, {"restartPolicyRules": [{"action": "Restart"}]}])
-def test_no_template_has_the_kubelet_restart_what_the_operator_replaces(said: dict[str, Any]) -> None:
+def test_template_cannot_enable_restarts_by_the_kubelet(said: dict[str, Any]) -> None:
     sidecar = {"name": "sidecar", "restartPolicy": "Always"}
     template = {"spec": {"containers": [{"name": "main", **said}, sidecar]}}
     pod = pod_manifest(replace(plan(trainers__template=template), restart_rules=True), TRAINER)
@@ -298,7 +298,7 @@ def test_no_template_has_the_kubelet_restart_what_the_operator_replaces(said: di
     assert other == sidecar
 
 
-def test_a_template_may_say_that_its_containers_are_not_restarted() -> None:
+def test_template_may_disable_restarts_of_containers() -> None:
     never = {"spec": {"containers": [{"name": "main", "restartPolicy": "Never"}]}}
     pod = pod_manifest(replace(plan(shards__template=never), restart_rules=True), SHARD)
     assert "restartPolicyRules" not in pod["spec"]["containers"][0]

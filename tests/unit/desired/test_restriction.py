@@ -82,7 +82,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("role", ["trainers", "shards"])
 @pytest.mark.parametrize(("template", "field"), REFUSED, ids=[field for _, field in REFUSED])
-def test_what_grants_more_is_refused_by_its_name(role: str, template: dict[str, Any], field: str) -> None:
+def test_template_that_grants_more_is_refused_by_field(role: str, template: dict[str, Any], field: str) -> None:
     words = Restriction().refuses(parse_spec(spec(**{f"{role}__template": template})))
     assert words.startswith(f"spec.{role}.template.{field}: ")
     assert "restrictTemplates" in words
@@ -123,7 +123,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("template", ALLOWED.values(), ids=ALLOWED)
-def test_what_jobs_need_is_allowed(template: dict[str, Any]) -> None:
+def test_fields_that_jobs_need_are_allowed(template: dict[str, Any]) -> None:
     assert Restriction().refuses(parse_spec(spec(trainers__template=template, shards__template=template))) == ""
 
 

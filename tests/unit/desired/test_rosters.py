@@ -34,7 +34,7 @@ def test_trainers_stop_first(
     assert Rosters(status).shard(SHARD, 1).stop is shard_stops
 
 
-def test_a_shard_is_told_how_often_and_in_how_many_bits_to_save() -> None:
+def test_shard_roster_has_the_interval_and_bits_of_saves() -> None:
     plan = Plan(mode="Partial", interval_seconds=80, priority_interval_seconds=10, stored_bits=3)
     planned = Rosters(Status(shards=(SHARD,), trainers=(TRAINER,), plan=plan)).shard(SHARD, 1)
     assert (planned.priority_interval_s, planned.stored_bits) == (10, 3)
@@ -42,7 +42,7 @@ def test_a_shard_is_told_how_often_and_in_how_many_bits_to_save() -> None:
     assert (unplanned.priority_interval_s, unplanned.stored_bits) == (0, 32)
 
 
-def test_trainers_are_told_which_shards_they_may_go_on_without() -> None:
+def test_trainer_roster_has_the_allowances() -> None:
     status = Status(shards=(SHARD, Shard(index=1, incarnation=2, allowance=900)), trainers=(TRAINER,))
     assert Rosters(status).for_trainers.allowances == (Allowance(1, 900),)
 
@@ -55,13 +55,13 @@ def _with_parity(data_shards: int, *, phase: Phase = "Running", hosts: int = 6, 
 
 
 @pytest.mark.parametrize(("data_shards", "told"), [(0, []), (1, [2]), (2, [0, 2, 3]), (5, [0, 2, 3, 4, 5])])
-def test_a_shard_is_told_of_those_that_it_has_parity_in_common_with(data_shards: int, told: list[int]) -> None:
+def test_shard_roster_has_the_shards_of_its_parity(data_shards: int, told: list[int]) -> None:
     for padding in ("", "x" * LONGEST_PLAIN):  # the long one is packed
         status = _with_parity(data_shards, padding=padding)
         assert [peer.index for peer in Rosters(status).shard(status.shards[1], 1).shards] == told
 
 
-def test_at_the_start_a_shard_is_told_of_them_at_once() -> None:
+def test_shard_roster_has_parity_shards_only_once_all_have_an_address() -> None:
     for hosts, told in ((5, []), (6, [5])):
         status = _with_parity(1, phase="Starting", hosts=hosts)
         assert [peer.index for peer in Rosters(status).shard(status.shards[4], 1).shards] == told

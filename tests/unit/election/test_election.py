@@ -148,7 +148,7 @@ def test_one_of_two_leads_and_the_other_stands_by() -> None:
     play("a", "b", server=server, script=script)
 
 
-def test_a_dead_leader_is_followed_when_its_lease_was_seen_unchanged_for_all_its_time() -> None:
+def test_dead_leader_is_followed_after_its_lease_was_observed_unchanged_for_its_duration() -> None:
     async def script(a: Candidate, b: Candidate, first: asyncio.Task[None], second: asyncio.Task[None]) -> None:
         await asyncio.sleep(60)
         leader, task, other = (a, first, b) if a.terms else (b, second, a)
@@ -262,7 +262,7 @@ def test_a_standby_can_take_over_once_it_has_read_the_lease() -> None:
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(2, 4))
-def test_no_two_lead_whatever_the_network_does(seed: int, count: int) -> None:
+def test_terms_never_overlap_under_network_faults(seed: int, count: int) -> None:
     """Requests take up to 3 s, operators are cut off and back; at no time may two of them write."""
     rng = random.Random(seed)
 
@@ -305,14 +305,14 @@ def test_a_term_ends_while_its_process_is_stopped() -> None:
         (Lease("you", 1, "x", "x"), 8.9, True),
     ],
 )
-def test_who_may_take_the_lease(lease: Lease, since: float, *, take: bool) -> None:
+def test_lease_may_be_taken_if_free_or_expired(lease: Lease, since: float, *, take: bool) -> None:
     decision = decide_takeover(ObservedLease(lease, since), "me", now=10.0)
     assert decision.take == take
     assert decision.reason
     assert take or decision.wait_s == since + lease.duration_s - 10.0
 
 
-def test_only_a_renewal_begins_its_time_anew() -> None:
+def test_only_a_renewal_extends_an_observed_lease() -> None:
     first = observe(None, Lease("you", 8, "x", "x", resource_version="1"), 10.0)
     labelled = observe(first, Lease("you", 8, "x", "x", resource_version="2"), 12.0)
     assert (labelled.since, labelled.lease.resource_version) == (10.0, "2")

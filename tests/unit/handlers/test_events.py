@@ -65,7 +65,7 @@ def pod(phase: str) -> dict[str, Any]:
 
 
 @in_virtual_time
-async def test_the_operators_own_writes_wake_nobody() -> None:
+async def test_own_writes_wake_no_job() -> None:
     watches = Watches()
     watches.watched.store_job(0, job("7"))
     assert await watches.job("MODIFIED", "7") == 0
@@ -84,7 +84,7 @@ async def test_a_pod_wakes_when_it_changes() -> None:
 
 
 @in_virtual_time
-async def test_listed_pods_wait_for_the_first_pass_and_after_it_tell_only_what_is_new() -> None:
+async def test_listed_pods_wait_for_the_first_pass_and_wake_later_only_if_changed() -> None:
     watches = Watches()
     assert await watches.pod(None) == 0
     assert await watches.job(None, "7") == 1
@@ -95,7 +95,7 @@ async def test_listed_pods_wait_for_the_first_pass_and_after_it_tell_only_what_i
 
 
 @in_virtual_time
-async def test_a_job_that_is_deleted_is_forgotten_and_looked_for() -> None:
+async def test_deleted_job_is_forgotten_and_read() -> None:
     watches = Watches()
     await watches.job("ADDED", "7")
     await watches.pod("ADDED")
@@ -105,7 +105,7 @@ async def test_a_job_that_is_deleted_is_forgotten_and_looked_for() -> None:
 
 
 @in_virtual_time
-async def test_what_kueue_says_of_a_workload_leads_to_a_pass() -> None:
+async def test_changed_workload_leads_to_a_pass() -> None:
     watches = Watches()
     meta = {"namespace": "n", "name": "job-uid", "labels": {env.LABEL_JOB: "job"}}
     assert await watches.show("workload_changed", "MODIFIED", {"metadata": meta}) == 0  # its first pass is yet to come
@@ -114,7 +114,7 @@ async def test_what_kueue_says_of_a_workload_leads_to_a_pass() -> None:
 
 
 @in_virtual_time
-async def test_a_deleted_workload_is_looked_at_until_it_is_gone_although_its_job_is_not_there() -> None:
+async def test_deleted_workload_is_released_without_its_job() -> None:
     watches = Watches()
     meta = {"namespace": "n", "name": "job-uid", "labels": {env.LABEL_JOB: "job"}, "finalizers": [QUOTA_FINALIZER]}
     await watches.show("workload_changed", None, {"metadata": meta})

@@ -20,7 +20,7 @@ def test_events_of_a_job_come_back_in_order_with_their_times(tmp_path: Path) -> 
     ]
 
 
-def test_a_line_that_a_killed_run_left_half_written_is_left_out(tmp_path: Path) -> None:
+def test_event_line_written_in_part_is_skipped(tmp_path: Path) -> None:
     append_event(tmp_path, "one", Event("Normal", "Started", "", "a"), 1.0)
     with (tmp_path / EVENTS_FILE).open("a") as file:
         file.write('{"time": 2.0, "uid": "on')
@@ -36,7 +36,7 @@ def first_block(seed: int) -> int:
         return ports.take()
 
 
-def test_a_block_belongs_to_one_run_though_nobody_listens_on_it_yet() -> None:
+def test_block_of_ports_belongs_to_one_run_before_it_listens() -> None:
     with closing(PortBlocks(random.Random(SEED))) as ports:
         taken = ports.take()
         assert abs(first_block(SEED) - taken) >= 3

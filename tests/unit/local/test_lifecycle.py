@@ -182,7 +182,7 @@ async def test_a_roster_follows_its_annotation(cluster: LocalCluster, tmp_path: 
     await until(lambda: "second" in log(tmp_path, created))
 
 
-async def test_a_pod_waits_for_its_secret_and_says_so(cluster: LocalCluster) -> None:
+async def test_pod_waits_for_its_secret_with_a_reason(cluster: LocalCluster) -> None:
     job = cluster.create_job(document("secret"))
     pod = manifest(
         job,
@@ -209,7 +209,7 @@ async def test_pods_of_a_deleted_job_go(cluster: LocalCluster, tmp_path: Path) -
     await until_gone(cluster, job)
 
 
-async def test_nothing_survives_the_end_of_the_cluster(tmp_path: Path) -> None:
+async def test_processes_end_with_the_cluster(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
     job = cluster.create_job(document("survivors"))
     created = await cluster.create_pod(manifest(job, PARENT))
@@ -219,7 +219,7 @@ async def test_nothing_survives_the_end_of_the_cluster(tmp_path: Path) -> None:
     await until(lambda: members(tmp_path, created) == [])
 
 
-async def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
+async def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     program = f"""
 import asyncio, random, time, sys, pathlib
 from cpr_operator.cluster.local.pod import PodProcess

@@ -44,7 +44,7 @@ def value(metrics: Metrics, name: str, *labels: str) -> float | None:
     return next((each.value for each in found if sorted(each.labels.values()) == sorted(labels)), None)
 
 
-def test_a_status_sets_the_figures_of_its_job() -> None:
+def test_status_sets_the_gauges_of_its_job() -> None:
     metrics = Metrics()
     metrics.observe_status("n", "j", status())
     shares = [
@@ -61,7 +61,7 @@ def test_a_status_sets_the_figures_of_its_job() -> None:
     assert "job" not in {key for family in families(metrics) for each in family.samples for key in each.labels}
 
 
-def test_what_parity_protects_and_gives_back_is_told() -> None:
+def test_parity_metrics_show_protected_samples_and_rebuilt_shards() -> None:
     metrics = Metrics()
     metrics.observe_status("n", "j", status(failure(1)).evolve(progress=Progress(protected_samples=590)))
     assert value(metrics, "cprjob_protected_samples", "n", "j") == 590
@@ -100,7 +100,7 @@ def test_a_failure_is_counted_once_and_its_recovery_when_it_is_over() -> None:
     assert value(metrics, "cprjob_recovery_seconds_sum", "shard", "ReplaceShards") == 2.5
 
 
-def test_a_job_that_is_gone_leaves_no_stale_figures() -> None:
+def test_deleted_job_leaves_no_metrics() -> None:
     metrics = Metrics()
     for job in ("kept", "gone"):
         metrics.observe_status("n", job, status())
@@ -111,7 +111,7 @@ def test_a_job_that_is_gone_leaves_no_stale_figures() -> None:
     assert b"gone" not in metrics.text()
 
 
-def test_requests_that_wait_are_counted_when_somebody_reads() -> None:
+def test_waiting_requests_are_counted_on_a_scrape() -> None:
     metrics, waiting = Metrics(), 0
     metrics.observe_waiting(lambda: waiting)
     assert value(metrics, "cprjob_requests_waiting") == 0
@@ -152,7 +152,7 @@ async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready(
         assert (await get("/healthz")).status_code == 503
 
 
-async def test_jobs_that_vanished_unseen_are_visited_when_jobs_are_listed_anew() -> None:
+async def test_jobs_deleted_between_watches_are_scheduled_on_the_next_list() -> None:
     metrics, gone = Metrics(), asyncio.Event()
     metrics.observe_status("n", "old", Status(phase="Succeeded"))
 

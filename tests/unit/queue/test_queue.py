@@ -73,7 +73,7 @@ def worker(passes: Passes) -> QueuedJob:
 
 
 @in_virtual_time
-async def test_passes_begin_when_woken_and_follow_as_they_ask_and_regularly() -> None:
+async def test_passes_begin_when_woken_and_follow_as_requested_and_regularly() -> None:
     passes = Passes(0.0, 5.0, LONG_S, None)
     running = worker(passes)
     task = asyncio.create_task(running.run())
@@ -88,7 +88,7 @@ async def test_passes_begin_when_woken_and_follow_as_they_ask_and_regularly() ->
 
 
 @in_virtual_time
-async def test_a_failed_pass_is_tried_again_after_a_backoff_that_success_ends(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_pass_is_retried_after_a_backoff_that_success_resets(caplog: pytest.LogCaptureFixture) -> None:
     passes = Passes(*[UnavailableError("no answer")] * 12, RuntimeError("a bug"), 0.0, UnavailableError("again"), None)
     running = worker(passes)
     running.wake()
@@ -129,7 +129,7 @@ async def test_an_earlier_wake_up_wins_over_a_later_one() -> None:
 
 
 @in_virtual_time
-async def test_each_job_has_its_own_worker_and_a_finished_one_starts_again() -> None:
+async def test_each_job_has_its_own_passes_and_a_finished_one_restarts() -> None:
     seen: list[tuple[str, str]] = []
 
     async def run_pass(namespace: str, name: str) -> None:
@@ -201,7 +201,7 @@ async def test_first_passes_of_listed_jobs_follow_each_other_and_urgent_jobs_do_
 
 
 @in_virtual_time
-async def test_a_job_that_was_listed_and_is_gone_leaves_its_place_to_another() -> None:
+async def test_deleted_listed_job_leaves_its_slot_to_another() -> None:
     begun: list[str] = []
 
     async def run_pass(namespace: str, name: str) -> None:
@@ -219,7 +219,7 @@ async def test_a_job_that_was_listed_and_is_gone_leaves_its_place_to_another() -
 
 
 @in_virtual_time
-async def test_first_passes_that_are_held_come_after_the_release_and_urgent_ones_at_once() -> None:
+async def test_paused_first_passes_begin_on_resume_and_urgent_ones_at_once() -> None:
     jobs = Jobs()
     queue = jobs.queue
     queue.pause_first_passes()

@@ -156,7 +156,7 @@ async def test_a_server_that_fails_at_the_start_is_asked_again(server: FakeApiSe
         await until(lambda: running.ready)
 
 
-async def test_lost_history_is_listed_anew(server: FakeApiServer) -> None:
+async def test_lost_history_is_listed_again(server: FakeApiServer) -> None:
     async with watching(server) as (_, seen, _):
         await until(lambda: server.watched(PODS) and server.watched(JOBS))
         server.lose_history()
@@ -166,7 +166,7 @@ async def test_lost_history_is_listed_anew(server: FakeApiServer) -> None:
     assert sorted(seen.lists) == ["jobs", "jobs", "pods", "pods"]
 
 
-async def test_a_pod_that_was_deleted_while_no_watch_ran_is_not_kept(server: FakeApiServer) -> None:
+async def test_pod_deleted_between_watches_leaves_the_cache(server: FakeApiServer) -> None:
     server.put_job("j")
     for name in ("stays", "goes"):
         server.put_pod(name, {"cprjob.io/job": "j"})
@@ -177,7 +177,7 @@ async def test_a_pod_that_was_deleted_while_no_watch_ran_is_not_kept(server: Fak
         await until(lambda: seen.pods == {"stays"})
 
 
-async def test_a_listed_job_that_trains_is_known_as_such(server: FakeApiServer) -> None:
+async def test_listed_running_job_is_reported_to_the_controller(server: FakeApiServer) -> None:
     server.put_job("trains")
     server.put_job("starts", phase="Starting")
     async with watching(server) as (_, seen, _):
@@ -210,7 +210,7 @@ async def test_a_crd_that_is_missing_at_the_start_is_looked_for_again(
         await until(lambda: "first" in seen.passes and running.ready)
 
 
-async def test_it_says_once_when_all_that_was_listed_is_shown(server: FakeApiServer) -> None:
+async def test_end_of_the_initial_lists_is_signalled_once(server: FakeApiServer) -> None:
     server.put_pod("p", {"cprjob.io/job": "j"})
     async with watching(server) as (running, seen, _):
         await until(lambda: bool(seen.shown))
