@@ -13,7 +13,8 @@ from typing import Annotated, get_args
 import typer
 
 from cpr_contract.choices import Bits, Precision, Strategy
-from cpr_operator.cli.console import Where, err, on_cluster, out, usage_errors
+from cpr_operator.cli.command_options import ClusterOptions, on_cluster
+from cpr_operator.cli.console import err, out, reported_errors
 from cprjob_bench.options import RecoveryTier, RedundancyMode, SimulatePreset, TrainPreset
 
 #: Found by its entry point: its commands become commands of `cprjob`.
@@ -49,7 +50,7 @@ def priority(  # noqa: PLR0913 -- one parameter per option
     """Compare what saving strategies lose under the same failures, with equally many rows written."""
     from cprjob_bench.commands.priority import PriorityOptions, bench_priority
 
-    with usage_errors():
+    with reported_errors():
         options = PriorityOptions(data, seeds, interval, anchors, fraction, failures, tuple(set_ or ()), json)
         bench_priority(options, out, err, os.environ)
 
@@ -76,7 +77,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
     """Compare the training speed of a CPRJob with that of one plain process on this machine."""
     from cprjob_bench.commands.train import TrainOptions, bench_train
 
-    with usage_errors():
+    with reported_errors():
         options = TrainOptions(
             preset=preset,
             rows=rows,
@@ -122,7 +123,7 @@ def snapshot(  # noqa: PLR0913 -- one parameter per option
     """Measure one shard's saves and restores: their speed, their effect on training, their size."""
     from cprjob_bench.commands.snapshot import SnapshotOptions, bench_snapshot
 
-    with usage_errors():
+    with reported_errors():
         options = SnapshotOptions(
             rows=rows,
             dim=dim,
@@ -156,15 +157,15 @@ def recovery(  # noqa: PLR0913 -- one parameter per option
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
     """Measure how long training stands still when a member is killed."""
     from cprjob_bench.commands.recovery import RecoveryOptions, bench_recovery
 
-    with usage_errors():
+    with reported_errors():
         sizes = tuple(size or (64, 512, 2048))
         options = RecoveryOptions(tuple(tier or RecoveryTier), sizes, runs, json, cluster)
-        bench_recovery(options, where, out, err, os.environ)
+        bench_recovery(options, kube, out, err, os.environ)
 
 
 @bench.command()
@@ -187,7 +188,7 @@ def redundancy(  # noqa: PLR0913 -- one parameter per option
     """Compare what replay and parity cost while nothing fails, and how fast a killed shard is back."""
     from cprjob_bench.commands.redundancy import RedundancyOptions, bench_redundancy
 
-    with usage_errors():
+    with reported_errors():
         sizes = tuple(each for each in (size or (64, 512, 2048)) if each)
         options = RedundancyOptions(
             modes=tuple(mode or RedundancyMode),
@@ -245,7 +246,7 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
     from cprjob_bench.commands.simulate import SimulateOptions
     from cprjob_bench.commands.simulate import simulate as simulate_jobs
 
-    with usage_errors():
+    with reported_errors():
         options = SimulateOptions(
             preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot
         )

@@ -17,11 +17,12 @@ from cpr_operator import policy
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
-from cpr_operator.cli.console import AnswerError, Where
+from cpr_operator.cli.command_errors import ClusterRequestError
+from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.ui import ClusterJobs, listing
 from cpr_operator.reconcile.plan import plan_inputs
+from support.api_jobs import CORE, JOBS, emit, job, run_pod, write_status
 from support.apiserver import ApiServer
-from support.told_jobs import CORE, JOBS, emit, job, run_pod, tell
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api")]
 
@@ -114,7 +115,7 @@ def test_submit_creates_all_jobs_of_several_documents(cprjob: Cprjob, api: httpx
 
 def test_get_has_the_columns_of_the_resource(cprjob: Cprjob, api: httpx.Client) -> None:
     """The server itself prints the same table for kubectl."""
-    tell(api, submitted(cprjob, "columns"), STARTED)
+    write_status(api, submitted(cprjob, "columns"), STARTED)
     as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     printed = api.get(f"{JOBS}/columns", headers=as_table).json()
     columns = printed["columnDefinitions"]
@@ -148,7 +149,7 @@ def test_get_has_the_output_formats_of_kubectl(cprjob: Cprjob, api: httpx.Client
 
 
 def test_describe_events_top_and_report_show_the_status(cprjob: Cprjob, api: httpx.Client) -> None:
-    tell(api, submitted(cprjob, "described"), STARTED)
+    write_status(api, submitted(cprjob, "described"), STARTED)
     emit(api, "described", "Recovered", "shard/1 is back", 2.0)
     output = words(cprjob("describe", "described"))
     for said in (
@@ -164,7 +165,7 @@ def test_describe_events_top_and_report_show_the_status(cprjob: Cprjob, api: htt
     assert "shard/1 is back" in cprjob("events", "cpr/described")
     (line,) = (line for line in cprjob("top").splitlines() if line.startswith("described "))
     assert {"42%", "1234/s", "Partial"} <= set(line.split())
-    tell(api, "described", STARTED | ENDED)
+    write_status(api, "described", STARTED | ENDED)
     found = json.loads(cprjob("report", "cpr/described", "--json"))
     assert (found["phase"], found["samples"], found["samples_per_s"]) == ("Succeeded", 300_000, 1000.0)
     assert found["failures"][0]["kind"] == "Vanished"
@@ -175,7 +176,7 @@ def test_subresource_scale_changes_the_trainers(cprjob: Cprjob, api: httpx.Clien
     """As kubectl scale and autoscalers use it."""
     name = submitted(cprjob, "scaled")
     selector = "cprjob.io/job=scaled,cprjob.io/role=trainer"
-    tell(api, name, STARTED | {"scale": {"replicas": 2, "selector": selector}})
+    write_status(api, name, STARTED | {"scale": {"replicas": 2, "selector": selector}})
     scale = api.get(f"{JOBS}/{name}/scale").json()
     assert scale["spec"] == {"replicas": 2}
     assert scale["status"] == {"replicas": 2, "selector": selector}
@@ -202,24 +203,24 @@ def test_submit_watch_follows_the_job_to_its_end(
     cprjob: Cprjob, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the operator would write comes while the job is watched."""
-    told = iter((STARTED, STARTED | ENDED))
+    statuses = iter((STARTED, STARTED | ENDED))
 
-    def tell_next(_seconds: float) -> None:
-        status = next(told)
+    def write_next(_seconds: float) -> None:
+        status = next(statuses)
         if status is STARTED:
             emit(api, "watched", "Recovered", "shard/1 is back", 2.0)
-        tell(api, "watched", status)
+        write_status(api, "watched", status)
 
-    monkeypatch.setattr("cpr_operator.client.client.time.sleep", tell_next)
+    monkeypatch.setattr("cpr_operator.client.client.time.sleep", write_next)
     output = cprjob("submit", "-", "--watch", stdin=yaml.safe_dump(manifest("watched")))
     assert "Running 126,000 of 300,000 samples (42 %)" in words(output)
     assert output.count("! Recovered: shard/1 is back") == 1
     assert "watched: Succeeded" in output
     assert "The model is anchor uid/anchor in the job's store." in output
 
-    tell(api, submitted(cprjob, "doomed"), STARTED)
-    told = iter((STARTED | {"phase": "Failed"},))
-    monkeypatch.setattr("cpr_operator.client.client.time.sleep", lambda _s: tell(api, "doomed", next(told)))
+    write_status(api, submitted(cprjob, "doomed"), STARTED)
+    statuses = iter((STARTED | {"phase": "Failed"},))
+    monkeypatch.setattr("cpr_operator.client.client.time.sleep", lambda _s: write_status(api, "doomed", next(statuses)))
     assert "doomed: Failed" in cprjob("top", "doomed")
 
 
@@ -227,10 +228,10 @@ def test_report_prints_next_steps_that_run(cprjob: Cprjob, api: httpx.Client, tm
     name = submitted(cprjob, "stepped")
     found = {}
     for status in (STARTED, STARTED | {"phase": "Suspended"}, STARTED | {"phase": "Failed"}, STARTED | ENDED):
-        tell(api, name, status)
+        write_status(api, name, status)
         (printed,) = re.findall(r"cprjob .+", cprjob("report", f"cpr/{name}"))
         found[status["phase"]] = printed
-    tell(api, name, STARTED | ENDED)
+    write_status(api, name, STARTED | ENDED)
     assert cprjob.as_printed(found["Running"]).exit_code == 0
     assert cprjob.as_printed(found["Suspended"]).exit_code == 0
     assert "has no pod with a log" in words(cprjob.as_printed(found["Failed"]).output)
@@ -242,20 +243,20 @@ def test_report_prints_next_steps_that_run(cprjob: Cprjob, api: httpx.Client, tm
 
 
 def test_ui_lists_the_jobs_of_a_cluster_and_their_events(server: ApiServer, cprjob: Cprjob, api: httpx.Client) -> None:
-    tell(api, submitted(cprjob, "followed"), STARTED)
+    write_status(api, submitted(cprjob, "followed"), STARTED)
     emit(api, "followed", "Recovered", "shard/1 is back", 2.0)
     for everywhere in (False, True):
-        jobs = ClusterJobs(Where(server.kubeconfig), all_namespaces=everywhere)
+        jobs = ClusterJobs(ClusterOptions(server.kubeconfig), all_namespaces=everywhere)
         assert "default/followed" in listing(jobs)["list"]
-        assert [each.message for each in jobs.story("default", "followed").said] == ["shard/1 is back"]
-        with pytest.raises(AnswerError, match="there is no job nobody"):
-            jobs.story("default", "nobody")
+        assert [each.message for each in jobs.report("default", "followed").events] == ["shard/1 is back"]
+        with pytest.raises(ClusterRequestError, match="there is no job nobody"):
+            jobs.report("default", "nobody")
 
 
 def test_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.Client) -> None:
     name = submitted(cprjob, "planned")
     before = json.loads(cprjob("plan", f"cpr/{name}", "--json"))
-    tell(api, name, STARTED)
+    write_status(api, name, STARTED)
     document = job(api, name)
     inputs = plan_inputs(parse_spec(document["spec"]), Status.model_validate(document["status"]))
     found = json.loads(cprjob("plan", f"cpr/{name}", "--json"))
@@ -269,7 +270,7 @@ def test_snapshots_deletes_a_pod_that_cannot_run(
     name = submitted(cprjob, "unlucky")
     result = cprjob.result("snapshots", "ls", f"cpr/{name}")
     assert (result.exit_code, "has not started, so it has saved nothing" in words(result.output)) == (1, True)
-    tell(api, name, STARTED | ENDED)
+    write_status(api, name, STARTED | ENDED)
     monkeypatch.setattr("cpr_operator.client.tool.START_S", 0.0)
     result = cprjob.result("snapshots", "ls", f"cpr/{name}")
     assert result.exit_code == 1

@@ -12,8 +12,8 @@ import yaml
 
 from cpr_operator.client import NoObjectError, WaitTimeoutError
 from cprjob import Client, ClientError
+from support.api_jobs import emit, job, pods, run_pod, write_status
 from support.apiserver import ApiServer
-from support.told_jobs import emit, job, pods, run_pod, tell
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api")]
 
@@ -61,7 +61,7 @@ def test_client_suspends_resumes_and_scales(client: Client, api: httpx.Client) -
     assert not client.resume("changed").spec.suspend
     scaled = client.scale("changed", trainers=3, shards=4).spec
     assert (scaled.trainers.replicas, scaled.shards.replicas) == (3, 4)
-    tell(api, "changed", {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"})
+    write_status(api, "changed", {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"})
     assert client.scale("changed", trainers=2).spec.trainers.replicas == 2
     with pytest.raises(ClientError, match=r"can only be changed while the job is suspended; set spec\.suspend to true"):
         client.scale("changed", shards=5)
@@ -74,7 +74,7 @@ def test_client_waits_until_the_job_is_over(client: Client, api: httpx.Client, m
     with pytest.raises(WaitTimeoutError, match="awaited is not seen after 0 s"):
         client.wait("awaited", timeout_s=0)
     looks = iter(({"phase": "Running"}, {"phase": "Succeeded"}))
-    monkeypatch.setattr("cpr_operator.client.client.time.sleep", lambda _s: tell(api, "awaited", next(looks)))
+    monkeypatch.setattr("cpr_operator.client.client.time.sleep", lambda _s: write_status(api, "awaited", next(looks)))
     assert client.wait("awaited").status.phase == "Succeeded"
     with pytest.raises(WaitTimeoutError, match="is Succeeded, and nothing more happens"):
         client.wait("awaited", until=lambda job: job.phase == "Running")

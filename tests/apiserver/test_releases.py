@@ -12,10 +12,10 @@ import yaml
 
 from cluster.harness import until
 from cpr_operator.api import crd
+from support.api_jobs import JOBS, job, write_status
 from support.apiserver import ApiServer, running_apiserver
 from support.before import unpack
 from support.chart import CHART, helm
-from support.told_jobs import JOBS, job, tell
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]
 
@@ -92,7 +92,7 @@ def test_a_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
 ) -> None:
     release("install", before / "charts" / "cprjob", "--create-namespace")
     spec = create(client, before / "examples" / "quickstart.yaml", "old")["spec"]
-    tell(client, "old", TOLD)
+    write_status(client, "old", TOLD)
     status = job(client, "old")["status"]
     assert keeps(status, TOLD)
     release("upgrade", CHART, "--reset-then-reuse-values")
@@ -100,7 +100,7 @@ def test_a_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
     upgraded = job(client, "old")
     assert keeps(upgraded["spec"], spec)
     assert keeps(upgraded["status"], status)
-    tell(client, "old", upgraded["status"] | {"phase": "Recovering"})
+    write_status(client, "old", upgraded["status"] | {"phase": "Recovering"})
     installed = client.get(CRD).json()
     assert installed["metadata"]["annotations"][crd.HASH_ANNOTATION] == crd.schema_hash()
     assert client.get(DEPLOYMENT).json()["spec"]["replicas"] == 2

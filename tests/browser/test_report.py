@@ -1,4 +1,4 @@
-"""`cprjob report --html` as a browser shows it: every chart is drawn, light and dark, on a telephone and a desk."""
+"""`cprjob report --html` as a browser shows it: every chart is drawn, light and dark, on a phone and a desktop."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser
 
-from cpr_operator.cli.pictures.page import charts, page
-from cpr_operator.cli.pictures.story import story_of
+from cpr_operator.cli.pictures.charts import charts
+from cpr_operator.cli.pictures.job_report import job_report
+from cpr_operator.cli.pictures.report_page import page
 from support.browser import View
-from support.told_story import EVENTS, START, document
+from support.example_report import EVENTS, START, document
 
-STORY = story_of(document(), EVENTS, START + 100)
-CHARTS = charts(STORY)
+REPORT = job_report(document(), EVENTS, START + 100)
+CHARTS = charts(REPORT)
 LAST = CHARTS[-1].id
 INK = "getComputedStyle(document.querySelector('#auc .xtitle')).fill"
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Path:
-    path = tmp_path / "told.html"
-    path.write_text(page(STORY), "utf-8")
+def report_file(tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    path.write_text(page(REPORT), "utf-8")
     return path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
 def test_report_draws_every_chart_within_the_window(
-    chromium: Browser, told: Path, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
+    chromium: Browser, report_file: Path, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     view = View(chromium, width, scheme)
-    view.show(told.as_uri(), LAST)
+    view.show(report_file.as_uri(), LAST)
     view.page.screenshot(path=tmp_path / "page.png", full_page=True)
     assert (tmp_path / "page.png").stat().st_size > 50_000
     for chart in CHARTS:
@@ -47,12 +48,12 @@ def test_report_draws_every_chart_within_the_window(
     rows = len({box["y"] for box in boxes if box})
     assert rows == len(CHARTS) if width == 400 else rows < len(CHARTS)
     assert view.errors == []
-    assert view.asked == [told.as_uri()]
+    assert view.asked == [report_file.as_uri()]
 
 
-def test_report_follows_the_colour_scheme(chromium: Browser, told: Path) -> None:
+def test_report_follows_the_colour_scheme(chromium: Browser, report_file: Path) -> None:
     view = View(chromium, 1600, "light")
-    view.show(told.as_uri(), LAST)
+    view.show(report_file.as_uri(), LAST)
     seen = {}
     for scheme in ("light", "dark"):
         view.page.emulate_media(color_scheme=scheme)
@@ -65,8 +66,8 @@ def test_report_follows_the_colour_scheme(chromium: Browser, told: Path) -> None
     assert seen["light"] > 600
 
 
-def test_report_escapes_markup(chromium: Browser, told: Path) -> None:
+def test_report_escapes_markup(chromium: Browser, report_file: Path) -> None:
     view = View(chromium, 1600, "light")
-    view.show(told.as_uri(), LAST)
+    view.show(report_file.as_uri(), LAST)
     assert "The rest <b>of the budget</b> is small." in view.page.inner_text("#table-plan")
     assert "a save <i>every</i> minute" in view.page.inner_text("#table-events")

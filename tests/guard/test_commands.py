@@ -12,8 +12,8 @@ from typer.main import get_command
 
 from cpr_operator.api.status import Anchor, Status
 from cpr_operator.cli.app import app
-from cpr_operator.cli.console import Where
-from cpr_operator.cli.report import next_step_here, next_step_there
+from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.report import next_local_step, next_step_on_cluster
 from support.pages import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -57,18 +57,18 @@ def test_pages_mention_each_command() -> None:
 
 
 def test_each_next_step_is_a_command() -> None:
-    where = Where(Path("/k"), "c", "n")
+    kube = ClusterOptions(Path("/k"), "c", "n")
     for status in (
         Status(),
         Status(phase="Suspended"),
         Status(phase="Failed"),
         Status(phase="Succeeded", result=ANCHOR),
     ):
-        there = next_step_there(status, "job", where.options)
+        there = next_step_on_cluster(status, "job", kube.text)
         (words,) = mentions(there)
         command = COMMAND
         context = command.commands[words[0]].make_context(words[0], words[1:])
         assert context.params["namespace"] == "n"
         assert context.params["context"] == "c"
-        for found in mentions(next_step_here(status, Path("/work"))):
+        for found in mentions(next_local_step(status, Path("/work"))):
             assert wrong(found) == ""

@@ -15,7 +15,7 @@ from typer.main import get_command
 from cpr_operator.api.spec import API_VERSION
 from cpr_operator.api.status import ConditionType, Phase
 from cpr_operator.cli.app import app
-from cpr_operator.cli.kills import check_targets, parse_kill
+from cpr_operator.cli.kill_options import check_targets, parse_kill
 from support.pages import DOCUMENTS, blocks, of_a_user
 
 ROOT = Path(__file__).parents[2]

@@ -23,10 +23,10 @@ from cpr_contract.limits import MAX_MEMBERS, longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE, TracedStep
-from cpr_operator.cli.asking import TrialError, why
-from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.run import open_cluster, operating
-from cpr_operator.cli.watch import running
+from cpr_operator.cli.run_monitor import running_pod
+from cpr_operator.cli.trainer_process import failure_message
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.local.pod import PodProcess
 from cpr_operator.cluster.local.pod_folder import PodFolder
@@ -122,7 +122,7 @@ class _ProgramRun:
 
     async def check(self) -> None:
         if (code := self._process.code) is not None:
-            raise TrialError(why(self._termination_file, self._log, code))
+            raise TrialError(failure_message(self._termination_file, self._log, code))
 
 
 class CprJob:
@@ -164,7 +164,7 @@ class JobRun:
 
     async def saves(self) -> int | None:
         """See `Run`."""
-        pod = running(await self.cluster.list_pods(self.job), env.ROLE_TRAINER, 0)
+        pod = running_pod(await self.cluster.list_pods(self.job), env.ROLE_TRAINER, 0)
         if pod is None:
             return None
         body = await self.cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
@@ -187,7 +187,7 @@ class JobRun:
             if pod.ended:
                 place = PodFolder(self.folder / "pods" / pod.name, self.folder / "secrets")
                 code = pod.container.exit_code if pod.container else None
-                raise TrialError(f"{pod.name}: {why(place.termination, place.log, code or 0)}")
+                raise TrialError(f"{pod.name}: {failure_message(place.termination, place.log, code or 0)}")
 
     def _trace(self, role: str) -> list[TracedStep]:
         return read_trace(next(self.folder.glob(f"pods/*-{role}-0-1/volumes/*/{_TRACE}"), None))

@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Protocol
 
 from cpr_operator.api.status import TERMINAL_PHASES, FailureRecord, Status
-from cpr_operator.cli.asking import TrialError
-from cpr_operator.cli.kills import Role
+from cpr_operator.cli.command_errors import TrialError
+from cpr_operator.cli.kill_options import Role
 from cprjob_bench.options import RecoveryTier
 
 # The tiers of recovery: what is killed in each.

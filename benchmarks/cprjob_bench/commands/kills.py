@@ -20,9 +20,10 @@ from cpr_contract.codec import ContractError, from_json
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.limits import MAX_MEMBERS, longest_report
 from cpr_contract.reports import ShardReport
-from cpr_operator.cli.asking import TrialError, why
+from cpr_operator.cli.command_errors import TrialError
 from cpr_operator.cli.run import open_cluster, operating
-from cpr_operator.cli.watch import running
+from cpr_operator.cli.run_monitor import running_pod
+from cpr_operator.cli.trainer_process import failure_message
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
@@ -254,7 +255,7 @@ class _Shards:
 
     async def counts(self, index: int) -> list[Counts]:
         """What a shard's pod has counted."""
-        pod = running(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
+        pod = running_pod(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
         return [] if pod is None else read_counts(self._folder, pod.name)
 
     async def _wait_for(self, index: int, former: int) -> ShardReport:
@@ -269,7 +270,7 @@ class _Shards:
         return [await self._report(index) for index in range(self._shards)]
 
     async def _report(self, index: int) -> ShardReport | None:
-        pod = running(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
+        pod = running_pod(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
         if pod is None:
             return None
         body = await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
@@ -286,4 +287,4 @@ def _write_samples(rows: int, path: Path, environment: Mapping[str, str]) -> Non
         variables = {**environment, env.TERMINATION_FILE: str(termination_file)}
         code = subprocess.call((*command, "--to", str(path)), env=variables, stderr=output)  # noqa: S603 -- our own program
     if code:
-        raise TrialError(why(termination_file, log, code))
+        raise TrialError(failure_message(termination_file, log, code))

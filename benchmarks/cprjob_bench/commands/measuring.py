@@ -17,7 +17,7 @@ from time import monotonic
 from rich.console import Console
 
 from cpr_contract.trace import TracedStep
-from cpr_operator.cli.asking import TrialError
+from cpr_operator.cli.command_errors import TrialError
 from cprjob_bench.commands.contenders import Contender, Run
 
 # The measurements of a contender in one window, and their summary over several. Pure.

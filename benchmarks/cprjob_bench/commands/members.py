@@ -10,8 +10,8 @@ from pathlib import Path
 from cpr_contract import env
 from cpr_contract.trace import TracedStep
 from cpr_operator.api.status import Status
-from cpr_operator.cli.kills import Role
-from cpr_operator.cli.watch import running
+from cpr_operator.cli.kill_options import Role
+from cpr_operator.cli.run_monitor import running_pod
 from cpr_operator.client import Client, ClientError, CommandError, NoObjectError, UnavailableError
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
@@ -34,11 +34,11 @@ class LocalMembers:
 
     async def runs(self, role: Role, index: int) -> bool:
         """Whether a member's pod runs and is ready."""
-        return running(await self._cluster.list_pods(self._job), role, index) is not None
+        return running_pod(await self._cluster.list_pods(self._job), role, index) is not None
 
     async def kill(self, tier: Tier, index: int) -> None:
         """Send SIGKILL to a member's process, or to all of its pod."""
-        pod = running(await self._cluster.list_pods(self._job), tier.role, index)
+        pod = running_pod(await self._cluster.list_pods(self._job), tier.role, index)
         if pod is not None:
             self._cluster.signal_pod(self._job.namespace, pod.name, signal.SIGKILL, whole=tier.pod)
 

@@ -19,9 +19,9 @@ from cpr_contract.requests import Outcome, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.asking import TrialError, ask_trainer_image, progress, teller
-from cpr_operator.cli.console import OptionError
-from cpr_operator.cli.document import InvalidDocumentError, parse_change, set_value
+from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
+from cpr_operator.cli.document import parse_change, set_value
+from cpr_operator.cli.trainer_process import progress_bar, run_role, trial_progress
 from cprjob_bench.commands.bench import Result, bench_job, table
 from cprjob_bench.commands.verdict import ANCHORS, CONFIDENCE, FULL, Design, Mean, Run, Score, Study, design, study
 from cprjob_bench.documents import Saved, Saving, SavingExperiment, SavingReport
@@ -274,8 +274,8 @@ def measure(options: PriorityOptions, err: Console, environment: Mapping[str, st
         planned = design(saving, options.failures, seeds, spec.shards.replicas)
         job = to_job_spec(spec, uid="bench", name=document["metadata"]["name"])
         with (
-            progress(err) as bar,
-            closing(_run(job, planned.experiment, environment, teller(bar, planned.names))) as outcomes,
+            progress_bar(err) as bar,
+            closing(_run(job, planned.experiment, environment, trial_progress(bar, planned.names))) as outcomes,
         ):
             return study(runs_of(planned, outcomes))
 
@@ -316,7 +316,7 @@ def _run(
     job: JobSpec, experiment: SavingExperiment, environment: Mapping[str, str], tell: Callable[[TrialReport], None]
 ) -> Generator[tuple[Outcome, Saved | None]]:
     """Run all trials and yield their outcomes in order. Close it to end the process. Raises TrialError."""
-    with closing(ask_trainer_image("priority", job, experiment, environment, package="cprjob_bench")) as lines:
+    with closing(run_role("priority", job, experiment, environment, package="cprjob_bench")) as lines:
         for line in lines:
             found = from_json(SavingReport, line)
             tell(found.report)

@@ -17,8 +17,9 @@ from rich.table import Table
 from cpr_contract import env
 from cpr_contract.trace import STEP_TRACE
 from cpr_operator.api.validate import validate
-from cpr_operator.cli.console import Where
-from cpr_operator.cli.document import InvalidDocumentError, read_single
+from cpr_operator.cli.command_errors import InvalidDocumentError
+from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.document import read_single
 from cpr_operator.cli.run import open_cluster, operating
 from cpr_operator.client import Client, NoObjectError
 from cpr_operator.reconcile import Timing
@@ -177,12 +178,12 @@ _LOOK_EVERY_S = 1.0
 
 
 def bench_recovery(
-    options: RecoveryOptions, where: Where, out: Console, err: Console, environment: Mapping[str, str]
+    options: RecoveryOptions, kube: ClusterOptions, out: Console, err: Console, environment: Mapping[str, str]
 ) -> None:
     """Time every recovery and print percentiles; progress goes to `err`.
 
-    Raises TrialError if a job does not train or recover, DocumentError for a file that cannot be read, AnswerError for
-    what the cluster refuses.
+    Raises TrialError if a job does not train or recover, DocumentError for a file that cannot be read,
+    ClusterRequestError if the cluster refuses a request.
     """
     base = None if options.cluster is None else Base.of(read_single(options.cluster))
     found: dict[str, dict[int, list[float]]] = {}
@@ -193,7 +194,7 @@ def bench_recovery(
             if base is None:
                 seconds = asyncio.run(_time_here(series, err, environment))
             else:
-                with where.client() as client:
+                with kube.client() as client:
                     seconds = asyncio.run(_time_on_cluster(series, err, client, base))
             found.setdefault(tier, {})[size] = seconds
     result(found).show(out, as_json=options.json)

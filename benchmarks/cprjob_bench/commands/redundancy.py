@@ -13,9 +13,8 @@ from rich.table import Table
 
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli import check_trainer_image
-from cpr_operator.cli.console import OptionError
-from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.cli.trainer_process import check_trainer_image
 from cprjob_bench.commands.bench import Result, table
 from cprjob_bench.commands.kills import Kill, figures_of, kill_shards
 from cprjob_bench.commands.measuring import Window, in_turn, open_gauge

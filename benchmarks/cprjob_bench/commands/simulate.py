@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.console import OptionError, check_plot
-from cpr_operator.cli.document import InvalidDocumentError, read_single
+from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.cli.command_options import check_plot
+from cpr_operator.cli.document import read_single
 from cpr_operator.policy.inputs import Costs
 from cpr_operator.policy.plan import duration
 from cprjob_bench.commands.bench import Result, table

@@ -24,9 +24,8 @@ from cpr_contract.spec import JobSpec
 from cpr_contract.uris import is_file_uri, path_of
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.asking import ask_trainer_image, progress
-from cpr_operator.cli.console import OptionError
-from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.cli.trainer_process import progress_bar, run_role
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cprjob_bench.commands.bench import Result, bench_job, table
 from cprjob_bench.documents import BenchReport, Contest, Cut, Figures, Round, SnapshotBench, Window
@@ -310,7 +309,7 @@ def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Map
     """Have a process of the trainer's code measure. Raises TrialError."""
     figures: Figures | None = None
     with (
-        progress(err) as bar,
+        progress_bar(err) as bar,
         closing(PortBlocks(random.Random())) as ports,
         closing(_ask(job, wanted, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
     ):
@@ -324,4 +323,4 @@ def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Map
 
 
 def _ask(job: JobSpec, wanted: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
-    return ask_trainer_image("snapshot", job, wanted, environment, package="cprjob_bench")
+    return run_role("snapshot", job, wanted, environment, package="cprjob_bench")

@@ -21,9 +21,8 @@ from cpr_contract.processor import is_emulated, read_cpuinfo
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.asking import TrialError, why
-from cpr_operator.cli.console import OptionError
-from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
+from cpr_operator.cli.trainer_process import failure_message
 from cprjob_bench.commands.bench import Result, bench_job, table
 from cprjob_bench.commands.contenders import SINGLE, Contender, CprJob, Program, peer_commands, singles
 from cprjob_bench.commands.measuring import Summary, Window, in_turn, open_gauge, summarise
@@ -275,4 +274,4 @@ def _write(job: JobSpec, file: Path, environment: Mapping[str, str], *role: str)
     with log.open("wb") as output:
         code = subprocess.call(command, env=variables, stderr=output)  # noqa: S603 -- our own program
     if code:
-        raise TrialError(why(termination_file, log, code))
+        raise TrialError(failure_message(termination_file, log, code))

@@ -1,6 +1,6 @@
-"""The commands of `cprjob`. They parse options; the modules beside this one do the work.
+"""The commands of `cprjob`: they parse options and call other modules of this package.
 
-Each command imports its own code alone, so that `cprjob --help` and completion load none of it.
+Each command imports its own code when it runs, so that `cprjob --help` and completion import none of it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,12 @@ from typing import Annotated
 import typer
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_operator.cli.console import (
-    OptionError,
-    Source,
-    Where,
-    Workdir,
-    err,
-    interruptible,
-    on_cluster,
-    out,
-    usage_errors,
-)
+from cpr_operator.cli.command_errors import DocumentError, OptionError
+from cpr_operator.cli.command_options import ClusterOptions, Source, Workdir, on_cluster
+from cpr_operator.cli.console import err, interruptible, out, reported_errors
 from cpr_operator.cli.groups import bench_commands, data, snapshots
 from cpr_operator.cli.jobs import jobs
-from cpr_operator.cli.kills import SPECIMEN, parse_kill
+from cpr_operator.cli.kill_options import EXAMPLES, parse_kill
 from cpr_operator.cli.models import models
 
 app = typer.Typer(
@@ -35,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # loading what draws boxes takes as long as all the rest of a --help
+    rich_markup_mode=None,  # the import of the code that draws boxes would double the time of --help
 )
 
 app.add_typer(jobs)
@@ -55,7 +47,7 @@ def run(  # noqa: PLR0913 -- one parameter per option
     *,
     kill: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROLE/INDEX@FRACTION[:SIGNAL|:POD]", help=f"Kill a member during the run, as {SPECIMEN}."),
+        typer.Option(metavar="ROLE/INDEX@FRACTION[:SIGNAL|:POD]", help=f"Kill a member during the run, as {EXAMPLES}."),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -66,11 +58,10 @@ def run(  # noqa: PLR0913 -- one parameter per option
     resume: Annotated[bool, typer.Option("--resume", help="Resume the job in --workdir.")] = False,
 ) -> None:
     """Train on this machine, with processes for pods and a folder for the store."""
-    from cpr_operator.cli.document import DocumentError
     from cpr_operator.cli.run import RunOptions
     from cpr_operator.cli.run import run as run_job
 
-    with usage_errors():
+    with reported_errors():
         if (file is None) != resume:
             raise DocumentError("give either FILE to start a job, or --resume --workdir DIR to resume one, not both")
         kills = tuple(parse_kill(each) for each in kill or ())
@@ -83,7 +74,7 @@ def validate(
     files: Annotated[list[Path], typer.Argument(help="YAML files with CPRJobs; - is stdin.")],
 ) -> None:
     """Check manifests and report every invalid field."""
-    from cpr_operator.cli.plan import validate_files
+    from cpr_operator.cli.plan_command import validate_files
 
     raise typer.Exit(0 if validate_files(tuple(files), out) else 1)
 
@@ -102,10 +93,11 @@ def calibrate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the runs to this file.")] = None,
 ) -> None:
     """Measure how much AUC lost samples cost: the sensitivity of an AUCDrop budget."""
-    from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
+    from cpr_operator.cli.calibrate import CalibrateOptions
     from cpr_operator.cli.calibrate import calibrate as calibrate_job
+    from cpr_operator.cli.calibration import parse_levels
 
-    with usage_errors():
+    with reported_errors():
         options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)
         calibrate_job(options, out, err, os.environ)
 
@@ -117,14 +109,14 @@ def plan(
     *,
     workdir: Workdir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
-    """Show how a job would recover and save, the expected cost, and what would change the plan."""
-    from cpr_operator.cli.plan import plan as plan_job
-    from cpr_operator.cli.source import find_job
+    """Show the plan of a job: its recovery mode, save interval and expected cost, and changes that would alter it."""
+    from cpr_operator.cli.job_source import find_job
+    from cpr_operator.cli.plan_command import plan as plan_job
 
-    with usage_errors():
-        plan_job(find_job(source, workdir, where), as_json=json, out=out)
+    with reported_errors():
+        plan_job(find_job(source, workdir, kube), as_json=json, out=out)
 
 
 @app.command()
@@ -137,20 +129,22 @@ def report(
     html: Annotated[
         Path | None, typer.Option(help="Write a page with charts to this file instead.", dir_okay=False)
     ] = None,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
-    """Show a job's outcome so far: what was trained, what failures cost, and what was done about them."""
-    from cpr_operator.cli.report import show_outcome, write_page
-    from cpr_operator.cli.source import find_events, find_job
+    """Show a job's outcome so far: its progress and scores, and the cost of failures."""
+    from cpr_operator.cli.job_source import find_events, find_job
+    from cpr_operator.cli.report import show_outcome
 
-    with usage_errors():
+    with reported_errors():
         if json and html:
             raise OptionError("--json prints, and --html writes a page; give one of them")
-        job = find_job(source, workdir, where)
+        job = find_job(source, workdir, kube)
         if html:
-            write_page(job, find_events(job, source, workdir, where), html, out)
+            from cpr_operator.cli.pictures.report_page import write_page
+
+            write_page(job, find_events(job, source, workdir, kube), html, out)
         else:
-            show_outcome(job, workdir, where, out, as_json=json)
+            show_outcome(job, workdir, kube, out, as_json=json)
 
 
 @app.command()
@@ -158,21 +152,21 @@ def report(
 def ui(
     *,
     workdir: Annotated[
-        Path | None, typer.Option(help="Show a local run, or all in the folders below, in place of a cluster.")
+        Path | None, typer.Option(help="Show a local run, or all runs in the folders below, in place of a cluster.")
     ] = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Show the jobs of the whole cluster.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 7080,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
-    """Show all jobs in a browser, as they go on. It only reads."""
+    """Show all jobs in a browser, with live updates. It only reads."""
     from cpr_operator.cli.ui import ClusterJobs, LocalJobs, serve
 
-    with usage_errors(), interruptible():
-        if workdir is not None and (all_namespaces or where.options):
-            raise OptionError("--workdir stands in place of a cluster; give one of them")
-        jobs = ClusterJobs(where, all_namespaces=all_namespaces) if workdir is None else LocalJobs(workdir)
+    with reported_errors(), interruptible():
+        if workdir is not None and (all_namespaces or kube.text):
+            raise OptionError("--workdir replaces a cluster; give one of them")
+        jobs = ClusterJobs(kube, all_namespaces=all_namespaces) if workdir is None else LocalJobs(workdir)
         serve(jobs, port, out)
 
 

@@ -1,4 +1,7 @@
-"""Manifests: how they are read, changed and checked. TorchX uses this too, without the packages of the command line."""
+"""Reads, changes and checks manifests. TorchX uses this module without the packages of the command line.
+
+`cpr/NAME` is always a job on a cluster, and any other name a file. A file NAME in a folder `cpr` is `./cpr/NAME`.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,19 @@ from cpr_operator.api import yaml_text
 from cpr_operator.api.spec import GROUP, KIND
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, refused, validate
+from cpr_operator.cli.command_errors import DocumentError, InvalidDocumentError
 
 STORE = ("snapshots", "store")
 LOCAL_BUCKET = "saves"
 DEFAULT_NAMESPACE = "default"
-#: The file name that stands for the standard input.
+#: The file name of the standard input.
 STDIN = Path("-")
-
-
-class DocumentError(ValueError):
-    """A file that cannot be read, or a change that does not fit it."""
-
-
-class InvalidDocumentError(ValueError):
-    """A manifest with invalid fields; `invalid` names every one."""
-
-    def __init__(self, invalid: tuple[Invalid, ...]) -> None:
-        super().__init__(f"{len(invalid)} invalid fields")
-        self.invalid = invalid
+#: The prefix of the name of a job on a cluster.
+CLUSTER = "cpr/"
 
 
 def read_documents(path: Path) -> tuple[Any, ...]:
-    """All objects in the YAML documents of a file, those of lists one by one; `-` is stdin. Raises DocumentError."""
+    """Return all objects in the YAML documents of a file, and each item of a List. Raises DocumentError."""
     try:
         documents = yaml_text.read_documents(sys.stdin.read() if path == STDIN else path.read_bytes())
     except (OSError, UnicodeDecodeError, yaml_text.YamlTextError) as error:
@@ -43,15 +37,15 @@ def read_documents(path: Path) -> tuple[Any, ...]:
 
 
 def jobs_of(documents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The CPRJobs among the documents, which may describe a store or a Secret, too.
+    """Return the CPRJobs among the documents.
 
-    A single document is returned whatever it is, so that validation says what it lacks.
+    A single document of any kind is returned, so that validation reports its errors.
     """
     return documents if len(documents) == 1 else tuple(filter(_is_job, documents))
 
 
 def read_single(path: Path) -> Any:
-    """The one CPRJob of a file. Raises DocumentError."""
+    """Return the one CPRJob of a file. Raises DocumentError."""
     jobs = jobs_of(read_documents(path))
     if len(jobs) != 1:
         raise DocumentError(f"{path} contains {len(jobs)} CPRJobs; it must contain exactly one")
@@ -59,12 +53,10 @@ def read_single(path: Path) -> Any:
 
 
 def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any]:
-    """The one CPRJob of a file, changed by every `PATH=VALUE` and made local.
+    """Return the one CPRJob of a file for a local run, with every `PATH=VALUE` applied.
 
-    Saves go to the folder `saves`, because most manifests name a store of their cluster, which
-    this machine cannot or should not reach. A store that is a folder already stays, and so does
-    one that a change names.
-    Raises DocumentError, InvalidDocumentError.
+    Saves go to the folder `saves`, because this machine may not reach the store of a cluster. A store in the manifest
+    that is a folder stays, and so does a store that a change sets. Raises DocumentError, InvalidDocumentError.
     """
     document = copy.deepcopy(read_single(path))
     parsed = tuple(map(parse_change, changes))
@@ -72,7 +64,7 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
         set_value(document, keys, value)
     if not any(keys[:2] == STORE for keys, _ in parsed):
         _use_folder(document, saves)
-    invalid = validate(document) or _without_ancestor(document["spec"])
+    invalid = validate(document) or _without_source_job(document["spec"])
     if invalid:
         raise InvalidDocumentError(invalid)
     document["metadata"].setdefault("namespace", DEFAULT_NAMESPACE)
@@ -80,7 +72,7 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
 
 
 def changed_spec(spec: Mapping[str, Any], status: Mapping[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
-    """A job's spec with every `PATH=VALUE` applied, if its present status admits the changes.
+    """Return a job's spec with every `PATH=VALUE` applied, if its present status permits the changes.
 
     Raises DocumentError, InvalidDocumentError.
     """
@@ -129,6 +121,16 @@ def set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
             raise DocumentError(f"--set {shown}: cannot set {keys[-1]}, because its parent is a plain value")
 
 
+def is_on_cluster(source: str | None) -> bool:
+    """Return whether the source is the name of a job on a cluster."""
+    return source is not None and source.startswith(CLUSTER)
+
+
+def job_name(text: str) -> str:
+    """Return the name of a job on a cluster without the prefix `cpr/`."""
+    return text.removeprefix(CLUSTER)
+
+
 def _items_of(document: Any) -> tuple[Any, ...]:
     match document:
         case {"kind": str(kind), "items": list(items)} if kind.endswith("List"):
@@ -138,7 +140,7 @@ def _items_of(document: Any) -> tuple[Any, ...]:
 
 
 def _is_job(document: Any) -> bool:
-    """Whether it is meant to be a CPRJob: a wrong version or kind is for validation to name."""
+    """Return whether a document is a CPRJob, perhaps with a wrong version or kind, which validation reports."""
     match document:
         case {"kind": kind} if kind == KIND:
             return True
@@ -164,8 +166,8 @@ def _item(items: list[Any], key: str, shown: str) -> Any:
     return items[int(key)]
 
 
-def _without_ancestor(spec: Mapping[str, Any]) -> tuple[Invalid, ...]:
-    """What is wrong with a valid spec here, where there is no other job that it could name."""
+def _without_source_job(spec: Mapping[str, Any]) -> tuple[Invalid, ...]:
+    """Return the fields of a valid spec that name other jobs, because a local run has none."""
     restore = spec.get("restoreFrom") or {}
     named = [name for name in ("job", "latestOf") if restore.get(name) is not None]
     remedy = "name the key of an anchor in spec.restoreFrom.anchor"
@@ -179,22 +181,4 @@ def _use_folder(document: Any, saves: Path) -> None:
         case {"spec": {"snapshots": {"store": dict()} as snapshots}}:
             snapshots["store"] = {"endpoint": saves.as_uri(), "bucket": LOCAL_BUCKET}
         case _:
-            return  # validation names what is missing
-
-
-# Which job a command is about: one on a cluster, one in a file, or that of a local run.
-#
-# `cpr/NAME` is always a job on a cluster. Any other name is a file, so the file NAME in a folder `cpr` is `./cpr/NAME`.
-
-
-CLUSTER = "cpr/"
-
-
-def is_on_cluster(source: str | None) -> bool:
-    """Whether the source is the name of a job on a cluster."""
-    return source is not None and source.startswith(CLUSTER)
-
-
-def job_name(text: str) -> str:
-    """The name of a job on a cluster, with or without `cpr/` before it."""
-    return text.removeprefix(CLUSTER)
+            return  # validation reports the missing field

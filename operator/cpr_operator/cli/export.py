@@ -1,7 +1,7 @@
-"""`cprjob export` and `cprjob evaluate`: a finished model, by the trainer image's own code.
+"""`cprjob export` and `cprjob evaluate`: run the trainer image's code on a finished model.
 
-For a job on a cluster that code runs in a pod with the job's own mounts. The files come here as an archive, unless a
-URI says where they go.
+For a job on a cluster the code runs in a pod with the job's mounts. The files are sent to this machine as an archive,
+except to a URI, to which the pod writes.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from cpr_contract.codec import from_json, to_dict, unpack
 from cpr_contract.requests import Evaluation, EvaluationRequest, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli import check_trainer_image
-from cpr_operator.cli.asking import Ask, TrainerPod, TrialError
-from cpr_operator.cli.document import DocumentError
+from cpr_operator.cli.command_errors import DocumentError, TrialError
+from cpr_operator.cli.trainer_process import RunRole, TrainerPod, check_trainer_image
 
-#: The file that is written when all others are.
+#: The file that is written after all others.
 LAST = "model.json"
-#: In the place of a folder: the standard output, as an archive.
+#: The folder name of the standard output, to which the files are written as an archive.
 STREAM = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Which anchor of which job: `job_spec` is the contract's JobSpec as JSON."""
+    """An anchor of a job. `job_spec` is the contract's JobSpec as JSON."""
 
     job_spec: str
     anchor: str
 
 
 def model_of(job: Any, anchor: str | None = None) -> Model:
-    """The anchor that holds the model of a CPRJob object: this one, or its result. Raises DocumentError without any."""
+    """Return the model in an anchor of a CPRJob object, by default in its result. Raises DocumentError without one."""
     status = parse_status(job.get("status") or {} if isinstance(job, dict) else {})
     key = anchor or (status.result and status.result.key)
     if status.runtime is None or not key:
@@ -51,10 +50,10 @@ def model_of(job: Any, anchor: str | None = None) -> Model:
 
 
 def export(job_spec: str, request: ExportRequest, to: str, environment: Mapping[str, str]) -> int:
-    """Write a model into a folder, or to a URI; returns the exporter's exit code. job_spec: see `Model`.
+    """Write a model into a folder or to a URI, and return the exporter's exit code. job_spec: see `Model`.
 
-    Credentials are read as pods read them: from the files in the folder that CPR_CREDENTIALS_DIR names.
-    Raises NeedError if the trainer's packages are not installed.
+    Credentials are read from files as in pods: in the folder that CPR_CREDENTIALS_DIR names. Raises
+    MissingPackageError without the trainer's packages.
     """
     check_trainer_image()
     command = (sys.executable, "-m", "cpr_trainer", *_arguments(request, to))
@@ -67,10 +66,10 @@ def export(job_spec: str, request: ExportRequest, to: str, environment: Mapping[
 
 
 def export_from(pod: TrainerPod, request: ExportRequest, to: str) -> None:
-    """Have a pod write a model to a URI, or unpack it into the folder `to`, model.json last.
+    """Write a model from a pod to a URI, or into the local folder `to`, with model.json last.
 
-    Raises TrialError if the pod cannot write it, AnswerError if it cannot be reached, DocumentError if the folder
-    cannot be written.
+    Raises TrialError if the pod fails, ClusterRequestError if it is unreachable, DocumentError if the folder cannot be
+    written.
     """
     if "://" in to:
         with pod.output(*_arguments(request, to)) as source:
@@ -83,42 +82,42 @@ def export_from(pod: TrainerPod, request: ExportRequest, to: str) -> None:
         with pod.output(*_arguments(request, STREAM)) as source:
             with tarfile.open(fileobj=source, mode="r|") as archive:
                 archive.extractall(folder, filter="data")
-            source.read()  # the end of the process, which says whether it failed
+            source.read()  # the end of the process, which raises if it failed
     except tarfile.ReadError as error:
         raise TrialError(f"the model came incomplete ({error}); try again") from error
     except OSError as error:
         raise DocumentError(f"cannot write the model to {folder}: {error}") from error
 
 
-def _arguments(request: ExportRequest, to: str) -> tuple[str, ...]:
-    since = ("--since", request.since) if request.since else ()
-    return ("export", "--anchor", request.anchor, "--format", request.format, *since, "--to", to)
+def evaluate(model: Model, console: Console, run: RunRole, *, as_json: bool) -> None:
+    """Print the scores of a model on its held-out rows.
 
-
-# `cprjob evaluate`: a finished model's score on the rows that its job held out, by the trainer image's own code.
-
-
-def evaluate(model: Model, console: Console, ask: Ask, *, as_json: bool) -> None:
-    """Print the score. Raises TrialError if the model or the data cannot be read, or nothing is held out."""
+    Raises TrialError if the model or the data cannot be read, or no rows are held out.
+    """
     job = from_json(JobSpec, unpack(model.job_spec))
-    with closing(ask("evaluate", job, EvaluationRequest(model.anchor))) as lines:
+    with closing(run("evaluate", job, EvaluationRequest(model.anchor))) as lines:
         (found,) = (from_json(Evaluation, line) for line in lines)
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
         return
-    figures = []
+    scores = []
     if found.log_loss is not None:
         auc = "not defined, all labels are the same" if found.auc is None else f"{found.auc:.5f}"
-        figures = [f"AUC {auc}", f"log loss {found.log_loss:.5f}"]
+        scores = [f"AUC {auc}", f"log loss {found.log_loss:.5f}"]
     if found.normalised_entropy is not None:
-        figures.append(f"normalised entropy {found.normalised_entropy:.5f}")
+        scores.append(f"normalised entropy {found.normalised_entropy:.5f}")
     if found.calibration is not None:
-        figures.append(f"calibration {found.calibration:.4f}")
+        scores.append(f"calibration {found.calibration:.4f}")
     if found.gauc is not None:
-        figures.append(f"GAUC {found.gauc:.5f}")
-    # The metrics of a model with one label have its calibration, too.
-    figures += [f"{name} {value:.5g}" for name, value in found.metrics if name != "calibration"]
-    console.print(f"step {found.step:,}, {found.samples:,} held-out samples: {', '.join(figures)}", markup=False)
+        scores.append(f"GAUC {found.gauc:.5f}")
+    # The metrics of a model with one label repeat its calibration.
+    scores += [f"{name} {value:.5g}" for name, value in found.metrics if name != "calibration"]
+    console.print(f"step {found.step:,}, {found.samples:,} held-out samples: {', '.join(scores)}", markup=False)
     for group in (*found.groups, *filter(None, (found.rest,))):
         auc = "not defined" if group.auc is None else f"{group.auc:.5f}"
         console.print(f"  {group.name}: {group.samples:,} samples, AUC {auc}", markup=False)
+
+
+def _arguments(request: ExportRequest, to: str) -> tuple[str, ...]:
+    since = ("--since", request.since) if request.since else ()
+    return ("export", "--anchor", request.anchor, "--format", request.format, *since, "--to", to)

@@ -1,4 +1,4 @@
-"""`cprjob import`: a model that was trained elsewhere becomes an anchor, by the trainer image's own code."""
+"""`cprjob import`: runs the trainer image's code to write a model that was trained elsewhere as an anchor."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.api.yaml_text import write_documents
-from cpr_operator.cli.asking import Ask
-from cpr_operator.cli.console import OptionError
-from cpr_operator.cli.document import InvalidDocumentError, read_single
+from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.cli.document import read_single
+from cpr_operator.cli.trainer_process import RunRole
 
 #: The name of an import, which is a part of keys.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
-#: So many of what is left over are shown.
+#: The maximum number of names in a list.
 _SHOWN = 20
 
 
 def checked(request: ImportRequest, *, here: bool) -> ImportRequest:
-    """The request with whole paths; those of a pod (not `here`) must be whole. Raises OptionError."""
+    """Return the request with absolute paths. Those in a pod (not `here`) must be absolute. Raises OptionError."""
     if not _NAME.fullmatch(request.name):
         raise OptionError(f"--name {request.name}: use at most 48 of a-z, 0-9 and -, none of these at an end")
-    return replace(request, sources=tuple(_whole(source, here=here) for source in request.sources))
+    return replace(request, sources=tuple(_absolute(source, here=here) for source in request.sources))
 
 
-def _whole(source: str, *, here: bool) -> str:
+def _absolute(source: str, *, here: bool) -> str:
     if "://" in source or source.startswith("/"):
         return source
     if not here:
@@ -54,16 +54,16 @@ def parse_map(text: str) -> tuple[str, str]:
 
 
 def job_in(file: Path) -> JobSpec:
-    """The job of a manifest. Raises DocumentError, InvalidDocumentError."""
+    """Return the job of a manifest. Raises DocumentError, InvalidDocumentError."""
     document = read_single(file)
     if invalid := validate(document):
         raise InvalidDocumentError(invalid)
     return to_job_spec(parse_spec(document["spec"]), uid="import", name=document["metadata"]["name"])
 
 
-def import_model(job: JobSpec | None, request: ImportRequest, console: Console, ask: Ask, *, as_json: bool) -> None:
-    """Import and say what became of it. Raises TrialError if it cannot be, and nothing stays in the store."""
-    with closing(ask("import", job, request)) as lines:
+def import_model(job: JobSpec | None, request: ImportRequest, console: Console, run: RunRole, *, as_json: bool) -> None:
+    """Import a model and print the result. If it raises TrialError, nothing is left in the store."""
+    with closing(run("import", job, request)) as lines:
         (imported,) = (from_json(Imported, line) for line in lines)
     if as_json:
         console.print_json(json.dumps(to_dict(imported)))

@@ -1,16 +1,13 @@
-"""Jobs of a cluster as text, and one of them followed until it is over."""
+"""Jobs of a cluster as text: the columns of `kubectl get`, and the details of one job."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -19,20 +16,17 @@ from cpr_operator.api.base import parse_time
 from cpr_operator.api.crd import COLUMNS, Column
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.api.yaml_text import write_documents
-from cpr_operator.cli.console import ListingForm, Where
-from cpr_operator.cli.progress import Pace, Progress, Snapshot, members, open_progress
-from cpr_operator.cli.report import facts, failures, headline, next_step_there, overall_speed, print_summary
+from cpr_operator.cli.command_options import ListingForm
+from cpr_operator.cli.progress_display import members
+from cpr_operator.cli.report import facts, failures, headline, overall_speed
 from cpr_operator.policy.plan import duration
-
-# Jobs of a cluster as text: the columns of `kubectl get`, and the whole of one job. Pure.
-
 
 if TYPE_CHECKING:
     from cpr_operator.client import Event, Job
 
 
 def listing(jobs: Sequence[Job], form: ListingForm, now: float, *, namespaces: bool, single: bool) -> RenderableType:
-    """The jobs in a form of `kubectl get`; `single` if one job was asked for by its name."""
+    """Return the jobs in a form of `kubectl get`; `single` if the command names one job."""
     match form:
         case "name":
             return Text("\n".join(f"cpr/{job.name}" for job in jobs))
@@ -45,7 +39,7 @@ def listing(jobs: Sequence[Job], form: ListingForm, now: float, *, namespaces: b
 
 
 def table(jobs: Iterable[Job], now: float, *, wide: bool = False, namespaces: bool = False) -> Text:
-    """A line for each job, with the resource's own printer columns, as wide as they are."""
+    """Return a line for each job, with the printer columns of the resource."""
     columns = [column for column in COLUMNS if wide or not column.wide]
     rows = [[*(["NAMESPACE"] if namespaces else ()), "NAME", *(column.name.upper() for column in columns)]]
     for job in jobs:
@@ -57,7 +51,7 @@ def table(jobs: Iterable[Job], now: float, *, wide: bool = False, namespaces: bo
 
 
 def cell(document: Mapping[str, Any], column: Column, now: float) -> str:
-    """What a printer column shows of a job; times are ages at `now`, in seconds since the epoch."""
+    """Return the text of a printer column; times are ages at `now`, in seconds since the epoch."""
     value: Any = document
     for key in column.path.removeprefix(".").split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -67,21 +61,21 @@ def cell(document: Mapping[str, Any], column: Column, now: float) -> str:
 
 
 def description(job: Job, events: Iterable[Event]) -> Group:
-    """Everything about one job that a person may want to know."""
+    """Return the details of one job."""
     status = job.status
-    parts: list[RenderableType] = [headline(job.name, status), _origin(job), facts(status, _speed(status))]
+    parts: list[RenderableType] = [headline(job.name, status), _metadata(job), facts(status, _speed(status))]
     if status.members:
         parts += ["", members(status, most=len(status.members))]
     if status.conditions:
         parts += ["", _conditions(status.conditions)]
     if status.failures:
         parts += ["", failures(status.failures)]
-    told = events_table(events)
-    return Group(*parts, "", told if told.row_count else Text("No events: Kubernetes keeps them for an hour."))
+    table = events_table(events)
+    return Group(*parts, "", table if table.row_count else Text("No events: Kubernetes keeps them for an hour."))
 
 
 def events_table(events: Iterable[Event]) -> Table:
-    """A row for each event, oldest first."""
+    """Return a table with a row for each event, oldest first."""
     shown = _titled("Events", "time (UTC)", "type", "reason", "message")
     for event in events:
         shown.add_row(_clock(event.time), *map(escape, (event.type, event.reason, event.message)))
@@ -97,7 +91,7 @@ def _document(jobs: Sequence[Job], *, single: bool) -> dict[str, Any]:
     return documents[0] if single else {"apiVersion": "v1", "kind": "List", "items": documents}
 
 
-def _origin(job: Job) -> Table:
+def _metadata(job: Job) -> Table:
     spec = job.spec
     grid = Table.grid(padding=(0, 2))
     grid.add_row("namespace", job.namespace)
@@ -123,90 +117,3 @@ def _titled(title: str, *columns: str) -> Table:
 
 def _clock(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-# Watches a job on a cluster, as `cprjob run` shows one on this machine, until it is over.
-
-
-if TYPE_CHECKING:
-    from cpr_operator.client import Client, Job
-
-#: Seconds between two looks at all jobs.
-LOOK_EVERY_S = 2.0
-
-
-def follow_job(client: Client, name: str, where: Where, console: Console, *, from_start: bool) -> Status:
-    """Show the job's progress and events until it is over, then its outcome; return its status then.
-
-    from_start: show the events before now, too. Raises ClientError.
-    """
-    with _progress(console) as progress:
-        told = set() if from_start else {event.uid for event in client.events(name)}
-        watched = Watched(progress, told)
-        for job in client.watch(name):
-            watched.show(job)
-            watched.tell(client)
-    print_summary(console, name, job.status, watched.samples_per_s, next_step_there(job.status, name, where.options))
-    return job.status
-
-
-class Watched:
-    """What of a job was seen so far: the events `told`, by their uid, and its pace."""
-
-    def __init__(self, progress: Progress, told: set[str]) -> None:
-        self._progress = progress
-        self._told = told
-        self._pace: Pace | None = None
-        self._name = ""
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """Training speed over all that was watched; None if nothing was trained meanwhile."""
-        return self._pace.samples_per_s if self._pace else None
-
-    def show(self, job: Job) -> None:
-        """Show how the job stands."""
-        self._name, status = job.name, job.status
-        done, when = status.progress.samples, status.progress.updated
-        if when is not None:
-            self._pace = self._pace.after(when, done) if self._pace else Pace.begin(when, done)
-        self._progress.show(Snapshot(job.name, elapsed_s(status, time.time()), status, None))
-
-    def tell(self, client: Client) -> None:
-        """Print the events that are new. An API server that cannot answer now is asked again next time."""
-        from cpr_operator.client import UnavailableError  # noqa: PLC0415 -- loaded with the client
-
-        with contextlib.suppress(UnavailableError):
-            for event in client.events(self._name):
-                if event.uid not in self._told:
-                    self._told.add(event.uid)
-                    self._progress.tell(event.line)
-
-
-def elapsed_s(status: Status, now: float) -> float:
-    """Seconds since the first pods were created, until the job's end."""
-    if status.start_time is None:
-        return 0.0
-    return max(0.0, (now if status.completion_time is None else status.completion_time) - status.start_time)
-
-
-def follow_all(client: Client, console: Console, *, all_namespaces: bool) -> None:
-    """Show a table of all jobs: on a terminal again and again until Ctrl-C, elsewhere once. Raises ClientError."""
-    if not console.is_terminal:
-        jobs = client.list(all_namespaces=all_namespaces)
-        console.print(table(jobs, time.time(), wide=True, namespaces=all_namespaces), soft_wrap=True)
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            jobs = client.list(all_namespaces=all_namespaces)
-            live.update(table(jobs, time.time(), wide=True, namespaces=all_namespaces), refresh=True)
-            time.sleep(LOOK_EVERY_S)
-
-
-@contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    progress = open_progress(console)
-    try:
-        yield progress
-    finally:
-        progress.close()

@@ -1,4 +1,4 @@
-"""The commands of `cprjob` for jobs on a cluster, with the user's own rights. They parse options."""
+"""The commands of `cprjob` for jobs on a cluster: they parse options and call `cpr_operator.client`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cpr_operator.api.terminal_text import printable_log
-from cpr_operator.cli.console import (
-    INTERRUPTED,
-    ListingForm,
-    OptionError,
-    Where,
-    err,
-    interruptible,
-    on_cluster,
-    out,
-    usage_errors,
-)
-from cpr_operator.cli.kills import parse_member
-
-# The commands for jobs on a cluster. They parse options; `cpr_operator.client` and the modules beside do the work.
-
+from cpr_operator.cli.command_errors import DocumentError, OptionError
+from cpr_operator.cli.command_options import ClusterOptions, ListingForm, on_cluster
+from cpr_operator.cli.console import INTERRUPTED, err, interruptible, out, reported_errors
+from cpr_operator.cli.kill_options import parse_member
 
 jobs = typer.Typer(rich_markup_mode=None)
 
@@ -38,23 +27,23 @@ def submit(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files with CPRJobs; - is stdin.")],
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it is over.")] = False,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
     """Create jobs on the cluster."""
-    from cpr_operator.cli.plan import show_warnings
+    from cpr_operator.cli.plan_command import show_warnings
 
-    with usage_errors():
+    with reported_errors():
         documents = _manifests(files)
         if watch and len(documents) != 1:
             raise OptionError(f"--watch follows one job, and there are {len(documents)}")
-        with where.client() as client:
+        with kube.client() as client:
             created = [client.submit(each) for each in documents]
             for job in created:
                 out.print(f"created {job.namespace}/{job.name}", markup=False, highlight=False)
                 show_warnings(job.spec, err)
             if watch:
-                there = Where(where.kubeconfig, where.context, created[0].namespace)
-                raise typer.Exit(_watch(there, created[0].name))
+                in_namespace = ClusterOptions(kube.kubeconfig, kube.context, created[0].namespace)
+                raise typer.Exit(_watch(in_namespace, created[0].name))
 
 
 @jobs.command()
@@ -66,13 +55,13 @@ def get(
     *,
     all_namespaces: AllNamespaces = False,
     output: Annotated[ListingForm, typer.Option("--output", "-o", help="How to print them.")] = "table",
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
     """List jobs, or print some."""
     from cpr_operator.cli.document import job_name
     from cpr_operator.cli.job_views import listing
 
-    with usage_errors(), where.client() as client:
+    with reported_errors(), kube.client() as client:
         if names and all_namespaces:
             raise OptionError("--all-namespaces lists jobs; give it without names")
         found = [client.get(job_name(each)) for each in names] if names else client.list(all_namespaces=all_namespaces)
@@ -86,12 +75,12 @@ def get(
 
 @jobs.command()
 @on_cluster
-def describe(job: Name, *, where: Where) -> None:
-    """Show all about a job: figures, members, conditions, failures and events."""
+def describe(job: Name, *, kube: ClusterOptions) -> None:
+    """Show the details of a job: progress, members, conditions, failures and events."""
     from cpr_operator.cli.document import job_name
     from cpr_operator.cli.job_views import description
 
-    with usage_errors(), where.client() as client:
+    with reported_errors(), kube.client() as client:
         name = job_name(job)
         out.print(description(client.get(name), client.events(name)), highlight=False)
 
@@ -104,19 +93,19 @@ def top(
     ] = None,
     *,
     all_namespaces: AllNamespaces = False,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
     """Show the progress of a job until it is over, or a table of all jobs."""
     from cpr_operator.cli.document import job_name
-    from cpr_operator.cli.job_views import follow_all, follow_job
+    from cpr_operator.cli.job_monitor import follow_all, follow_job
 
-    with usage_errors(), interruptible(), where.client() as client:
+    with reported_errors(), interruptible(), kube.client() as client:
         if job is None:
             follow_all(client, out, all_namespaces=all_namespaces)
         elif all_namespaces:
             raise OptionError("--all-namespaces lists jobs; give it without a name")
         else:
-            follow_job(client, job_name(job), where, out, from_start=False)
+            follow_job(client, job_name(job), kube, out, from_start=False)
 
 
 @jobs.command()
@@ -125,18 +114,18 @@ def logs(
     job: Name,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is printed, by later pods too, until the job ends.")
+        bool, typer.Option("--follow", "-f", help="Continue with new lines, also of later pods, until the job ends.")
     ] = False,
-    role: Annotated[Literal["trainer", "shard"], typer.Option(help="Whose log.")] = "trainer",
+    role: Annotated[Literal["trainer", "shard"], typer.Option(help="Role of the member.")] = "trainer",
     index: Annotated[
         int | None, typer.Option(min=0, help="Index of the member. Defaults to the leader, or to shard 0.")
     ] = None,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
     """Print the log of a trainer or a shard."""
     from cpr_operator.cli.document import job_name
 
-    with usage_errors(), interruptible(), where.client() as client:
+    with reported_errors(), interruptible(), kube.client() as client:
         for line in client.logs(job_name(job), role=role, index=index, follow=follow):
             text = line.rstrip("\n")
             typer.echo(printable_log(text) if out.is_terminal else text)
@@ -144,36 +133,36 @@ def logs(
 
 @jobs.command()
 @on_cluster
-def events(job: Name, *, where: Where) -> None:
+def events(job: Name, *, kube: ClusterOptions) -> None:
     """List the events of a job, oldest first. Kubernetes keeps them for an hour."""
     from cpr_operator.cli.document import job_name
     from cpr_operator.cli.job_views import events_table
 
-    with usage_errors(), where.client() as client:
+    with reported_errors(), kube.client() as client:
         out.print(events_table(client.events(job_name(job))), highlight=False)
 
 
 @jobs.command()
 @on_cluster
-def suspend(job: Name, *, where: Where) -> None:
-    """Save everything, and give the job's pods back. Nothing is lost."""
+def suspend(job: Name, *, kube: ClusterOptions) -> None:
+    """Suspend a job: it saves everything and releases its pods. Nothing is lost."""
     from cpr_operator.cli.document import job_name
 
-    with usage_errors(), where.client() as client:
+    with reported_errors(), kube.client() as client:
         changed = client.suspend(job_name(job))
-        out.print(f"{changed.name} is asked to save everything and stop", highlight=False)
-        out.print(f"To resume the job: cprjob resume {changed.name}{where.options}", highlight=False, soft_wrap=True)
+        out.print(f"{changed.name} is being suspended: it saves everything and stops", highlight=False)
+        out.print(f"To resume the job: cprjob resume {changed.name}{kube.text}", highlight=False, soft_wrap=True)
 
 
 @jobs.command()
 @on_cluster
-def resume(job: Name, *, where: Where) -> None:
-    """Go on with a suspended job."""
+def resume(job: Name, *, kube: ClusterOptions) -> None:
+    """Resume a suspended job."""
     from cpr_operator.cli.document import job_name
 
-    with usage_errors(), where.client() as client:
+    with reported_errors(), kube.client() as client:
         changed = client.resume(job_name(job))
-        out.print(f"{changed.name} is asked to go on", highlight=False)
+        out.print(f"{changed.name} is being resumed", highlight=False)
 
 
 @jobs.command()
@@ -183,18 +172,18 @@ def scale(
     *,
     trainers: Annotated[int | None, typer.Option(min=1, help="Number of trainers, at any time.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Number of shards, while the job is suspended.")] = None,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
-    """Change how many trainers or shards a job has."""
+    """Change the number of trainers or shards of a job."""
     from cpr_operator.cli.document import job_name
 
-    with usage_errors():
+    with reported_errors():
         if trainers is None and shards is None:
-            raise OptionError("say how many: --trainers N, --shards N, or both")
-        with where.client() as client:
+            raise OptionError("give --trainers N, --shards N, or both")
+        with kube.client() as client:
             spec = client.scale(job_name(job), trainers=trainers, shards=shards).spec
             members = f"{spec.trainers.replicas} trainers and {spec.shards.replicas} shards"
-            out.print(f"{job_name(job)} is to have {members}", highlight=False)
+            out.print(f"{job_name(job)} is being scaled to {members}", highlight=False)
 
 
 @jobs.command()
@@ -208,58 +197,58 @@ def chaos(
     drain: Annotated[
         list[str] | None, typer.Option(metavar="ROLE/INDEX", help="The same with time to save, as at a node's drain.")
     ] = None,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
-    """Strike members of a running job, to see what becomes of it."""
+    """Inject failures into a running job."""
     from cpr_operator.cli.document import job_name
 
-    with usage_errors():
-        strikes = [(parse_member(each), False) for each in kill or ()]
-        strikes += [(parse_member(each), True) for each in drain or ()]
-        if not strikes:
-            raise OptionError("say whom to strike, as in --kill shard/1")
-        with where.client() as client:
-            for (role, index), gently in strikes:
-                pod = client.kill(job_name(job), role, index, drain=gently)
-                out.print(f"{'drained' if gently else 'killed'} {role}/{index} (pod {pod})", highlight=False)
+    with reported_errors():
+        targets = [(parse_member(each), False) for each in kill or ()]
+        targets += [(parse_member(each), True) for each in drain or ()]
+        if not targets:
+            raise OptionError("give at least one member, as in --kill shard/1")
+        with kube.client() as client:
+            for (role, index), drained in targets:
+                pod = client.kill(job_name(job), role, index, drain=drained)
+                out.print(f"{'drained' if drained else 'killed'} {role}/{index} (pod {pod})", highlight=False)
 
 
 @jobs.command()
 @on_cluster
-def delete(names: Names, *, where: Where) -> None:
+def delete(names: Names, *, kube: ClusterOptions) -> None:
     """Delete jobs. Their saves stay, unless they have snapshots.deleteWithJob."""
     from cpr_operator.cli.document import job_name
 
-    with usage_errors(), where.client() as client:
+    with reported_errors(), kube.client() as client:
         for name in map(job_name, names):
             client.delete(name)
             out.print(f"deleted {client.namespace}/{name}", markup=False, highlight=False)
 
 
 def _manifests(files: list[Path]) -> list[dict[str, Any]]:
-    """All CPRJobs of the files; other objects are for kubectl."""
-    from cpr_operator.cli.document import DocumentError, jobs_of, read_documents
+    """Return all CPRJobs of the files; other objects are left to kubectl."""
+    from cpr_operator.cli.document import jobs_of, read_documents
 
     found: list[dict[str, Any]] = []
     for file in files:
         documents = read_documents(file)
-        mine = jobs_of(documents)
-        if not mine:
+        in_file = jobs_of(documents)
+        if not in_file:
             raise DocumentError(f"{file} contains no CPRJob")
-        if len(mine) < len(documents):
-            others = len(documents) - len(mine)
+        if len(in_file) < len(documents):
+            others = len(documents) - len(in_file)
             err.print(f"{file}: {others} other objects are left to kubectl apply", markup=False, highlight=False)
-        found += mine
+        found += in_file
     return found
 
 
-def _watch(where: Where, name: str) -> int:
-    """The exit code of a watched job: 0 only if it succeeded. Ctrl-C ends the watch, and the job goes on."""
-    from cpr_operator.cli.job_views import follow_job
+def _watch(kube: ClusterOptions, name: str) -> int:
+    """Follow a job and return the exit code: 0 only if it succeeded. Ctrl-C leaves the job running."""
+    from cpr_operator.cli.job_monitor import follow_job
 
     try:
-        with where.client() as client:
-            return 0 if follow_job(client, name, where, out, from_start=True).phase == "Succeeded" else 1
+        with kube.client() as client:
+            return 0 if follow_job(client, name, kube, out, from_start=True).phase == "Succeeded" else 1
     except KeyboardInterrupt:
-        out.print(f"The job goes on. To follow it: cprjob top {name}{where.options}", highlight=False, soft_wrap=True)
+        out.print(f"The job keeps running. To follow it: cprjob top {name}{kube.text}", highlight=False, soft_wrap=True)
         return INTERRUPTED

@@ -1,7 +1,4 @@
-"""The commands that bring models in and out of the store: `export`, `evaluate`, `import`. They parse options.
-
-Each command imports its own code alone.
-"""
+"""The commands for models in a store: `export`, `evaluate` and `import`. They parse options."""
 
 from __future__ import annotations
 
@@ -13,7 +10,9 @@ from typing import Annotated
 import typer
 
 from cpr_contract.choices import Dense, ExportFormat, Missing
-from cpr_operator.cli.console import OptionError, Source, Where, Workdir, check_folder, on_cluster, out, usage_errors
+from cpr_operator.cli.command_errors import OptionError
+from cpr_operator.cli.command_options import ClusterOptions, Source, Workdir, check_folder, on_cluster
+from cpr_operator.cli.console import out, reported_errors
 
 models = typer.Typer(rich_markup_mode=None)
 
@@ -36,23 +35,23 @@ def export(  # noqa: PLR0913 -- one parameter per option
         str | None, typer.Option(metavar="ANCHOR", help="An anchor of the job. Defaults to its result.")
     ] = None,
     workdir: Workdir = None,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
-    """Write a job's model as files, for those who serve it."""
+    """Write a job's model as files for serving."""
     from cpr_contract.requests import ExportRequest
-    from cpr_operator.cli.asking import trainer_pod
     from cpr_operator.cli.document import is_on_cluster
     from cpr_operator.cli.export import export as export_model
     from cpr_operator.cli.export import export_from, model_of
-    from cpr_operator.cli.source import find_job
+    from cpr_operator.cli.job_source import find_job
+    from cpr_operator.cli.trainer_process import trainer_pod
 
-    with usage_errors():
+    with reported_errors():
         if "://" not in to:
             check_folder("--to", Path(to))
-        model = model_of(find_job(source, workdir, where), anchor)
+        model = model_of(find_job(source, workdir, kube), anchor)
         request = ExportRequest(model.anchor, form, since)
         if is_on_cluster(source):
-            with trainer_pod(source, where) as pod:
+            with trainer_pod(source, kube) as pod:
                 export_from(pod, request, to)
         else:
             raise typer.Exit(export_model(model.job_spec, request, to, os.environ))
@@ -65,18 +64,18 @@ def evaluate(
     *,
     workdir: Workdir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
     """Score a finished job's model on the held-out rows."""
-    from cpr_operator.cli.asking import asking
     from cpr_operator.cli.export import evaluate as evaluate_model
     from cpr_operator.cli.export import model_of
-    from cpr_operator.cli.source import find_job
+    from cpr_operator.cli.job_source import find_job
+    from cpr_operator.cli.trainer_process import role_runner
 
-    with usage_errors():
-        model = model_of(find_job(source, workdir, where))
-        with asking(source, where, os.environ) as ask:
-            evaluate_model(model, out, ask, as_json=json)
+    with reported_errors():
+        model = model_of(find_job(source, workdir, kube))
+        with role_runner(source, kube, os.environ) as run:
+            evaluate_model(model, out, run, as_json=json)
 
 
 @models.command("import")
@@ -84,7 +83,7 @@ def evaluate(
 def import_(  # noqa: PLR0913 -- one parameter per option
     source: Annotated[
         str,
-        typer.Argument(metavar="cpr/NAME|FILE", help="The job to import for: on the cluster, or a manifest."),
+        typer.Argument(metavar="cpr/NAME|FILE", help="The job to import for: on the kube, or a manifest."),
     ],
     *,
     from_: Annotated[
@@ -101,23 +100,23 @@ def import_(  # noqa: PLR0913 -- one parameter per option
     missing: Annotated[Missing, typer.Option(help="What to do if the source lacks tables or layers.")] = "Fail",
     dense: Annotated[Dense, typer.Option(help="Whether to import the dense network.")] = "ByName",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    where: Where,
+    kube: ClusterOptions,
 ) -> None:
     """Import a model that was trained elsewhere, as an anchor that jobs can start from."""
     from cpr_contract.requests import ImportRequest
-    from cpr_operator.cli.asking import ask_trainer_image, trainer_pod
     from cpr_operator.cli.document import is_on_cluster, job_name
     from cpr_operator.cli.importing import checked, import_model, job_in, parse_map
+    from cpr_operator.cli.trainer_process import run_role, trainer_pod
 
-    with usage_errors():
+    with reported_errors():
         mapped, here = tuple(map(parse_map, map_ or ())), not is_on_cluster(source)
         job = job_in(Path(source)) if here else None
         named = name or (job_name(source) if job is None else job.job_name)
         request = checked(ImportRequest(tuple(from_), named, mapped, missing, dense), here=here)
         if job is None:
-            with trainer_pod(source, where, unstarted=True) as pod:
-                import_model(None, request, out, pod.ask, as_json=json)
-        elif where.options:
-            raise OptionError(f"only a job on a cluster takes{where.options}; name it as cpr/NAME")
+            with trainer_pod(source, kube, unstarted=True) as pod:
+                import_model(None, request, out, pod.run, as_json=json)
+        elif kube.text:
+            raise OptionError(f"only a job on a cluster takes{kube.text}; name it as cpr/NAME")
         else:
-            import_model(job, request, out, partial(ask_trainer_image, environment=os.environ), as_json=json)
+            import_model(job, request, out, partial(run_role, environment=os.environ), as_json=json)

@@ -1,10 +1,9 @@
-"""`cprjob report`: how a job stands or ended, for people or for programs."""
+"""The outcome of a job, as text and as JSON: its progress, failures, costs and budget, and its model."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,33 @@ from cpr_operator.api.status import (
     WorkerCount,
 )
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.console import OptionError, Where, check_file
-from cpr_operator.cluster.local.objects import EventLine
+from cpr_operator.cli.command_options import ClusterOptions
+
+UNKNOWN = "-"
 
 
 def overall_speed(status: Status) -> float | None:
-    """Samples a second from the start of the first pods to the end of the job; None before the end."""
+    """Return the samples per second from the start of the first pods to the end; None before the end."""
     if status.start_time is None or status.completion_time is None or status.completion_time <= status.start_time:
         return None
     return status.progress.samples / (status.completion_time - status.start_time)
 
 
+def show_outcome(
+    job: Mapping[str, Any], workdir: Path | None, kube: ClusterOptions, console: Console, *, as_json: bool
+) -> None:
+    """Print the outcome of a CPRJob object; with `workdir`, of a local run. Raises InvalidStatusError."""
+    name, status = job["metadata"]["name"], parse_status(job.get("status") or {})
+    speed = overall_speed(status)
+    if as_json:
+        console.print_json(json.dumps(report(name, status, speed)))
+        return
+    next_step = next_step_on_cluster(status, name, kube.text) if workdir is None else next_local_step(status, workdir)
+    print_summary(console, name, status, speed, next_step)
+
+
 def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, Any]:
-    """The job's outcome as plain JSON values; figures that were never measured are None.
+    """Return the job's outcome as plain JSON values; values that were never measured are None.
 
     `samples_per_s` is the rate over the whole run, recoveries included.
     """
@@ -111,14 +124,8 @@ def _pod(role: str, member: Member) -> dict[str, Any]:
     }
 
 
-# The outcome of a job, for people: its failures, costs and budget, and where its model is.
-
-
-UNKNOWN = "-"
-
-
 def print_summary(console: Console, job: str, status: Status, samples_per_s: float | None, next_step: str) -> None:
-    """Print the outcome of a job; `next_step` says what can be done with it now."""
+    """Print the outcome of a job, and then `next_step`."""
     console.print(headline(job, status), highlight=False, soft_wrap=True)
     console.print(facts(status, samples_per_s), highlight=False)
     if status.failures:
@@ -126,44 +133,44 @@ def print_summary(console: Console, job: str, status: Status, samples_per_s: flo
     console.print(next_step, markup=False, highlight=False, soft_wrap=True)
 
 
-def ended_because(status: Status) -> str:
-    """Why the job failed, from its condition; empty if it did not."""
+def failure_reason(status: Status) -> str:
+    """Return why the job failed, from its condition; empty if it did not."""
     failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None)
-    return _words(failed) if failed else ""
+    return _condition_text(failed) if failed else ""
 
 
 def headline(job: str, status: Status) -> str:
-    """The job's phase, and why it failed if it did."""
+    """Return the job's phase, and why it failed if it did."""
     colour = {"Succeeded": "green", "Failed": "red"}.get(status.phase, "yellow")
-    reason = ended_because(status)
+    reason = failure_reason(status)
     return f"[bold]{escape(job)}[/bold]: [{colour}]{status.phase}[/{colour}]" + (
         f" - {escape(reason)}" if reason else ""
     )
 
 
 def workers_of(status: Status) -> WorkerCount | None:
-    """How many workers each trainer has, once that is known."""
+    """Return the number of workers of each trainer, or None while it is unknown."""
     workers = None if status.runtime is None else status.runtime.workers
     return None if workers is None or workers.count is None else workers
 
 
-def _words(condition: Condition) -> str:
+def _condition_text(condition: Condition) -> str:
     return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
 
 
 def trained(progress: Progress) -> str:
-    """How many samples are trained, and of how many if that is known: a job may end before its data is read."""
+    """Return the number of trained samples, and the total if it is known: a job may end before its data is read."""
     total = f" of {progress.total_samples:,}" if progress.total_samples else ""
     return f"{progress.samples:,}{total} samples"
 
 
 def facts(status: Status, samples_per_s: float | None) -> Table:
-    """What was trained, how well, and what failures and saves have cost."""
+    """Return a table of progress, quality, and costs of failures and saves."""
     progress, plan, budget = status.progress, status.plan, status.budget
     table = Table.grid(padding=(0, 2))
-    speed = f"{_figure(samples_per_s, ',.0f')} samples/s"
+    speed = f"{_number(samples_per_s, ',.0f')} samples/s"
     table.add_row("trained", f"{trained(progress)}, {speed}")
-    table.add_row("quality", f"AUC {_figure(progress.auc, '.4f')}, log loss {_figure(progress.logloss, '.4f')}")
+    table.add_row("quality", f"AUC {_number(progress.auc, '.4f')}, log loss {_number(progress.logloss, '.4f')}")
     if progress.metrics:
         table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))
     if progress.held_out is not None:
@@ -192,8 +199,8 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
 def _held_out(found: HeldOut) -> str:
     gauc = "" if found.gauc is None else f"GAUC {found.gauc:.4f}, "
     return (
-        f"AUC {_figure(found.auc, '.4f')}, {gauc}log loss {_figure(found.logloss, '.4f')}, normalised entropy "
-        f"{_figure(found.normalised_entropy, '.4f')}, calibration {_figure(found.calibration, '.3f')} at step "
+        f"AUC {_number(found.auc, '.4f')}, {gauc}log loss {_number(found.logloss, '.4f')}, normalised entropy "
+        f"{_number(found.normalised_entropy, '.4f')}, calibration {_number(found.calibration, '.3f')} at step "
         f"{found.step:,}, on {found.scored:,} samples"
     )
 
@@ -211,7 +218,7 @@ def _overhead(status: Status) -> str:
 
 
 def failures(records: tuple[FailureRecord, ...]) -> Table:
-    """A row for each failure."""
+    """Return a table with a row for each failure."""
     table = Table(title="Failures", title_justify="left", box=None, pad_edge=False)
     for title in ("member", "failure", "lost samples", "lost row updates", "recovered in", "action"):
         table.add_column(title, header_style="dim")
@@ -219,23 +226,23 @@ def failures(records: tuple[FailureRecord, ...]) -> Table:
         table.add_row(
             f"{each.role}/{each.index}",
             escape(each.kind + (f": {each.message}" if each.message else "")),
-            _figure(each.lost_samples, ","),
+            _number(each.lost_samples, ","),
             _at_most(each.lost_row_updates, exact=each.lost_row_updates_exact),
-            took(each.recovery_seconds),
+            duration_text(each.recovery_seconds),
             each.action or UNKNOWN,
         )
     return table
 
 
-def took(seconds: float | None) -> str:
-    """How long a recovery took, to a tenth of a second, or to a hundredth if it was less than one."""
+def duration_text(seconds: float | None) -> str:
+    """Return a duration to a tenth of a second, or to a hundredth below one second."""
     if seconds is None:
         return UNKNOWN
     return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def next_step_here(status: Status, workdir: Path) -> str:
-    """What can be done with the job of a local run."""
+def next_local_step(status: Status, workdir: Path) -> str:
+    """Return the command to continue with after a local run."""
     match status.phase:
         case "Succeeded" if status.result is not None:
             return (
@@ -248,8 +255,8 @@ def next_step_here(status: Status, workdir: Path) -> str:
             return f"To resume the job: cprjob run --resume --workdir {workdir}"
 
 
-def next_step_there(status: Status, job: str, options: str) -> str:
-    """What can be done with a job on a cluster; `options` name the cluster and the namespace."""
+def next_step_on_cluster(status: Status, job: str, options: str) -> str:
+    """Return the command to continue with for a job on a cluster. `options` name the cluster and the namespace."""
     match status.phase:
         case "Succeeded" if status.result is not None:
             return (
@@ -265,41 +272,8 @@ def next_step_there(status: Status, job: str, options: str) -> str:
 
 
 def _at_most(value: int | None, *, exact: bool) -> str:
-    return _figure(value, ",") if exact or value is None else f"at most {value:,}"
+    return _number(value, ",") if exact or value is None else f"at most {value:,}"
 
 
-def _figure(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return UNKNOWN if value is None else format(value, form)
-
-
-# `cprjob report`: how a job stands or ended, for people or for programs.
-
-
-def show_outcome(
-    job: Mapping[str, Any], workdir: Path | None, where: Where, console: Console, *, as_json: bool
-) -> None:
-    """Print the outcome of a CPRJob object, which is that of a local run if there is a `workdir`.
-
-    Raises InvalidStatusError.
-    """
-    name, status = job["metadata"]["name"], parse_status(job.get("status") or {})
-    speed = overall_speed(status)
-    if as_json:
-        console.print_json(json.dumps(report(name, status, speed)))
-        return
-    next_step = next_step_there(status, name, where.options) if workdir is None else next_step_here(status, workdir)
-    print_summary(console, name, status, speed, next_step)
-
-
-def write_page(job: Mapping[str, Any], events: Iterable[EventLine], path: Path, console: Console) -> None:
-    """Write a CPRJob object as a page with charts. Raises InvalidStatusError, OptionError."""
-    from cpr_operator.cli.pictures.page import page  # noqa: PLC0415 -- its packages are an extra
-    from cpr_operator.cli.pictures.story import story_of  # noqa: PLC0415 -- the same
-
-    check_file("--html", path)
-    text = page(story_of(job, events, time.time()))
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise OptionError(f"--html {path}: {error.strerror}; name a file that can be written") from error
-    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)

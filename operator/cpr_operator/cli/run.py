@@ -1,4 +1,4 @@
-"""`cprjob run`: the operator's own controller over processes of this machine."""
+"""`cprjob run`: runs the operator's controller over processes of this machine until the job is over."""
 
 from __future__ import annotations
 
@@ -18,39 +18,35 @@ from typing import Any
 
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli import check_trainer_image
-from cpr_operator.cli.console import (
-    INTERRUPTED,
-    OptionError,
-    OutputClosedError,
-    SafeConsole,
-    check_file,
-    check_folder,
-)
-from cpr_operator.cli.document import DocumentError, changed_spec, read_job
-from cpr_operator.cli.kills import Kill, check_targets
-from cpr_operator.cli.report import next_step_here, print_summary, report
-from cpr_operator.cli.watch import Watch
+from cpr_operator.cli.command_errors import DocumentError, OptionError
+from cpr_operator.cli.command_options import check_file, check_folder
+from cpr_operator.cli.console import INTERRUPTED, OutputClosedError, SafeConsole
+from cpr_operator.cli.document import changed_spec, read_job
+from cpr_operator.cli.kill_options import Kill, check_targets
+from cpr_operator.cli.report import next_local_step, print_summary, report
+from cpr_operator.cli.run_monitor import RunMonitor
+from cpr_operator.cli.trainer_process import check_trainer_image
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller import Controller
 from cpr_operator.queue import ReconcileQueue
 from cpr_operator.reconcile import Timing
 
-# The operator's own controller over processes of this machine, for as long as a command lasts.
-
-
+#: The folder of runs without --workdir.
+RUNS = Path("cprjob-runs")
+#: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported.
+KEPT = {"ttlSecondsAfterFinished": None}
 #: Seconds to wait after a pod's change, so that several changes share a pass.
 DEBOUNCE_S = 0.05
-#: Passes are frequent, because asking and writing are cheap here and runs are short.
+#: Passes are frequent, because requests are cheap on one machine and runs are short.
 TIMING = Timing(running_s=1.0, floor_s=0.2, changing_s=0.2, progress_s=1.0)
 
 
 @contextlib.asynccontextmanager
 async def open_cluster(workdir: Path, environment: Mapping[str, str]) -> AsyncIterator[LocalCluster]:
-    """A cluster in the folder, with the operator's log beside it. Exit ends every process.
+    """Open a cluster in the folder, with the operator's log next to it. Exit ends every process.
 
-    Raises NeedError if the trainer's packages are not installed.
+    Raises MissingPackageError without the trainer's packages.
     """
     check_trainer_image()
     cluster = LocalCluster(workdir, clock=time.time, rng=random.Random(), environment=environment)
@@ -87,14 +83,9 @@ async def operating(cluster: LocalCluster, job: JobView, timing: Timing = TIMING
         await queue.close()
 
 
-RUNS = Path("cprjob-runs")
-#: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported.
-KEPT = {"ttlSecondsAfterFinished": None}
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line asks for: to run `file`, or to resume the job in `workdir` if it is None.
+    """The options of the command: it runs `file`, or without one resumes the job in `workdir`.
 
     `changes` of the job's spec are PATH=VALUE.
     """
@@ -107,7 +98,7 @@ class RunOptions:
 
 
 def run(options: RunOptions, console: SafeConsole) -> int:
-    """Run a job to its end; returns the exit code: 0 only if it succeeded.
+    """Run a job to its end and return the exit code: 0 only if it succeeded.
 
     Raises DocumentError, InvalidDocumentError, KillError, OptionError before any process is started.
     """
@@ -125,10 +116,10 @@ async def _run(options: RunOptions, console: SafeConsole) -> int:
     async with open_cluster(workdir, os.environ) as cluster:
         job = await _open_job(cluster, document, workdir, options.changes)
         _check_kills(options.kills, job.spec)
-        watch, status = await _follow(cluster, job, options.kills, console)
-    speed = watch.pace.samples_per_s if watch.pace else None
+        monitor, status = await _follow(cluster, job, options.kills, console)
+    speed = monitor.throughput.samples_per_s if monitor.throughput else None
     with contextlib.suppress(OutputClosedError, OSError):  # then the folder alone has the outcome
-        print_summary(watch.console, job.name, status, speed, next_step_here(status, workdir))
+        print_summary(monitor.console, job.name, status, speed, next_local_step(status, workdir))
     if options.report is not None:
         try:
             options.report.write_text(json.dumps(report(job.name, status, speed), indent=2) + "\n", "utf-8")
@@ -137,21 +128,21 @@ async def _run(options: RunOptions, console: SafeConsole) -> int:
             raise OptionError(f"--report {options.report}: {error.strerror}; {again}") from error
     if status.phase == "Succeeded":
         return 0
-    return INTERRUPTED if watch.interrupted else 1
+    return INTERRUPTED if monitor.interrupted else 1
 
 
 async def _follow(
     cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: SafeConsole
-) -> tuple[Watch, Status]:
-    """Run passes and watch until the job is over."""
-    watch = Watch(cluster, job, kills=kills, console=console, clock=time.monotonic)
-    with _interrupts(watch):
+) -> tuple[RunMonitor, Status]:
+    """Run passes and follow the job until it is over."""
+    monitor = RunMonitor(cluster, job, kills=kills, console=console, clock=time.monotonic)
+    with _interrupts(monitor):
         async with operating(cluster, job):
-            return watch, await watch.follow()
+            return monitor, await monitor.follow()
 
 
 def _workdir(options: RunOptions) -> Path:
-    """The folder of this run; absolute, because the names of saves contain it."""
+    """Return the folder of this run as an absolute path, because the names of saves contain it."""
     if options.workdir is not None:
         return options.workdir.resolve()
     if options.file is None:
@@ -168,7 +159,7 @@ def _check_kills(kills: tuple[Kill, ...], spec: Any) -> None:
 async def _open_job(
     cluster: LocalCluster, document: dict[str, Any] | None, workdir: Path, changes: tuple[str, ...]
 ) -> JobView:
-    """The job of a new run, or the suspended one in the folder with the changes applied.
+    """Create the job of a new run, or resume the one in the folder with the changes applied.
 
     Raises DocumentError, InvalidDocumentError.
     """
@@ -186,14 +177,14 @@ async def _open_job(
 
 
 @contextlib.contextmanager
-def _interrupts(watch: Watch) -> Iterator[None]:
-    """Send Ctrl-C, SIGTERM and SIGHUP to the watch while the context lasts.
+def _interrupts(monitor: RunMonitor) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and SIGHUP by the monitor.
 
-    A terminal that is closed may send SIGHUP twice, and more than that stops nothing at once. `nohup` ignores it.
+    SIGHUP only suspends, because a terminal that is closed may send it twice. Under `nohup` it is ignored.
     """
-    handlers = {signal.SIGINT: watch.interrupt, signal.SIGTERM: watch.interrupt}
+    handlers = {signal.SIGINT: monitor.interrupt, signal.SIGTERM: monitor.interrupt}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        handlers[signal.SIGHUP] = watch.suspend
+        handlers[signal.SIGHUP] = monitor.suspend
     loop = asyncio.get_running_loop()
     for number, handle in handlers.items():
         loop.add_signal_handler(number, handle)

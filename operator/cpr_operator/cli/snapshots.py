@@ -1,4 +1,4 @@
-"""`cprjob snapshots`: which points a job can be restored to, whether they verify, and pruning by hand."""
+"""`cprjob snapshots`: lists, verifies and prunes the saves of a job, with the trainer image's code."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ from cpr_contract.uris import is_file_uri
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import TERMINAL_PHASES, Condition, Phase
 from cpr_operator.api.validate import parse_spec, parse_status, validate
-from cpr_operator.cli.asking import Ask
-from cpr_operator.cli.console import OptionError, Where
-from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.cli.source import find_job
+from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.job_source import find_job
+from cpr_operator.cli.trainer_process import RunRole
 
-# Finds the store and the job in it that the command line names.
+Answer = TypeVar("Answer", Listing, Verification, Pruning)
 
-
-#: Anchors to keep if the job's manifest is not at hand: the default of `snapshots.keep`.
+#: The exit code for damaged objects.
+DAMAGED = 1
+#: The number of anchors to keep without a manifest: the default of `snapshots.keep`.
 DEFAULT_KEEP = 2
-_SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
+_EXAMPLES = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
+_TITLES = ("step", "samples", "kind", "shards", "generation", "written (UTC)", "size", "bits", "based on", "strategy")
+_LEFT = frozenset({"kind", "written (UTC)", "based on", "strategy"})
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A store, and the job in it if one is named.
+class JobStore:
+    """A store, and a job in it if one is named.
 
-    The job's status gives its phase, forks, the step of its newest anchor, and the reason if its saves are degraded.
-    Without a status the phase is None.
+    Phase, forks, the step of the newest anchor (`recorded`) and the reason of `degraded` saves come from the job's
+    status. Without a status the phase is None.
     """
 
     store: StoreSpec
@@ -57,19 +60,86 @@ class Source:
 
 
 def find_source(
-    named: str | None, workdir: Path | None, endpoint: str | None, job_uid: str | None, where: Where
-) -> Source:
-    """The store of a URI, or that of a CPRJob on a cluster, in a file or in a local run's folder.
+    named: str | None, workdir: Path | None, endpoint: str | None, job_uid: str | None, kube: ClusterOptions
+) -> JobStore:
+    """Return the store of a URI, or that of a CPRJob on a kube, in a file or in a local run's folder.
 
-    Raises OptionError, DocumentError, InvalidDocumentError, InvalidStatusError, AnswerError.
+    Raises OptionError, DocumentError, InvalidDocumentError, InvalidStatusError, ClusterRequestError.
     """
     if named is not None and "://" in named:
         if workdir is not None:
             raise OptionError("give either a store or --workdir DIR of a local run")
-        return Source(_store(named, endpoint), job_uid)
+        return JobStore(_store(named, endpoint), job_uid)
     if endpoint is not None:
-        raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it, because a CPRJob names its own")
-    return _of_job(find_job(named, workdir, where), job_uid)
+        raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it, because a CPRJob has its own")
+    return _of_job(find_job(named, workdir, kube), job_uid)
+
+
+def list_points(source: JobStore, console: Console, run: RunRole, *, as_json: bool) -> int:
+    """Print all points and return the exit code. Raises TrialError if the store cannot be read."""
+    request = Request("List", source.store, source.job_uid)
+    found = _request(request, Listing, run)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_points(console, found.points)
+        show_damage(console, found.damaged)
+    return DAMAGED if found.damaged else 0
+
+
+def verify_saves(source: JobStore, console: Console, run: RunRole, *, as_json: bool) -> int:
+    """Read all saves, print the damaged objects, and return the exit code. Raises TrialError as above."""
+    request = Request("Verify", source.store, source.job_uid, model=source.model)
+    found = _request(request, Verification, run)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_verification(console, found)
+    return DAMAGED if found.damaged else 0
+
+
+def prune_saves(  # noqa: PLR0913 -- one parameter per option
+    source: JobStore,
+    keep: int | None,
+    console: Console,
+    run: RunRole,
+    *,
+    delete: bool,
+    as_json: bool,
+) -> None:
+    """Print the saves that no restore needs, and delete them if `delete`.
+
+    keep: the number of anchors to keep; 0 keeps nothing, None is the job's own number. Check the job's phase before
+    (`check_phase`). Raises TrialError as above.
+    """
+    request = Request(
+        action="Prune",
+        store=source.store,
+        job_uid=source.job_uid,
+        keep=source.keep if keep is None else keep,
+        forks=source.forks,
+        delete=delete,
+        recorded=source.recorded,
+    )
+    found = _request(request, Pruning, run)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_pruning(console, found)
+
+
+def check_phase(source: JobStore, *, everything: bool) -> None:
+    """Raise OptionError in phases in which the leader prunes, or the job needs its saves.
+
+    A job with degraded saves may be pruned by hand, because its leader may be unable to.
+    """
+    if source.phase is None or source.phase in TERMINAL_PHASES:
+        return
+    if source.phase != "Suspended" and not source.degraded:
+        raise OptionError(f"the job is {source.phase}, and its leader already prunes after every anchor")
+    if everything:
+        use = "be resumed" if source.phase == "Suspended" else "recover"
+        raise OptionError(f"the job is {source.phase} and could not {use} without its saves; delete the job first")
 
 
 def _store(uri: str, endpoint: str | None) -> StoreSpec:
@@ -78,17 +148,17 @@ def _store(uri: str, endpoint: str | None) -> StoreSpec:
     place = urlsplit(uri)
     if place.scheme == "s3" and place.netloc and endpoint:
         return StoreSpec(endpoint, None, place.netloc, place.path.strip("/"))
-    raise OptionError(f"{uri}: use {_SPECIMENS}")
+    raise OptionError(f"{uri}: use {_EXAMPLES}")
 
 
-def _of_job(document: Any, job_uid: str | None) -> Source:
+def _of_job(document: Any, job_uid: str | None) -> JobStore:
     invalid = validate(document)
     if invalid:
         raise InvalidDocumentError(invalid)
     meta, status = document["metadata"], parse_status(document.get("status") or {})
     uid = job_uid or meta.get("uid")
     job = to_job_spec(parse_spec(document["spec"]), uid or "", meta["name"])
-    return Source(
+    return JobStore(
         store=job.snapshots.store,
         job_uid=uid,
         model=job.model,
@@ -106,29 +176,28 @@ def _is_degraded(condition: Condition) -> bool:
     return (condition.type, condition.status) == ("SnapshotsDegraded", "True")
 
 
-# The results of `cprjob snapshots`, for people.
+def _request(request: Request, kind: type[Answer], run: RunRole) -> Answer:
+    with closing(run("inventory", None, request)) as lines:
+        (line,) = lines
+    return from_json(kind, line)
 
 
-_TITLES = ("step", "samples", "kind", "shards", "generation", "written (UTC)", "size", "bits", "based on", "strategy")
-_LEFT = frozenset({"kind", "written (UTC)", "based on", "strategy"})
-
-
-def show_points(console: Console, points: Iterable[Point], words: Mapping[str, str] | None = None) -> None:
-    """Print a table for each job, oldest point first; `words` are remarks on points, by key."""
+def show_points(console: Console, points: Iterable[Point], remarks: Mapping[str, str] | None = None) -> None:
+    """Print a table for each job, oldest point first, with remarks by the keys of points."""
     points = tuple(points)
     if not points:
         console.print("no saves found")
     for job_uid, found in groupby(points, key=lambda point: point.job_uid):
         table = Table(title=f"job {job_uid}", title_justify="left", box=None, pad_edge=False)
-        for title in (*_TITLES, *(("",) if words is not None else ())):
+        for title in (*_TITLES, *(("",) if remarks is not None else ())):
             table.add_column(title, header_style="dim", justify="left" if title in _LEFT else "right")
         for point in found:
-            table.add_row(*_cells(point), *((words.get(point.key, ""),) if words is not None else ()))
+            table.add_row(*_cells(point), *((remarks.get(point.key, ""),) if remarks is not None else ()))
         console.print(table, "", sep="\n", highlight=False)
 
 
 def show_damage(console: Console, damaged: Iterable[Damage]) -> None:
-    """Print each damaged object: its key, what was expected, and what was found."""
+    """Print each damaged object: its key, the expected and the found content."""
     for damage in damaged:
         console.print(f"[red]{escape(damage.key)}[/red]", highlight=False, soft_wrap=True)
         for name, text in (("expected", damage.expected), ("found", damage.found)):
@@ -136,19 +205,19 @@ def show_damage(console: Console, damaged: Iterable[Damage]) -> None:
 
 
 def show_verification(console: Console, found: Verification) -> None:
-    """Print the points with their verdicts, the damaged objects, and how much was read."""
+    """Print the points as intact or damaged, the damaged objects, and the amount that was read."""
     unusable = set(found.unusable)
-    words = {p.key: "[red]damaged[/red]" if p.key in unusable else "[green]intact[/green]" for p in found.points}
-    show_points(console, found.points, words)
+    remarks = {p.key: "[red]damaged[/red]" if p.key in unusable else "[green]intact[/green]" for p in found.points}
+    show_points(console, found.points, remarks)
     show_damage(console, found.damaged)
-    verdict = f"[red]{len(found.damaged)} damaged[/red]" if found.damaged else "[green]all intact[/green]"
-    console.print(f"{found.objects} objects, {decimal(found.size_bytes)} read: {verdict}", highlight=False)
+    result = f"[red]{len(found.damaged)} damaged[/red]" if found.damaged else "[green]all intact[/green]"
+    console.print(f"{found.objects} objects, {decimal(found.size_bytes)} read: {result}", highlight=False)
 
 
 def show_pruning(console: Console, found: Pruning) -> None:
-    """Print the points to keep and to delete, and how much the latter are."""
-    words = {p.key: "keep" for p in found.stay} | {p.key: "[yellow]delete[/yellow]" for p in found.go}
-    show_points(console, sorted((*found.stay, *found.go), key=_age), words)
+    """Print the points to keep and to delete, and the amount of the latter."""
+    remarks = {p.key: "keep" for p in found.stay} | {p.key: "[yellow]delete[/yellow]" for p in found.go}
+    show_points(console, sorted((*found.stay, *found.go), key=_age), remarks)
     amount = f"{found.objects} objects, {decimal(found.size_bytes)}"
     if found.deleted:
         console.print(f"{amount}: deleted", highlight=False)
@@ -174,85 +243,3 @@ def _cells(point: Point) -> tuple[str, ...]:
 
 def _age(point: Point) -> tuple[str, int, int, float]:
     return point.job_uid, point.generation, point.step, point.written_s
-
-
-# The commands: have the trainer image's own code read the store, and print the result.
-
-
-Answer = TypeVar("Answer", Listing, Verification, Pruning)
-
-#: Exit code where something is damaged.
-DAMAGED = 1
-
-
-def list_points(source: Source, console: Console, ask: Ask, *, as_json: bool) -> int:
-    """Show all points; returns the exit code. Raises TrialError if the store cannot be read."""
-    request = Request("List", source.store, source.job_uid)
-    found = _ask(request, Listing, ask)
-    if as_json:
-        console.print_json(json.dumps(to_dict(found)))
-    else:
-        show_points(console, found.points)
-        show_damage(console, found.damaged)
-    return DAMAGED if found.damaged else 0
-
-
-def verify_saves(source: Source, console: Console, ask: Ask, *, as_json: bool) -> int:
-    """Read all saves and show what is damaged; returns the exit code. Raises TrialError as above."""
-    request = Request("Verify", source.store, source.job_uid, model=source.model)
-    found = _ask(request, Verification, ask)
-    if as_json:
-        console.print_json(json.dumps(to_dict(found)))
-    else:
-        show_verification(console, found)
-    return DAMAGED if found.damaged else 0
-
-
-def prune_saves(  # noqa: PLR0913 -- one parameter per option
-    source: Source,
-    keep: int | None,
-    console: Console,
-    ask: Ask,
-    *,
-    delete: bool,
-    as_json: bool,
-) -> None:
-    """Show what would be deleted, and delete it if `delete`.
-
-    keep: the number of anchors to keep; 0 keeps nothing, None stands for the job's own number.
-    Check the job's phase before (`check_phase`). Raises TrialError as above.
-    """
-    request = Request(
-        action="Prune",
-        store=source.store,
-        job_uid=source.job_uid,
-        keep=source.keep if keep is None else keep,
-        forks=source.forks,
-        delete=delete,
-        recorded=source.recorded,
-    )
-    found = _ask(request, Pruning, ask)
-    if as_json:
-        console.print_json(json.dumps(to_dict(found)))
-    else:
-        show_pruning(console, found)
-
-
-def check_phase(source: Source, *, everything: bool) -> None:
-    """Raise OptionError if the job's phase says that its leader prunes, or that the job needs its saves.
-
-    A job whose saves are degraded may be pruned by hand: its leader may not get to it.
-    """
-    if source.phase is None or source.phase in TERMINAL_PHASES:
-        return
-    if source.phase != "Suspended" and not source.degraded:
-        raise OptionError(f"the job is {source.phase}, and its leader already prunes after every anchor")
-    if everything:
-        use = "be resumed" if source.phase == "Suspended" else "recover"
-        raise OptionError(f"the job is {source.phase} and could not {use} without its saves; delete the job first")
-
-
-def _ask(request: Request, kind: type[Answer], ask: Ask) -> Answer:
-    with closing(ask("inventory", None, request)) as lines:
-        (line,) = lines
-    return from_json(kind, line)

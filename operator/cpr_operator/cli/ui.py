@@ -1,4 +1,7 @@
-"""`cprjob ui`: jobs in a browser, as they go on. It only reads."""
+"""`cprjob ui`: shows jobs in a browser while they run. It only reads.
+
+Jobs are those of a kube, or of the folders of local runs. Server-sent events keep the pages up to date.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,25 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from cpr_operator.cli.console import AnswerError, OptionError, Where
-from cpr_operator.cli.document import DocumentError
-from cpr_operator.cli.pictures.page import contents, render
-from cpr_operator.cli.pictures.story import Story, story_of
+from cpr_operator.cli.command_errors import ClusterRequestError, DocumentError, OptionError
+from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.pictures.job_report import JobReport, job_report
+from cpr_operator.cli.pictures.report_page import contents, render
 from cpr_operator.cluster.local.objects import EventLine, read_events, read_json
 
-# Where the jobs come from that `cprjob ui` shows: a cluster, or folders of local runs.
-
-
 Object = Mapping[str, Any]
+
+HOST = "127.0.0.1"
+#: Seconds between two reads of the state that a page shows.
+POLL_S = 2.0
+#: The interval at which a stream checks whether the server ends.
+END_S = 0.2
+#: An empty message, by which a closed connection is detected.
+KEEP_ALIVE = ": \n\n"
+#: Columns of the list of jobs, by the fields of status.shown.
+COLUMNS = ("progress", "speed", "eta", "auc", "interval", "spent", "limit")
+#: Errors of reading jobs, which the page shows.
+READ_ERRORS = (ClusterRequestError, DocumentError, ValueError, OSError)
 
 
 class Jobs(Protocol):
@@ -39,34 +51,34 @@ class Jobs(Protocol):
     title: str
 
     def list(self) -> dict[tuple[str, str], Object]:
-        """All jobs. Raises AnswerError, DocumentError."""
+        """Return all jobs. Raises ClusterRequestError, DocumentError."""
         ...
 
-    def story(self, group: str, name: str) -> Story:
-        """One of them, as it is now. Raises AnswerError, DocumentError, InvalidStatusError."""
+    def report(self, group: str, name: str) -> JobReport:
+        """Return the present report of a job. Raises ClusterRequestError, DocumentError, InvalidStatusError."""
         ...
 
 
 class ClusterJobs:
     """Jobs of a namespace, or of all of them, with the user's own rights."""
 
-    def __init__(self, where: Where, *, all_namespaces: bool) -> None:
-        self._where = where
+    def __init__(self, kube: ClusterOptions, *, all_namespaces: bool) -> None:
+        self._kube = kube
         self._all = all_namespaces
-        with where.client() as client:  # a cluster that cannot be asked is told before a page is opened
+        with kube.client() as client:  # an unreachable cluster fails before a page is opened
             self.title = "all namespaces" if all_namespaces else f"namespace {client.namespace}"
 
     def list(self) -> dict[tuple[str, str], Object]:
         """See `Jobs`."""
-        with self._where.client() as client:
+        with self._kube.client() as client:
             return {(job.namespace, job.name): job.document for job in client.list(all_namespaces=self._all)}
 
-    def story(self, group: str, name: str) -> Story:
+    def report(self, group: str, name: str) -> JobReport:
         """See `Jobs`."""
-        with Where(self._where.kubeconfig, self._where.context, group).client() as client:
+        with ClusterOptions(self._kube.kubeconfig, self._kube.context, group).client() as client:
             job, events = client.get(name), client.events(name)
-        said = (EventLine(each.time, job.uid, each.type, each.reason, each.message) for each in events)
-        return story_of(job.document, said, time.time())
+        lines = (EventLine(each.time, job.uid, each.type, each.reason, each.message) for each in events)
+        return job_report(job.document, lines, time.time())
 
 
 class LocalJobs:
@@ -83,11 +95,11 @@ class LocalJobs:
         found = ((path, read_json(path)) for path in self._paths())
         return {(_run_of(path).name, path.stem): job for path, job in found if job is not None}
 
-    def story(self, group: str, name: str) -> Story:
+    def report(self, group: str, name: str) -> JobReport:
         """See `Jobs`."""
         for path in self._paths():
             if (_run_of(path).name, path.stem) == (group, name) and (job := read_json(path)) is not None:
-                return story_of(job, read_events(_run_of(path), job["metadata"]["uid"]), time.time())
+                return job_report(job, read_events(_run_of(path), job["metadata"]["uid"]), time.time())
         raise DocumentError(f"there is no job {group}/{name} in {self._workdir}")
 
     def _paths(self) -> tuple[Path, ...]:
@@ -95,32 +107,15 @@ class LocalJobs:
 
 
 def _run_of(path: Path) -> Path:
-    """The working folder of a run, of the file of its job: FOLDER/jobs/NAMESPACE/NAME.json."""
+    """Return the working folder of the run that has this file of a job: FOLDER/jobs/NAMESPACE/NAME.json."""
     return path.resolve().parents[2]
 
 
-#: What reading jobs may raise, to be shown in the page.
-FAULTS = (AnswerError, DocumentError, ValueError, OSError)
-
-
-# The pages of `cprjob ui`, and the server-sent events that keep them up to date. It only reads.
-
-
-HOST = "127.0.0.1"
-#: Seconds between two looks at what a page shows.
-LOOK_EVERY_S = 2.0
-#: Seconds within which a stream sees that the server ends.
-END_S = 0.2
-#: A connection that nobody reads is noticed so soon.
-SIGN_OF_LIFE = ": \n\n"
-#: Columns of the list, by the fields of status.shown, and where a row leads.
-COLUMNS = ("progress", "speed", "eta", "auc", "interval", "spent", "limit")
-
-
 def application(jobs: Jobs, ends: Callable[[], bool]) -> Starlette:
-    """The pages over these jobs. Other names of this host are refused, so that no page of others can ask for them.
+    """Return the web application over these jobs.
 
-    Streams of events end when `ends` returns true. An open page would keep the server from ending in order.
+    Requests by other names of this host are refused, so that no foreign page can read jobs. Streams of events end when
+    `ends` returns true; otherwise an open page would delay the end of the server.
     """
 
     async def show_all(_request: Request) -> Response:
@@ -129,8 +124,8 @@ def application(jobs: Jobs, ends: Callable[[], bool]) -> Starlette:
     async def show_one(request: Request) -> Response:
         group, name = request.path_params["group"], request.path_params["name"]
         try:
-            found = contents(await asyncio.to_thread(jobs.story, group, name))
-        except FAULTS as error:
+            found = contents(await asyncio.to_thread(jobs.report, group, name))
+        except READ_ERRORS as error:
             return Response(f"{error}\n", 404, media_type="text/plain")
         return HTMLResponse(render("live.html", group=group, **found))
 
@@ -139,7 +134,7 @@ def application(jobs: Jobs, ends: Callable[[], bool]) -> Starlette:
 
     async def follow_one(request: Request) -> Response:
         group, name = request.path_params["group"], request.path_params["name"]
-        return _stream(lambda: parts(contents(jobs.story(group, name))), ends)
+        return _stream(lambda: parts(contents(jobs.report(group, name))), ends)
 
     async def plotly(_request: Request) -> Response:
         return Response(get_plotlyjs(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
@@ -157,9 +152,9 @@ def application(jobs: Jobs, ends: Callable[[], bool]) -> Starlette:
 
 
 def parts(found: dict[str, Any]) -> dict[str, Any]:
-    """What changes in the page of a job."""
+    """Return the parts of the page of a job that change."""
     return {
-        "title": f"{found['story'].name}: {found['story'].status.phase}",
+        "title": f"{found['report'].name}: {found['report'].status.phase}",
         "head": render("head.html", **found),
         "tables": render("tables.html", **found),
         "charts": found["charts"],
@@ -167,7 +162,7 @@ def parts(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def listing(jobs: Jobs) -> dict[str, Any]:
-    """What changes in the list of all jobs."""
+    """Return the parts of the list of all jobs that change."""
     rows = []
     for (group, name), job in sorted(jobs.list().items()):
         status = job.get("status") or {}
@@ -176,28 +171,28 @@ def listing(jobs: Jobs) -> dict[str, Any]:
     return {"list": render("list.html", rows=rows, columns=COLUMNS)}
 
 
-def _stream(look: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> Response:
-    return StreamingResponse(_events(look, ends), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+def _stream(read: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> Response:
+    return StreamingResponse(_events(read, ends), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _events(look: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> AsyncIterator[str]:
-    """What `look` returns whenever it has changed, until `ends`; a fault in words, and then it is tried again."""
-    told = ""
+async def _events(read: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> AsyncIterator[str]:
+    """Yield the result of `read` whenever it has changed, until `ends`. An error is yielded as text and retried."""
+    sent = ""
     while True:
         try:
-            now = json.dumps(await asyncio.to_thread(look))
-        except FAULTS as error:
+            now = json.dumps(await asyncio.to_thread(read))
+        except READ_ERRORS as error:
             now = json.dumps({"fault": str(error)})
-        yield SIGN_OF_LIFE if now == told else f"data: {now}\n\n"
-        told = now
-        for _ in range(round(LOOK_EVERY_S / END_S)):
+        yield KEEP_ALIVE if now == sent else f"data: {now}\n\n"
+        sent = now
+        for _ in range(round(POLL_S / END_S)):
             if ends():
                 return
             await asyncio.sleep(END_S)
 
 
 def serve(jobs: Jobs, port: int, console: Console) -> None:
-    """Serve on this machine alone until Ctrl-C. A port of 0 is any that is free. Raises OptionError if it is taken."""
+    """Serve on the loopback until Ctrl-C. A port of 0 is any that is free. Raises OptionError if the port is in use."""
     try:
         listener = socket.create_server((HOST, port))
     except OSError as error:

@@ -17,6 +17,7 @@ from torchx.specs.finder import ComponentValidationException
 from cpr_contract import env
 from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.cli import document
+from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.client import ClientError
 from cpr_operator.client.job_objects import to_create
 from cpr_operator.desired.pod import DEFAULT_RESOURCES
@@ -60,7 +61,7 @@ def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any
         job = document.read_single(Path(file))
         for keys, value in changes.items():
             document.set_value(job, keys, value)
-    except document.DocumentError as error:
+    except DocumentError as error:
         raise SchedulerError(str(error)) from None
     if name and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name

@@ -18,22 +18,20 @@ from cpr_contract.reports import Problem
 from cpr_contract.requests import Experiment, Outcome, TrialReport
 from cpr_operator.api.snapshots import AccuracyBudget, AucDrop
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli.asking import TrialError, teller, why
-from cpr_operator.cli.calibrate import (
+from cpr_operator.cli.calibrate import as_json, plot, print_calibration
+from cpr_operator.cli.calibration import (
     Design,
     Pair,
     Sensitivity,
-    as_json,
     design,
     draw_losses,
     measure,
-    pair,
+    pair_runs,
     parse_levels,
-    plot,
-    print_calibration,
     round_up,
 )
-from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.command_errors import OptionError, TrialError
+from cpr_operator.cli.trainer_process import failure_message, trial_progress
 from support.documents import edited
 
 PLS = AccuracyBudget(portion_of_lost_samples=0.1)
@@ -56,7 +54,7 @@ def found(low: float, high: float) -> Sensitivity:
     shards=st.integers(1, 40),
     seed=st.integers(0, 2**32),
 )
-def test_losses_add_up_to_the_level_and_no_shard_loses_a_sample_twice(level: float, shards: int, seed: int) -> None:
+def test_drawn_losses_add_up_to_the_level_without_overlap(level: float, shards: int, seed: int) -> None:
     losses = draw_losses(level, shards, random.Random(seed))
     portions = [len(loss.shards) / shards * (loss.at - loss.back_to) for loss in losses]
     assert math.fsum(portions) == pytest.approx(level, abs=1e-9)
@@ -67,7 +65,7 @@ def test_losses_add_up_to_the_level_and_no_shard_loses_a_sample_twice(level: flo
         assert set(loss.shards) <= set(range(shards))
 
 
-def test_failures_fall_anywhere_and_on_any_shard() -> None:
+def test_drawn_losses_cover_all_times_and_shards() -> None:
     rng = random.Random(0)
     drawn = [draw_losses(0.1, 4, rng) for _ in range(400)]
     assert {shard for losses in drawn for loss in losses for shard in loss.shards} == {0, 1, 2, 3}
@@ -79,7 +77,7 @@ def test_failures_fall_anywhere_and_on_any_shard() -> None:
     assert statistics.fmean(lasts) == pytest.approx(0.2 + 0.8 * 2 / 3, abs=0.03)
 
 
-def test_each_seed_has_one_run_without_losses_and_one_for_each_level() -> None:
+def test_design_has_per_seed_a_run_without_losses_and_one_per_level() -> None:
     planned = design((0.05, 0.2), range(7, 9), shards=3)
     assert planned.runs == ((7, 0.0), (7, 0.05), (7, 0.2), (8, 0.0), (8, 0.05), (8, 0.2))
     trials = planned.experiment.trials
@@ -89,7 +87,7 @@ def test_each_seed_has_one_run_without_losses_and_one_for_each_level() -> None:
     assert trials[1].losses != trials[4].losses, "every seed has failures of its own"
 
 
-def test_levels_are_read_in_order() -> None:
+def test_parse_levels_sorts() -> None:
     assert parse_levels("0.2, 0.05,0.2") == (0.05, 0.2)
     for text in ("", "a,b", "0,0.1", "0.6", "-0.1", "nan"):
         with pytest.raises(OptionError, match="--levels"):
@@ -99,7 +97,7 @@ def test_levels_are_read_in_order() -> None:
 # --- the slope
 
 
-def test_the_slope_goes_through_the_origin_and_its_interval_is_students_over_seeds() -> None:
+def test_sensitivity_is_a_slope_through_the_origin_with_students_interval_over_seeds() -> None:
     pairs = [a_pair(seed, pls, slope * pls) for seed, slope in ((1, 1.0), (2, 2.0), (3, 6.0)) for pls in (0.1, 0.3)]
     result = measure(pairs)
     assert result.estimate == pytest.approx(3.0)
@@ -115,7 +113,7 @@ def test_the_slope_goes_through_the_origin_and_its_interval_is_students_over_see
     assert measure(uneven).worst == pytest.approx(0.3)
 
 
-def test_what_to_paste_is_the_upper_end_rounded_up() -> None:
+def test_sensitivity_to_paste_is_the_upper_end_rounded_up() -> None:
     assert found(0.01, 0.01234).to_paste == 0.013
     assert found(-0.01, 0.002).to_paste == 0.002
     assert found(-0.03, -0.01).to_paste is None
@@ -124,7 +122,7 @@ def test_what_to_paste_is_the_upper_end_rounded_up() -> None:
 
 
 @given(st.floats(1e-9, 1e6))
-def test_rounding_up_never_goes_below_and_not_far_above(value: float) -> None:
+def test_round_up_is_never_below_and_not_far_above(value: float) -> None:
     rounded = round_up(value)
     assert value * (1 - 1e-9) <= rounded <= value * 1.1
     assert round_up(rounded) == rounded
@@ -141,10 +139,10 @@ def planned_runs(*runs: tuple[int, float]) -> Design:
     return Design(runs, Experiment(2, ()))
 
 
-def test_each_run_is_compared_with_the_one_of_its_seed() -> None:
+def test_pair_runs_compares_runs_of_one_seed() -> None:
     planned = planned_runs((1, 0.0), (1, 0.1), (2, 0.0), (2, 0.1))
     outcomes = tuple(an_outcome(*each) for each in ((0.8, 0.0), (0.7, 0.1), (0.6, 0.0), (0.65, 0.11)))
-    first, second = pair(planned, outcomes)
+    first, second = pair_runs(planned, outcomes)
     assert (first.seed, first.pls, first.auc) == (1, 0.1, 0.7)
     assert first.auc_drop == pytest.approx(0.1)
     assert first.log_loss_rise == pytest.approx(0.1)
@@ -158,17 +156,17 @@ def test_each_run_is_compared_with_the_one_of_its_seed() -> None:
         ((an_outcome(0.5, 0.0), an_outcome(0.5, 0.0)), "too short to lose a fraction of 0.1"),
     ],
 )
-def test_runs_that_cannot_be_compared_say_why(outcomes: tuple[Outcome, ...], says: str) -> None:
+def test_pair_runs_raises_for_incomparable_runs(outcomes: tuple[Outcome, ...], says: str) -> None:
     with pytest.raises(TrialError, match=says):
-        pair(planned_runs((1, 0.0), (1, 0.1)), outcomes)
+        pair_runs(planned_runs((1, 0.0), (1, 0.1)), outcomes)
 
 
-def test_where_no_bar_can_be_drawn_each_finished_run_is_a_line() -> None:
+def test_trial_progress_without_a_bar_prints_a_line_per_finished_run() -> None:
     console = Console(file=io.StringIO(), width=100)
-    tell = teller(Progress(console=console, disable=True), planned_runs((1, 0.0), (1, 0.1)).names)
-    tell(TrialReport(0, 50, 100, None))
-    tell(TrialReport(0, 100, 100, an_outcome(0.75, 0.0)))
-    tell(TrialReport(1, 100, 100, an_outcome(0.74, 0.1)))
+    on_report = trial_progress(Progress(console=console, disable=True), planned_runs((1, 0.0), (1, 0.1)).names)
+    on_report(TrialReport(0, 50, 100, None))
+    on_report(TrialReport(0, 100, 100, an_outcome(0.75, 0.0)))
+    on_report(TrialReport(1, 100, 100, an_outcome(0.74, 0.1)))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == [
         "run 1 of 2: seed 1, no losses, AUC 0.75000",
@@ -185,15 +183,17 @@ def test_where_no_bar_can_be_drawn_each_finished_run_is_a_line() -> None:
         (to_json(Problem("BadData", "Line 3 is short.", "Correct it.")), "Line 3 is short. Correct it."),
     ],
 )
-def test_why_the_trials_ended(tmp_path: Path, termination_message: str | None, says: str) -> None:
+def test_failure_message_is_the_termination_message_or_the_log(
+    tmp_path: Path, termination_message: str | None, says: str
+) -> None:
     termination, log = tmp_path / "termination", tmp_path / "log"
     if termination_message is not None:
         termination.write_text(termination_message, "utf-8")
     log.write_text("last\nwords\n", "utf-8")
-    assert why(termination, log, -9).endswith(says)
+    assert failure_message(termination, log, -9).endswith(says)
 
 
-# --- what is told
+# --- output
 
 
 def printed(result: Sensitivity, budget: AccuracyBudget) -> str:
@@ -203,7 +203,7 @@ def printed(result: Sensitivity, budget: AccuracyBudget) -> str:
     return console.file.getvalue()
 
 
-def test_the_answer_can_be_pasted() -> None:
+def test_calibration_prints_lines_for_the_manifest() -> None:
     text = printed(found(0.01, 0.0199), AUC)
     assert "accuracyBudget: {type: AUCDrop, aucDrop: {limit: 0.001, sensitivity: 0.02}}" in text
     assert "0.0150 " not in text
@@ -225,13 +225,13 @@ def test_the_answer_can_be_pasted() -> None:
         (-0.02, -0.01, "no value to paste"),
     ],
 )
-def test_slope_of_any_sign_has_its_remark(low: float, high: float, words: str) -> None:
+def test_calibration_remarks_on_slopes_of_any_sign(low: float, high: float, words: str) -> None:
     text = printed(found(low, high), PLS)
     assert words in text
     assert ("sensitivity: " in text) is (high > 0)
 
 
-def test_json_holds_every_pair_and_the_answer() -> None:
+def test_json_has_every_pair_and_the_sensitivity() -> None:
     pairs = [a_pair(1, 0.1, 0.002), a_pair(2, 0.1, 0.004)]
     answer = as_json("ads", 8, pairs, found(-0.02, -0.01))
     assert answer["pairs"][1]["auc_drop"] == 0.004
@@ -240,7 +240,7 @@ def test_json_holds_every_pair_and_the_answer() -> None:
     assert (answer["job"], answer["shards"], answer["failures_per_run"]) == ("ads", 8, 2)
 
 
-def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+def test_plot_is_an_image(tmp_path: Path) -> None:
     pairs = [a_pair(1, 0.1, 0.002), a_pair(2, 0.1, 0.004)]
     plot(tmp_path / "out.png", pairs, found(0.01, 0.02), "ads")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

@@ -10,10 +10,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cpr_operator.cli.app import app
-from cpr_operator.cli.console import AnswerError, OptionError, Where
-from cpr_operator.cli.document import DocumentError
+from cpr_operator.cli.command_errors import ClusterRequestError, DocumentError, OptionError
+from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.export import Model, model_of
-from cpr_operator.cli.source import find_job
+from cpr_operator.cli.job_source import find_job
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
@@ -67,11 +67,11 @@ def test_validate_names_every_wrong_field_of_every_file(tmp_path: Path) -> None:
         (["snapshots", "ls", "https://host/bucket"], 2, "s3://bucket/prefix"),
         (["snapshots", "verify", "file:///folder", "--endpoint", "http://h"], 2, "s3://bucket/prefix"),
         (["snapshots", "verify", "file:///folder", "--workdir", "."], 2, "either"),
-        (["snapshots", "prune", QUICKSTART, "--endpoint", "http://h"], 2, "names its own"),
+        (["snapshots", "prune", QUICKSTART, "--endpoint", "http://h"], 2, "has its own"),
         (["snapshots", "prune", "nowhere.yaml"], 2, "cannot read"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
+def test_usage_errors_are_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -90,35 +90,35 @@ def test_command_that_reads_a_manifest_names_its_wrong_fields(tmp_path: Path, co
     assert "spec.data.batchSize" in result.output
 
 
-def test_resume_needs_a_job(tmp_path: Path) -> None:
+def test_resume_without_a_job_fails(tmp_path: Path) -> None:
     result = runner.invoke(app, ["run", "--resume", "--workdir", str(tmp_path)])
     assert result.exit_code == 2
     assert "no job to resume" in result.output.replace("\n", " ")
 
 
-def test_the_model_of_a_job_is_its_result(tmp_path: Path) -> None:
+def test_model_of_a_job_is_its_result(tmp_path: Path) -> None:
     anchor = {"key": "uid/anchor", "digest": "d", "generation": 1, "step": 1, "samples": 1}
     runtime = {"image": "i", "contractVersion": 1, "templateHash": "h", "jobSpec": "{}"}
     job = {"status": {"runtime": runtime, "result": anchor}}
     path = tmp_path / "jobs" / "default" / "job.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(job), "utf-8")
-    assert model_of(find_job(None, tmp_path, Where())) == Model("{}", "uid/anchor")
-    assert find_job(str(path), None, Where()) == job
+    assert model_of(find_job(None, tmp_path, ClusterOptions())) == Model("{}", "uid/anchor")
+    assert find_job(str(path), None, ClusterOptions()) == job
     with pytest.raises(DocumentError, match="only a job that succeeded"):
         model_of({"status": {"runtime": runtime}})
     with pytest.raises(OptionError, match="only a job on a cluster takes -n team; name it as cpr/NAME"):
-        find_job(str(path), None, Where(namespace="team"))
+        find_job(str(path), None, ClusterOptions(namespace="team"))
 
 
-def test_a_name_of_the_cluster_is_never_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_with_cpr_prefix_is_never_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "cpr" / "job"
     file.parent.mkdir()
     file.write_text(Path(QUICKSTART).read_text("utf-8"), "utf-8")
-    assert find_job("./cpr/job", None, Where())["metadata"]["name"] == "quickstart"
-    with pytest.raises(AnswerError, match="there is no cluster to ask"):
-        find_job("cpr/job", None, Where(kubeconfig=tmp_path / "none"))
+    assert find_job("./cpr/job", None, ClusterOptions())["metadata"]["name"] == "quickstart"
+    with pytest.raises(ClusterRequestError, match="there is no cluster to ask"):
+        find_job("cpr/job", None, ClusterOptions(kubeconfig=tmp_path / "none"))
 
 
 def several(*documents: object) -> str:
@@ -128,7 +128,7 @@ def several(*documents: object) -> str:
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
 
 
-def test_a_manifest_comes_by_the_standard_input_with_other_objects_beside_it() -> None:
+def test_manifest_on_stdin_may_have_other_objects() -> None:
     text = several(SECRET, yaml.safe_load(Path(QUICKSTART).read_text("utf-8")))
     result = runner.invoke(app, ["validate", "-"], input=text)
     assert result.exit_code == 0, result.output
@@ -141,7 +141,7 @@ def test_a_manifest_comes_by_the_standard_input_with_other_objects_beside_it() -
     assert "none of its 2 documents is a CPRJob" in result.output
 
 
-def test_each_job_of_a_list_is_checked() -> None:
+def test_validate_checks_each_job_of_a_list() -> None:
     job = yaml.safe_load(Path(QUICKSTART).read_text("utf-8"))
     wrong = job | {"spec": job["spec"] | {"shards": {"replicas": 0}}}
     listed = {"apiVersion": "v1", "kind": "List", "items": [job, wrong, SECRET]}
@@ -154,7 +154,7 @@ def test_each_job_of_a_list_is_checked() -> None:
     assert "contains 2 CPRJobs; it must contain exactly one" in " ".join(result.output.split())
 
 
-def test_the_short_options_of_other_programs_are_there() -> None:
+def test_usual_short_options_exist() -> None:
     version = runner.invoke(app, ["version"]).output
     assert "contract 1" in version
     assert runner.invoke(app, ["--version"]).output == version
@@ -164,7 +164,7 @@ def test_the_short_options_of_other_programs_are_there() -> None:
         assert "Usage" in result.output
 
 
-def test_a_shell_completes_commands_and_options() -> None:
+def test_completion_offers_commands_and_options() -> None:
     def completed(words: str, position: int) -> list[str]:
         asked = {"_CPRJOB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
         return runner.invoke(app, [], prog_name="cprjob", env=asked).output.split()
@@ -173,7 +173,7 @@ def test_a_shell_completes_commands_and_options() -> None:
     assert completed("cprjob chaos job --k", 3) == ["--kill", "--kubeconfig"]
 
 
-def test_every_command_and_option_is_documented() -> None:
+def test_commands_and_options_are_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     commands = dict(get_command(app).commands)  # type: ignore[attr-defined]
     for group in ("bench", "data", "snapshots"):

@@ -6,15 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cpr_operator.cli.document import (
-    DocumentError,
-    InvalidDocumentError,
-    changed_spec,
-    parse_change,
-    read_documents,
-    read_job,
-    set_value,
-)
+from cpr_operator.cli.command_errors import DocumentError, InvalidDocumentError
+from cpr_operator.cli.document import changed_spec, parse_change, read_documents, read_job, set_value
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 QUICKSTART = EXAMPLES / "quickstart.yaml"
@@ -32,7 +25,7 @@ def store(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_store_of_a_cluster_becomes_a_folder_unless_another_is_named(tmp_path: Path) -> None:
+def test_read_job_replaces_a_remote_store_by_a_folder_unless_changed(tmp_path: Path) -> None:
     job = read_job(QUICKSTART, (), tmp_path)
     assert store(job) == {"endpoint": f"file://{tmp_path}", "bucket": "saves"}
     assert job["metadata"]["namespace"] == "default"
@@ -54,7 +47,7 @@ def test_the_store_of_a_cluster_becomes_a_folder_unless_another_is_named(tmp_pat
         ("data.uri=", ("data", "uri"), None),
     ],
 )
-def test_changes_are_paths_and_yaml_values(change: str, keys: tuple[str, ...], value: object) -> None:
+def test_parse_change_splits_path_and_yaml_value(change: str, keys: tuple[str, ...], value: object) -> None:
     assert parse_change(change) == (keys, value)
 
 
@@ -62,12 +55,12 @@ def test_changes_are_paths_and_yaml_values(change: str, keys: tuple[str, ...], v
     "change",
     ["=1", "data..samples=1", "data.samples=[1", "tables.2.rows=1", "tables.x=1", "name.first=1", "tables.0.rows.x=1"],
 )
-def test_changes_that_cannot_be_read_or_lead_nowhere_are_told(change: str) -> None:
+def test_invalid_changes_raise_document_error(change: str) -> None:
     with pytest.raises(DocumentError, match="--set"):
         set_value({"spec": {"tables": [{"rows": 1}, {"rows": 2}], "name": "plain"}}, *parse_change(change))
 
 
-def test_changes_reach_into_lists_and_make_objects_on_the_way() -> None:
+def test_set_value_reaches_into_lists_and_creates_parents() -> None:
     document: dict[str, Any] = {"spec": {"tables": [{"rows": 1}, {"rows": 2}], "widths": [1, 2]}}
     set_value(document, ("tables", "1", "rows"), 9)
     set_value(document, ("widths", "0"), 8)
@@ -77,7 +70,7 @@ def test_changes_reach_into_lists_and_make_objects_on_the_way() -> None:
     assert document["spec"]["snapshots"] == {"interval": {"mode": "Auto"}}
 
 
-def test_a_missing_store_is_named_and_not_made_up(tmp_path: Path) -> None:
+def test_read_job_reports_a_missing_store(tmp_path: Path) -> None:
     path = write(tmp_path / "job.yaml", {"snapshots": {}})
     with pytest.raises(InvalidDocumentError) as caught:
         read_job(path, (), tmp_path)
@@ -85,7 +78,7 @@ def test_a_missing_store_is_named_and_not_made_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\n---\nb: 2\n", ""])
-def test_files_that_hold_no_single_job_are_told(tmp_path: Path, text: str) -> None:
+def test_files_without_a_single_job_raise_document_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text, "utf-8")
     with pytest.raises(DocumentError):
@@ -94,7 +87,7 @@ def test_files_that_hold_no_single_job_are_told(tmp_path: Path, text: str) -> No
         read_documents(tmp_path / "nothing.yaml")
 
 
-def test_what_may_change_of_a_suspended_job_may_be_set_when_it_is_resumed() -> None:
+def test_changed_spec_permits_changes_of_a_suspended_job() -> None:
     spec = yaml.safe_load(QUICKSTART.read_text("utf-8"))["spec"] | {"suspend": True}
     suspended = {"startTime": "2026-01-01T00:00:00Z", "phase": "Suspended"}
     changed = changed_spec(spec, suspended, ("shards.replicas=3", "accuracyBudget.portionOfLostSamples=0.2"))
@@ -111,14 +104,14 @@ def test_what_may_change_of_a_suspended_job_may_be_set_when_it_is_resumed() -> N
         ("Running", "shards.replicas=3", "spec.shards.replicas: can only be changed while the job is suspended"),
     ],
 )
-def test_what_may_not_change_is_named_with_what_to_do(phase: str, change: str, says: str) -> None:
+def test_changed_spec_reports_forbidden_changes(phase: str, change: str, says: str) -> None:
     spec = yaml.safe_load(QUICKSTART.read_text("utf-8"))["spec"] | {"suspend": True}
     with pytest.raises(InvalidDocumentError) as error:
         changed_spec(spec, {"startTime": "2026-01-01T00:00:00Z", "phase": phase}, (change,))
     assert says in str(error.value.invalid[0])
 
 
-def test_a_job_that_starts_from_another_job_needs_its_anchor_here(tmp_path: Path) -> None:
+def test_read_job_refuses_other_jobs_as_restore_source(tmp_path: Path) -> None:
     for wanted, field in (("{job: yesterday}", "job"), ("{latestOf: {matchLabels: {series: clicks}}}", "latestOf")):
         with pytest.raises(InvalidDocumentError) as caught:
             read_job(QUICKSTART, (f"restoreFrom={wanted}",), tmp_path)

@@ -1,4 +1,4 @@
-"""Text of pods, events, files and the cluster, printed by every command: nothing in it reaches the terminal as code."""
+"""Text of pods, events, files and the cluster is printed without control characters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cpr_contract.requests import ColumnStats, DataStats, Imported, ImportedTabl
 from cpr_operator.api.status import Condition, FailureRecord, Plan, Status
 from cpr_operator.api.terminal_text import printable_log
 from cpr_operator.api.validate import Invalid
-from cpr_operator.cli import importing, inspection, plan, report
-from cpr_operator.cli.console import SafeConsole
+from cpr_operator.cli import data_inspect, importing, report
+from cpr_operator.cli.console import SafeConsole, show_invalid
 from cpr_operator.cli.job_views import description, events_table
-from cpr_operator.cli.progress import LiveProgress, PlainProgress, Snapshot
+from cpr_operator.cli.progress_display import LiveProgress, PlainProgress, ProgressState
 from cpr_operator.client import Event, Job
 from support.documents import edited
 
@@ -46,14 +46,14 @@ def shown(renderable: RenderableType) -> Callable[[SafeConsole], None]:
     return lambda console: console.print(renderable)
 
 
-def told(progress: type[LiveProgress | PlainProgress]) -> Callable[[SafeConsole], None]:
-    def tell(console: SafeConsole) -> None:
+def progress_of(progress: type[LiveProgress | PlainProgress]) -> Callable[[SafeConsole], None]:
+    def show(console: SafeConsole) -> None:
         showing = progress(console)
-        showing.tell(HOSTILE)
-        showing.show(Snapshot("job", 1.0, STATUS, None))
+        showing.print(HOSTILE)
+        showing.show(ProgressState("job", 1.0, STATUS, None))
         showing.close()
 
-    return tell
+    return show
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def told(progress: type[LiveProgress | PlainProgress]) -> Callable[[SafeConsole]
         lambda console: report.print_summary(console, HOSTILE, STATUS, None, HOSTILE),
         shown(events_table([EVENT])),
         shown(description(JOB, [EVENT])),
-        told(PlainProgress),
-        told(LiveProgress),
-        lambda console: inspection.show(STATS, console),
+        progress_of(PlainProgress),
+        progress_of(LiveProgress),
+        lambda console: data_inspect.show(STATS, console),
         lambda console: importing.show(Imported("key", (TABLE,), None, (HOSTILE,), (HOSTILE,), (HOSTILE,)), console),
-        lambda console: plan.show_invalid(HOSTILE, (Invalid(HOSTILE, HOSTILE, HOSTILE),), console),
+        lambda console: show_invalid(HOSTILE, (Invalid(HOSTILE, HOSTILE, HOSTILE),), console),
     ],
 )
 @pytest.mark.parametrize("terminal", [True, False])

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_operator.api import yaml_text
-from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.importing import checked, parse_map, rules_for, show
 
 REQUEST = ImportRequest(("s3://bucket/x/", "/data/y.npy", "z.npy"), "ranker-2")
@@ -19,25 +19,25 @@ SITE = ImportedTable("site", "emb.site.weight", 50, 100, 8, "XXH64 with seed 7",
 IMPORTED = Imported("import-ranker/manifest.json", (USER,), 6, (), (), ())
 
 
-def test_paths_here_become_whole_and_a_pod_wants_whole_ones() -> None:
+def test_import_paths_are_made_absolute_here_and_must_be_in_a_pod() -> None:
     assert checked(REQUEST, here=True).sources == ("s3://bucket/x/", "/data/y.npy", str(Path.cwd() / "z.npy"))
     with pytest.raises(OptionError, match=r"--from z.npy: a pod does not see this folder"):
         checked(REQUEST, here=False)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a/b", "..", "a" * 49])
-def test_a_name_is_a_part_of_keys(name: str) -> None:
+def test_import_name_must_fit_into_keys(name: str) -> None:
     with pytest.raises(OptionError, match="--name"):
         checked(replace(REQUEST, name=name), here=True)
 
 
-def test_a_tensor_may_have_an_equals_sign_in_its_name() -> None:
+def test_parse_map_permits_equals_signs_in_tensor_names() -> None:
     assert parse_map("a=b.weight=user") == ("a=b.weight", "user")
     with pytest.raises(OptionError, match="is not TENSOR=NAME"):
         parse_map("user")
 
 
-def test_the_rules_are_those_that_the_job_needs() -> None:
+def test_rules_for_has_only_required_fields() -> None:
     assert rules_for(IMPORTED) == {"restoreFrom": {"anchor": IMPORTED.key}}
     longer = replace(USER, wanted_rows=200)
     imported = replace(IMPORTED, tables=(longer, SITE), layers=None, missing_tables=("item",))
@@ -52,7 +52,7 @@ def test_the_rules_are_those_that_the_job_needs() -> None:
     }
 
 
-def test_what_was_left_over_and_what_nobody_can_check_is_told() -> None:
+def test_import_prints_unused_parts_and_unchecked_assumptions() -> None:
     console = Console(width=120, record=True, quiet=False)
     unused = tuple(f"optim.state.{number} [3]" for number in range(25))
     page = replace(USER, name="page", ids="Vocabulary", wanted_rows=200)

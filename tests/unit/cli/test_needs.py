@@ -46,19 +46,19 @@ def test_missing_package_is_named_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_of_cprjob_itself_is_not_taken_for_a_missing_package() -> None:
+def test_import_error_in_cprjob_itself_is_raised() -> None:
     command = [sys.executable, "-c", HIDDEN, "cpr_operator.cli.plan", "plan", QUICKSTART]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Traceback" in done.stderr
     assert "pip install" not in done.stderr
 
 
-def test_all_else_works_without_the_bench() -> None:
+def test_validate_works_without_cprjob_bench() -> None:
     command = [sys.executable, "-c", ALONE, "validate", QUICKSTART]
     subprocess.run(command, capture_output=True, check=True)
 
 
-def test_help_loads_nothing_that_only_a_command_needs() -> None:
+def test_help_imports_no_packages_of_commands() -> None:
     """Help and completion answer at once: what takes long to import is imported by the command that needs it."""
     shown = f"import sys; sys.argv[1:] = ['--help']\ntry:\n    {ENTRY}\nfinally:\n    print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)

@@ -33,7 +33,7 @@ def plan(file: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("example", ["quickstart.yaml", "criteo-s3.yaml"])
-def test_every_example_has_a_plan(example: str) -> None:
+def test_plan_of_every_example(example: str) -> None:
     result = runner.invoke(app, ["plan", str(EXAMPLES / example)])
     assert result.exit_code == 0, result.output
     words = " ".join(result.output.split())
@@ -49,7 +49,7 @@ def test_every_example_has_a_plan(example: str) -> None:
     assert "If this changed" in words
 
 
-def test_json_has_the_plan_both_modes_and_what_would_change_it(tmp_path: Path) -> None:
+def test_json_has_the_plan_both_modes_and_changes(tmp_path: Path) -> None:
     found = plan(write(tmp_path / "job.yaml"))
     chosen = found["modes"][found["mode"]]
     assert chosen == {
@@ -88,7 +88,7 @@ def test_plan_states_replay_and_workers_with_their_reasons(tmp_path: Path, spec:
 
 
 @pytest.mark.parametrize(("k", "share"), [(1, 1.0), (4, 0.25)])
-def test_a_plan_says_how_much_memory_redundancy_takes(tmp_path: Path, k: int, share: float) -> None:
+def test_plan_states_the_memory_of_redundancy(tmp_path: Path, k: int, share: float) -> None:
     """34 million rows of 16 values and one of state, over 8 shards."""
     recovery = {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": k}}
     file = write(tmp_path / "job.yaml", recovery=recovery, trainers={"replicas": 1})
@@ -100,7 +100,7 @@ def test_a_plan_says_how_much_memory_redundancy_takes(tmp_path: Path, k: int, sh
     assert f"redundancy takes {memory['redundancy_bytes'] / (1 << 20):,.1f} MiB more" in words
 
 
-def test_guesses_follow_the_sizes_in_the_manifest(tmp_path: Path) -> None:
+def test_plan_guesses_follow_the_sizes_in_the_manifest(tmp_path: Path) -> None:
     """As MLPerf's DLRM: five tables of 40 million rows with 128 values and as many of state, over 16 shards."""
     tables = [{"name": f"c{index}", "rows": 40_000_000} for index in range(5)]
     model = {"embeddingDim": 128, "topMlp": [1], "tables": tables, "bottomMlp": [128]}
@@ -124,7 +124,7 @@ def test_guesses_follow_the_sizes_in_the_manifest(tmp_path: Path) -> None:
     assert "warning spec.recovery.replay.memory" in words
 
 
-def test_a_forced_mode_and_a_fixed_interval_are_obeyed(tmp_path: Path) -> None:
+def test_plan_obeys_a_forced_mode_and_a_fixed_interval(tmp_path: Path) -> None:
     forced = plan(write(tmp_path / "job.yaml", recovery={"mode": "Full"}))
     assert forced["mode"] == "Full"
     assert forced["turns"] == []
@@ -132,7 +132,7 @@ def test_a_forced_mode_and_a_fixed_interval_are_obeyed(tmp_path: Path) -> None:
     assert (quickstart["mode"], quickstart["interval_s"]) == ("Partial", 1)
 
 
-def test_what_a_job_has_learnt_is_used(tmp_path: Path) -> None:
+def test_plan_uses_measurements_of_the_job(tmp_path: Path) -> None:
     learnt = {"saveStallSeconds": 2.0, "commitSeconds": 9.0, "loadSeconds": 3.0, "rescheduleSeconds": 1.0}
     learnt |= {"samplesPerSecond": 100.0, "alpha": 3.0, "betaSeconds": 600.0, "lostPerFailure": 1.5}
     status = {"policy": learnt, "ledger": {"totalSamples": 10_000_000}}
@@ -143,6 +143,6 @@ def test_what_a_job_has_learnt_is_used(tmp_path: Path) -> None:
     assert (found["inputs"]["mtbfSeconds"], found["inputs"]["lostPerFailure"]) == (200.0, 1.5)
 
 
-def test_a_guessed_sensitivity_is_said_to_be_one(tmp_path: Path) -> None:
+def test_plan_marks_a_guessed_sensitivity(tmp_path: Path) -> None:
     file = write(tmp_path / "job.yaml", accuracyBudget={"type": "AUCDrop", "aucDrop": {"limit": 0.0005}})
     assert "only a guess" in plan(file)["reason"]

@@ -28,8 +28,8 @@ from cpr_operator.api.status import (
     Trainer,
     WorkerCount,
 )
-from cpr_operator.cli.progress import Pace, PlainProgress, Snapshot, frame, line, states
-from cpr_operator.cli.report import next_step_here, print_summary, report, trained
+from cpr_operator.cli.progress_display import PlainProgress, ProgressState, Throughput, frame, line, states
+from cpr_operator.cli.report import next_local_step, print_summary, report, trained
 
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=10, samples=1000)
 FAILURE = FailureRecord(
@@ -79,12 +79,12 @@ def leader(samples: int) -> TrainerReport:
     )  # fmt: skip
 
 
-def test_total_that_is_not_known_is_not_printed() -> None:
+def test_unknown_total_is_not_printed() -> None:
     assert trained(Progress(samples=1000, total_samples=2000)) == "1,000 of 2,000 samples"
     assert trained(Progress()) == "0 samples"
 
 
-def test_the_report_has_exactly_the_promised_fields() -> None:
+def test_report_has_exactly_the_documented_fields() -> None:
     found = report("job", STATUS, 500.0)
     assert json.loads(json.dumps(found)) == found
     assert found == {
@@ -115,7 +115,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
     assert expected.items() <= failure.items()
 
 
-def test_a_job_that_never_started_has_a_report_too() -> None:
+def test_report_of_a_job_that_never_started() -> None:
     found = report("job", Status(), None)
     assert (found["phase"], found["plan"], found["budget"], found["pods"]) == ("Pending", None, None, [])
     assert found["workers"] is None
@@ -123,12 +123,12 @@ def test_a_job_that_never_started_has_a_report_too() -> None:
 
 def summary(status: Status) -> str:
     console = Console(file=io.StringIO(), width=120)
-    print_summary(console, "job", status, 500.0, next_step_here(status, Path("/work/dir")))
+    print_summary(console, "job", status, 500.0, next_local_step(status, Path("/work/dir")))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_the_summary_says_what_failed_what_it_cost_and_where_the_model_lies() -> None:
+def test_summary_has_failures_costs_and_the_model() -> None:
     text = summary(STATUS)
     for words in ("job: Succeeded", "500 samples/s", "AUC 0.7500", "1.000% of all samples lost, 10.000% allowed"):
         assert words in text
@@ -151,11 +151,11 @@ def test_summary_of_other_jobs(changes: dict[str, Any], words: str) -> None:
     assert words in summary(STATUS.model_copy(update=changes))
 
 
-def test_what_the_leader_says_is_fresher_than_the_status() -> None:
-    snapshot = Snapshot("job", 3.0, STATUS, leader(400))
+def test_progress_prefers_the_report_of_the_leader() -> None:
+    state = ProgressState("job", 3.0, STATUS, leader(400))
     shards = tuple(Shard(index=index, state="Ready" if index else "Restoring") for index in range(40))
     assert states(Status(shards=shards)) == ["1 shards Restoring", "39 shards Ready"]
-    text = line(snapshot)
+    text = line(state)
     for words in (
         "400 of 1,000 samples (40 %)",
         "123 samples/s",
@@ -166,19 +166,19 @@ def test_what_the_leader_says_is_fresher_than_the_status() -> None:
         assert words in text
 
 
-def test_a_picture_is_drawn_of_a_job_of_any_age() -> None:
+def test_frame_of_new_and_running_jobs() -> None:
     console = Console(file=io.StringIO(), width=120)
-    for snapshot in (Snapshot("job", 0.0, Status(), None), Snapshot("job", 9.0, STATUS, leader(400))):
-        console.print(frame(snapshot))
+    for state in (ProgressState("job", 0.0, Status(), None), ProgressState("job", 9.0, STATUS, leader(400))):
+        console.print(frame(state))
     assert isinstance(console.file, io.StringIO)
     assert "trainer/0 (leads)" in console.file.getvalue()
 
 
-def test_plain_lines_come_when_something_changes_and_now_and_then() -> None:
+def test_plain_progress_prints_at_changes_and_intervals() -> None:
     console = Console(file=io.StringIO(), width=300)
     progress = PlainProgress(console)
     for elapsed_s, phase in ((0.0, "Pending"), (0.2, "Pending"), (0.4, "Running"), (3.0, "Running"), (5.5, "Running")):
-        progress.show(Snapshot("job", elapsed_s, STATUS.model_copy(update={"phase": phase}), None))
+        progress.show(ProgressState("job", elapsed_s, STATUS.model_copy(update={"phase": phase}), None))
     assert isinstance(console.file, io.StringIO)
     assert [text.split()[:3] for text in console.file.getvalue().splitlines()] == [
         ["0", "s", "Pending"],
@@ -187,8 +187,8 @@ def test_plain_lines_come_when_something_changes_and_now_and_then() -> None:
     ]
 
 
-def test_the_pace_is_over_training_time() -> None:
-    pace = Pace.begin(10.0, 100)
-    assert pace.samples_per_s is None
-    pace = pace.after(12.0, 300).after(20.0, 300).after(14.0, 200)
-    assert pace.samples_per_s == 100.0
+def test_throughput_is_over_training_time() -> None:
+    throughput = Throughput.begin(10.0, 100)
+    assert throughput.samples_per_s is None
+    throughput = throughput.after(12.0, 300).after(20.0, 300).after(14.0, 200)
+    assert throughput.samples_per_s == 100.0

@@ -12,13 +12,14 @@ from typer.testing import CliRunner, Result
 
 from cpr_contract.spec import StoreSpec
 from cpr_operator.cli.app import app
-from cpr_operator.cli.console import OptionError, Where
-from cpr_operator.cli.snapshots import Source, check_phase, find_source
+from cpr_operator.cli.command_errors import OptionError
+from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.snapshots import JobStore, check_phase, find_source
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
 runner = CliRunner()
-HERE = Where()
+HERE = ClusterOptions()
 
 
 def document(folder: Path, *, uid: str | None = UID, phase: str | None = None) -> Path:
@@ -43,8 +44,8 @@ def document(folder: Path, *, uid: str | None = UID, phase: str | None = None) -
     return path
 
 
-class TestWhichStore:
-    def test_a_jobs_file_names_store_uid_model_and_what_its_status_knows(self, tmp_path: Path) -> None:
+class TestFindSource:
+    def test_find_source_of_a_file_has_store_uid_model_and_status(self, tmp_path: Path) -> None:
         found = find_source(str(document(tmp_path, phase="Succeeded")), None, None, None, HERE)
         assert found.store == StoreSpec(f"file://{tmp_path}", None, "saves", "a")
         assert (found.job_uid, found.keep, found.phase) == (UID, 3, "Succeeded")
@@ -52,12 +53,12 @@ class TestWhichStore:
         assert (found.recorded, found.degraded) == (20, "StoreFull")
         assert found.model is not None
 
-    def test_a_file_that_was_never_applied_names_no_job(self, tmp_path: Path) -> None:
+    def test_find_source_of_a_new_manifest_has_no_uid(self, tmp_path: Path) -> None:
         found = find_source(str(document(tmp_path, uid=None)), None, None, None, HERE)
         assert (found.job_uid, found.phase, found.forks) == (None, None, ())
         assert find_source(str(document(tmp_path)), None, None, "another", HERE).job_uid == "another"
 
-    def test_a_local_run_is_found_in_its_folder(self, tmp_path: Path) -> None:
+    def test_find_source_of_a_local_run(self, tmp_path: Path) -> None:
         path = tmp_path / "jobs" / "default" / "job.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(yaml.safe_load(document(tmp_path, phase="Running").read_text("utf-8"))), "utf-8")
@@ -71,8 +72,8 @@ class TestWhichStore:
             ("s3://bucket/a/b/", "http://host:9000", StoreSpec("http://host:9000", None, "bucket", "a/b")),
         ],
     )
-    def test_a_bare_store_knows_no_job(self, uri: str, endpoint: str | None, store: StoreSpec) -> None:
-        assert find_source(uri, None, endpoint, None, HERE) == Source(store, None)
+    def test_find_source_of_a_uri_has_no_job(self, uri: str, endpoint: str | None, store: StoreSpec) -> None:
+        assert find_source(uri, None, endpoint, None, HERE) == JobStore(store, None)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +92,10 @@ class TestWhichStore:
         ("Suspending", "", False, False),
     ],
 )
-def test_job_that_works_with_its_saves_is_pruned_by_hand_only_if_these_are_degraded(
+def test_check_phase_permits_pruning_of_active_jobs_only_with_degraded_saves(
     phase: Any, degraded: str, *, everything: bool, allowed: bool
 ) -> None:
-    source = Source(StoreSpec("file:///nowhere", None, "", ""), None, phase=phase, degraded=degraded)
+    source = JobStore(StoreSpec("file:///nowhere", None, "", ""), None, phase=phase, degraded=degraded)
     if allowed:
         check_phase(source, everything=everything)
     else:
@@ -102,8 +103,8 @@ def test_job_that_works_with_its_saves_is_pruned_by_hand_only_if_these_are_degra
             check_phase(source, everything=everything)
 
 
-class TestOnAStore:
-    """One anchor, written by the trainer image's own code, and a part of another job that was never committed."""
+class TestSavedJob:
+    """A store with one anchor of the trainer image, and an uncommitted part of another job."""
 
     @pytest.fixture
     def uri(self, tmp_path: Path) -> str:
@@ -117,7 +118,7 @@ class TestOnAStore:
     def run(self, *arguments: str) -> Result:
         return runner.invoke(app, ["snapshots", *arguments], catch_exceptions=False)
 
-    def test_points_are_listed(self, uri: str) -> None:
+    def test_ls_prints_points(self, uri: str) -> None:
         result = self.run("ls", uri)
         assert result.exit_code == 0
         for words in ("job uid", "Anchor", "640", "based on"):
@@ -125,7 +126,7 @@ class TestOnAStore:
         (point,) = json.loads(self.run("ls", uri, "--json").output)["points"]
         assert (point["step"], point["kind"], point["shards"], point["bases"]) == (10, "Anchor", [0, 1], [])
 
-    def test_a_damaged_part_is_named_and_the_exit_code_tells(self, uri: str) -> None:
+    def test_verify_reports_a_damaged_part_by_text_and_exit_code(self, uri: str) -> None:
         assert self.run("verify", uri).exit_code == 0
         part = next(Path(uri.removeprefix("file://")).rglob("shard-0001/*/*/part-00000"))
         part.write_bytes(part.read_bytes()[:-1])
@@ -137,7 +138,7 @@ class TestOnAStore:
         assert [damage["key"] for damage in found["damaged"]] == ["uid/" + str(part).partition("uid/")[2]]
         assert found["unusable"] == [found["points"][0]["key"]]
 
-    def test_pruning_deletes_only_when_told_to(self, uri: str) -> None:
+    def test_prune_deletes_only_with_delete(self, uri: str) -> None:
         folder = Path(uri.removeprefix("file://"))
         before = sorted(folder.rglob("*"))
         result = self.run("prune", uri, "--all")
@@ -149,7 +150,7 @@ class TestOnAStore:
         assert [path for path in folder.rglob("*") if path.is_file()] == []
         assert "no saves found" in self.run("ls", uri).output
 
-    def test_a_store_that_fails_is_told_with_a_remedy(self, tmp_path: Path) -> None:
+    def test_failing_store_is_reported_with_a_remedy(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         result = self.run("ls", f"{(tmp_path / 'file').as_uri()}/below")
         assert result.exit_code == 1

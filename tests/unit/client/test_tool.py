@@ -16,8 +16,9 @@ from websocket import ABNF, WebSocketConnectionClosedException, WebSocketTimeout
 from cpr_contract.codec import to_json
 from cpr_contract.reports import Problem
 from cpr_contract.requests import ExportRequest
-from cpr_operator.cli.asking import TrainerPod, TrialError
+from cpr_operator.cli.command_errors import TrialError
 from cpr_operator.cli.export import export_from
+from cpr_operator.cli.trainer_process import TrainerPod
 from cpr_operator.client import ClientError, CommandError
 from cpr_operator.client.kube_connection import KubeConnection, UnavailableError
 from cpr_operator.client.tool import Tool

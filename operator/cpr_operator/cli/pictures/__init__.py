@@ -1,1 +1,1 @@
-"""Pictures of a job: what is known of it (`story`), as charts (`charts`), tables (`tables`) and a page (`page`)."""
+"""The report of a job as a page: its model (`job_report`), charts (`charts`) and HTML (`report_page`)."""

@@ -1,13 +1,13 @@
-// Takes in what the server sends: parts of the page by their id, and charts.
+// Applies messages of the server: parts of the page by their id, and charts.
 function follow(path) {
   const fault = document.getElementById("fault");
-  const say = words => { fault.hidden = !words; fault.textContent = words; };
+  const showFault = text => { fault.hidden = !text; fault.textContent = text; };
   const events = new EventSource(path);
-  events.onerror = () => say("cprjob ui does not answer; the page shows what was known last.");
-  events.onopen = () => say("");
+  events.onerror = () => showFault("cprjob ui does not answer; the page shows the last state.");
+  events.onopen = () => showFault("");
   events.onmessage = event => {
-    const { fault: words, title, charts, ...parts } = JSON.parse(event.data);
-    say(words || "");
+    const { fault: text, title, charts, ...parts } = JSON.parse(event.data);
+    showFault(text || "");
     if (title) document.title = title;
     for (const [id, html] of Object.entries(parts)) document.getElementById(id).innerHTML = html;
     if (charts) draw(charts);

@@ -1,4 +1,4 @@
-// Plotly lies in the page, packed.
+// Unpacks Plotly, which the page contains as gzip in base64.
 async function unpack() {
   const packed = Uint8Array.from(atob(document.getElementById("plotly").text), each => each.charCodeAt(0));
   const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));

@@ -4,7 +4,8 @@ import signal
 
 import pytest
 
-from cpr_operator.cli.kills import Kill, KillError, check_targets, due, parse_kill
+from cpr_operator.cli.command_errors import KillError
+from cpr_operator.cli.kill_options import Kill, check_targets, due, parse_kill
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from cpr_operator.cli.kills import Kill, KillError, check_targets, due, parse_ki
         ("shard/12@0:SIGSTOP", Kill("shard", 12, 0.0, signal.SIGSTOP)),
     ],
 )
-def test_a_kill_is_read(text: str, kill: Kill) -> None:
+def test_parse_kill(text: str, kill: Kill) -> None:
     assert parse_kill(text) == kill
 
 
@@ -30,12 +31,12 @@ def test_a_kill_is_read(text: str, kill: Kill) -> None:
         ("", "shard/1@0.5"),
     ],
 )
-def test_nonsense_is_told(text: str, says: str) -> None:
+def test_parse_kill_raises_kill_error(text: str, says: str) -> None:
     with pytest.raises(KillError, match=says):
         parse_kill(text)
 
 
-def test_members_that_the_job_lacks_are_told() -> None:
+def test_check_targets_raises_for_missing_members() -> None:
     check_targets((parse_kill("shard/1@0.5"), parse_kill("trainer/0@0.5")), trainers=1, shards=2)
     with pytest.raises(KillError, match=r"no shard/2.*2 shards"):
         check_targets((parse_kill("shard/2@0.5"),), trainers=3, shards=2)
@@ -43,7 +44,7 @@ def test_members_that_the_job_lacks_are_told() -> None:
         check_targets((parse_kill("trainer/1@0.5"),), trainers=1, shards=2)
 
 
-def test_each_kill_is_due_once() -> None:
+def test_kill_is_due_once() -> None:
     early, late = parse_kill("shard/0@0.25"), parse_kill("shard/1@0.5")
     left: tuple[Kill, ...] = (late, early)
     assert due(left, 0, 0) == ((), left), "the total is not known yet"
@@ -55,7 +56,7 @@ def test_each_kill_is_due_once() -> None:
     assert left == ()
 
 
-def test_two_kills_of_one_member_are_due_one_after_the_other() -> None:
+def test_kills_of_one_member_are_due_one_after_the_other() -> None:
     first, second, other = (parse_kill(text) for text in ("shard/0@0.25", "shard/0@0.5:POD", "shard/1@0.5"))
     now, left = due((first, second, other), 60, 100)
     assert (now, left) == ((first, other), (second,))

@@ -1,4 +1,4 @@
-"""Live progress: a table that is redrawn on a terminal, a line every few seconds elsewhere."""
+"""Shows the progress of a job: a table that is redrawn on a terminal, or else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cli.console import OutputClosedError, SafeConsole, err
 
-# The state of a running job at one moment, as the progress display shows it. Pure.
+#: Seconds between two plain lines.
+LINE_EVERY_S = 5.0
+#: With more members than this, members are counted by state instead of listed.
+MAX_LISTED = 16
+GOOD = frozenset({"Ready", "Training", "Finished", "Running", "Finishing", "Succeeded"})
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The job's status, and its leader's latest report, which is fresher where it can be asked. Times are seconds."""
+class ProgressState:
+    """The status of a job, and the latest report of its leader, which is fresher. A job on a cluster has no report."""
 
     job: str
     elapsed_s: float
@@ -31,30 +35,30 @@ class Snapshot:
 
     @property
     def samples(self) -> int:
-        """Complete samples."""
+        """Return the number of complete samples."""
         return self.leader.samples if self.leader else self.status.progress.samples
 
     @property
     def total(self) -> int:
-        """Samples in all; 0 until the data is read."""
+        """Return the number of samples to train; 0 until the data is read."""
         return (self.leader.total_samples if self.leader else 0) or self.status.progress.total_samples
 
     @property
     def samples_per_s(self) -> float | None:
-        """Training speed of the last seconds; None while nothing is trained."""
+        """Return the training speed of the last seconds; None while nothing is trained."""
         if self.leader:
             return self.leader.samples_per_s
         return self.status.progress.samples_per_second if self.status.phase == "Running" else None
 
     @property
     def auc(self) -> float | None:
-        """Area under the ROC curve so far."""
+        """Return the area under the ROC curve so far."""
         return self.leader.auc if self.leader and self.leader.auc is not None else self.status.progress.auc
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Speed over a whole run, from its first report to its last."""
+class Throughput:
+    """The average speed of a run, from its first report to its last."""
 
     first_s: float
     first_samples: int
@@ -62,58 +66,51 @@ class Pace:
     last_samples: int
 
     @classmethod
-    def begin(cls, now: float, samples: int) -> Pace:
-        """The first report."""
+    def begin(cls, now: float, samples: int) -> Throughput:
+        """Return the throughput after the first report."""
         return cls(now, samples, now, samples)
 
-    def after(self, now: float, samples: int) -> Pace:
-        """Add a report. One without new samples is ignored, so that it does not lower the speed."""
+    def after(self, now: float, samples: int) -> Throughput:
+        """Return the throughput after another report. A report without new samples is ignored."""
         if samples <= self.last_samples:
             return self
-        return Pace(self.first_s, self.first_samples, now, samples)
+        return Throughput(self.first_s, self.first_samples, now, samples)
 
     @property
     def samples_per_s(self) -> float | None:
-        """The speed; None before anything was trained."""
+        """Return the speed; None before anything was trained."""
         elapsed_s = self.last_s - self.first_s
         return (self.last_samples - self.first_samples) / elapsed_s if elapsed_s > 0 else None
 
 
-#: Seconds between two plain lines.
-LINE_EVERY_S = 5.0
-#: With more members than this, members are counted by state instead of listed.
-MAX_LISTED = 16
-GOOD = frozenset({"Ready", "Training", "Finished", "Running", "Finishing", "Succeeded"})
-
-
 class Progress(Protocol):
-    """Shows a job while it runs."""
+    """A display of a job that runs."""
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Show the job's present state. Called several times a second."""
+    def show(self, state: ProgressState) -> None:
+        """Show the present state of the job."""
         ...
 
-    def tell(self, text: str) -> None:
-        """Print a message about something that happened."""
+    def print(self, text: str) -> None:
+        """Print a message, such as an event."""
         ...
 
     def close(self) -> None:
-        """Stop showing, because the run is over."""
+        """End the display."""
         ...
 
 
 class LiveProgress:
-    """For terminals."""
+    """A table on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, state: ProgressState) -> None:
         """See `Progress`."""
-        self._live.update(frame(snapshot), refresh=True)
+        self._live.update(frame(state), refresh=True)
 
-    def tell(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """See `Progress`."""
         self._live.console.print(text, markup=False, highlight=False)
 
@@ -123,20 +120,20 @@ class LiveProgress:
 
 
 class PlainProgress:
-    """For files and pipes."""
+    """Lines in a file or a pipe."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_s = 0.0
         self._phase = ""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, state: ProgressState) -> None:
         """See `Progress`."""
-        if snapshot.elapsed_s >= self._next_s or snapshot.status.phase != self._phase:
-            self._next_s, self._phase = snapshot.elapsed_s + LINE_EVERY_S, snapshot.status.phase
-            self.tell(line(snapshot))
+        if state.elapsed_s >= self._next_s or state.status.phase != self._phase:
+            self._next_s, self._phase = state.elapsed_s + LINE_EVERY_S, state.status.phase
+            self.print(line(state))
 
-    def tell(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """See `Progress`."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -145,9 +142,9 @@ class PlainProgress:
 
 
 class ClosableProgress:
-    """Goes on with the standard error once the console cannot be written any more, and calls `on_closed`.
+    """A display that switches to the standard error if the console is closed, and then calls `on_closed`.
 
-    The pipe of `| head` is closed so, and a terminal whose window is closed. `console` is where to print.
+    A console is closed when `| head` ends, or with the window of a terminal. `console` is the one in use.
     """
 
     def __init__(self, console: SafeConsole, on_closed: Callable[[], None]) -> None:
@@ -155,13 +152,13 @@ class ClosableProgress:
         self._progress = open_progress(console)
         self._on_closed = on_closed
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, state: ProgressState) -> None:
         """See `Progress`."""
-        self._attempt(lambda progress: progress.show(snapshot))
+        self._attempt(lambda progress: progress.show(state))
 
-    def tell(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """See `Progress`."""
-        self._attempt(lambda progress: progress.tell(text))
+        self._attempt(lambda progress: progress.print(text))
 
     def close(self) -> None:
         """See `Progress`."""
@@ -173,35 +170,35 @@ class ClosableProgress:
         except (OutputClosedError, OSError):
             self.console.silence()
             self.console, self._progress = err, PlainProgress(err)
-            self._progress.tell("The output is closed.")
+            self._progress.print("The output is closed.")
             self._on_closed()
 
 
 def open_progress(console: Console) -> Progress:
-    """The kind of progress that suits the console."""
+    """Return a display for the console."""
     return LiveProgress(console) if console.is_terminal else PlainProgress(console)
 
 
-def line(snapshot: Snapshot) -> str:
-    """The whole state in one line."""
-    status = snapshot.status
-    parts = [f"{snapshot.elapsed_s:.0f} s", status.phase, *figures(snapshot), *states(status)]
+def line(state: ProgressState) -> str:
+    """Return the whole state in one line."""
+    status = state.status
+    parts = [f"{state.elapsed_s:.0f} s", status.phase, *metrics(state), *states(status)]
     return "  ".join(parts)
 
 
-def figures(snapshot: Snapshot) -> list[str]:
-    """Samples, speed, AUC, interval and budget. Unknown figures are left out."""
-    plan, budget = snapshot.status.plan, snapshot.status.budget
+def metrics(state: ProgressState) -> list[str]:
+    """Return samples, speed, AUC, interval and budget, as far as they are known."""
+    plan, budget = state.status.plan, state.status.budget
     found = []
-    if snapshot.total:
-        percent = 100 * snapshot.samples // snapshot.total
-        found.append(f"{snapshot.samples:,} of {snapshot.total:,} samples ({percent} %)")
-    if snapshot.samples_per_s is not None:
-        found.append(f"{snapshot.samples_per_s:,.0f} samples/s")
-    if snapshot.status.progress.degraded_samples:
-        found.append(f"{snapshot.status.progress.degraded_samples:,} samples trained without a shard")
-    if snapshot.auc is not None:
-        found.append(f"AUC {snapshot.auc:.4f}")
+    if state.total:
+        percent = 100 * state.samples // state.total
+        found.append(f"{state.samples:,} of {state.total:,} samples ({percent} %)")
+    if state.samples_per_s is not None:
+        found.append(f"{state.samples_per_s:,.0f} samples/s")
+    if state.status.progress.degraded_samples:
+        found.append(f"{state.status.progress.degraded_samples:,} samples trained without a shard")
+    if state.auc is not None:
+        found.append(f"AUC {state.auc:.4f}")
     if plan is not None:
         found.append(f"saves every {plan.interval_seconds:.3g} s ({plan.mode})")
     if budget is not None:
@@ -210,7 +207,7 @@ def figures(snapshot: Snapshot) -> list[str]:
 
 
 def states(status: Status) -> list[str]:
-    """Each member with its state, or the number of members in each state if there are many."""
+    """Return each member with its state, or with many members the number in each state."""
     members: list[tuple[str, str]] = [(f"shard/{s.index}", s.state) for s in status.shards]
     members += [(f"trainer/{t.index}", t.state) for t in status.trainers]
     if len(members) <= MAX_LISTED:
@@ -219,18 +216,18 @@ def states(status: Status) -> list[str]:
     return [f"{keys.count(key)} {key[0]}s {key[1]}" for key in dict.fromkeys(keys)]
 
 
-def frame(snapshot: Snapshot) -> Group:
-    """What a terminal shows."""
-    status = snapshot.status
+def frame(state: ProgressState) -> Group:
+    """Return the display of a terminal."""
+    status = state.status
     head = Table.grid(padding=(0, 2))
-    head.add_row(f"[bold]{escape(snapshot.job)}[/bold]", _coloured(status.phase), f"{snapshot.elapsed_s:.0f} s")
+    head.add_row(f"[bold]{escape(state.job)}[/bold]", _coloured(status.phase), f"{state.elapsed_s:.0f} s")
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.samples, width=60))
-    return Group(head, bar, Text("   ".join(figures(snapshot))), members(status, most=MAX_LISTED))
+    bar.add_row(ProgressBar(total=max(state.total, 1), completed=state.samples, width=60))
+    return Group(head, bar, Text("   ".join(metrics(state))), members(status, most=MAX_LISTED))
 
 
 def members(status: Status, most: int) -> Table:
-    """A row for each of the first `most` shards and trainers."""
+    """Return a table with a row for each of the first `most` shards and trainers."""
     table = Table(box=None, pad_edge=False)
     for title in ("member", "state", "incarnation", "last save (samples)", "reserved"):
         table.add_column(title, header_style="dim")

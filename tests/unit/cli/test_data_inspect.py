@@ -1,4 +1,4 @@
-"""`cprjob data inspect` and `cprjob evaluate`, around what the trainer image answers."""
+"""`cprjob data inspect` and `cprjob evaluate` with fake answers of the trainer image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cpr_contract.requests import (
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli import export, inspection
+from cpr_operator.cli import data_inspect, export
 from cpr_operator.cli.export import Model
 from support.documents import PARQUET, edited
 
@@ -60,14 +60,14 @@ class TrainerImage:
 
 
 def run(target: str, image: TrainerImage, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
-    monkeypatch.setattr(inspection, "ask_trainer_image", image)
+    monkeypatch.setattr(data_inspect, "run_role", image)
     console = Console(file=io.StringIO(), width=120)
-    code = inspection.inspect_data(target, console, {}, as_json=as_json)
+    code = data_inspect.inspect_data(target, console, {}, as_json=as_json)
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()
 
 
-def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_prints_a_table_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     code, output = run("/data/*.csv", TrainerImage(FOUND), monkeypatch)
     assert code == 1, "some rows are bad"
     for words in (
@@ -83,7 +83,7 @@ def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
         assert words in output.replace("\n", " ")
 
 
-def test_data_that_a_job_is_scored_on_has_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_prints_a_table_of_evaluation_data(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = replace(STATS, bad=0, faults=())
     scored = replace(STATS, files=1, rows=77, faults=("test.csv, line 3: wrong",), reading=None, advice=())
     code, output = run("/data/*.csv", TrainerImage(Inspection(trained, scored)), monkeypatch)
@@ -102,7 +102,7 @@ def test_data_that_a_job_is_scored_on_has_a_table_of_its_own(monkeypatch: pytest
     ("target", "uri"),
     [("/data/a.csv", "/data/a.csv"), ("file:///data/", "file:///data/"), ("clicks/", "{here}/clicks/")],
 )
-def test_files_are_named_as_the_trainer_image_finds_them(
+def test_inspect_passes_absolute_paths_to_the_trainer_image(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str, uri: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_files_are_named_as_the_trainer_image_finds_them(
     assert image.asked == [("inspect", None, InspectionRequest(uri.format(here=tmp_path)))]
 
 
-def test_a_manifest_names_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_inspect_of_a_manifest_reads_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     manifest = tmp_path / "job.yaml"
     manifest.write_text(json.dumps(edited(PARQUET)))  # JSON is YAML
     image = TrainerImage(FOUND)
@@ -129,7 +129,7 @@ def test_a_manifest_names_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (None, None, "AUC not defined, all labels are the same, log loss 0.50000, calibration 1.2500, recall 0.75"),
     ],
 )
-def test_an_evaluation_is_told(auc: float | None, entropy: float | None, words: str) -> None:
+def test_evaluate_prints_scores(auc: float | None, entropy: float | None, words: str) -> None:
     metrics = (("calibration", 1.25), ("recall", 0.75))
     image = TrainerImage(Evaluation(1500, 100, auc, 0.5, metrics, entropy, 1.25))
     job = to_job_spec(parse_spec(edited(PARQUET)["spec"]), "u", "n")

@@ -1,4 +1,4 @@
-"""What is known of a job and can be drawn, and what its page says in words and figures. Pure."""
+"""The report model of a job: its history, members and failures over time, and the facts and tables of its page."""
 
 from __future__ import annotations
 
@@ -11,82 +11,84 @@ from typing import Any, Literal
 from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed, took, trained, workers_of
+from cpr_operator.cli.report import UNKNOWN, duration_text, failure_reason, overall_speed, trained, workers_of
 from cpr_operator.cluster.local.objects import EventLine
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.effects import point
 
-#: What became of a failure: `Replayed` and `NothingLost` cost no samples, `Partial` did, and `RolledBack` those of no
-#: shard, but the time since the anchor.
-Tier = Literal["Replayed", "NothingLost", "Partial", "RolledBack", "UnderWay"]
+#: The newest events that a page shows.
+MAX_EVENTS = 100
+#: The outcome of a failure. `Replayed` and `NothingLost` cost no samples, `Partial` did. `RolledBack` cost the time
+#: since the anchor.
+FailureOutcome = Literal["Replayed", "NothingLost", "Partial", "RolledBack", "UnderWay"]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time, in seconds since the epoch, in which a member was at work, or away."""
+    """A period in which a member was at work, or unavailable, in seconds since the epoch."""
 
     member: str
     begin: float
     end: float
-    away: bool
+    unavailable: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """One job. now: when it was looked at. points: how training went, oldest first, the last one as it is now."""
+class JobReport:
+    """One job at the time `now`. points: its history, oldest first, with the present state at the end."""
 
     name: str
     namespace: str
     now: float
     status: Status
     points: tuple[PointFigures, ...]
-    said: tuple[EventLine, ...]
+    events: tuple[EventLine, ...]
 
     @property
     def end(self) -> float:
-        """The end of the job; of one that goes on, now."""
+        """Return the end of the job, or now while it is not over."""
         return self.status.completion_time or self.now
 
     def samples_at(self, time: float) -> int:
-        """Samples that were trained by then, as far as the history tells."""
+        """Return the samples that were trained by then, according to the history."""
         return next((each.samples for each in reversed(self.points) if each.time <= time), 0)
 
-    def _away(self, record: FailureRecord) -> tuple[float, float]:
-        """From when to when a member was away. Of one that went on in place the operator heard after the fact."""
-        took_s = record.recovery_seconds
+    def _unavailable(self, record: FailureRecord) -> tuple[float, float]:
+        """Return the begin and the end of a failure. A restart in place is recorded after it is over."""
+        recovery_s = record.recovery_seconds
         if record.life:
-            return record.time - (took_s or 0.0), record.time
-        return record.time, self.end if took_s is None else min(record.time + took_s, self.end)
+            return record.time - (recovery_s or 0.0), record.time
+        return record.time, self.end if recovery_s is None else min(record.time + recovery_s, self.end)
 
     def spans(self) -> Iterator[Span]:
-        """When each member was at work and when it was away, member by member. Of those that never failed, all."""
+        """Yield the periods of each member, member by member."""
         failed: dict[str, list[FailureRecord]] = {}
         for record in self.status.failures:
             failed.setdefault(f"{record.role}/{record.index}", []).append(record)
         for member in self.status.members:
             begin = self.status.start_time or self.now
             for record in failed.get(member.name, ()):
-                lost, back = self._away(record)
+                lost, back = self._unavailable(record)
                 if lost > begin:
-                    yield Span(member.name, begin, lost, away=False)
-                yield Span(member.name, max(lost, begin), max(back, begin), away=True)
+                    yield Span(member.name, begin, lost, unavailable=False)
+                yield Span(member.name, max(lost, begin), max(back, begin), unavailable=True)
                 begin = max(back, begin)
             if begin < self.end:
-                yield Span(member.name, begin, self.end, away=False)
+                yield Span(member.name, begin, self.end, unavailable=False)
 
 
-def story_of(job: Mapping[str, Any], said: Iterable[EventLine], now: float) -> Story:
-    """The story of a CPRJob object. Raises InvalidStatusError."""
+def job_report(job: Mapping[str, Any], events: Iterable[EventLine], now: float) -> JobReport:
+    """Return the report of a CPRJob object. Raises InvalidStatusError."""
     meta, status = job["metadata"], parse_status(job.get("status") or {})
     points = status.history
     if status.progress.updated is not None and status.progress.total_samples:
         last = point(status, status.progress.updated)
         points = (*(each for each in points if each.time < last.time), last)
-    return Story(meta["name"], meta.get("namespace", ""), now, status, points, tuple(said))
+    return JobReport(meta["name"], meta.get("namespace", ""), now, status, points, tuple(events))
 
 
-def tier(record: FailureRecord) -> Tier:
-    """What became of a failure."""
+def outcome(record: FailureRecord) -> FailureOutcome:
+    """Return the outcome of a failure."""
     if record.action == "RollBack":
         return "RolledBack"
     if record.lost_samples is None:
@@ -97,27 +99,20 @@ def tier(record: FailureRecord) -> Tier:
 
 
 def speeds(points: tuple[PointFigures, ...]) -> list[float | None]:
-    """Samples a second from each point to the next, pauses included; first None, and None across a rollback."""
+    """Return the samples per second from each point to the next, with pauses; None first and across a rollback."""
     return [None, *(_speed(before, after) for before, after in pairwise(points))] if points else []
 
 
 def _speed(before: PointFigures, after: PointFigures) -> float | None:
-    took_s = after.time - before.time
-    if took_s <= 0 or after.generation != before.generation:
+    elapsed_s = after.time - before.time
+    if elapsed_s <= 0 or after.generation != before.generation:
         return None
-    return (after.samples - before.samples) / took_s
-
-
-# What a page says in words and figures: facts, and tables of failures, the plan, costs and events. Pure.
-
-
-#: Of what the operator said, the last.
-MAX_EVENTS = 100
+    return (after.samples - before.samples) / elapsed_s
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. note: what to say where it has no rows."""
+    """One table. note: the text in place of rows if there are none."""
 
     id: str
     title: str
@@ -126,9 +121,9 @@ class Table:
     note: str = ""
 
 
-def facts(story: Story) -> tuple[tuple[str, str], ...]:
-    """The figures at the head of the page, by name."""
-    status = story.status
+def facts(report: JobReport) -> tuple[tuple[str, str], ...]:
+    """Return the values at the head of the page, by name."""
+    status = report.status
     progress, budget = status.progress, status.budget
     speed = overall_speed(status) or progress.samples_per_second
     lost = "" if status.lost_row_updates_exact else "at most "
@@ -136,9 +131,9 @@ def facts(story: Story) -> tuple[tuple[str, str], ...]:
     return (
         ("trained", trained(progress)),
         ("speed", UNKNOWN if speed is None else f"{speed:,.0f} samples/s"),
-        ("AUC", _figure(progress.auc)),
-        ("log loss", _figure(progress.logloss)),
-        *((name, _figure(value)) for name, value in sorted(progress.metrics.items())),
+        ("AUC", _number(progress.auc)),
+        ("log loss", _number(progress.logloss)),
+        *((name, _number(value)) for name, value in sorted(progress.metrics.items())),
         *_held_out(status),
         ("budget", UNKNOWN if budget is None else f"{budget.spent:.3%} of {budget.limit:.3%} lost"),
         ("rollbacks", UNKNOWN if budget is None else str(budget.rollbacks)),
@@ -150,78 +145,78 @@ def facts(story: Story) -> tuple[tuple[str, str], ...]:
 
 
 def _held_out(status: Status) -> tuple[tuple[str, str], ...]:
-    """What evaluations on held-out rows found, where there are any."""
+    """Return the scores on held-out rows, if the job has them."""
     found, best = status.progress.held_out, status.best
     if found is None:
         return ()
     figures = (
-        ("held-out AUC", _figure(found.auc)),
-        ("held-out log loss", _figure(found.logloss)),
-        ("held-out normalised entropy", _figure(found.normalised_entropy)),
-        *((("held-out GAUC", _figure(found.gauc)),) if found.groups else ()),
+        ("held-out AUC", _number(found.auc)),
+        ("held-out log loss", _number(found.logloss)),
+        ("held-out normalised entropy", _number(found.normalised_entropy)),
+        *((("held-out GAUC", _number(found.gauc)),) if found.groups else ()),
     )
     if best is None:
         return figures
-    place = f"{_figure(best.value)} at {best.anchor.samples:,} samples, {best.since} evaluations ago"
+    place = f"{_number(best.value)} at {best.anchor.samples:,} samples, {best.since} evaluations ago"
     return (*figures, ("best evaluation", place))
 
 
 def headline(status: Status) -> str:
-    """Why a job failed, or what is being recovered; empty if there is nothing to say."""
-    return ended_because(status) or (status.recovery.reason if status.recovery else "")
+    """Return why a job failed, or the recovery under way; empty without either."""
+    return failure_reason(status) or (status.recovery.reason if status.recovery else "")
 
 
-def tables(story: Story) -> tuple[Table, ...]:
-    """All tables, the same for every job."""
+def tables(report: JobReport) -> tuple[Table, ...]:
+    """Return all tables, the same for every job."""
     return (
-        _failures(story),
-        _groups(story),
-        _plan(story),
-        _overhead(story),
-        _conditions(story),
-        _members(story),
-        _events(story),
+        _failures(report),
+        _groups(report),
+        _plan(report),
+        _overhead(report),
+        _conditions(report),
+        _members(report),
+        _events(report),
     )
 
 
-def _failures(story: Story) -> Table:
+def _failures(report: JobReport) -> Table:
     columns = ("time", "member", "failure", "outcome", "action", "lost", "replayed", "row updates lost", "recovered in")
     rows = tuple(
         (
             clock(each.time),
             f"{each.role}/{each.index}",
             each.kind + (f": {each.message}" if each.message else ""),
-            tier(each),
+            outcome(each),
             each.action or UNKNOWN,
             UNKNOWN if each.lost_samples is None else f"{each.lost_samples:,}",
             f"{each.replayed_samples:,}",
             UNKNOWN
             if each.lost_row_updates is None
             else f"{'' if each.lost_row_updates_exact else 'at most '}{each.lost_row_updates:,}",
-            took(each.recovery_seconds),
+            duration_text(each.recovery_seconds),
         )
-        for each in story.status.failures
+        for each in report.status.failures
     )
     return Table("table-failures", "Failures", columns, rows, "Nothing has failed.")
 
 
-def _groups(story: Story) -> Table:
-    found = story.status.progress.held_out
+def _groups(report: JobReport) -> Table:
+    found = report.status.progress.held_out
     groups = () if found is None else (*found.groups, *filter(None, (found.rest,)))
     columns = ("group", "samples", "AUC", "log loss", "normalised entropy", "calibration")
     rows = tuple(
         (
             each.name,
             f"{each.samples:,}",
-            *map(_figure, (each.auc, each.logloss, each.normalised_entropy, each.calibration)),
+            *map(_number, (each.auc, each.logloss, each.normalised_entropy, each.calibration)),
         )
         for each in groups
     )
     return Table("table-groups", "Held-out scores by group", columns, rows, "The job has no spec.evaluation.groupBy.")
 
 
-def _plan(story: Story) -> Table:
-    plan = story.status.plan
+def _plan(report: JobReport) -> Table:
+    plan = report.status.plan
     if plan is None:
         return Table("table-plan", "Plan", (), (), "There is no plan yet.")
     rows = (
@@ -233,47 +228,47 @@ def _plan(story: Story) -> Table:
     return Table("table-plan", "Plan", ("", "now"), rows)
 
 
-def _overhead(story: Story) -> Table:
-    cost = story.status.overhead
+def _overhead(report: JobReport) -> Table:
+    cost = report.status.overhead
     rows = (
         ("saves", f"{cost.save_seconds:.1f} s"),
         ("loading saves", f"{cost.load_seconds:.1f} s"),
         ("training again after rollbacks", f"{cost.lost_seconds:.1f} s"),
         ("waiting for new processes", f"{cost.reschedule_seconds:.1f} s"),
     )
-    return Table("table-overhead", "What fault tolerance cost", ("", "so far"), rows)
+    return Table("table-overhead", "Cost of fault tolerance", ("", "so far"), rows)
 
 
-def _conditions(story: Story) -> Table:
+def _conditions(report: JobReport) -> Table:
     rows = tuple(
         (each.type, each.status, each.reason, each.message, clock(each.last_transition_time))
-        for each in story.status.conditions
+        for each in report.status.conditions
     )
     return Table("table-conditions", "Conditions", ("condition", "status", "reason", "message", "since"), rows,
                  "The operator has not seen the job yet.")  # fmt: skip
 
 
-def _members(story: Story) -> Table:
+def _members(report: JobReport) -> Table:
     rows = tuple(
-        (each.name + (" (leads)" if each.role == "trainer" and each.index == story.status.leader else ""), each.state,
+        (each.name + (" (leads)" if each.role == "trainer" and each.index == report.status.leader else ""), each.state,
          str(each.incarnation), each.pod, each.node)
-        for each in story.status.members
+        for each in report.status.members
     )  # fmt: skip
     return Table(
         "table-members", "Members", ("member", "state", "incarnation", "pod", "node"), rows, "There are no members yet."
     )
 
 
-def _events(story: Story) -> Table:
-    rows = tuple((clock(each.time), each.type, each.reason, each.message) for each in story.said[-MAX_EVENTS:])
-    note = "None is kept: Kubernetes keeps events for an hour, and a file has none."
+def _events(report: JobReport) -> Table:
+    rows = tuple((clock(each.time), each.type, each.reason, each.message) for each in report.events[-MAX_EVENTS:])
+    note = "There are none: Kubernetes keeps events for an hour, and a file has none."
     return Table("table-events", "Events", ("time", "type", "reason", "message"), rows, note)
 
 
 def clock(seconds: float) -> str:
-    """A time to the second, in UTC."""
+    """Return a time to the second, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _figure(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.4f}"

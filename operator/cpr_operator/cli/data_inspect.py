@@ -1,4 +1,4 @@
-"""`cprjob data inspect`: has the trainer image's own code read the data, and shows the result."""
+"""`cprjob data inspect`: runs the trainer image's code to read the data, and prints its columns and bad rows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cpr_contract.codec import from_json, to_dict
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.asking import ask_trainer_image
-from cpr_operator.cli.document import InvalidDocumentError, read_single
+from cpr_operator.cli.command_errors import InvalidDocumentError
+from cpr_operator.cli.document import read_single
+from cpr_operator.cli.trainer_process import run_role
 
 _MANIFESTS = (".yaml", ".yml")
-#: Exit code where rows cannot be read.
+#: The exit code for data with bad rows.
 _BAD_ROWS = 1
 
 
 def inspect_data(target: str, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
-    """Read all rows and show what they hold. Returns the exit code: 1 if there are bad rows.
+    """Read all rows and print their statistics. Returns the exit code: 1 if there are bad rows.
 
-    Raises TrialError if the data cannot be read, DocumentError or InvalidDocumentError if the
-    manifest is not valid.
+    Raises TrialError if the data cannot be read, DocumentError or InvalidDocumentError if the manifest is not valid.
     """
     job = None
     if target.endswith(_MANIFESTS):
@@ -39,7 +39,7 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
         # As text, because a Path would drop the slash that marks a folder.
         target = f"{Path.cwd()}/{target}"
     request = InspectionRequest(None if job is not None else target)
-    with closing(ask_trainer_image("inspect", job, request, environment)) as lines:
+    with closing(run_role("inspect", job, request, environment)) as lines:
         (found,) = (from_json(Inspection, line) for line in lines)
     scored = found.scored
     if as_json:
@@ -53,29 +53,29 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
     return _BAD_ROWS if found.data.bad or (scored is not None and scored.bad) else 0
 
 
-def show(stats: DataStats, console: Console) -> None:
-    """Print a table of the columns, then the bad rows and what the job reads."""
-    read_by_job = any(column.feeds for column in stats.columns)
+def show(found: DataStats, console: Console) -> None:
+    """Print a table of the columns, then the bad rows and the samples of the job."""
+    read_by_job = any(column.feeds for column in found.columns)
     table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
     for heading in ("missing", "lowest", "highest", "distinct"):
         table.add_column(heading, justify="right")
-    has_bags = any(column.bag_mean is not None for column in stats.columns)
+    has_bags = any(column.bag_mean is not None for column in found.columns)
     if has_bags:
         table.add_column("ids per row", justify="right")
     if read_by_job:
         table.add_column("used as")
-    for column in stats.columns:
+    for column in found.columns:
         bags = [_bags(column)] if has_bags else []
-        table.add_row(*_cells(column, stats.rows), *bags, *([escape(column.feeds)] if read_by_job else []))
-    header = "" if stats.format == "Parquet" else f", {'with' if stats.header else 'without'} a header"
-    console.print(f"{stats.format}{header}: {_count(stats.files, 'file')}, {_count(stats.rows, 'row')}")
+        table.add_row(*_cells(column, found.rows), *bags, *([escape(column.feeds)] if read_by_job else []))
+    header = "" if found.format == "Parquet" else f", {'with' if found.header else 'without'} a header"
+    console.print(f"{found.format}{header}: {_count(found.files, 'file')}, {_count(found.rows, 'row')}")
     console.print(table)
-    console.print(f"{_count(stats.bad, 'bad row')}" + (", the first:" if stats.bad else ""))
-    for fault in stats.faults:
+    console.print(f"{_count(found.bad, 'bad row')}" + (", the first:" if found.bad else ""))
+    for fault in found.faults:
         console.print(f"  {escape(fault)}", highlight=False, soft_wrap=True)
-    for advice in stats.advice:
+    for advice in found.advice:
         console.print(escape(advice), highlight=False, soft_wrap=True)
-    if (reading := stats.reading) is not None:
+    if (reading := found.reading) is not None:
         shuffled = "as a whole" if reading.windows == 1 else f"in {reading.windows} windows"
         console.print(
             f"The job trains {reading.samples:,} samples in {_count(reading.steps, 'step')} from"

@@ -1,4 +1,4 @@
-"""`--kill ROLE/INDEX@FRACTION[:SIGNAL|:POD]` and `ROLE/INDEX`: what to kill, and when. Pure."""
+"""Parses `--kill ROLE/INDEX@FRACTION[:SIGNAL|:POD]` and `ROLE/INDEX`, and selects the kills that are due."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from cpr_contract import env
+from cpr_operator.cli.command_errors import KillError
 
-SPECIMEN = "shard/1@0.5, shard/1@0.5:POD, trainer/0@0.25:TERM"
+EXAMPLES = "shard/1@0.5, shard/1@0.5:POD, trainer/0@0.25:TERM"
 Role = Literal["shard", "trainer"]
 _POD = "POD"
 _MEMBER = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)")
 _FORM = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?")
 
 
-class KillError(ValueError):
-    """A kill that cannot be parsed, or that names a member that the job does not have."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Send `number` to a member's process once `fraction` of all samples are trained; `pod`: to all of its pod."""
+    """A signal to a member's process, or with `pod` to all of its pod, once `fraction` of all samples are trained."""
 
     role: Role
     index: int
@@ -32,7 +29,7 @@ class Kill:
 
     @property
     def target(self) -> str:
-        """The member, as `shard/1`."""
+        """Return the member, as `shard/1`."""
         return f"{self.role}/{self.index}"
 
 
@@ -40,7 +37,7 @@ def parse_kill(text: str) -> Kill:
     """Parse one `--kill`. Raises KillError."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise KillError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL|:POD], as in {SPECIMEN}")
+        raise KillError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL|:POD], as in {EXAMPLES}")
     fraction = float(match["fraction"])
     if not 0 <= fraction < 1:
         raise KillError(f"{text!r}: the fraction must be at least 0 and below 1")
@@ -59,7 +56,7 @@ def parse_member(text: str) -> tuple[Role, int]:
 
 
 def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
-    """Raises KillError for a member that a job of this size does not have."""
+    """Raise KillError for a member that a job of this size does not have."""
     for kill in kills:
         members = shards if kill.role == env.ROLE_SHARD else trainers
         if kill.index >= members:
@@ -67,10 +64,10 @@ def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
 
 
 def due(kills: tuple[Kill, ...], samples: int, total: int) -> tuple[tuple[Kill, ...], tuple[Kill, ...]]:
-    """The kills that are due once `samples` of `total` are trained, and the remaining ones.
+    """Split the kills into those that are due once `samples` of `total` are trained, and the remaining ones.
 
-    None is due while the total is 0, that is, unknown. One of each member is due at a time: a second one would hit the
-    process that the first one has killed.
+    No kill is due while the total is unknown (0). At most one kill of each member is due at a time, because a second
+    one would hit the process that the first one has killed.
     """
     now, later = dict[str, Kill](), list[Kill]()
     for kill in kills:

@@ -8,16 +8,17 @@ from typing import Any
 import plotly.graph_objects as go
 
 from cpr_operator.api.status import Shard, Status
-from cpr_operator.cli.pictures.page import MAX_LANES, Chart, charts, page
-from cpr_operator.cli.pictures.story import facts, story_of, tables
-from support.told_story import EVENTS, START, STATUS, TOTAL, document, failed
+from cpr_operator.cli.pictures.charts import MAX_LANES, Chart, charts
+from cpr_operator.cli.pictures.job_report import facts, job_report, tables
+from cpr_operator.cli.pictures.report_page import page
+from support.example_report import EVENTS, START, STATUS, TOTAL, document, failed
 
-STORY = story_of(document(), EVENTS, START + 100)
-NEW = story_of({"metadata": {"name": "new"}}, (), START)
+REPORT = job_report(document(), EVENTS, START + 100)
+NEW = job_report({"metadata": {"name": "new"}}, (), START)
 
 
 def chart(name: str, status: Status = STATUS) -> Chart:
-    (found,) = (each for each in charts(story_of(document(status), (), START + 100)) if each.id == name)
+    (found,) = (each for each in charts(job_report(document(status), (), START + 100)) if each.id == name)
     return found
 
 
@@ -26,20 +27,20 @@ def values(name: str, trace: str) -> list[tuple[Any, Any]]:
     return list(zip(found["x"], found["y"], strict=True))
 
 
-def test_plotly_takes_every_chart_and_every_job_has_the_same_ones() -> None:
-    for each in (*charts(STORY), *charts(NEW)):
+def test_plotly_accepts_every_chart_and_every_job_has_the_same_ones() -> None:
+    for each in (*charts(REPORT), *charts(NEW)):
         go.Figure({"data": each.data, "layout": each.layout})  # refuses what it does not know
-    assert [each.id for each in charts(STORY)] == [each.id for each in charts(NEW)]
-    assert [each.id for each in tables(STORY)] == [each.id for each in tables(NEW)]
+    assert [each.id for each in charts(REPORT)] == [each.id for each in charts(NEW)]
+    assert [each.id for each in tables(REPORT)] == [each.id for each in tables(NEW)]
 
 
-def test_a_line_is_broken_where_the_job_went_back() -> None:
+def test_line_has_a_gap_at_a_rollback() -> None:
     assert values("auc", "AUC") == [
         (10_000, None), (30_000, 0.7), (40_000, 0.7), (None, None), (20_000, 0.7), (60_000, 0.76),
     ]  # fmt: skip
 
 
-def test_each_chart_draws_the_figures_of_its_name() -> None:
+def test_charts_draw_their_values() -> None:
     assert values("loss", "training loss")[-1] == (60_000, 0.44)
     assert values("loss", "log loss")[-1] == (60_000, 0.46)
     assert values("calibration", "calibration")[-1] == (60_000, 1.01)
@@ -54,38 +55,38 @@ def test_each_chart_draws_the_figures_of_its_name() -> None:
     assert values("replicas", "shards")[-1] == (60_000, 2)
 
 
-def test_failures_are_marked_over_samples() -> None:
+def test_charts_mark_failures() -> None:
     assert [each["x0"] for each in chart("auc").layout["shapes"]] == [10_000, 20_000, 30_000, 40_000]
 
 
-def test_the_ledger_shows_each_lost_range_of_each_shard() -> None:
+def test_ledger_chart_has_each_lost_range_of_each_shard() -> None:
     (trace,) = chart("ledger").data
     assert (trace["y"], trace["base"], trace["x"]) == (["shard/0"], [1000], [1000])
 
 
-def test_members_that_are_away_have_a_line_of_their_own() -> None:
-    away = values("members", "away")
-    assert ("2025-11-24 16:00:20.000", "shard/1") in away
-    assert {member for _, member in away} == {"shard/0", "shard/1", "trainer/0", None}
+def test_members_chart_has_a_line_for_unavailable_members() -> None:
+    unavailable = values("members", "unavailable")
+    assert ("2025-11-24 16:00:20.000", "shard/1") in unavailable
+    assert {member for _, member in unavailable} == {"shard/0", "shard/1", "trainer/0", None}
 
 
-def test_of_many_members_only_those_that_failed_are_drawn() -> None:
+def test_members_chart_of_many_members_has_only_failed_ones() -> None:
     shards = tuple(Shard(index=index) for index in range(MAX_LANES + 1))
     many = chart("members", STATUS.evolve(shards=shards, failures=(failed(20, 3),)))
     assert {member for trace in many.data for member in trace["y"]} == {"shard/3", None}
     assert many.note.startswith(f"{MAX_LANES + 1} members")
 
 
-def test_facts_say_what_was_trained_how_well_and_at_what_price() -> None:
-    said = dict(facts(STORY))
-    assert said["trained"] == "60,000 of 100,000 samples"
-    assert said["AUC"] == "0.7600"
-    assert said["calibration"] == "1.0100"
-    assert said["budget"] == "1.000% of 10.000% lost"
+def test_facts_have_progress_quality_and_cost() -> None:
+    found = dict(facts(REPORT))
+    assert found["trained"] == "60,000 of 100,000 samples"
+    assert found["AUC"] == "0.7600"
+    assert found["calibration"] == "1.0100"
+    assert found["budget"] == "1.000% of 10.000% lost"
 
 
-def test_the_page_fetches_nothing() -> None:
-    text = page(STORY)
+def test_page_has_no_external_links() -> None:
+    text = page(REPORT)
     own = re.sub(r'<script type="application/gzip".*?</script>', "", text, flags=re.DOTALL)
     assert len(own) < 100_000
     assert len(text) < 2_500_000
@@ -93,10 +94,10 @@ def test_the_page_fetches_nothing() -> None:
     assert links == ["data:,"]
 
 
-def test_what_others_wrote_is_text_and_no_markup() -> None:
-    text = page(STORY)
+def test_page_escapes_foreign_text() -> None:
+    text = page(REPORT)
     assert "<b>of the budget" not in text
     assert "&lt;b&gt;of the budget" in text
     assert "a save &lt;i&gt;every&lt;/i&gt; minute" in text
-    named = story_of(document() | {"metadata": {"name": "</script><script>alert(1)"}}, (), START)
+    named = job_report(document() | {"metadata": {"name": "</script><script>alert(1)"}}, (), START)
     assert "<script>alert" not in page(named)

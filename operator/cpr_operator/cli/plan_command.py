@@ -1,4 +1,4 @@
-"""`cprjob validate` and `cprjob plan`: what is wrong with a job, and what the operator would do with it."""
+"""`cprjob validate` and `cprjob plan`: invalid fields of manifests, and the operator's plan of a job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from cpr_operator.api.frozen_settings import replay_in_force, worker_count
 from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, shard_bytes, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status, WorkerCount
-from cpr_operator.api.validate import Invalid, parse_spec, parse_status, validate
-from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
+from cpr_operator.api.validate import parse_spec, parse_status, validate
+from cpr_operator.cli.command_errors import DocumentError, InvalidDocumentError
+from cpr_operator.cli.console import show_invalid
+from cpr_operator.cli.document import jobs_of, read_documents
 from cpr_operator.desired.advice import warnings
 from cpr_operator.policy import alternatives
 from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, mode_changes
@@ -27,25 +29,29 @@ from cpr_operator.policy.law import Mode
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.plan import plan_inputs
 
-# `cprjob validate`: every invalid field of every file at once.
+MODES: tuple[Mode, ...] = ("Partial", "Full")
+#: The plans of CPR's own equations, which do not guarantee that the budget holds.
+CPR: Mapping[Mode, Callable[[policy.Inputs], alternatives.OpenLoop]] = {
+    "Partial": alternatives.partial,
+    "Full": alternatives.full,
+}
+#: The name of each parameter, and the format of its values.
+_PARAMETERS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "limit": ("accuracy budget", lambda value: f"{value:.3g} of all samples"),
+    "mtbf_s": ("mean time between failures", duration),
+    "lost_per_failure": ("shards lost per failure", lambda value: f"{value:.3g}"),
+    "save_stall_s": ("cost of a save", duration),
+}
 
 
 def validate_files(paths: tuple[Path, ...], console: Console) -> bool:
-    """Print the invalid fields of each file. Returns whether all files are valid."""
-    results = [_validate_file(path, console) for path in paths]  # a list, so that none is skipped
+    """Print every invalid field of every file. Returns whether all files are valid."""
+    results = [_validate_file(path, console) for path in paths]  # a list, so that every file is checked
     return all(results)
 
 
-def show_invalid(where: str, invalid: tuple[Invalid, ...], console: Console) -> None:
-    """Print each invalid field: its path, what is wrong, and the remedy."""
-    console.print(f"[red]{escape(where)}[/red]: {len(invalid)} invalid field{'s' if len(invalid) > 1 else ''}")
-    for each in invalid:
-        console.print(f"  [bold]{escape(each.field or '(document)')}[/bold]: {escape(each.message)}")
-        console.print(f"      {escape(each.remedy)}", style="dim")
-
-
 def show_warnings(spec: CPRJobSpec, console: Console) -> None:
-    """Print each part of a valid spec that will not do what it seems to say."""
+    """Print each part of a valid spec that has no effect, or another one than expected."""
     for each in warnings(spec):
         console.print(f"  [yellow]warning[/yellow] [bold]{escape(each.field)}[/bold]: {escape(each.message)}")
         console.print(f"      {escape(each.remedy)}", style="dim")
@@ -73,21 +79,6 @@ def _validate_file(path: Path, console: Console) -> bool:
 
 def _others(count: int) -> str:
     return f", {count} other object{'s' if count > 1 else ''} not checked" if count else ""
-
-
-MODES: tuple[Mode, ...] = ("Partial", "Full")
-#: The plans of CPR's own equations, which do not guarantee that the budget holds.
-CPR: Mapping[Mode, Callable[[policy.Inputs], alternatives.OpenLoop]] = {
-    "Partial": alternatives.partial,
-    "Full": alternatives.full,
-}
-#: The name of each figure, and how its values are formatted.
-_FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "limit": ("accuracy budget", lambda value: f"{value:.3g} of all samples"),
-    "mtbf_s": ("mean time between failures", duration),
-    "lost_per_failure": ("shards lost per failure", lambda value: f"{value:.3g}"),
-    "save_stall_s": ("cost of a save", duration),
-}
 
 
 def plan(job: Any, *, as_json: bool, out: Console) -> None:
@@ -127,7 +118,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
 
 
 def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
-    """How much memory the pods of each role need, by the sizes in the spec."""
+    """Yield the memory that the pods of each role need, by the sizes in the spec."""
     rows, step = rows_bytes(spec), step_traffic(spec)
     redundancy = f", and redundancy takes {_mib(more)} more" if more else ""
     yield (
@@ -142,7 +133,7 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
 
 def _workers(workers: WorkerCount) -> str:
     if workers.count is None:
-        return f"How many workers a trainer has is not known yet: {workers.reason}."
+        return f"The number of workers of a trainer is not known yet: {workers.reason}."
     return f"A trainer has {workers.count} worker{'s' if workers.count > 1 else ''}: {workers.reason}."
 
 
@@ -162,7 +153,7 @@ def _document(inputs: policy.Inputs) -> dict[str, Any]:
         "reason": chosen.reason,
         "guesses": list(inputs.guesses),
         "inputs": chosen.status_inputs(),
-        "modes": {mode: _plan(_as(inputs, mode)) for mode in MODES},
+        "modes": {mode: _plan(_with_mode(inputs, mode)) for mode in MODES},
         "cpr": {mode: asdict(by_cpr(inputs)) for mode, by_cpr in CPR.items()},
         "break_even_pls": alternatives.break_even(inputs),
         "turns": [_what_if(each) for each in mode_changes(inputs)],
@@ -184,14 +175,14 @@ def _what_if(each: WhatIf) -> dict[str, Any]:
     return {"figure": each.parameter, "value": each.value, **_plan(each.plan)}
 
 
-def _as(inputs: policy.Inputs, mode: Mode) -> policy.Plan:
+def _with_mode(inputs: policy.Inputs, mode: Mode) -> policy.Plan:
     return policy.plan(replace(inputs, mode=mode))
 
 
 def _modes(inputs: policy.Inputs, chosen: str) -> Table:
     table = _headed("mode", "save interval", "overhead", "expected loss (PLS)", "")
     for mode in MODES:
-        table.add_row(mode, *_row(_as(inputs, mode)), "chosen" if mode == chosen else "")
+        table.add_row(mode, *_row(_with_mode(inputs, mode)), "chosen" if mode == chosen else "")
     for mode, by_cpr in CPR.items():
         table.add_row(f"{mode}, open loop", *_row(by_cpr(inputs)), "by CPR's equations")
     return table
@@ -200,9 +191,9 @@ def _modes(inputs: policy.Inputs, chosen: str) -> Table:
 def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
     table = _headed("If this changed", "to", "mode", "save interval", "overhead", "expected loss (PLS)")
     for each in (*mode_changes(inputs), *halved_and_doubled(inputs)):
-        name, write = _FIGURES[each.parameter]
+        name, to_text = _PARAMETERS[each.parameter]
         mode = each.plan.mode if each.plan.mode == chosen.mode else f"[bold]{each.plan.mode}[/bold]"
-        table.add_row(name, write(each.value), mode, *_row(each.plan))
+        table.add_row(name, to_text(each.value), mode, *_row(each.plan))
     return table
 
 

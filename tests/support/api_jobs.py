@@ -1,4 +1,4 @@
-"""Jobs on an API server where no operator runs: the tests write what the operator and kubelets would."""
+"""Jobs on an API server without an operator: the tests write statuses, events and pods in its place."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CORE = f"/api/v1/namespaces/{NAMESPACE}"
 
 
 def job(api: httpx.Client, name: str) -> dict[str, Any]:
-    """The job as the server has it."""
+    """Return the job."""
     answer = api.get(f"{JOBS}/{name}")
     assert answer.status_code == httpx.codes.OK, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def tell(api: httpx.Client, name: str, status: dict[str, Any]) -> None:
+def write_status(api: httpx.Client, name: str, status: dict[str, Any]) -> None:
     """Write the status as the operator would."""
     answer = api.put(f"{JOBS}/{name}/status", json=job(api, name) | {"status": status})
     assert answer.status_code == httpx.codes.OK, answer.text
@@ -38,7 +38,7 @@ def emit(api: httpx.Client, name: str, reason: str, message: str, now: float) ->
 
 
 def run_pod(api: httpx.Client, name: str, role: str, index: int, incarnation: int) -> str:
-    """Make a pod of the job that runs; return its name."""
+    """Create a running pod of the job and return its name."""
     pod = f"{name}-{role}-{index}-{incarnation}"
     labels = {env.LABEL_JOB: name, env.LABEL_ROLE: role, env.LABEL_INDEX: str(index)}
     labels[env.LABEL_INCARNATION] = str(incarnation)
@@ -52,6 +52,6 @@ def run_pod(api: httpx.Client, name: str, role: str, index: int, incarnation: in
 
 
 def pods(api: httpx.Client, name: str) -> set[str]:
-    """The names of the job's pods."""
+    """Return the names of the job's pods."""
     answer = api.get(f"{CORE}/pods", params={"labelSelector": f"{env.LABEL_JOB}={name}"})
     return {each["metadata"]["name"] for each in answer.json()["items"]}

@@ -1,4 +1,4 @@
-"""A job with a story: trained on, rolled back once, failures of every outcome, and all else that a page shows."""
+"""An example of a job for its report: one rollback, failures of every outcome, and all else that a page shows."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ EVENTS = (EventLine(START + 1, "uid", "Normal", "Planned", "a save <i>every</i> 
 
 
 def document(status: Status = STATUS) -> dict[str, Any]:
-    """The CPRJob object, as a cluster gives it."""
-    return {"metadata": {"name": "told", "namespace": "here", "uid": "uid"}, "status": status.to_dict()}
+    """Return the CPRJob object."""
+    return {"metadata": {"name": "example", "namespace": "here", "uid": "uid"}, "status": status.to_dict()}

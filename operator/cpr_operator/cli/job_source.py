@@ -1,4 +1,4 @@
-"""The job that a command is about: one on a cluster, one in a file, or that of a local run."""
+"""Finds the job of a command, and its events: on a kube, in a file, or in the folder of a local run."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cpr_operator.cli.console import OptionError, Where
-from cpr_operator.cli.document import DocumentError, is_on_cluster, job_name, read_single
+from cpr_operator.cli.command_errors import DocumentError, OptionError
+from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.document import is_on_cluster, job_name, read_single
 from cpr_operator.cluster.local.objects import EventLine, read_events
 
 
-def find_job(source: str | None, workdir: Path | None, where: Where) -> dict[str, Any]:
-    """The CPRJob object of that name, in that file, or in the working folder of a local run.
+def find_job(source: str | None, workdir: Path | None, kube: ClusterOptions) -> dict[str, Any]:
+    """Return the CPRJob object of that name, in that file, or in the working folder of a local run.
 
-    Raises DocumentError, OptionError, AnswerError.
+    Raises DocumentError, OptionError, ClusterRequestError.
     """
     if (source is None) == (workdir is None):
         raise DocumentError("give either a job, as cpr/NAME or a file, or --workdir DIR of a local run")
     if source is not None and is_on_cluster(source):
-        with where.client() as client:
+        with kube.client() as client:
             return dict(client.get(job_name(source)).document)
-    if where.options:
-        raise OptionError(f"only a job on a cluster takes{where.options}; name it as cpr/NAME")
+    if kube.text:
+        raise OptionError(f"only a job on a cluster takes{kube.text}; name it as cpr/NAME")
     found = read_single(Path(source) if source is not None else _run_in(workdir))
     if not isinstance(found, dict):
         raise DocumentError(f"{source or workdir} contains no CPRJob")
@@ -30,18 +31,18 @@ def find_job(source: str | None, workdir: Path | None, where: Where) -> dict[str
 
 
 def find_events(
-    job: Mapping[str, Any], source: str | None, workdir: Path | None, where: Where
+    job: Mapping[str, Any], source: str | None, workdir: Path | None, kube: ClusterOptions
 ) -> tuple[EventLine, ...]:
     """Return the events of a job that `find_job` found, oldest first; a job in a file has none.
 
-    Raises AnswerError.
+    Raises ClusterRequestError.
     """
     uid = str(job["metadata"].get("uid", ""))
     if workdir is not None:
         return tuple(read_events(workdir, uid))
     if not is_on_cluster(source):
         return ()
-    with where.client() as client:
+    with kube.client() as client:
         found = client.events(str(job["metadata"]["name"]))
     return tuple(EventLine(each.time, uid, each.type, each.reason, each.message) for each in found)
 

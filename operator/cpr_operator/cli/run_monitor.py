@@ -1,4 +1,4 @@
-"""Follows one job to its end: shows its progress, kills members when due, and handles Ctrl-C."""
+"""Follows a local run to its end: shows its progress, kills members when due, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.api.terminal_text import event_line
 from cpr_operator.cli.console import SafeConsole
-from cpr_operator.cli.kills import Kill, due
-from cpr_operator.cli.progress import ClosableProgress, Pace, Snapshot
+from cpr_operator.cli.kill_options import Kill, due
+from cpr_operator.cli.progress_display import ClosableProgress, ProgressState, Throughput
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile.observe import takes_part
 
-LOOK_EVERY_S = 0.2
+POLL_S = 0.2
 REPORT_DEADLINE_S = 1.0
 
 
-class Watch:
+class RunMonitor:
     """Polls a job several times a second until the run is over, and kills members when due.
 
-    `pace` is the speed of the whole run so far, None before a leader's first report. `interrupted`: the job is asked to
-    suspend, by the user or because nobody reads the output any more.
+    `throughput` is that of the whole run so far, None before a leader's first report. `interrupted` is true once the
+    user, or the closed output, has suspended the job.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Watch:
         self._progress = ClosableProgress(console, self.suspend)
         self._clock = clock
         self._start = clock()
-        self._told = 0
+        self._events_shown = 0
         self.interrupted = False
         self._abandoned = asyncio.Event()
-        self.pace: Pace | None = None
+        self.throughput: Throughput | None = None
 
     def interrupt(self) -> None:
         """Handle Ctrl-C and SIGTERM: the first suspends the job, which saves everything; the next stops at once."""
@@ -56,19 +56,19 @@ class Watch:
         self.suspend()
 
     def suspend(self) -> None:
-        """Suspend the job, which saves everything. Once it is asked to, this does nothing."""
+        """Suspend the job, which saves everything. Further calls do nothing."""
         if not self.interrupted:
             self.interrupted = True
             self._cluster.change_spec(self._job.namespace, self._job.name, {"suspend": True})
-            self._progress.tell("Saving everything, then stopping. Press Ctrl-C again to stop at once.")
+            self._progress.print("Saving everything, then stopping. Press Ctrl-C again to stop at once.")
 
     @property
     def console(self) -> SafeConsole:
-        """Where the outcome can be printed."""
+        """Return the console for the outcome."""
         return self._progress.console
 
     async def follow(self) -> Status:
-        """Wait until the job succeeded, failed, was suspended or the user gave up; its status then."""
+        """Wait until the job succeeded, failed, was suspended or the user gave up, and return its status."""
         try:
             return await self._follow()
         finally:
@@ -79,23 +79,23 @@ class Watch:
             job = await self._cluster.get_job(self._job.namespace, self._job.name)
             status = Status.model_validate(job.status)
             pods = await self._cluster.list_pods(job)
-            leader = await self._ask_leader(status, pods)
-            self._fire(leader, await self._cluster.list_pods(job))
-            self._tell_events()
-            self._progress.show(Snapshot(job.name, self._clock() - self._start, status, leader))
-            if _is_over(job, status) or await self._nap():
+            leader = await self._leader_report(status, pods)
+            self._kill_due(leader, await self._cluster.list_pods(job))
+            self._print_events()
+            self._progress.show(ProgressState(job.name, self._clock() - self._start, status, leader))
+            if _is_over(job, status) or await self._sleep():
                 return status
 
-    async def _nap(self) -> bool:
+    async def _sleep(self) -> bool:
         """Wait until the next poll; True if the user gave up."""
         try:
-            await asyncio.wait_for(self._abandoned.wait(), LOOK_EVERY_S)
+            await asyncio.wait_for(self._abandoned.wait(), POLL_S)
         except TimeoutError:
             return False
         return True
 
-    async def _ask_leader(self, status: Status, pods: tuple[PodView, ...]) -> TrainerReport | None:
-        pod = running(pods, env.ROLE_TRAINER, status.leader)
+    async def _leader_report(self, status: Status, pods: tuple[PodView, ...]) -> TrainerReport | None:
+        pod = running_pod(pods, env.ROLE_TRAINER, status.leader)
         if pod is None:
             return None
         body = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, longest_report(len(status.members)))
@@ -105,35 +105,37 @@ class Watch:
             report = from_json(TrainerReport, body)
         except ContractError:
             return None
-        if not takes_part(report):  # it does not know yet how far training is
+        if not takes_part(report):  # it has no position in the training yet
             return None
         now = self._clock()
-        self.pace = self.pace.after(now, report.samples) if self.pace else Pace.begin(now, report.samples)
+        self.throughput = (
+            self.throughput.after(now, report.samples) if self.throughput else Throughput.begin(now, report.samples)
+        )
         return report
 
-    def _fire(self, leader: TrainerReport | None, pods: tuple[PodView, ...]) -> None:
+    def _kill_due(self, leader: TrainerReport | None, pods: tuple[PodView, ...]) -> None:
         if leader is None:
             return
         now, self._kills = due(self._kills, leader.samples, leader.total_samples)
         for kill in now:
-            pod = running(pods, kill.role, kill.index)
+            pod = running_pod(pods, kill.role, kill.index)
             if pod is None or not self._cluster.signal_pod(
                 self._job.namespace, pod.name, kill.number, whole=kill.pod
             ):  # it is being replaced, so the kill waits for its replacement
                 self._kills += (kill,)
                 continue
-            what = f"all of {kill.target}" if kill.pod else kill.target
-            self._progress.tell(f"> {kill.number.name} to {what} (pod {pod.name})")
+            target = f"all of {kill.target}" if kill.pod else kill.target
+            self._progress.print(f"> {kill.number.name} to {target} (pod {pod.name})")
 
-    def _tell_events(self) -> None:
+    def _print_events(self) -> None:
         events = tuple(self._cluster.events.values())
-        for event in events[self._told :]:
-            self._progress.tell(event_line(event.type, event.reason, event.message))
-        self._told = len(events)
+        for event in events[self._events_shown :]:
+            self._progress.print(event_line(event.type, event.reason, event.message))
+        self._events_shown = len(events)
 
 
-def running(pods: tuple[PodView, ...], role: str, index: int | None) -> PodView | None:
-    """The member's newest pod with a running process. Pods of earlier incarnations may still exist."""
+def running_pod(pods: tuple[PodView, ...], role: str, index: int | None) -> PodView | None:
+    """Return the newest pod of a member that runs. Pods of earlier incarnations may still exist."""
     found = (pod for pod in pods if (pod.role, pod.index, pod.phase) == (role, index, "Running"))
     return max(found, key=lambda pod: pod.incarnation, default=None)
 

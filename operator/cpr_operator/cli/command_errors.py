@@ -1,0 +1,68 @@
+"""The errors of commands. Their messages have the remedy, and are printed without a traceback.
+
+CommandLineError
+├── MissingPackageError    a package that the command needs is not installed
+├── ClusterRequestError    the cluster refused a request, or is unreachable
+├── TrialError             a process of the trainer image, or a run that was measured, failed
+└── UsageError             the command line cannot be used: exit code 2
+    ├── OptionError        the value of an option
+    ├── DocumentError      a file that cannot be read, or a change that does not fit it
+    └── KillError          a kill that cannot be parsed, or of a member that the job does not have
+InvalidDocumentError       a manifest with invalid fields
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cpr_operator.api.validate import Invalid
+
+
+class CommandLineError(Exception):
+    """A command that failed. `exit_code` is that of the program."""
+
+    exit_code = 1
+
+
+class MissingPackageError(CommandLineError):
+    """A package that the command needs is not installed."""
+
+
+class ClusterRequestError(CommandLineError):
+    """The cluster refused a request, or is unreachable."""
+
+
+class TrialError(CommandLineError):
+    """A process of the trainer image, or a run that was measured, failed."""
+
+
+class UsageError(CommandLineError):
+    """The command line cannot be used."""
+
+    exit_code = 2
+
+
+class OptionError(UsageError):
+    """An option with a value that the command cannot use."""
+
+
+class DocumentError(UsageError):
+    """A file that cannot be read, or a change that does not fit it."""
+
+
+class KillError(UsageError):
+    """A kill that cannot be parsed, or that names a member that the job does not have."""
+
+
+class InvalidDocumentError(Exception):
+    """A manifest with invalid fields; `invalid` names every one."""
+
+    def __init__(self, invalid: tuple[Invalid, ...]) -> None:
+        super().__init__(f"{len(invalid)} invalid fields")
+        self.invalid = invalid
+
+
+def missing_package(package: str) -> str:
+    """Return one line that names a missing package, with the remedy."""
+    return f"the package {package} is not installed: pip install 'cprjob[local]' installs all that cprjob needs"

@@ -1,0 +1,107 @@
+"""Options that several commands share: the kube, the job, and files to write."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cpr_operator.cli.command_errors import ClusterRequestError, OptionError
+
+if TYPE_CHECKING:
+    from cpr_operator.client import Client
+
+#: The output formats of `cprjob get`.
+ListingForm = Literal["table", "wide", "yaml", "json", "name"]
+#: The job of a command that works with clusters, files and local runs.
+Source = Annotated[
+    str | None,
+    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the kube, or a file with one and its status (YAML)."),
+]
+Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
+
+_CLUSTER_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("kubeconfig", Annotated[Path | None, typer.Option(help="Kubeconfig file of the cluster.", dir_okay=False)]),
+    ("context", Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]),
+    ("namespace", Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A cluster and a namespace in it. None is the default of the kubeconfig, as for kubectl."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the options as text to append to a command; empty without options."""
+        given = {"--kubeconfig": self.kubeconfig, "--context": self.context, "-n": self.namespace}
+        return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Open a client of the cluster. A request that fails raises ClusterRequestError."""
+        from cpr_operator.client import Client, ClientError  # noqa: PLC0415 -- slow to import
+
+        try:
+            with Client(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace) as client:
+                yield client
+        except ClientError as error:
+            raise ClusterRequestError(str(error)) from error
+
+
+def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `ClusterOptions` to a command, which gets them as its parameter `kube`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "kube"]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _CLUSTER_OPTIONS
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        kube = ClusterOptions(**{name: given.pop(name) for name, _ in _CLUSTER_OPTIONS})
+        command(**given, kube=kube)
+
+    run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    return run
+
+
+def check_plot(path: Path) -> None:
+    """Raise OptionError if no plot can be written to `path`. Call it before long work starts."""
+    from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 -- slow to import
+
+    endings = sorted(FigureCanvasBase.filetypes)
+    if path.suffix.removeprefix(".") not in endings:
+        raise OptionError(f"--plot {path}: the name must end in one of .{', .'.join(endings)}")
+    check_file("--plot", path)
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise OptionError if no file can be written at `path`. Call it before long work starts."""
+    if not path.parent.is_dir():
+        raise OptionError(f"{option} {path}: the folder {path.parent} does not exist; create it, or name another file")
+    if path.is_dir():
+        raise OptionError(f"{option} {path}: this is a folder; name a file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OptionError(f"{option} {path}: it cannot be written; name another file")
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Raise OptionError if no folder can be made at `path`, or nothing be written there."""
+    existing = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not existing.is_dir():
+        raise OptionError(f"{option} {path}: {existing} is a file; name a folder")
+    if not os.access(existing, os.W_OK):
+        raise OptionError(f"{option} {path}: nothing can be written in {existing}; name another folder")

@@ -1,0 +1,228 @@
+"""The charts of a job, as JSON of Plotly (https://plotly.com/javascript/reference). The page adds the colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from cpr_operator.api.progress import PointFigures
+from cpr_operator.cli.pictures.job_report import FailureOutcome, JobReport, outcome, speeds
+
+#: With more members than this, only those that failed have a line.
+MAX_LANES = 24
+OVER_SAMPLES = "samples"
+OVER_TIME = "time (UTC)"
+
+Trace = dict[str, Any]
+Value = Callable[[PointFigures], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart. id: that of its element in the page. note: an explanation in a sentence."""
+
+    id: str
+    title: str
+    note: str
+    data: list[Trace]
+    layout: dict[str, Any]
+
+
+def charts(report: JobReport) -> tuple[Chart, ...]:
+    """Return all charts, the same for every job. Charts of unknown values are empty."""
+    return (
+        _loss(report),
+        _auc(report),
+        _calibration(report),
+        _speed(report),
+        _budget(report),
+        _ledger(report),
+        _unsaved(report),
+        _interval(report),
+        _failures(report),
+        _members(report),
+        _replicas(report),
+    )
+
+
+def _loss(report: JobReport) -> Chart:
+    data = [
+        _line(report, "training loss", lambda each: each.loss),
+        _line(report, "log loss", lambda each: each.logloss),
+    ]
+    note = "Over the last steps, and by progressive validation over all samples but the first fifth."
+    return Chart("loss", "Loss", note, data, _over_samples(report, "nats"))
+
+
+def _auc(report: JobReport) -> Chart:
+    note = "By progressive validation over all samples but the first fifth."
+    return Chart("auc", "AUC", note, [_line(report, "AUC", lambda each: each.auc)], _over_samples(report, "AUC"))
+
+
+def _calibration(report: JobReport) -> Chart:
+    data = [_line(report, "calibration", lambda each: each.calibration)]
+    layout = _over_samples(report, "predicted / seen")
+    layout["shapes"].append(_level(1.0))
+    return Chart("calibration", "Calibration", "Predictions over labels, in sum: 1 at best.", data, layout)
+
+
+def _speed(report: JobReport) -> Chart:
+    overall = _trace("overall", [each.samples for each in report.points], speeds(report.points))
+    data = [_line(report, "while nothing is saved", lambda each: each.samples_per_second), overall]
+    note = "The gap between the lines is the cost of saves and failures."
+    return Chart("speed", "Speed", note, data, _over_samples(report, "samples / s", rangemode="tozero"))
+
+
+def _budget(report: JobReport) -> Chart:
+    budget = report.status.budget
+    data = [_line(report, "lost", lambda each: each.spent, step=True)]
+    if budget is not None:
+        ends = [0, report.status.progress.total_samples]
+        data.append(_trace("allowed", ends, [budget.limit, budget.limit], dash="dash"))
+    layout = _over_samples(report, "portion of all samples", tickformat=".3~%", rangemode="tozero")
+    return Chart("budget", "Accuracy budget", "Updates that failures have lost, and the limit.", data, layout)
+
+
+def _ledger(report: JobReport) -> Chart:
+    lost = [(f"shard/{index}", first, end) for index, ranges in enumerate(report.status.ledger.ranges)
+            for first, end in ranges]  # fmt: skip
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": "lost",
+            "y": [name for name, _, _ in lost],
+            "base": [first for _, first, _ in lost],
+            "x": [end - first for _, first, end in lost],
+            "hovertemplate": "%{y}: %{x} samples from %{base}<extra></extra>",
+        }
+    ]
+    layout = _layout(OVER_SAMPLES, "", type="category")
+    layout["xaxis"]["range"] = [0, report.status.progress.total_samples or 1]
+    layout["barmode"] = "overlay"
+    note = "Samples that a shard has lost the updates of. The budget is charged for them."
+    return Chart("ledger", "Ledger", note if lost else "No shard has lost updates.", data, layout)
+
+
+def _unsaved(report: JobReport) -> Chart:
+    data = [
+        _line(report, "not in an anchor", lambda each: max(each.samples - each.saved_samples, 0)),
+        {**_trace("anchors to go back to", [each.samples for each in report.status.anchors],
+                  [0] * len(report.status.anchors)), "mode": "markers"},
+    ]  # fmt: skip
+    note = "Samples since the newest anchor, which a rollback would train again."
+    return Chart("saves", "Saves", note, data, _over_samples(report, "samples", rangemode="tozero"))
+
+
+def _interval(report: JobReport) -> Chart:
+    def of(mode: str) -> Value:
+        return lambda each: each.interval_seconds if each.mode == mode else None
+
+    data = [_line(report, mode, of(mode), step=True) for mode in ("Partial", "Full")]
+    layout = _over_samples(report, "s between cuts", rangemode="tozero")
+    return Chart("interval", "Plan", "The planned interval between cuts, and the mode of recovery.", data, layout)
+
+
+def _failures(report: JobReport) -> Chart:
+    data = []
+    for name in get_args(FailureOutcome):
+        found = [each for each in report.status.failures if outcome(each) == name]
+        texts = [f"{each.role}/{each.index} {each.kind}: {each.action}, {each.lost_samples or 0:,} samples lost"
+                 for each in found]  # fmt: skip
+        trace = _trace(name, [_utc(each.time) for each in found], [each.recovery_seconds or 0 for each in found])
+        data.append(
+            {**trace, "mode": "markers", "text": texts, "hovertemplate": "%{text}<br>%{y:.1f} s<extra></extra>"}
+        )
+    layout = _over_time(report, "s to train again", rangemode="tozero")
+    return Chart("failures", "Failures", "The duration and the outcome of each failure.", data, layout)
+
+
+def _members(report: JobReport) -> Chart:
+    spans = list(report.spans())
+    failed = {span.member for span in spans if span.unavailable}
+    lanes = len(report.status.members)
+    shown = [span for span in spans if lanes <= MAX_LANES or span.member in failed]
+    data = []
+    for name, unavailable in (("at work", False), ("unavailable", True)):
+        x: list[str | None] = []
+        y: list[str | None] = []
+        for span in shown:
+            if span.unavailable == unavailable:
+                x += [_utc(span.begin), _utc(span.end), None]
+                y += [span.member, span.member, None]
+        trace = {**_trace(name, x, y), "mode": "lines", "line": {"width": 8}}
+        data.append(trace)
+    layout = _over_time(report, "", type="category", autorange="reversed")
+    left = lanes - len({span.member for span in shown})
+    note = f"{left} members that never failed are left out." if left else "The periods in which each was at work."
+    return Chart("members", "Members", note, data, layout)
+
+
+def _replicas(report: JobReport) -> Chart:
+    data = [
+        _line(report, "shards", lambda each: each.shards, step=True),
+        _line(report, "trainers", lambda each: each.trainers, step=True),
+    ]
+    return Chart(
+        "replicas", "Size", "The number of members.", data, _over_samples(report, "members", rangemode="tozero")
+    )
+
+
+def _line(report: JobReport, name: str, value: Value, *, step: bool = False) -> Trace:
+    """Return a value over samples, as a line with a gap at each rollback."""
+    x: list[int | None] = []
+    y: list[float | None] = []
+    generation = None
+    for each in report.points:
+        if generation not in {None, each.generation}:
+            x.append(None)
+            y.append(None)
+        generation = each.generation
+        x.append(each.samples)
+        y.append(value(each))
+    trace = _trace(name, x, y)
+    return {**trace, "line": {"shape": "hv"}} if step else trace
+
+
+def _trace(name: str, x: Iterable[Any], y: Iterable[Any], dash: str | None = None) -> Trace:
+    line = {} if dash is None else {"line": {"dash": dash}}
+    return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), **line}
+
+
+def _over_samples(report: JobReport, title: str, **axis: Any) -> dict[str, Any]:
+    """Return a layout over samples, with a line at each failure."""
+    layout = _layout(OVER_SAMPLES, title, **axis)
+    layout["xaxis"]["range"] = [0, report.status.progress.total_samples or 1]
+    places = sorted({report.samples_at(each.time) for each in report.status.failures})
+    layout["shapes"] = [
+        {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "dash": "dot"}}
+        for x in places
+    ]
+    return layout
+
+
+def _over_time(report: JobReport, title: str, **axis: Any) -> dict[str, Any]:
+    layout = _layout(OVER_TIME, title, **axis)
+    begin = report.status.start_time or report.now
+    layout["xaxis"] |= {"type": "date", "range": [_utc(begin), _utc(max(report.end, begin + 1))]}
+    return layout
+
+
+def _layout(x: str, y: str, **axis: Any) -> dict[str, Any]:
+    return {
+        "xaxis": {"title": {"text": x}, "automargin": True, "exponentformat": "SI"},
+        "yaxis": {"title": {"text": y}, "automargin": True, "exponentformat": "SI", **axis},
+        "shapes": [],
+        "showlegend": True,
+    }
+
+
+def _level(y: float) -> dict[str, Any]:
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": {"width": 1, "dash": "dash"}}
+
+
+def _utc(seconds: float) -> str:
+    """Return a time in Plotly's format, which has no zone and means UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
