@@ -196,7 +196,7 @@ def test_chaos_names_each_pod_and_refuses_members_that_are_not_there(cprjob: Cpr
     assert f"drained trainer/0 (pod {drained})" in output
     wrong = {"shard/9": "there is no shard/9; wounded has 2 shards", "shard": "is not ROLE/INDEX, as in shard/1"}
     assert all(says in words(cprjob.result("chaos", name, "--kill", member).output) for member, says in wrong.items())
-    assert "say whom to strike" in words(cprjob.result("chaos", name).output)
+    assert "give at least one member" in words(cprjob.result("chaos", name).output)
 
 
 def test_submit_watch_follows_the_job_to_its_end(

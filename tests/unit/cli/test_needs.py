@@ -47,7 +47,7 @@ def test_missing_package_is_named_in_one_line(
 
 
 def test_import_error_in_cprjob_itself_is_raised() -> None:
-    command = [sys.executable, "-c", HIDDEN, "cpr_operator.cli.plan", "plan", QUICKSTART]
+    command = [sys.executable, "-c", HIDDEN, "cpr_operator.cli.plan_command", "plan", QUICKSTART]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Traceback" in done.stderr
     assert "pip install" not in done.stderr

@@ -72,7 +72,7 @@ def test_json_has_the_plan_both_modes_and_changes(tmp_path: Path) -> None:
     [
         ({"recovery": {"onShardLoss": "Pause"}}, "Replay is on: trainers keep up to"),
         ({"recovery": {"onShardLoss": "Degrade"}}, "Replay is off: with onShardLoss Degrade trainers push nothing"),
-        ({"trainers": {"workers": "Auto"}}, "How many workers a trainer has is not known yet: the first leader"),
+        ({"trainers": {"workers": "Auto"}}, "The number of workers of a trainer is not known yet: the first leader"),
         ({"trainers": {"workers": 1}}, "A trainer has 1 worker: spec.trainers.workers says so."),
         ({"trainers": {"workers": 3}}, "A trainer has 3 workers: spec.trainers.workers says so."),
     ],
