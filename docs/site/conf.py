@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of the pages under docs/ and beside the code: `make docs`."""
+"""Configuration of Sphinx for the site of the pages under docs/ and in other folders: `make docs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ smartquotes = False  # words are to be copied as they are
 
 # The checkout is the source, so that links between pages and to files are the same here and in the repository.
 root_doc = "docs/index"
-include_patterns = ["docs/**", "charts/cprjob/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+include_patterns = ["docs/**", "*/*/README.md", "benchmarks/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 exclude_patterns = [".*", "build", "dist", "docs/site"]
 
 extensions = ["myst_nb", "sphinxcontrib.mermaid", "reference"]

@@ -1,6 +1,6 @@
 """The pages that are made from the code: the resource from its definition, the commands from their help.
 
-A page asks for one by a comment, `<!-- made here: resource -->`, which is replaced when Sphinx reads the page.
+A comment in a page, `<!-- made here: resource -->`, is replaced when Sphinx reads the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CRD = Path(__file__).parents[2] / "crds" / "cprjobs.cprjob.io.yaml"
 WANTED = re.compile(r"^<!-- made here: (\w+) -->$", re.MULTILINE)
-#: What Markdown would take for its own. Backticks stay: descriptions use them as Markdown does.
+#: Characters with a meaning in Markdown. Backticks stay: descriptions use them as Markdown does.
 SPECIAL = re.compile(r"([|<>*_\[\]\\])(?=[^`]*(?:`[^`]*`[^`]*)*$)")
 Schema = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def filled(text: str) -> str:
-    """Return a page's Markdown with what it asks for. Raises KeyError for what nobody makes."""
+    """Return a page's Markdown with its generated parts. Raises KeyError for an unknown part."""
     makers: Mapping[str, Callable[[], Iterator[str]]] = {"resource": resource, "commands": commands}
     return WANTED.sub(lambda wanted: "\n".join(makers[wanted[1]]()), text)
 
@@ -79,7 +79,7 @@ def _rules(*schemas: Schema) -> Iterator[str]:
 
 
 def _values(field: Schema) -> str:
-    """What a field may have, in a few words."""
+    """Return the values that a field may have."""
     if "items" in field:
         return f"list of {_values(field['items'])}{_count(field, 'Items')}"
     if isinstance(field.get("additionalProperties"), dict):

@@ -17,6 +17,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("docs/**/*.md")),
     *ROOT.glob("charts/*/*.md"),
     *ROOT.glob("benchmarks/*.md"),
+    *ROOT.glob("tests/*/*.md"),
 ]
 #: How the heading of a section ends whose commands need an administrator's rights.
 _ADMINISTRATOR = "(once per cluster)"
