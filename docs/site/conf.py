@@ -18,7 +18,14 @@ smartquotes = False  # words are to be copied as they are
 
 # The checkout is the source, so that links between pages and to files are the same here and in the repository.
 root_doc = "docs/index"
-include_patterns = ["docs/**", "*/*/README.md", "benchmarks/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+include_patterns = [
+    "docs/**",
+    "*/*/README.md",
+    "benchmarks/README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+]
 exclude_patterns = [".*", "build", "dist", "docs/site"]
 
 extensions = ["myst_nb", "sphinxcontrib.mermaid", "reference"]
