@@ -39,17 +39,17 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     request = read_request(EvaluationRequest, source, "evaluate")
     store = open_store(job.snapshots.store, *store_access(environ))
 
-    own = evaluation_data(job)
-    data = own or job.data
+    separate = evaluation_data(job)
+    data = separate or job.data
 
-    def pinned(find: Find) -> Sequence[Index]:
-        """The rows are those of the data that the job has pinned, if it is the same data."""
-        found = read_data(store, request.anchor.partition("/")[0], evaluates=own is not None)
+    def frozen(find: Find) -> Sequence[Index]:
+        """Return the frozen files of the job, if they are of the same data."""
+        found = read_data(store, request.anchor.partition("/")[0], evaluates=separate is not None)
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return indices_of_manifest(found) if found is not None and same else find()
 
     files = files_of(job, store_access(environ), data_access(environ))
-    dataset = open_evaluation(job, files, pinned, lambda _: vocabularies_of(store, request.anchor, job.model))
+    dataset = open_evaluation(job, files, frozen, lambda _: vocabularies_of(store, request.anchor, job.model))
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 
@@ -71,8 +71,8 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     saved = _vectors(job, store, manifest, placement, needed)
 
     def fetch(rows: UniqueRows) -> Rows:
-        wanted = (rows.of_band(rows.numbers, band) for band in range(rows.bands))
-        found = (vectors[np.searchsorted(known, mine)] for (known, vectors), mine in zip(saved, wanted, strict=True))
+        numbers = (rows.of_band(rows.numbers, band) for band in range(rows.bands))
+        found = (vectors[np.searchsorted(known, mine)] for (known, vectors), mine in zip(saved, numbers, strict=True))
         return as_rows(tuple(map(torch.from_numpy, found)))
 
     found: list[tuple[Batch, Tensor]] = []
@@ -113,7 +113,7 @@ def score_held_out(  # noqa: PLR0913, PLR0917 -- a model is in two places, and s
 ) -> ProgressiveValidation:
     """Score the held-out samples, in float32 and in the evaluation mode that it leaves `network` in.
 
-    fetch: returns the vectors, float32, of some rows. note: is told the logits of each batch. Raises DataError,
+    fetch: returns the vectors, float32, of some rows. note: gets the logits of each batch. Raises DataError,
     DivergedError.
     """
     set_training(network, on=False)

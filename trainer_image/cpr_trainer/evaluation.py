@@ -26,18 +26,18 @@ _PARTS = 2**24
 _UNIT = 2**10
 _LARGEST_SUM = 1e12
 _UNSCORED_FRACTION = 5
-#: No model that learns comes near; small enough that no sum of losses overflows.
+#: Beyond the logits of any model that learns; small enough that no sum of losses overflows.
 _DIVERGED_LOGIT = 1e4
-#: Of one label.
+#: The counters of one label.
 COUNTERS = 2 * BINS + 1
 
 
 class ProgressiveValidation:
-    """One trainer's view of the scores: what all trainers have merged, and its own part that is not merged yet.
+    """One trainer's view of the scores: those that all trainers have merged, and its part that is not merged yet.
 
-    Counters are int64 [L COUNTERS + 2 k + 1]. Of each of the L labels: negatives by bin, positives by bin, log loss in
-    2**-24 nats. Then the k sums of the network's own metrics, and how many samples were scored. Targets have no scores
-    but the network's own.
+    Counters are int64 [L COUNTERS + 2 k + 1]. Each of the L labels has negatives by bin, positives by bin, and log loss
+    in 2**-24 nats. The k sums of the network's own metrics follow, then the number of scored samples. Targets have
+    scores only by the network's own metrics.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class ProgressiveValidation:
     def load_state(self, state: Tensor) -> None:
         """Go to a state that `state` returned; own counters are dropped. ValueError if it is none."""
         if state.shape != self._merged.shape or state.dtype != self._merged.dtype:
-            wanted = list(self._merged.shape)
-            raise ValueError(f"an evaluation state is int64 {wanted}, not {state.dtype} {tuple(state.shape)}")
+            shape = list(self._merged.shape)
+            raise ValueError(f"an evaluation state is int64 {shape}, not {state.dtype} {tuple(state.shape)}")
         self._merged.copy_(state)
         self._forget()
 
@@ -169,7 +169,7 @@ class ProgressiveValidation:
         return int(self._by_label(self._merged)[label, BINS:-1].sum()) / self.samples
 
     def metrics(self) -> tuple[tuple[str, float], ...]:
-        """Return by name what is known besides the first label's scores: see `cpr_contract.reports.TrainerReport`."""
+        """Return all known scores by name, except the first label's: see `cpr_contract.reports.TrainerReport`."""
         found: dict[str, float | None] = {}
         if len(self._labels) == 1:
             found |= {"calibration": self.calibration()}

@@ -33,7 +33,7 @@ class ByGroup:
 class Grouped:
     """Samples in groups. labels: bool [n], of the first label. codes: int64 [n], the group of each.
 
-    names: of each group, the largest first, and among equals by name: so they are the same whoever reads the samples.
+    names: those of the groups, sorted by their size, then by name: they are the same in any order of the samples.
     """
 
     labels: NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """Training in a notebook: a job in one Python process, by the code of its trainers and in memory.
 
-`cprjob.fit` is the way in: it reads what is to be trained.
+`cprjob.fit` reads the job and calls `fit`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,11 @@ from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.entrypoint import Factory, build_network
 
-# A bar that grows as samples are trained.
-
-
 _WIDTH = 40
 
 
 class ProgressBar:
-    """A line on the standard error, for so many samples."""
+    """A line on the standard error that shows the share of `samples` that is trained."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
@@ -60,15 +57,12 @@ class ProgressBar:
         sys.stderr.flush()
 
 
-# What `fit` returns: how well the model scores, and the model.
-
-
 @dataclass(frozen=True, slots=True)
 class Score:
     """The scores of `samples`.
 
     auc, log_loss (nats): of the first label; `auc` is None if it is the same in all samples, both without any sample,
-    or label. metrics: figures by name, "calibration" or with several labels "LABEL.auc", "LABEL.logloss" and
+    or label. metrics: values by name, "calibration" or with several labels "LABEL.auc", "LABEL.logloss" and
     "LABEL.calibration", and those of the network's own.
     """
 
@@ -115,25 +109,25 @@ class Fitted:
         if table not in names:
             raise ValueError(f"there is no table {table!r}: use one of {', '.join(names)}")
         place = names.index(table)
-        wanted, size = np.asarray(ids, np.int64), self.model.tables[place].rows
-        if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < size):
+        numbers, size = np.asarray(ids, np.int64), self.model.tables[place].rows
+        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < size):
             raise ValueError(f"the rows of table {table!r} are numbered from 0 to {size - 1}")
         segment = self.arena.segments[int(self.placement.band_of[place])]
-        found: Floats = segment.rows[segment.within(self.placement.places(wanted + self.placement.offsets[place]))]
+        found: Floats = segment.rows[segment.within(self.placement.places(numbers + self.placement.offsets[place]))]
         return found
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """Return some rows of the dataset, by their numbers from 0. Raises ValueError if there are not so many."""
-        wanted, size = np.asarray(rows, np.int64), self.dataset.layout.rows
-        if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < size):
+        """Return some rows of the dataset, by their numbers from 0. Raises ValueError for other numbers."""
+        numbers, size = np.asarray(rows, np.int64), self.dataset.layout.rows
+        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < size):
             raise ValueError(f"the rows of the dataset are numbered from 0 to {size - 1}")
-        return self.dataset.take(wanted)
+        return self.dataset.take(numbers)
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Floats:
-        """Return what is predicted of each sample, float32 [n] or [n, L]; the labels in `batch` are not looked at.
+        """Return the prediction for each sample, float32 [n] or [n, L]; the labels in `batch` are ignored.
 
-        Of a label it is the probability of 1, of a target the network's output as it is.
+        A label gets the probability of 1, a target the network's output.
         Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
         """
         access = find_access(self.placement, batch.ids)
@@ -147,32 +141,29 @@ class Fitted:
         return predicted
 
 
-# A job from its first values to a trained model, in this process.
-
-
 def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     """Train a job to its end in this process and in memory, as its trainer would, and return the model.
 
     factory: see `build_network`. progress: write a bar to the standard error. The job's numbers of trainers and shards
-    are not looked at, and nothing is saved. Raises ModelError, DataError, StoreError, DivergedError.
+    are ignored, and nothing is saved. Raises ModelError, DataError, StoreError, DivergedError.
     """
     if factory is not None:
         job = replace(job, model=replace(job.model, entrypoint=_name(factory)))
-    # Better known before the data is indexed.
+    # Raise errors of the network before the data is indexed.
     build_network(job.model, job.data.seed, job.precision, factory, job.device)
     vocabularies: Vocabularies = {}
 
-    def keep(find: FindVocabularies) -> Vocabularies:
+    def build(find: FindVocabularies) -> Vocabularies:
         vocabularies.update(find(lambda: None))
         return vocabularies
 
-    dataset = open_dataset(job.data, job.model, files_of(job), vocabularies=keep)
+    dataset = open_dataset(job.data, job.model, files_of(job), vocabularies=build)
     trainer = LoneTrainer(job, dataset, job.data.seed, factory)
-    tell = ProgressBar(trainer.order.total_samples).show if progress else _say_nothing
+    show = ProgressBar(trainer.order.total_samples).show if progress else _show_nothing
     began = perf_counter()
-    trainer.train(None, tell)
+    trainer.train(None, show)
     took_s = perf_counter() - began
-    network = trainer.replica.model.cpu().eval()  # `predict` computes where the rows are.
+    network = trainer.replica.model.cpu().eval()  # `predict` computes on the device of the rows.
     samples, loss = trainer.order.total_samples, trainer.scores.loss
     assert loss is not None  # noqa: S101 -- the last step was scored
     return Fitted(
@@ -202,7 +193,7 @@ def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer, vocabu
 
 
 def _name(network: object) -> str:
-    """Return what errors call a network's factory. Raises ModelError if it cannot be called as one."""
+    """Return the name of a network's factory in errors. Raises ModelError if it cannot be called as one."""
     if isinstance(network, nn.Module) or not callable(network):
         raise ModelError(
             f"network is of type {type(network).__name__}, not what makes one.",
@@ -211,5 +202,5 @@ def _name(network: object) -> str:
     return f"{network.__module__}:{getattr(network, '__qualname__', type(network).__name__)}"
 
 
-def _say_nothing(_samples: int) -> None:
+def _show_nothing(_samples: int) -> None:
     pass

@@ -1,6 +1,6 @@
 """Files of data: the blocks that they are read in, the formats that read them, and the files that stay open.
 
-A format reads text, Parquet or what code of the user returns. It fetches a block in the thread that reads, and parses
+A format reads text, Parquet or the dataset of the user. It fetches a block in the thread that reads, and parses
 it in another.
 """
 
