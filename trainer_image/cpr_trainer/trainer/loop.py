@@ -25,8 +25,8 @@ from cpr_trainer.trainer.allreduce.group import NO_STATE, Group, missing_steps
 from cpr_trainer.trainer.barriers import Barriers
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.initial_state import InitialStateLoader
-from cpr_trainer.trainer.page import ResumeHeader
 from cpr_trainer.trainer.prefetch import Feed
+from cpr_trainer.trainer.resume import TrainerControlBlock
 from cpr_trainer.trainer.save_coordinator import SaveCoordinator
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
@@ -57,8 +57,8 @@ class Loop:
     """One trainer's training, from its first roster to the end of the job.
 
     `make_group` returns this trainer's view of the group that a roster names. `group` and `coordinator` are for whoever
-    reports: the present group, and the leader's duties (None elsewhere). With a `header` it goes on where the last
-    process stood, if that was in the roster's generation.
+    reports: the present group, and the leader's duties (None elsewhere). With a `control_block` it goes on where the
+    last process stood, if that was in the roster's generation.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- who, of what, and with whom
@@ -68,7 +68,7 @@ class Loop:
         status: StatusPublisher,
         exchange: Exchange,
         make_group: MakeGroup,
-        header: ResumeHeader | None = None,
+        control_block: TrainerControlBlock | None = None,
     ) -> None:
         self.group: Group | None = None
         self.coordinator: SaveCoordinator | None = None
@@ -77,7 +77,7 @@ class Loop:
         self._status = status
         self._exchange = exchange
         self._make_group = make_group
-        self._stepper = Stepper(setup, control, status, exchange, header)
+        self._stepper = Stepper(setup, control, status, exchange, control_block)
         self._barriers = Barriers(setup, self._stepper, status, control.poll_interrupts)
         self._roster = control.adopt()
         generation = self._roster.counters.generation

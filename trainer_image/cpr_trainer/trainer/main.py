@@ -41,7 +41,7 @@ from cpr_trainer.trainer.control import ControlSignals, Finished, RosterChanged,
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import Loop, MakeGroup
-from cpr_trainer.trainer.page import ResumeHeader
+from cpr_trainer.trainer.resume import TrainerControlBlock
 from cpr_trainer.trainer.setup import Setup, is_new_job
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
@@ -51,8 +51,8 @@ from cpr_trainer.trainer.trackers import read_trackers, tracking
 _LOG = logging.getLogger(__name__)
 
 
-def run(environment: Environment, header: ResumeHeader | None = None) -> ExitCode:
-    """Be a trainer until the job is done, or something ends this process. `header`: its supervisor's, if it has one.
+def run(environment: Environment, control_block: TrainerControlBlock | None = None) -> ExitCode:
+    """Be a trainer until the job is done, or something ends this process. `control_block`: its supervisor's, if it has one.
 
     Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
     only a person can mend.
@@ -61,7 +61,7 @@ def run(environment: Environment, header: ResumeHeader | None = None) -> ExitCod
     control = ControlSignals(rosters, stop_on_sigterm())
     control.start()
     try:
-        return _train(environment, control, header, rosters)
+        return _train(environment, control, control_block, rosters)
     except Terminated:
         return ExitCode.FLUSHED  # Nothing was trained by this process yet.
     except Superseded:
@@ -71,14 +71,17 @@ def run(environment: Environment, header: ResumeHeader | None = None) -> ExitCod
 
 
 def _train(
-    environment: Environment, control: ControlSignals, header: ResumeHeader | None, rosters: RosterFile[TrainerRoster]
+    environment: Environment,
+    control: ControlSignals,
+    control_block: TrainerControlBlock | None,
+    rosters: RosterFile[TrainerRoster],
 ) -> ExitCode:
     trackers = read_trackers(environment.trackers, environment.job)
-    file = None if header is None else header.file
+    file = None if control_block is None else control_block.file
     spill, problem = _spill(environment, file)
     lasting_problem = problem or _slowness(environment.job)
     status = StatusPublisher(
-        _first_report(environment, 1 if header is None else header.process_number), lasting_problem
+        _first_report(environment, 1 if control_block is None else control_block.process_number), lasting_problem
     )
     registry = CollectorRegistry()
     registry.register(ReportCollector(status))
@@ -95,7 +98,7 @@ def _train(
     ):
         roster = control.wait_for_roster()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.
-        resumes = header is not None and header.holds(roster.counters.generation)
+        resumes = control_block is not None and control_block.holds(roster.counters.generation)
         if not resumes:
             status.update(**_who(roster))
         try:
@@ -106,12 +109,14 @@ def _train(
         workers = setup.workers
         status.update(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, total_samples, file=file, spill=spill)
-        loop = Loop(setup, control, status, exchange, _group_maker(setup, control), header)
+        loop = Loop(setup, control, status, exchange, _group_maker(setup, control), control_block)
         if resumes:
             status.update(**_who(roster))
-        if header is not None:
-            control.pause_detector.on_tick = header.tick
-        status.fill_in = lambda report: look(_timed(report, header), exchange, loop.group, loop.coordinator, setup.job)
+        if control_block is not None:
+            control.pause_detector.on_tick = control_block.tick
+        status.fill_in = lambda report: look(
+            _timed(report, control_block), exchange, loop.group, loop.coordinator, setup.job
+        )
         with closing(setup.trace), tracking(trackers, status.report, lambda: loop.coordinator is not None):
             code = _run(loop, environment)
         if spill is not None:
@@ -148,8 +153,8 @@ def _refuse(environment: Environment, error: StoreUnsuitableError) -> ExitCode:
     return end_with(environment.termination_file, problem_of(error), ExitCode.STORE_UNSUITABLE)
 
 
-def _timed(report: TrainerReport, header: ResumeHeader | None) -> TrainerReport:
-    return report if header is None else replace(report, in_place_s=header.in_place_s)
+def _timed(report: TrainerReport, control_block: TrainerControlBlock | None) -> TrainerReport:
+    return report if control_block is None else replace(report, in_place_s=control_block.in_place_s)
 
 
 def _who(roster: TrainerRoster) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""The dense state as the next process of a trainer finds it, as it was after the last complete step.
+"""Resuming a trainer's process: the dense state after the last complete step, in memory that outlives the process.
 
-The parameters and what the optimizer keeps of them are changed in place, in memory that outlives the process. Before a
-step changes them they are copied, and the copy is valid until the step is complete. Everything else is copied after
-the step, into one of two records in turn. So one store of a number takes the next process from one step to the next:
-it names what is valid. On another device than the CPU both copies are of what is there.
+Parameters and optimizer state live in that memory and change in place. They are copied before a step changes them, and
+the copy is valid until the step is complete. All other values are copied after the step, into two records in turn. One
+store of a number, which names the valid copy and record, moves the next process from one step to the next. On a device
+other than the CPU both dense copies are copies of the device's memory.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,19 @@ from torch import Tensor
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import Ranges
 from cpr_contract.reports import HeldOutScores
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.memory import Kind, MappedMemory, Memory, ResumeFile, SizeOf
+from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.exchange.outbox import STATE_WIDTH
-from cpr_trainer.trainer.page import CHANGING, NOTHING, ResumeHeader
+from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock
 from cpr_trainer.trainer.scores import NO_EVALUATION, EarlyStopState, Scored
 from cpr_trainer.trainer.state import DenseState
 
+_SUPERVISOR, _VALID, _GENERATION, _STARTED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 4)
+#: Values of `TrainerControlBlock.valid` besides the copies, which count from 1: there is no state yet, or it is being
+#: replaced as a whole.
+NOTHING, CHANGING = 0, -1
 _TEXT_BYTES = 1 << 20
 _DONE, _PUSHED, _SCORED_STEP, _UNMERGED, _TEXT = range(5)
 _NUMBERS = 5
@@ -33,9 +40,71 @@ _NONE = -1
 _Form = tuple[tuple[int, ...], DTypeLike]
 
 
+class TrainerControlBlock(ControlBlock):
+    """The control block of one trainer's resume file."""
+
+    def __init__(self, file: ResumeFile, job: JobSpec) -> None:
+        super().__init__(file.words, f"trainer {job.job_uid} {layout_hash(job.model)} {job.shards} {job.trainers}")
+        self.file = file
+
+    @classmethod
+    def new(cls, job: JobSpec) -> TrainerControlBlock:
+        """Return the control block of a new file, and write its owner. Raises OSError."""
+        block = cls(ResumeFile.new(), job)
+        block.initialise()
+        block._words[_SUPERVISOR] = os.getpid()
+        return block
+
+    @property
+    def supervisor(self) -> int:
+        """The pid of the process that created the file."""
+        return int(self._words[_SUPERVISOR])
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next process may resume, or start without a state because there is none yet.
+
+        It may not if the last process had begun to replace a state: the messages sent to shards are then unknown.
+        """
+        return super().usable and self.valid != CHANGING
+
+    @property
+    def valid(self) -> int:
+        """The valid copy of the state, NOTHING or CHANGING."""
+        return int(self._words[_VALID])
+
+    @valid.setter
+    def valid(self, copy: int) -> None:
+        self._words[_VALID] = copy
+
+    def holds(self, generation: int) -> bool:
+        """Whether there is a state of this generation."""
+        return self.valid > NOTHING and int(self._words[_GENERATION]) == generation
+
+    def reset(self, generation: int) -> None:
+        """Discard the state: a generation begins."""
+        self.valid = NOTHING
+        self._words[_STARTED] = 0
+        self._words[_GENERATION] = generation
+
+    def invalidate(self) -> None:
+        """Mark the state invalid before it is replaced as a whole."""
+        if self.valid > NOTHING:
+            self.valid = CHANGING
+
+    @property
+    def samples_started(self) -> int:
+        """The samples whose pushes a shard may have received in this generation."""
+        return int(self._words[_STARTED])
+
+    @samples_started.setter
+    def samples_started(self, samples: int) -> None:
+        self._words[_STARTED] = samples
+
+
 @dataclass(frozen=True, slots=True)
 class ReportedState:
-    """What a trainer has told, or will, and what follows from no other number: see `TrainerReport`."""
+    """Fields of a trainer's reports that cannot be computed from other values: see `TrainerReport`."""
 
     lost: Ranges = ()
     evaluation: HeldOutScores | None = None
@@ -46,52 +115,60 @@ class ReportedState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResumePoint:
-    """What the last process left. pushed: the last step that it pushed, None for none. standing: of the exchange."""
+    """Where the last process stopped. pushed: the last step that it pushed, None for none.
+
+    link_states: int64 [S, STATE_WIDTH], of the exchange.
+    """
 
     pushed: int | None
-    standing: Ints
+    link_states: Ints
     reported: ReportedState
 
 
-class ResumeState:
-    """Keeps a state, which lives in the file's memory from now on. shards: of the job."""
+class ResumeMemory:
+    """Keeps a dense state for the next process; the state lives in the file's memory from now on.
 
-    def __init__(self, header: ResumeHeader, state: DenseState, shards: int) -> None:
-        self._header = header
+    shards: the number of the job's shards.
+    """
+
+    def __init__(self, control_block: TrainerControlBlock, state: DenseState, shards: int) -> None:
+        self._control_block = control_block
         self._state = state
         replica = state.replica
         self._in_place = replica.device.type == "cpu"
         shape = tuple(replica.live.shape)
         forms = [(shape, np.float32)] * 2 + _Record.forms(state, shards) * 2
-        memory = _memory(header.file, forms)
+        memory = _memory(control_block.file, forms)
         self._dense = [torch.from_numpy(memory.array(shape, np.float32)) for _ in range(2)]
         self._records = [_Record(memory, state, shards) for _ in range(2)]
         self._copy = self._record = 0
-        self._words: tuple[ReportedState | None, bytes] = (None, b"")
+        self._encoded: tuple[ReportedState | None, bytes] = (None, b"")
 
     def reset(self, generation: int) -> None:
-        """Keep nothing of what was kept before: the state begins a generation."""
-        self._header.reset(generation)
+        """Discard what an earlier process kept: the state begins a generation."""
+        self._control_block.reset(generation)
         self._move_state_into_file()
 
     def restore(self) -> ResumePoint:
-        """Let the state be what was kept; there is something."""
-        self._copy, self._record = (self._header.valid - 1) % 2, (self._header.valid - 1) // 2
-        left = self._records[self._record].load(self._state)
+        """Restore the state of the last process, which there must be."""
+        valid = self._control_block.valid
+        assert valid > NOTHING, "there is no state to resume from"  # noqa: S101
+        self._copy, self._record = (valid - 1) % 2, (valid - 1) // 2
+        resumed = self._records[self._record].load(self._state)
         self._state.replica.live.copy_(self._dense[self._copy])
         if self._in_place:
             self._move_state_into_file()
             self._copy = 0
             self._publish()
-        return left
+        return resumed
 
     @torch.no_grad()
     def begin_step(self) -> None:
-        """The parameters are about to change."""
-        if not self._in_place or self._header.valid <= NOTHING:
+        """Copy the parameters before they change."""
+        if not self._in_place or self._control_block.valid <= NOTHING:
             return
-        if self._copy == 1:  # what the last step has left was never complete
-            self._header.valid = CHANGING
+        if self._copy == 1:  # the last step was not committed
+            self._control_block.valid = CHANGING
             return
         self._dense[1].copy_(self._dense[0])
         self._copy = 1
@@ -99,52 +176,51 @@ class ResumeState:
 
     @torch.no_grad()
     def prepare(self, reported: ReportedState) -> None:
-        """Copy what is to be valid next, but for what comes with `commit`."""
+        """Copy the next valid state, but for the arguments of `commit`."""
         if not self._in_place:
             self._dense[1 - self._copy].copy_(self._state.replica.live)
-        if reported != self._words[0]:
-            self._words = reported, to_json(reported).encode()
-        self._records[1 - self._record].write(self._state, self._words[1])
+        if reported != self._encoded[0]:
+            self._encoded = reported, to_json(reported).encode()
+        self._records[1 - self._record].write(self._state, self._encoded[1])
 
-    def commit(self, pushed: int | None, standing: Ints | None) -> None:
-        """From here on the next process goes on from what was prepared; without a standing it does not go on at all.
+    def commit(self, pushed: int | None, link_states: Ints | None) -> None:
+        """Make the prepared state the one to resume from; without `link_states` no process can resume.
 
-        pushed, standing: see `ResumePoint`; that push is kept, and nothing of it was sent yet.
+        pushed, link_states: see `ResumePoint`. That push is kept, and no part of it has been sent.
         """
-        if standing is None:
-            self._header.valid = CHANGING
+        if link_states is None:
+            self._control_block.valid = CHANGING
             return
         self._record = 1 - self._record
-        self._records[self._record].complete(pushed, standing)
+        self._records[self._record].complete(pushed, link_states)
         self._copy = 0 if self._in_place else 1 - self._copy
         self._publish()
 
     def _publish(self) -> None:
-        self._header.valid = 1 + self._copy + 2 * self._record
+        self._control_block.valid = 1 + self._copy + 2 * self._record
 
     def _move_state_into_file(self) -> None:
-        """Let the state live in the file, if it can."""
         if self._in_place:
             self._dense[0].copy_(self._state.replica.live)
             self._state.replica.move_to(self._dense[0])
 
 
 class _Record:
-    """All of a state but its parameters and what the optimizer keeps of them."""
+    """All of a state but its parameters and their optimizer state."""
 
     def __init__(self, memory: Memory, state: DenseState, shards: int) -> None:
         arrays = [memory.array(shape, dtype) for shape, dtype in self.forms(state, shards)]
         self._numbers: Ints = arrays[0]
-        self._standing: Ints = arrays[1]
+        self._link_states: Ints = arrays[1]
         self._text: NDArray[np.uint8] = arrays[2]
-        self._random, self._sums, *rest = map(torch.from_numpy, arrays[3:])
-        self._counters, self._buffers = rest[:3], rest[3:]
+        self._random, self._sums, *others = map(torch.from_numpy, arrays[3:])
+        self._counters, self._buffers = others[:3], others[3:]
 
     @staticmethod
     def forms(state: DenseState, shards: int) -> list[_Form]:
         """Return the shapes and dtypes of its arrays."""
         counters = tuple(state.scores.scored().merged.shape)
-        buffers = [((_bytes(buffer),), np.uint8) for buffer in state.replica.buffers().values()]
+        buffers = [((_size_bytes(buffer),), np.uint8) for buffer in state.replica.buffers().values()]
         return [
             ((_NUMBERS,), np.int64),
             ((shards, STATE_WIDTH), np.int64),
@@ -157,7 +233,7 @@ class _Record:
 
     def write(self, state: DenseState, text: bytes) -> None:
         if len(text) > _TEXT_BYTES:
-            raise OverflowError(f"{len(text)} bytes are to be kept, and there is room for {_TEXT_BYTES}")
+            raise OverflowError(f"the reported state takes {len(text)} bytes, and there are {_TEXT_BYTES}")
         scored = state.scores.scored()
         self._counters[0].copy_(scored.merged)
         self._counters[1].copy_(scored.own)
@@ -172,27 +248,28 @@ class _Record:
         self._numbers[[_DONE, _SCORED_STEP, _TEXT]] = state.done, scored.step, len(text)
         self._numbers[_UNMERGED] = scored.unmerged is not None
 
-    def complete(self, pushed: int | None, standing: Ints) -> None:
+    def complete(self, pushed: int | None, link_states: Ints) -> None:
         self._numbers[_PUSHED] = _NONE if pushed is None else pushed
-        self._standing[:] = standing
+        self._link_states[:] = link_states
 
     def load(self, state: DenseState) -> ResumePoint:
         done, pushed, scored_step, unmerged, length = self._numbers.tolist()
         reported = from_json(ReportedState, self._text[:length].tobytes())
-        merged, own, rest = (counters.clone() for counters in self._counters)
+        merged, own, interrupted = (counters.clone() for counters in self._counters)
         shares = self._sums[:2].clone()
-        state.scores.resume(Scored(merged, own, rest if unmerged else None, shares, scored_step), reported.loss)
+        scored = Scored(merged, own, interrupted if unmerged else None, shares, scored_step)
+        state.scores.resume(scored, reported.loss)
         state.replica.optimizer_steps = float(self._sums[2])
         torch.set_rng_state(self._random.clone())
         with torch.no_grad():
             for place, buffer in zip(self._buffers, state.replica.buffers().values(), strict=True):
                 buffer.copy_(place.clone().view(buffer.dtype).reshape(buffer.shape))
         state.done, state.lost, state.early_stop_state = done, reported.lost, reported.early_stop_state
-        return ResumePoint(None if pushed == _NONE else pushed, self._standing.copy(), reported)
+        return ResumePoint(None if pushed == _NONE else pushed, self._link_states.copy(), reported)
 
 
 def _memory(file: ResumeFile, forms: list[_Form]) -> Memory:
-    """Return memory for arrays of these forms: the last process' if there was one."""
+    """Return memory for arrays of these forms: that of the last process if there was one."""
     found = next(file.areas(Kind.DENSE), None)
     if found is None:
         size = SizeOf()
@@ -202,5 +279,5 @@ def _memory(file: ResumeFile, forms: list[_Form]) -> Memory:
     return MappedMemory(found.mapping)
 
 
-def _bytes(tensor: Tensor) -> int:
+def _size_bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()

@@ -14,9 +14,8 @@ from cpr_trainer.trainer.compute import Computed, ComputeWorkers, compute
 from cpr_trainer.trainer.control import ControlSignals
 from cpr_trainer.trainer.held_out import HeldOutEvaluator
 from cpr_trainer.trainer.pace import Pace
-from cpr_trainer.trainer.page import ResumeHeader
 from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
-from cpr_trainer.trainer.resume import ReportedState, ResumeState
+from cpr_trainer.trainer.resume import ReportedState, ResumeMemory, TrainerControlBlock
 from cpr_trainer.trainer.save_coordinator import SaveCoordinator
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
 from cpr_trainer.trainer.setup import Setup
@@ -31,8 +30,8 @@ _LOG = logging.getLogger(__name__)
 class Stepper:
     """Trains steps into `state`. `pushed` is the last step handed to the exchange, None before the first.
 
-    With a `header` all that a next process needs is kept. A step is complete once its push is kept, too, and before
-    anything of that is sent: so whatever a shard was sent, the next process can send again.
+    With a `control_block` all that a next process needs is kept. A step is complete once its push is kept, too, and
+    before anything of that is sent: so whatever a shard was sent, the next process can send again.
 
     A push comes after the step's all-reduce: so no rank ever pushes a step that the most advanced trainer has not
     completed, and what a trainer that died between two pushes leaves open can be computed again.
@@ -44,7 +43,7 @@ class Stepper:
         control: ControlSignals,
         status: StatusPublisher,
         exchange: Exchange,
-        header: ResumeHeader | None = None,
+        control_block: TrainerControlBlock | None = None,
     ) -> None:
         self.state = DenseState(setup.job, setup.order.total_samples, setup.rank)
         self.pushed: int | None = None
@@ -60,44 +59,44 @@ class Stepper:
         self._control = control
         self._status = status
         self._exchange = exchange
-        self._header = header
-        self._resume_state: ResumeState | None = None
+        self._control_block = control_block
+        self._resume_memory: ResumeMemory | None = None
 
     def resume(self, generation: int) -> bool:
         """Go on where the last process stood, and tell so; whether it left anything of this generation."""
-        header, state = self._header, self.state
-        if header is None or not header.holds(generation):
+        control_block, state = self._control_block, self.state
+        if control_block is None or not control_block.holds(generation):
             return False
-        self._resume_state = ResumeState(header, state, self._setup.job.shards)
-        left = self._resume_state.restore()
-        state.before_change = header.invalidate
-        self.pushed, self.degraded_samples = left.pushed, left.reported.degraded_samples
-        self._exchange.resume(generation, left.pushed or 0, left.standing)
+        self._resume_memory = ResumeMemory(control_block, state, self._setup.job.shards)
+        resumed = self._resume_memory.restore()
+        state.before_change = control_block.invalidate
+        self.pushed, self.degraded_samples = resumed.pushed, resumed.reported.degraded_samples
+        self._exchange.resume(generation, resumed.pushed or 0, resumed.link_states)
         self._status.update(
             step=state.reached,
             samples=state.samples,
-            samples_started=header.samples_started,
+            samples_started=control_block.samples_started,
             lost=state.lost,
-            evaluation=left.reported.evaluation,
+            evaluation=resumed.reported.evaluation,
             degraded_samples=self.degraded_samples,
             **state.scores.report_fields(),
         )
-        _LOG.info("life %d goes on after step %d", header.process_number, state.done)
+        _LOG.info("life %d goes on after step %d", control_block.process_number, state.done)
         return True
 
     def keep(self) -> None:
         """Keep the state as it is between two steps."""
-        if self._resume_state is not None:
-            self._resume_state.prepare(self._reported())
-            self._resume_state.commit(self.pushed, self._exchange.resume_state())
+        if self._resume_memory is not None:
+            self._resume_memory.prepare(self._reported())
+            self._resume_memory.commit(self.pushed, self._exchange.resume_state())
 
     def start_over(self, generation: int) -> None:
         """Forget the state: a new generation begins."""
         self.state = DenseState(self._setup.job, self._setup.order.total_samples, self._setup.rank)
-        if self._header is not None:
-            self._resume_state = ResumeState(self._header, self.state, self._setup.job.shards)
-            self._resume_state.reset(generation)
-            self.state.before_change = self._header.invalidate
+        if self._control_block is not None:
+            self._resume_memory = ResumeMemory(self._control_block, self.state, self._setup.job.shards)
+            self._resume_memory.reset(generation)
+            self.state.before_change = self._control_block.invalidate
         self.pushed = None
         self.cut_step = 0
         self.degraded_samples = 0
@@ -187,8 +186,8 @@ class Stepper:
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
         with self._status.waiting(self._control.poll_roster) as poll_interrupts:
             group.sum((replica.gradients, *to_merge, *held_out), poll_interrupts)
-        if self._resume_state is not None:
-            self._resume_state.begin_step()
+        if self._resume_memory is not None:
+            self._resume_memory.begin_step()
         replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
@@ -199,21 +198,21 @@ class Stepper:
         self.state.done = step
 
     def _push(self, wanted: Slice, computed: Computed) -> None:
-        pushed, resume_state = max(wanted.step, self.pushed or 0), self._resume_state
-        if resume_state is not None:
-            resume_state.prepare(self._reported())
+        pushed, resume_memory = max(wanted.step, self.pushed or 0), self._resume_memory
+        if resume_memory is not None:
+            resume_memory.prepare(self._reported())
 
         def keep(standing: Ints | None) -> None:
-            if resume_state is not None:
-                resume_state.commit(pushed, standing)
+            if resume_memory is not None:
+                resume_memory.commit(pushed, standing)
 
         self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step, keep)
         self.pushed = pushed
 
     def start(self, samples: int) -> None:
         """Tell that shards may be sent what belongs to these samples: no process after this one will tell less."""
-        if self._header is not None:
-            self._header.samples_started = samples
+        if self._control_block is not None:
+            self._control_block.samples_started = samples
         self._status.update(samples_started=samples)
 
     def _reported(self) -> ReportedState:
@@ -228,8 +227,8 @@ class Stepper:
 
     def work(self) -> None:
         """Note that this process does what it is for."""
-        if self._header is not None:
-            self._header.record_serving(monotonic())
+        if self._control_block is not None:
+            self._control_block.record_serving(monotonic())
 
     def _tell(self, began: float, coordinator: SaveCoordinator | None) -> None:
         self.work()

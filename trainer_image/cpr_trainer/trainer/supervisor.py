@@ -1,7 +1,7 @@
-"""The first process of a trainer's pod: it has loaded all code, and forks the process that trains.
+"""The first process of a trainer's pod: it loads all code, and forks the process that trains.
 
-So a trainer that is killed, crashes or hangs is followed by another one that goes on after the last complete step, with
-the same bits. Without lockstep there is no such step, and a trainer's death is that of its pod.
+A trainer that is killed, crashes or hangs is replaced by another process, which continues after the last complete step
+with the same bits. Without lockstep there is no such step, and the pod ends with the trainer.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.runtime import Environment
 from cpr_trainer.runtime.supervision import Supervisor, exit_with_parent
 from cpr_trainer.trainer.main import run as train
-from cpr_trainer.trainer.page import ResumeHeader
+from cpr_trainer.trainer.resume import TrainerControlBlock
 
 _LOG = logging.getLogger(__name__)
 
 
 def run(environment: Environment, threads: int) -> int:
-    """Be a trainer that computes with so many threads, until the end; return the exit code.
+    """Run a trainer that computes with `threads` threads to its end; return the exit code.
 
-    Raises TrainerError for what only a person can mend.
+    Raises TrainerError for problems that a person has to correct.
     """
-    header: ResumeHeader | None = None
+    job = environment.job
+    control_block: TrainerControlBlock | None = None
     if environment.resume_file is not None:
-        header = ResumeHeader(ResumeFile(environment.resume_file), environment.job)
-        exit_with_parent(header.supervisor)
-    elif environment.supervised and environment.job.lockstep:
-        header = made = ResumeHeader.new(environment.job)
-        job = environment.job
-        code = Supervisor(header, environment.termination_file, job.silence_s, lambda: begin(made)).run()
+        control_block = TrainerControlBlock(ResumeFile(environment.resume_file), job)
+        exit_with_parent(control_block.supervisor)
+    elif environment.supervised and job.lockstep:
+        control_block = new = TrainerControlBlock.new(job)
+        code = Supervisor(new, environment.termination_file, job.silence_s, lambda: start(new)).run()
         if code is not None:
             return code
-    torch.set_num_threads(threads)  # not in a supervisor: it starts threads
-    return train(environment, header)
+    torch.set_num_threads(threads)  # starts threads, so not in a supervisor
+    return train(environment, control_block)
 
 
-def begin(header: ResumeHeader) -> int:
-    """Begin a process: return its pid, and in itself 0. What threads or a device's driver hold, no fork can use."""
+def start(control_block: TrainerControlBlock) -> int:
+    """Start a process; return its pid, and 0 in the process itself. It is forked if that is safe."""
     if may_fork():
         return os.fork()
-    _LOG.warning("the supervisor has threads, or has begun to use a device: the process loads its code itself")
-    os.set_inheritable(header.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument
-    variables = os.environ | {env.KEPT_FILE: str(header.file.descriptor)}
+    _LOG.warning("the supervisor has threads, or uses a device: the process loads its code itself")
+    os.set_inheritable(control_block.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument
+    variables = os.environ | {env.KEPT_FILE: str(control_block.file.descriptor)}
     return os.posix_spawn(sys.executable, (sys.executable, "-m", "cpr_trainer", env.ROLE_TRAINER), variables)
 
 
 def may_fork() -> bool:
-    """Whether this process has one thread, and no device was used in it."""
+    """Whether this process has one thread and uses no device: a fork cannot use the locks and drivers of either."""
     return len(list(Path("/proc/self/task").iterdir())) == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
