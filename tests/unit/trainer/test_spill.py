@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from cpr_trainer.runtime import Environment
-from cpr_trainer.trainer.main import _spill
+from cpr_trainer.trainer.main import _open_spill
 from support.shard_job import small_job
 
 
@@ -25,7 +25,7 @@ class Pod:
 
 def spill_of(folder: Path, memory_bytes: int, spill_bytes: int) -> tuple[bool, str]:
     """Whether there is room on the disk, and the reason that the report gives."""
-    spill, problem = _spill(cast(Environment, Pod(folder, memory_bytes, spill_bytes)), None)
+    spill, problem = _open_spill(cast(Environment, Pod(folder, memory_bytes, spill_bytes)), None)
     if spill is not None:
         spill.close()
     return spill is not None, "" if problem is None else problem.reason

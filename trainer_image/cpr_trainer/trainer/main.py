@@ -1,4 +1,4 @@
-"""The trainer's process, from its environment to its exit code."""
+"""A trainer's process, from its environment to its exit code, and the values of its reports that are looked up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
+from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.manifests import probe_prefix
 from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
 from cpr_contract.reports import SPILL_UNAVAILABLE, ExitCode, Problem, TrainerReport, TrainerState
@@ -39,9 +39,9 @@ from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
 from cpr_trainer.trainer.control import ControlSignals, Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
-from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import Loop, MakeGroup
 from cpr_trainer.trainer.resume import TrainerControlBlock
+from cpr_trainer.trainer.save_coordinator import SaveCoordinator
 from cpr_trainer.trainer.setup import Setup, is_new_job
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
@@ -50,12 +50,15 @@ from cpr_trainer.trainer.trackers import read_trackers, tracking
 
 _LOG = logging.getLogger(__name__)
 
+#: States in which a report names the members that are waited for.
+_WAITING = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.MEETING, TrainerState.FINISHING})
+
 
 def run(environment: Environment, control_block: TrainerControlBlock | None = None) -> ExitCode:
-    """Be a trainer until the job is done, or something ends this process. `control_block`: its supervisor's, if it has one.
+    """Train until the job is done, or something ends this process. `control_block`: that of its supervisor, if any.
 
-    Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
-    only a person can mend.
+    Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for problems
+    that a person has to correct.
     """
     rosters = RosterFile(environment.roster_file, TrainerRoster)
     control = ControlSignals(rosters, stop_on_sigterm())
@@ -63,7 +66,7 @@ def run(environment: Environment, control_block: TrainerControlBlock | None = No
     try:
         return _train(environment, control, control_block, rosters)
     except Terminated:
-        return ExitCode.FLUSHED  # Nothing was trained by this process yet.
+        return ExitCode.FLUSHED  # This process has trained nothing yet.
     except Superseded:
         return ExitCode.SUPERSEDED
     finally:
@@ -78,11 +81,9 @@ def _train(
 ) -> ExitCode:
     trackers = read_trackers(environment.trackers, environment.job)
     file = None if control_block is None else control_block.file
-    spill, problem = _spill(environment, file)
-    lasting_problem = problem or _slowness(environment.job)
-    status = StatusPublisher(
-        _first_report(environment, 1 if control_block is None else control_block.process_number), lasting_problem
-    )
+    spill, problem = _open_spill(environment, file)
+    first = _first_report(environment, 1 if control_block is None else control_block.process_number)
+    status = StatusPublisher(first, problem or _slow_precision(environment.job))
     registry = CollectorRegistry()
     registry.register(ReportCollector(status))
     rosters.on_read = status.on_roster_note
@@ -91,32 +92,38 @@ def _train(
         environment.port_base + HTTP_PORT,
         status=status.report,
         healthy=lambda: control.healthy() or status.state is TrainerState.LOADING,
-        ready=lambda: status.state in _READY,
+        ready=status.ready,
         registry=registry,
         receive=environment.roster_receiver(rosters.offer),
         on_recorded=environment.recorded_receiver(status.on_recorded),
     ):
         roster = control.wait_for_roster()
-        # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.
+        # A resumed process reports nothing before it has its state: its samples would be fewer than shards received.
         resumes = control_block is not None and control_block.holds(roster.counters.generation)
         if not resumes:
-            status.update(**_who(roster))
+            status.update(**_identity(roster))
         try:
             setup = _set_up(environment, control, status, roster)
         except StoreUnsuitableError as error:
-            return _refuse(environment, error)
+            # Another attempt would end in the same way.
+            _LOG.error("%s: %s", error.reason, error)
+            return end_with(environment.termination_file, problem_of(error), ExitCode.STORE_UNSUITABLE)
         total_samples = setup.order.total_samples
         workers = setup.workers
         status.update(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, total_samples, file=file, spill=spill)
         loop = Loop(setup, control, status, exchange, _group_maker(setup, control), control_block)
         if resumes:
-            status.update(**_who(roster))
+            status.update(**_identity(roster))
         if control_block is not None:
             control.pause_detector.on_tick = control_block.tick
-        status.fill_in = lambda report: look(
-            _timed(report, control_block), exchange, loop.group, loop.coordinator, setup.job
-        )
+
+        def fill_in(report: TrainerReport) -> TrainerReport:
+            if control_block is not None:
+                report = replace(report, in_place_s=control_block.in_place_s)
+            return _looked_up(report, exchange, loop.group, loop.coordinator, setup.job)
+
+        status.fill_in = fill_in
         with closing(setup.trace), tracking(trackers, status.report, lambda: loop.coordinator is not None):
             code = _run(loop, environment)
         if spill is not None:
@@ -125,67 +132,47 @@ def _train(
 
 
 def _set_up(environment: Environment, control: ControlSignals, status: StatusPublisher, roster: TrainerRoster) -> Setup:
-    """Return what does not change, once the store lets it be read. Raises as `Setup.read` does.
+    """Return the setup once the store allows to read it. Raises as `Setup.read` does.
 
-    Before a job begins, its leader probes the store: StoreUnsuitableError ends the job then, and not once it has saves.
+    The leader of a new job first probes the store: StoreUnsuitableError then ends the job before it has any saves.
     """
 
-    def follow() -> None:
-        _follow(control)
+    def poll() -> None:
+        _poll_for_stop(control)
 
-    job, pinnings = environment.job, _pinnings(environment, control, status)
+    job, inputs = environment.job, _frozen_inputs(environment, control, status)
     store = open_store(job.snapshots.store, *environment.store_access)
     final: type[StoreError] | tuple[()] = ()
-    if retry_store_errors(lambda: is_new_job(store, roster, job.job_uid), status, follow):
+    if retry_store_errors(lambda: is_new_job(store, roster, job.job_uid), status, poll):
         final = StoreUnsuitableError
-        retry_store_errors(lambda: store.probe(probe_prefix(job.job_uid)), status, follow, final=final)
+        retry_store_errors(lambda: store.probe(probe_prefix(job.job_uid)), status, poll, final=final)
     return retry_store_errors(
-        lambda: Setup.read(environment, roster, store, pinnings, status.add_lasting_problem),
-        status,
-        follow,
-        final=final,
+        lambda: Setup.read(environment, roster, store, inputs, status.add_lasting_problem), status, poll, final=final
     )
 
 
-def _refuse(environment: Environment, error: StoreUnsuitableError) -> ExitCode:
-    """End a job that has not begun: another attempt would end the same way."""
-    _LOG.error("%s: %s", error.reason, error)
-    return end_with(environment.termination_file, problem_of(error), ExitCode.STORE_UNSUITABLE)
-
-
-def _timed(report: TrainerReport, control_block: TrainerControlBlock | None) -> TrainerReport:
-    return report if control_block is None else replace(report, in_place_s=control_block.in_place_s)
-
-
-def _who(roster: TrainerRoster) -> dict[str, Any]:
-    """Return what a report says of a process that has begun to load."""
-    return {
-        "index": roster.index,
-        "incarnation": roster.incarnation,
-        "counters": roster.counters,
-        "state": TrainerState.LOADING,
-    }
-
-
-def _pinnings(
+def _frozen_inputs(
     environment: Environment, control: ControlSignals, status: StatusPublisher
 ) -> tuple[FrozenInputs, FrozenInputs]:
-    """Return those of what is trained, and of what the job is scored on."""
+    """Return the frozen inputs of training, and those of the evaluation."""
 
     def leads() -> bool:
         return control.current is not None and control.current.leader == control.current.index
 
+    def poll() -> None:
+        _poll_for_stop(control)
+
     job = environment.job
-    # Data that comes from code has no files, so none are added.
+    # Data of a user's code has no files, so no new ones can come.
     uri = job.data.uri if job.data.entrypoint is None else None
-    scored = None if job.evaluation is None else job.evaluation.uri
+    evaluated = None if job.evaluation is None else job.evaluation.uri
     return (
-        FrozenInputs(job.job_uid, uri, leads, lambda: _follow(control), lambda count: status.update(new_files=count)),
-        FrozenInputs(job.job_uid, scored, leads, lambda: _follow(control), evaluates=True),
+        FrozenInputs(job.job_uid, uri, leads, poll, lambda count: status.update(new_files=count)),
+        FrozenInputs(job.job_uid, evaluated, leads, poll, evaluates=True),
     )
 
 
-def _follow(control: ControlSignals) -> None:
+def _poll_for_stop(control: ControlSignals) -> None:
     """Poll while nothing depends on the roster yet: only a stop ends the wait."""
     with suppress(RosterChanged):
         control.poll_interrupts()
@@ -203,72 +190,8 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
     return end_with(environment.termination_file, result, ExitCode.OK)
 
 
-#: Not while it waits for others: the change of the pod's readiness tells the operator to look at once.
-_READY = frozenset(
-    {
-        TrainerState.TRAINING,
-        TrainerState.MEETING,
-        TrainerState.FINISHING,
-        TrainerState.FINISHED,
-    }
-)
-
-
-def _slowness(job: JobSpec) -> Problem | None:
-    """What makes this process slower than it need be, which the log tells at once."""
-    if not is_emulated(job.precision, job.device, read_cpuinfo()):
-        return None
-    problem = Problem(
-        PRECISION_EMULATED,
-        "spec.trainers.precision is bf16, and this processor has no instructions for it: training is far slower than "
-        "in fp32.",
-        "Train in fp32 in a new job, or on nodes with AVX512-BF16 or AMX.",
-    )
-    _LOG.warning("%s %s", problem.message, problem.remedy)
-    return problem
-
-
-def _spill(environment: Environment, file: ResumeFile | None) -> tuple[Spill | None, Problem | None]:
-    """Return the room for pushes on disk, if the job has some; or why there is none: then less is kept."""
-    size_bytes = environment.job.spill_bytes
-    if not size_bytes or not environment.job.replay.enabled:
-        return None, None
-    try:
-        return Spill(environment.scratch_dir / "pushes", size_bytes, file), None
-    except OSError as error:
-        problem = Problem(
-            SPILL_UNAVAILABLE,
-            f"spec.recovery.replay.spill asks for {size_bytes} bytes on the scratch volume, and has none: "
-            f"{error.strerror}. The oldest pushes go as soon as the memory for them is full.",
-            "Free the disk of the node, or ask for less in a new job.",
-        )
-        _LOG.warning("%s %s", problem.message, problem.remedy)
-        return None, problem
-
-
-def _first_report(environment: Environment, life: int) -> TrainerReport:
-    """Index -1 until a roster tells who this is."""
-    return TrainerReport(
-        contract=CONTRACT_VERSION,
-        job_uid=environment.job.job_uid,
-        index=-1,
-        incarnation=0,
-        counters=Counters(roster=0, group=0, generation=0),
-        state=TrainerState.STARTING,
-        step=0,
-        samples=0,
-        samples_started=0,
-        total_samples=0,
-        waiting_for=(),
-        silent=(),
-        lost=(),
-        problem=None,
-        lives=life,
-    )
-
-
 def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
-    """Return how this process sees the group of a roster; with more than one trainer it listens from now on."""
+    """Return a function that makes the group of a roster; with several trainers this process listens from now on."""
     if setup.job.trainers == 1:
         return lambda _roster, _state: SoloGroup()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
@@ -285,9 +208,119 @@ def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
             return GroupLeader(listener, liveness, roster)
         return GroupFollower(listener, liveness, roster, delays_s())
 
-    def make_shadow(roster: TrainerRoster, state: DenseState) -> Group:
+    def make_async(roster: TrainerRoster, state: DenseState) -> Group:
         if roster.leader == setup.rank:
             return AsyncLeader(listener, liveness, roster, setup.job.dense_sync, state)
         return AsyncFollower(listener, liveness, roster, state, delays_s)
 
-    return make if setup.job.lockstep else make_shadow
+    return make if setup.job.lockstep else make_async
+
+
+def _open_spill(environment: Environment, file: ResumeFile | None) -> tuple[Spill | None, Problem | None]:
+    """Return the space for pushes on disk, if the job has some; or the problem, and then fewer pushes are kept."""
+    size_bytes = environment.job.spill_bytes
+    if not size_bytes or not environment.job.replay_bytes:
+        return None, None
+    try:
+        return Spill(environment.scratch_dir / "pushes", size_bytes, file), None
+    except OSError as error:
+        problem = Problem(
+            SPILL_UNAVAILABLE,
+            f"spec.recovery.replay.spill asks for {size_bytes} bytes on the scratch volume, and has none: "
+            f"{error.strerror}. The oldest pushes go as soon as the memory for them is full.",
+            "Free the disk of the node, or ask for less in a new job.",
+        )
+        _LOG.warning("%s %s", problem.message, problem.remedy)
+        return None, problem
+
+
+def _slow_precision(job: JobSpec) -> Problem | None:
+    """Return and log the problem of a precision that the processor emulates, if there is one."""
+    if not is_emulated(job.precision, job.device, read_cpuinfo()):
+        return None
+    problem = Problem(
+        PRECISION_EMULATED,
+        "spec.trainers.precision is bf16, and this processor has no instructions for it: training is far slower than "
+        "in fp32.",
+        "Train in fp32 in a new job, or on nodes with AVX512-BF16 or AMX.",
+    )
+    _LOG.warning("%s %s", problem.message, problem.remedy)
+    return problem
+
+
+def _first_report(environment: Environment, process_number: int) -> TrainerReport:
+    """Return the report before the first roster: its index is -1."""
+    return TrainerReport(
+        contract=CONTRACT_VERSION,
+        job_uid=environment.job.job_uid,
+        index=-1,
+        incarnation=0,
+        counters=Counters(roster=0, group=0, generation=0),
+        state=TrainerState.STARTING,
+        step=0,
+        samples=0,
+        samples_started=0,
+        total_samples=0,
+        waiting_for=(),
+        silent=(),
+        lost=(),
+        problem=None,
+        lives=process_number,
+    )
+
+
+def _identity(roster: TrainerRoster) -> dict[str, Any]:
+    """Return the fields of a report of a process that loads the job."""
+    return {
+        "index": roster.index,
+        "incarnation": roster.incarnation,
+        "counters": roster.counters,
+        "state": TrainerState.LOADING,
+    }
+
+
+def _looked_up(
+    report: TrainerReport, exchange: Exchange, group: Group | None, coordinator: SaveCoordinator | None, job: JobSpec
+) -> TrainerReport:
+    """Return the report with missing and unresponsive members, and the leader's saves.
+
+    Without lockstep missing trainers are named also while others train.
+    """
+
+    def unresponsive(for_s: float) -> tuple[str, ...]:
+        trainers = group.unresponsive(for_s) if group else ()
+        return _names(ROLE_SHARD, exchange.unresponsive(for_s)) + _names(ROLE_TRAINER, trainers)
+
+    report = replace(report, silent=unresponsive(job.silence_s), overdue=unresponsive(job.overdue_s))
+    if report.state in _WAITING or not job.lockstep:
+        trainers = group.missing() if group else ()
+        shards = exchange.unavailable() if report.state in _WAITING else ()
+        report = replace(report, waiting_for=_names(ROLE_SHARD, shards) + _names(ROLE_TRAINER, trainers))
+    # Read before the saves, because it follows from them: saves read later are no older.
+    forgotten, saved = exchange.forgotten(), exchange.saved()
+    if forgotten or coordinator is not None:
+        report = replace(
+            report,
+            forgotten=forgotten,
+            shard_saves=tuple(save.samples for save in saved),
+            shard_incarnations=tuple(save.incarnation for save in saved),
+            shard_protected=exchange.protected() if job.parity_shards else (),
+        )
+    if coordinator is None:
+        return report
+    saves = coordinator.committer.state
+    return replace(
+        report,
+        problem=report.problem or saves.problem,
+        shard_lives=exchange.process_numbers(),
+        dense_save=saves.dense_save or report.dense_save,
+        anchors=saves.anchors,
+        saves=saves.saves,
+        save_stall_s=coordinator.cost.stalled_s,
+        commit_s=saves.commit_s,
+        early_save_s=coordinator.early_s,
+    )
+
+
+def _names(role: str, indices: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(f"{role}/{index}" for index in indices)
