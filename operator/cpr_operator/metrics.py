@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from cpr_operator.api.members import SparePhase
+from cpr_operator.api.member_status import SparePhase
 from cpr_operator.api.status import Budget, Condition, ConditionType, FailureRecord, Status
 
 #: The labels of a job. Prometheus has the label `job` for its own targets.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cpr_operator.api.rules.job import GUESSED_SENSITIVITY
+from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
 from support.documents import AUC_DROP, GONE, Edits
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpr_operator.api.progress import PointFigures
+from cpr_operator.api.progress_status import PointFigures
 from cpr_operator.api.status import (
     Anchor,
     Budget,

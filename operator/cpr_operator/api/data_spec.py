@@ -11,7 +11,7 @@ from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_PREDICTED, MAX_TAB
 from cpr_contract.spec import DataFormat, Resized
 from cpr_operator.api.base import ColumnName, Entrypoint, ObjectName, SpecModel, Uri
 from cpr_operator.api.model_spec import Name
-from cpr_operator.api.rules import job as rules
+from cpr_operator.api.rules import job_rules as rules
 from cpr_operator.api.store_spec import Endpoint
 
 LabelValue = Annotated[str, Field(max_length=63)]

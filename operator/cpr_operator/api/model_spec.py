@@ -19,7 +19,7 @@ from cpr_contract.model import (
     RowOptimizer,
 )
 from cpr_operator.api.base import ColumnName, Entrypoint, SpecModel, Uri
-from cpr_operator.api.rules import model as rules
+from cpr_operator.api.rules import model_rules as rules
 
 # The optimizers in `spec.model`: of the dense network, of the embedding tables, and of one table.
 

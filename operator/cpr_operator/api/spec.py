@@ -24,10 +24,10 @@ from cpr_operator.api.base import (
     SpecModel,
 )
 from cpr_operator.api.data_spec import Data, RestoreFrom
-from cpr_operator.api.held_out_spec import Evaluation
+from cpr_operator.api.evaluation_spec import Evaluation
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.rules.rule import fail
-from cpr_operator.api.snapshots import AccuracyBudget, Snapshots
+from cpr_operator.api.snapshots_spec import AccuracyBudget, Snapshots
 from cpr_operator.api.templates import misshapen
 
 GROUP = "cprjob.io"

@@ -16,7 +16,6 @@ from cpr_contract.codec import GROWTH, LONGEST
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
-from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
 from cpr_operator.api.base import (
     MAX_ANCHORS,
     MAX_FAILURES,
@@ -36,10 +35,21 @@ from cpr_operator.api.base import (
     Timestamp,
     Word,
 )
-from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Spare, Trainer, TrainerPhase
-from cpr_operator.api.placement import Quota
-from cpr_operator.api.progress import GroupScores, HeldOut, Point, Progress
-from cpr_operator.api.recoveries import FailureRecord, Recovery
+from cpr_operator.api.cost_status import Budget, Counted, Ledger, Overhead, Plan, Policy
+from cpr_operator.api.member_status import (
+    Dense,
+    Member,
+    Predecessor,
+    Role,
+    Shard,
+    ShardPhase,
+    Spare,
+    Trainer,
+    TrainerPhase,
+)
+from cpr_operator.api.pod_placement import Quota
+from cpr_operator.api.progress_status import GroupScores, HeldOut, Point, Progress
+from cpr_operator.api.recovery_status import FailureRecord, Recovery
 
 #: All parts of a status can be imported from here.
 __all__ = [

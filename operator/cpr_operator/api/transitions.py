@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cpr_operator.api.rules.job import PORTION
+from cpr_operator.api.rules.job_rules import PORTION
 from cpr_operator.api.rules.rule import Rule
 
 _STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"

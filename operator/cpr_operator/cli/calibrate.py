@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.snapshots import AccuracyBudget
+from cpr_operator.api.snapshots_spec import AccuracyBudget
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.calibration import CONFIDENCE, FAILURES, Pair, Sensitivity, design, measure, pair_runs
 from cpr_operator.cli.command_errors import InvalidDocumentError

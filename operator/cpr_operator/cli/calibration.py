@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from cpr_contract.requests import Experiment, Outcome, ShardLoss, Trial
-from cpr_operator.api.rules.job import MOST_PORTION
+from cpr_operator.api.rules.job_rules import MOST_PORTION
 from cpr_operator.cli.command_errors import OptionError, TrialError
 
 FAILURES = 2

@@ -12,7 +12,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_contract.choices import ReplayPolicy
-from cpr_operator.api.placement import Placement
+from cpr_operator.api.pod_placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import redundancy_bytes, shard_bytes
 from cpr_operator.api.spec import CPRJobSpec

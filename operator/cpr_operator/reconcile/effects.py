@@ -13,7 +13,7 @@ from cpr_contract import env
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_operator.api.frozen_settings import replay_in_force
-from cpr_operator.api.progress import PointFigures
+from cpr_operator.api.progress_status import PointFigures
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import MAX_HISTORY, TERMINAL_PHASES, Scale, Shard, Shown, Status, Trainer
 from cpr_operator.clocks import elapsed_s

@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 from pydantic import ValidationError
 
 from cpr_contract import env
-from cpr_operator.api.placement import Placement, Quota
+from cpr_operator.api.pod_placement import Placement, Quota
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.workload import QUOTA_FINALIZER, Place

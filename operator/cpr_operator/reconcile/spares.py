@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cpr_contract import env
 from cpr_contract.reports import ShardReport, ShardState
-from cpr_operator.api.members import SparePhase
+from cpr_operator.api.member_status import SparePhase
 from cpr_operator.api.status import Shard, Spare, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_operator.api.rules.job import GUESSED_SENSITIVITY
-from cpr_operator.api.snapshots import AccuracyBudget
+from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
+from cpr_operator.api.snapshots_spec import AccuracyBudget
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.plan import plan_inputs

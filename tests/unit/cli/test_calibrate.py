@@ -16,7 +16,7 @@ from rich.progress import Progress
 from cpr_contract.codec import to_json
 from cpr_contract.reports import Problem
 from cpr_contract.requests import Experiment, Outcome, TrialReport
-from cpr_operator.api.snapshots import AccuracyBudget, AucDrop
+from cpr_operator.api.snapshots_spec import AccuracyBudget, AucDrop
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.calibrate import as_json, plot, print_calibration
 from cpr_operator.cli.calibration import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_operator.api.accounts import Ledger
+from cpr_operator.api.cost_status import Ledger
 from cpr_operator.api.status import Shard, Status
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.reports import with_total

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from cpr_operator.api.progress import MAX_LINE, PointFigures
+from cpr_operator.api.progress_status import MAX_LINE, PointFigures
 from cpr_operator.api.status import MAX_HISTORY, Anchor, Budget, Counters, Plan, Progress, Shard, Status, Trainer
 from cpr_operator.api.validate import parse_status
 from cpr_operator.reconcile.effects import POINTS, with_history

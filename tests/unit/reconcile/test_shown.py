@@ -4,8 +4,8 @@ import pytest
 
 from cpr_contract.codec import to_json
 from cpr_contract.reports import BestEvaluation, HeldOutScores, Result
-from cpr_operator.api.accounts import Ledger
-from cpr_operator.api.members import Dense
+from cpr_operator.api.cost_status import Ledger
+from cpr_operator.api.member_status import Dense
 from cpr_operator.api.status import (
     Anchor,
     BestModel,

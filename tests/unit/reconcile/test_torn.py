@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
-from cpr_operator.api.progress import HeldOut
+from cpr_operator.api.progress_status import HeldOut
 from cpr_operator.api.status import Anchor
 from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.observe import begin

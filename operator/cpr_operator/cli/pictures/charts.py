@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from cpr_operator.api.progress import PointFigures
+from cpr_operator.api.progress_status import PointFigures
 from cpr_operator.cli.pictures.job_report import FailureOutcome, JobReport, outcome, speeds
 
 #: With more members than this, only those that failed have a line.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
-from cpr_operator.api.progress import PointFigures
+from cpr_operator.api.progress_status import PointFigures
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.report import UNKNOWN, duration_text, failure_reason, overall_speed, trained, workers_of

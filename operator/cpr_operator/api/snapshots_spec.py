@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cpr_contract.choices import Rebase, Strategy
 from cpr_operator.api.base import MAX_ANCHORS, SpecModel
-from cpr_operator.api.rules.job import GUESSED_SENSITIVITY
+from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
 from cpr_operator.api.store_spec import Store
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from cpr_operator.api.accounts import Ranges
 from cpr_operator.api.base import Count, Model, Name, Positive, Timestamp, Word
+from cpr_operator.api.cost_status import Ranges
 
 #: A member without a running process is Pending. Lost means that its process has ended and its
 #: replacement is not yet decided.

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cpr_operator.api.base import MAX_SHARDS, Count, Model, Name, Seconds, Sentence, Timestamp, Word
-from cpr_operator.api.members import Role
+from cpr_operator.api.member_status import Role
 
 
 class Recovery(Model):
