@@ -40,5 +40,5 @@ class ReplayPolicy:
 
     @property
     def enabled(self) -> bool:
-        """Whether trainers keep pushes at all."""
+        """True if trainers keep pushes at all."""
         return self.memory_bytes > 0

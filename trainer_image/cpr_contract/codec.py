@@ -243,7 +243,7 @@ def pack(text: str) -> str:
 
 
 def is_packed(text: str) -> bool:
-    """Whether `pack` made this text shorter."""
+    """Return whether `pack` made this text shorter."""
     return text.startswith(_PACKED)
 
 

@@ -160,7 +160,7 @@ class SavedTensor:
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of values it has."""
         return prod(self.shape)
 
 

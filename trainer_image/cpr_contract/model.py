@@ -149,7 +149,7 @@ class ModelSpec:
 
     @property
     def dense_width(self) -> int:
-        """How many numeric features a sample has."""
+        """The number of numeric features a sample has."""
         return DENSE_FEATURES if self.numeric is None else self.numeric
 
     @property

@@ -126,7 +126,7 @@ def signature(key: bytes, pod: str, roster: bytes) -> str:
 
 
 def is_signed(key: bytes, pod: str, roster: bytes, told: str) -> bool:
-    """Whether `told` is the signature; compared in a time that tells nothing."""
+    """Return whether `told` is the signature; compared in a time that tells nothing."""
     return hmac.compare_digest(signature(key, pod, roster).encode(), told.encode())
 
 

@@ -208,7 +208,7 @@ class JobSpec:
 
     @property
     def lockstep(self) -> bool:
-        """Whether all trainers take each step together."""
+        """True if all trainers take each step together."""
         return self.dense_sync == "AllReduce"
 
 

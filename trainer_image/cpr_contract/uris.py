@@ -9,7 +9,7 @@ FILE = "file://"
 
 
 def is_file_uri(uri: str) -> bool:
-    """Whether a URI names a file or a folder of this machine."""
+    """Return whether a URI names a file or a folder of this machine."""
     return uri.startswith(FILE)
 
 

@@ -1,9 +1,9 @@
-"""What can go wrong in a trainer or a shard, as one tree.
+"""The errors of a trainer or a shard.
 
 TrainerError
 ├── DataError       the training data cannot be used as it is
-├── ModelError      the dense network cannot be built as the job says
-└── DivergedError   the model produces logits that are no sensible numbers
+├── ModelError      the dense network cannot be built from the spec
+└── DivergedError   the model produces logits that are not usable numbers
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ class ModelError(TrainerError):
 
 
 class DivergedError(TrainerError):
-    """Training went to infinity: going on would only spoil the saves."""
+    """Training diverged: further saves would be useless."""
 
     reason = "Diverged"

@@ -1,7 +1,7 @@
-"""Learning rates by the job's step: a schedule is a row of phases, each of which begins at the level of the one before.
+"""Learning rates by the job's step: a schedule is a sequence of phases, each starting at the level of the last.
 
-A rate depends on nothing but the step. So a push that is sent again, a step that is trained again, and a member that
-was replaced all have the rate of the first time.
+A rate depends only on the step. A push that is sent again, a step that is trained again, and a replaced member all use
+the rate of the first time.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Cluster:
 
     @property
     def finished(self) -> bool:
-        """Whether all trainers have trained to the end, and their last cut is in the store."""
+        """True if all trainers have trained to the end, and their last cut is in the store."""
         return all(each.finished and not each.dead for each in self.trainers)
 
     @contextmanager

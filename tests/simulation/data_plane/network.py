@@ -55,7 +55,7 @@ class Network:
         self._clogged = {pair: until for pair, until in self._clogged.items() if until == math.inf}
 
     def reaches(self, sender: str, receiver: str) -> bool:
-        """Whether what is sent now arrives soon."""
+        """Return whether what is sent now arrives soon."""
         return self._free_at(sender, receiver) <= self.scheduler.now
 
     def arrival(self, sender: str, receiver: str) -> float:

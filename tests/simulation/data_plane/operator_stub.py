@@ -105,7 +105,7 @@ class OperatorStub:
         cluster.scheduler.after(_POLL_S, self._poll)
 
     def _silent(self, pod: ShardPod) -> bool:
-        """Whether trainers live, and all of them report a shard as silent."""
+        """Return whether trainers live, and all of them report a shard as silent."""
         job = self._cluster.workload.job
         living = [each.trainer for each in self._cluster.trainers if each.trainer is not None and not each.dead]
         unresponsive = [pod.index in trainer.exchange.unresponsive(job.silence_s) for trainer in living]

@@ -73,7 +73,7 @@ def run_under_faults(seed: int, alter: Callable[[Workload], Workload] = lambda w
 
 
 def completed(cluster: Cluster) -> bool:
-    """Whether all is trained and saved, all shards serve, and no shard is behind a rollback."""
+    """Return whether all is trained and saved, all shards serve, and no shard is behind a rollback."""
     if not cluster.finished:
         return False
     last, services = cluster.workload.last_step, cluster.serving_services()
@@ -85,7 +85,7 @@ def completed(cluster: Cluster) -> bool:
 
 
 def parity_complete(cluster: Cluster) -> bool:
-    """Whether all parity is there, each member has its place in it, and nothing is under way."""
+    """Return whether all parity is there, each member has its place in it, and nothing is under way."""
     found = [cluster.redundancies[pod.server] for pod in cluster.newest if pod.serving]
     if len(found) < len(cluster.newest):
         return False

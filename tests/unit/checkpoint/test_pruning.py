@@ -67,7 +67,7 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
 
 @pytest.mark.parametrize("few_objects", [10_000, 0], ids=["listed", "noted"])
 def test_a_spared_step_stays_with_all_that_it_stands_on(monkeypatch: pytest.MonkeyPatch, few_objects: int) -> None:
-    """Whether the leader lists what there is, or deletes what it has committed itself."""
+    """Return whether the leader lists what there is, or deletes what it has committed itself."""
     monkeypatch.setattr(pruning, "_FEW_OBJECTS", few_objects)
     store = MemoryStore()
     bench = JobBench(store)

@@ -13,7 +13,7 @@ from cpr_contract.model import SparseOptimizerSpec
 from cpr_trainer.embedding import capture as capture_module
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.buffer import RowBuffer
-from cpr_trainer.embedding.capture import PATIENCE_S, Capture, EndedError, UndoLogFullError
+from cpr_trainer.embedding.capture import READ_TIMEOUT_S, Capture, EndedError, UndoLogFullError
 from cpr_trainer.embedding.optimizers import Assignment
 from cpr_trainer.embedding.segments import Segment
 
@@ -69,7 +69,7 @@ def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
 def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = new_arena(10, log_rows=3)
     push(arena, *range(10))
-    capture, clock = arena.capture_changes(0), iter((5.0, 5.0 + PATIENCE_S, 5.1 + PATIENCE_S))
+    capture, clock = arena.capture_changes(0), iter((5.0, 5.0 + READ_TIMEOUT_S, 5.1 + READ_TIMEOUT_S))
     monkeypatch.setattr(capture_module, "monotonic", lambda: next(clock))
     assert not push(arena, *range(10))
     assert (push(arena, *range(10)), capture.undo_log_full) == (False, False)
@@ -83,7 +83,7 @@ def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monke
 def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = new_arena(20, log_rows=3)
     push(arena, *range(20))
-    capture, clock = arena.capture_changes(0), iter((5.0, 6.0 + PATIENCE_S))
+    capture, clock = arena.capture_changes(0), iter((5.0, 6.0 + READ_TIMEOUT_S))
     monkeypatch.setattr(capture_module, "monotonic", lambda: next(clock))
     assert not push(arena, *range(20))
     fill(capture, RowBuffer.like(arena.segments[0], 3))

@@ -91,7 +91,7 @@ def image(seed: int) -> Image:
 
 
 def decoded(world: World, stripe: RemoteStripe, rows: range) -> bool:
-    """Whether these rows are those of the lost part."""
+    """Return whether these rows are those of the lost part."""
     found, lost = rows_of(stripe, PART, world.points[PART], 0, rows), world.lost[rows.start : rows.stop]
     return np.array_equal(found.rows, lost.rows) and np.array_equal(found.state, lost.state)
 
@@ -193,5 +193,5 @@ def test_after_a_refusal_what_was_guessed_of_the_other_members_is_forgotten() ->
 
 
 def nothing_left(neighbours: Neighbours) -> bool:
-    """Whether no answer is kept, or on its way, that nobody wants."""
+    """Return whether no answer is kept, or on its way, that nobody wants."""
     return not any(map(any, (neighbours._asked.values(), neighbours._answered.values(), neighbours._unwanted.values())))

@@ -99,7 +99,7 @@ class Storm(RuleBasedStateMachine):
         self.reconnect(index)
 
     def strange(self, index: int) -> bool:
-        """Whether what is in a parity of this shard is not known by all that have to do with it."""
+        """Return whether what is in a parity of this shard is not known by all that have to do with it."""
         ring = self.ring
         for part, holder in enumerate(ring.ring.holders(index)):
             store = ring.shards[holder].store

@@ -17,7 +17,7 @@ def eight_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counted(folder: Path, own: str, **quotas: str) -> int:
-    """How many there are for a process in the control group `own`, with the quotas of groups, by path."""
+    """Return the number of there are for a process in the control group `own`, with the quotas of groups, by path."""
     own_group, groups = folder / "cgroup", folder / "groups"
     own_group.write_text(own)
     for path, quota in quotas.items():

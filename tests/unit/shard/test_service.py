@@ -56,7 +56,7 @@ def progress_of(service: Service) -> Progress:
 
 
 def changes(service: Service) -> float:
-    """How many pushes of ones the row 0 took, at a learning rate of 0.1."""
+    """Return the number of pushes of ones the row 0 took, at a learning rate of 0.1."""
     slot = Placement([50, 30], 1).slots_on(0, np.array([0]))
     return round(-float(service.arena.rows[slot][0, 0]) / 0.1)
 

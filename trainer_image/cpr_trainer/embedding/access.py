@@ -1,4 +1,4 @@
-"""Which rows a batch needs. Each row is fetched and pushed once, however many samples use it.
+"""The rows that a batch needs: each is fetched and pushed once, although many samples may use it.
 
 Vectors come from shards by unique rows, and networks take them by samples. An access converts between the two: forward
 the vectors, backward the gradients. Tables of one dim form a band; with several dims there is one access for each band.
@@ -21,10 +21,10 @@ from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.embedding.features import Features, Jagged
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 
-#: Vectors of unique rows, or their gradients: [u, D]. Where tables have several dims, of each band [u_b, D_b].
+#: Vectors of unique rows, or their gradients: [u, D]; of several dims one for each band, [u_b, D_b].
 Rows = Tensor | tuple[Tensor, ...]
-#: A vector for each bag, as a network takes them: [n, T, D]. Where tables have several dims, of each table [n, D_t].
-#: Of a model that states features, these.
+#: A vector for each bag, as a network takes them: [n, T, D]; of several dims one tensor for each table, [n, D_t]; or
+#: the features that a model states.
 Embeddings = Tensor | tuple[Tensor, ...] | Features
 
 _INT32_MAX = 2**31 - 1
@@ -85,7 +85,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pooling:
-    """How the vectors of b bags become one each. offsets: int32 [b + 1], where each bag begins in `Access.inverse`.
+    """Pools the vectors of b bags into one each. offsets: int32 [b + 1], where each bag begins in `Access.inverse`.
 
     weights: float32 [b, 1]: 1, or where a table takes the mean 1 / the bag's length; None if no table does. of_ids:
     float32 [k], the weight of each id, in the order of `Access.inverse`; of_uses in that of `Access.order`. None: 1.
@@ -98,7 +98,7 @@ class Pooling:
 
     @classmethod
     def of(cls, bags: Bags, alone: int = 0) -> Self:
-        """Return how the features of these bags pool; behind them are so many ids `alone`, each a bag by itself."""
+        """Return the pooling of these bags, followed by `alone` ids that are a bag each."""
         weights = None
         if bags.means.any():
             shares = np.where(bags.means, 1 / np.maximum(bags.lengths, 1), 1).astype(np.float32).ravel()
@@ -238,7 +238,7 @@ def _access_of_band(placement: Placement, ids: Ints | Bags, offsets: Ints) -> Ac
     """Return the access of tables of one dim; offsets: int64 [t], the number of the first row of each."""
     tables = len(offsets)
     if isinstance(ids, Bags):
-        # The bag of each id: the only array beside the ids that has to be made for them.
+        # The bag of each id is the only array that has to be made for the ids.
         bags = np.repeat(np.arange(len(ids.offsets) - 1, dtype=np.int32), np.diff(ids.offsets))
         access = _find(placement, ids.ids + offsets[bags % tables], tables)
         return replace(access, order=torch.from_numpy(bags[access.order.numpy()]), pooling=Pooling.of(ids))

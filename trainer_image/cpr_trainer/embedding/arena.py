@@ -1,4 +1,4 @@
-"""One shard's rows in memory, with the state of the sparse optimizer beside them: a block for each band of tables."""
+"""The rows of one shard in memory, with the state of the sparse optimizer: a segment for each band of tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cpr_trainer.embedding.optimizers import Assignment, changes_of, state_width
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Epochs, Seeding, Segment
 
-#: What pushes may log during a save: three parts in a hundred of the rows, but enough for some large pushes.
+#: The size of the undo log during a save: this share of the rows, but enough for some large pushes.
 _LOG_SHARE = 0.03
 _SMALLEST_LOG_BYTES = 8 << 20
 
@@ -27,13 +27,14 @@ _SMALLEST_LOG_BYTES = 8 << 20
 class Arena:
     """The rows of some segments, in the order of their slots: one for each band, which may be empty.
 
-    One thread serves: it alone applies gradients and begins and ends captures. Another may read the capture meanwhile.
-    Where there are several segments, slots that it is given are ascending. `redo` is the record of the last push.
+    Only the serving thread applies gradients and begins and ends captures; another may read the capture meanwhile. With
+    several segments, slots in arguments are ascending. `redo` is the record of the last push.
     """
 
     def __init__(self, segments: Sequence[Segment], optimizers: Assignment, memory: Memory | None = None) -> None:
-        """Hold these segments. `memory` is where theirs comes from, and where the rest shall be."""
+        """Take these segments. Their arrays are from `memory`, and so are the others of the arena."""
         self.segments = tuple(segments)
+        assert all(a.end == b.first for a, b in pairwise(self.segments)), "segments leave slots out, or share some"
         self.optimizers = optimizers
         self._edges: Ints = np.array([segment.first for segment in segments] + [segments[-1].end])
         memory = memory or OwnMemory()
@@ -46,7 +47,7 @@ class Arena:
 
     @classmethod
     def empty(cls, job: JobSpec, *sizes: int, memory: Memory | None = None) -> Self:
-        """Return an arena of sizes[b] rows of band b of a job's model: all zero, where `memory` is new."""
+        """Return an arena of sizes[b] rows of band b of a job's model, all zero if `memory` is new."""
         memory = memory or OwnMemory()
         return cls(empty_segments(job, sizes, memory), Assignment.of(job.model), memory)
 
@@ -67,12 +68,12 @@ class Arena:
 
     @property
     def values(self) -> int:
-        """How many values all rows have, without the state."""
+        """The number of values all rows have, without the state."""
         return sum(segment.rows.size for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all rows with their state."""
+        """The bytes of all rows with their state."""
         return sum(len(segment) * segment.row_bytes for segment in self.segments)
 
     def seed(self, placement: Placement, shard: int, seeding: Seeding) -> None:
@@ -87,19 +88,19 @@ class Arena:
                 segment.state[slots] = 0.0
 
     def bounds(self, slots: Ints) -> tuple[int, ...]:
-        """Return where in `slots` those of each segment begin, and how many there are in all."""
+        """Return where in `slots` those of each segment begin, and the number of slots."""
         if len(self.segments) == 1:
             return 0, len(slots)
         return tuple(np.searchsorted(slots, self._edges).tolist())
 
     def parted(self, slots: Ints) -> Iterator[tuple[Segment, Ints]]:
-        """Yield each segment that holds some of these slots, with where in its rows they are."""
+        """Yield each segment that has some of these slots, with their places in its rows."""
         for segment, (start, end) in zip(self.segments, pairwise(self.bounds(slots)), strict=True):
             if start < end:
                 yield segment, segment.within(slots[start:end])
 
     def runs(self, chunk: slice) -> Iterator[tuple[int, slice, slice]]:
-        """Yield the segments that hold some of a range of slots: which, and where those are in it and in the range."""
+        """Yield the segments with some of a range of slots: the number, and those slots in it and in the range."""
         for place, segment in enumerate(self.segments):
             start, end = max(chunk.start, segment.first), min(chunk.stop, segment.end)
             if start < end:
@@ -112,7 +113,7 @@ class Arena:
         return tuple(segment.rows.take(segment.within(slots[start:end]), axis=0) for segment, (start, end) in edges)
 
     def values_in(self, slots: Ints) -> int:
-        """Return how many values the rows in `slots` have."""
+        """Return the number of values of the rows in `slots`."""
         edges = zip(self.segments, pairwise(self.bounds(slots)), strict=True)
         return sum((end - start) * segment.dim for segment, (start, end) in edges)
 
@@ -134,41 +135,44 @@ class Arena:
         gradients: float32 [k, D]; where there are several segments one array for each, as `read` returns them.
         note: goes into the redo record.
 
-        False if a capture has yet to read what these rows hold, and no room to keep it: nothing changed, try again.
+        Return False if a capture has not read these rows yet and its undo log is full: nothing has changed, try again.
         """
         by_segment = (gradients,) if isinstance(gradients, np.ndarray) else gradients
+        assert len(numbers) == len(slots) == sum(map(len, by_segment)), (
+            "a gradient for each row, and a row for each slot"
+        )
         with self._lock:
             if self._capture is not None and not self._capture.preserve(slots):
                 return False
             edges = self.bounds(slots)
-            room = self._room(edges)
-            for segment, mine, (start, end), to in zip(self.segments, by_segment, pairwise(edges), room, strict=True):
+            arrays = self._redo_arrays(edges)
+            for segment, mine, (start, end), to in zip(self.segments, by_segment, pairwise(edges), arrays, strict=True):
                 if start < end:
                     self._compute(segment, segment.within(slots[start:end]), numbers[start:end], mine, step, to)
             self.redo.begin(slots, note)
-            self._put(slots, edges, room)
+            self._put(slots, edges, arrays)
             return True
 
     def reapply_last_push(self) -> None:
-        """Put the last push into the rows again: whoever did it first may have been killed on the way."""
+        """Apply the redo record again: the process that wrote it may have been killed in between."""
         slots = self.redo.slots
         edges = self.bounds(slots)
         with self._lock:
-            self._put(slots, edges, self._room(edges))
+            self._put(slots, edges, self._redo_arrays(edges))
 
     def capture_changes(self, since: int) -> Capture:
-        """Hold the rows that changed after epoch `since` as they are now, and end the epoch; 0 for all that ever did.
+        """Capture the rows that changed after epoch `since`, and end the epoch; 0 captures all that ever changed.
 
-        No row is copied now. A capture under way is ended. Raises OverflowError when all epochs are used up.
+        No row is copied now. An earlier capture is ended. Raises OverflowError when all epochs are used up.
         """
         return self._begin(lambda: ChangedRows(self.epochs, since))
 
     def capture_rows(self, slots: Ints) -> Capture:
-        """Hold the rows in `slots` (ascending, distinct) as they are now. A capture under way is ended."""
+        """Capture the rows in `slots` (ascending, distinct). An earlier capture is ended."""
         return self._begin(lambda: ChosenRows(self.epochs, slots))
 
     def forget_epochs(self) -> None:
-        """Count epochs from the start; see `Epochs.fold`. A capture under way is ended."""
+        """Count epochs from the start; see `Epochs.fold`. An earlier capture is ended."""
         if self._capture is not None:
             self._capture.end()
         with self._lock:
@@ -182,18 +186,18 @@ class Arena:
             self._capture = Capture(self.segments, self.epochs, members(), logs=self._logs, lock=self._lock)
             return self._capture
 
-    def _room(self, edges: Sequence[int]) -> list[tuple[Floats, Floats]]:
-        """Return where the redo record keeps rows and state of a push with these bounds, of each segment."""
+    def _redo_arrays(self, edges: Sequence[int]) -> list[tuple[Floats, Floats]]:
+        """Return the arrays of the redo record for rows and state of a push with these bounds, of each segment."""
         counts = [end - start for start, end in pairwise(edges)]
         segments = self.segments
-        return self.redo.room(counts, [each.dim for each in segments], [each.state.shape[1] for each in segments])
+        return self.redo.arrays(counts, [each.dim for each in segments], [each.state.shape[1] for each in segments])
 
-    def _compute(  # noqa: PLR0913, PLR0917 -- a step, and where its result goes
+    def _compute(  # noqa: PLR0913, PLR0917 -- the inputs of a step, and its output
         self, segment: Segment, slots: Ints, numbers: Ints, gradients: Floats, step: int, to: tuple[Floats, Floats]
     ) -> None:
-        """Compute what a step makes of rows of one segment, at `slots` in it: their new values and state."""
+        """Compute a step on rows of one segment, at `slots` in it: their new values and state go to `to`."""
         rows, state = to
-        segment.rows.take(slots, axis=0, out=rows, mode="clip")  # they are valid; `raise` would copy twice
+        segment.rows.take(slots, axis=0, out=rows, mode="clip")  # slots are valid; `raise` would copy twice
         segment.state.take(slots, axis=0, out=state, mode="clip")
         for optimizer, at in self.optimizers.parts(numbers):
             if at is None:
@@ -204,10 +208,10 @@ class Arena:
                 state[at] = mine
                 rows[at] += changes
 
-    def _put(self, slots: Ints, edges: Sequence[int], room: Sequence[tuple[Floats, Floats]]) -> None:
-        """Bring the rows to what the redo record says. To put back is several times as fast as to add in place."""
+    def _put(self, slots: Ints, edges: Sequence[int], arrays: Sequence[tuple[Floats, Floats]]) -> None:
+        """Copy the redo record into the rows, which is several times as fast as adding in place."""
         self.epochs.note(slots)
-        for segment, (start, end), (rows, state) in zip(self.segments, pairwise(edges), room, strict=True):
+        for segment, (start, end), (rows, state) in zip(self.segments, pairwise(edges), arrays, strict=True):
             if start < end:
                 at = segment.within(slots[start:end])
                 segment.state[at] = state
@@ -215,7 +219,7 @@ class Arena:
 
 
 def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[Segment]:
-    """Return the segments of an arena, all zero where `memory` is new. Nothing else of it lies before them."""
+    """Return the segments of an arena, all zero if `memory` is new. They are its first arrays."""
     dims, widths = job.model.dims, state_widths(job.model)
     segments, first = list[Segment](), 0
     for size, dim, width in zip(sizes, dims, widths, strict=True):
@@ -229,12 +233,9 @@ def _log_rows(segment: Segment) -> int:
     return min(len(segment), max(int(_LOG_SHARE * len(segment)), _SMALLEST_LOG_BYTES // segment.row_bytes))
 
 
-# Where the rows of a shard live: its arena, and which rows of the model lie in it.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalRows:
-    """A shard's arena, and which rows lie in it."""
+    """A shard's arena, and the placement of the model's rows in it."""
 
     arena: Arena
     placement: Placement
@@ -243,11 +244,11 @@ class LocalRows:
 
     @classmethod
     def of(cls, job: JobSpec, placement: Placement, index: int, memory: Memory | None = None) -> Self:
-        """Return an arena for shard `index` of a job, empty where `memory` is new."""
+        """Return an arena for shard `index` of a job, all zero if `memory` is new."""
         arena = Arena.empty(job, *placement.sizes(index), memory=memory)
         return cls(arena, placement, index, Seeding.of(job.model, job.data.seed))
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """The places of each segment of the arena: the first, and that after the last."""
+        """The places of each segment of the arena: the first, and the one after the last."""
         return self.placement.spans(self.index)

@@ -102,7 +102,7 @@ class Bags:
 
     @property
     def lengths(self) -> Ints:
-        """How many ids each bag has, int64 [n, T]."""
+        """The number of ids each bag has, int64 [n, T]."""
         return np.diff(self.offsets).astype(np.int64).reshape(len(self), len(self.means))
 
     def take(self, samples: Ints) -> Self:

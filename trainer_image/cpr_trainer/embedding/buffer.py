@@ -1,4 +1,4 @@
-"""Rows outside of the arena: on their way into or out of a save, and in the redo record of a push."""
+"""Buffers of rows outside of the arena: for parts of saves, and the redo record of a push."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.memory import Memory
 from cpr_trainer.embedding.segments import Segment
 
+_NUMBER, _COUNT, _NOTE = range(3)
+
 
 class RowBuffer:
-    """Room for rows with their optimizer state, kept for the next save; all at one time are of one segment.
+    """A reusable buffer for rows with their optimizer state; it holds rows of one segment at a time.
 
     slots: int64 [size]. rows: float32 [size, D]. state: float32 [size, W], W may be 0. The first `used` are filled.
     """
 
     def __init__(self, size: int, values: int) -> None:
-        """Make room for `size` rows, as far as they and their state fit into `values` float32: see `turn_to`."""
+        """Allocate slots for `size` rows and `values` float32 for them and their state: see `turn_to`."""
         self._slots: Ints = np.empty(size, np.int64)
         self._values: Floats = np.empty(values, np.float32)
         self.slots = self._slots
@@ -29,13 +31,13 @@ class RowBuffer:
 
     @classmethod
     def like(cls, segment: Segment, size: int) -> Self:
-        """Return room for `size` rows of a segment."""
+        """Return a buffer for `size` rows of a segment."""
         buffer = cls(size, size * segment.row_values)
         buffer.turn_to(segment)
         return buffer
 
     def turn_to(self, segment: Segment) -> None:
-        """Take rows of this segment from here on; what was in it is gone."""
+        """Empty the buffer, and take rows of this segment from here on."""
         size = min(len(self._slots), len(self._values) // segment.row_values)
         dim, split, end = segment.dim, size * segment.dim, size * segment.row_values
         self.slots = self._slots[:size]
@@ -44,23 +46,23 @@ class RowBuffer:
         self.used = 0
 
     @property
-    def room(self) -> int:
-        """How many rows it still takes."""
+    def free(self) -> int:
+        """The number of rows that it still takes."""
         return len(self.slots) - self.used
 
     @property
     def filled(self) -> tuple[Ints, Floats, Floats]:
-        """The slots, rows and state that it holds."""
+        """The slots, rows and state in the buffer."""
         return self.slots[: self.used], self.rows[: self.used], self.state[: self.used]
 
     def add(self, segment: Segment, slots: Ints) -> None:
-        """Copy the rows of a segment in that lie in `slots` of the arena."""
-        inside, at = self._room_for(slots), segment.within(slots)
-        segment.rows.take(at, axis=0, out=self.rows[inside], mode="clip")  # they are valid; `raise` would copy twice
+        """Add the rows of a segment in these slots of the arena."""
+        inside, at = self._reserve(slots), segment.within(slots)
+        segment.rows.take(at, axis=0, out=self.rows[inside], mode="clip")  # slots are valid; `raise` would copy twice
         segment.state.take(at, axis=0, out=self.state[inside], mode="clip")
 
     def add_run(self, segment: Segment, slots: Ints) -> None:
-        """Copy rows in that follow one another in a segment: those in `slots`, one at least."""
+        """Add consecutive rows of a segment: those in `slots`, at least one."""
         self._copy(segment.rows, segment.state, slots, int(slots[0]) - segment.first)
 
     def move_last(self, count: int, into: RowBuffer) -> None:
@@ -77,38 +79,33 @@ class RowBuffer:
         self.state[: self.used] = self.state[order]
 
     def _copy(self, rows: Floats, state: Floats, slots: Ints, first: int) -> None:
-        inside, run = self._room_for(slots), slice(first, first + len(slots))
+        inside, run = self._reserve(slots), slice(first, first + len(slots))
         self.rows[inside] = rows[run]
         self.state[inside] = state[run]
 
-    def _room_for(self, slots: Ints) -> slice:
+    def _reserve(self, slots: Ints) -> slice:
+        assert len(slots) <= self.free, f"{len(slots)} rows for a buffer that takes {self.free}"
         inside = slice(self.used, self.used + len(slots))
         self.slots[inside] = slots
         self.used += len(slots)
         return inside
 
 
-# The redo record of a push: what it will leave in the rows, written before the rows are touched.
-#
-# A process that is killed has carried out a prefix of its stores, on any processor. So the record is whole once
-# `number` has its number. Whoever finds it may put it into the rows again, however much of that was done before.
-
-
-_NUMBER, _COUNT, _NOTE = range(3)
-
-
 class Redo:
-    """The record of one push at a time. `number` is that of the push in it, counted from 1; 0: none.
+    """The redo record of a push: the new contents of its rows, written before the rows themselves.
 
-    slots: int64 [n]. rows: float32 [v]. state: float32 [w]. Their beginnings hold the push: its slots, ascending where
-    there are several segments, then of each segment its rows and their state. `note` is the caller's, of `NOTE_BYTES`
-    at most.
+    A killed process has executed a prefix of its stores, on any processor. The record is complete once `number` is
+    written, and the next process may copy it into the rows again, even if a part of them was already written.
+
+    `number` is that of the push in it, counted from 1; 0: none. slots: int64 [n]. rows: float32 [v]. state: float32
+    [w]. Their beginnings hold the push: its slots, ascending if there are several segments, then of each segment its
+    rows and their state. `note` is the caller's, of `NOTE_BYTES` at most.
     """
 
     NOTE_BYTES = 256
 
     def __init__(self, memory: Memory, rows: int, values: int, state_values: int) -> None:
-        """Make room for a push of all rows, which have so many values, and so many in their state."""
+        """Allocate a record for a push of all rows, with this number of values, and of values in their state."""
         self._words: Ints = memory.array((8,), np.int64)
         self._note: NDArray[np.uint8] = memory.array((self.NOTE_BYTES,), np.uint8)
         self._slots: Ints = memory.array((rows,), np.int64)
@@ -117,7 +114,7 @@ class Redo:
 
     @property
     def number(self) -> int:
-        """See above."""
+        """The number of the push in the record."""
         return int(self._words[_NUMBER])
 
     @property
@@ -127,11 +124,11 @@ class Redo:
 
     @property
     def note(self) -> bytes:
-        """What the caller noted."""
+        """The caller's note."""
         return self._note[: self._words[_NOTE]].tobytes()
 
-    def room(self, counts: Sequence[int], dims: Sequence[int], widths: Sequence[int]) -> list[tuple[Floats, Floats]]:
-        """Return where the rows [k_b, D_b] and the state [k_b, W_b] of each segment's part of a push lie."""
+    def arrays(self, counts: Sequence[int], dims: Sequence[int], widths: Sequence[int]) -> list[tuple[Floats, Floats]]:
+        """Return the arrays of rows [k_b, D_b] and state [k_b, W_b] for each segment's part of a push."""
         found, row, state = list[tuple[Floats, Floats]](), 0, 0
         for count, dim, width in zip(counts, dims, widths, strict=True):
             rows_end, state_end = row + count * dim, state + count * width
@@ -141,7 +138,8 @@ class Redo:
         return found
 
     def begin(self, slots: Ints, note: bytes) -> None:
-        """The rows and the state are in their room: from here on the push will not be lost."""
+        """Complete the record, with rows and state already in their arrays: from here on the push is not lost."""
+        assert len(note) <= self.NOTE_BYTES, f"a note of {len(note)} bytes"
         self._slots[: len(slots)] = slots
         self._note[: len(note)] = np.frombuffer(note, np.uint8)
         self._words[_COUNT] = len(slots)

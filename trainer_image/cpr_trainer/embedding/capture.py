@@ -1,10 +1,10 @@
-"""Rows as they were at one moment, read while pushes go on: copy-on-write by row.
+"""A capture of rows at one moment, read while pushes continue: copy-on-write by row.
 
-A capture takes no copy when it begins. One thread reads the rows it holds in blocks, in the order of their slots, each
-block under the arena's lock. A push that is about to change rows which the capture has yet to read first puts their old
-values into a log of bounded size. A log that fills is read before the rest, and makes the capture urgent: nothing else
-may hold up its reader. When it is full all the same, the push has to wait for the reader, which costs training what a
-save without a log would cost it. Where the reader stands still, the capture is given up, and the push goes on.
+A capture copies nothing when it begins. One thread reads its rows in blocks, in the order of their slots, each block
+under the arena's lock. A push first puts the old values of rows that are not read yet into an undo log of bounded size.
+A filling log is read before the rest, and makes the capture urgent: its reader does not wait for anything else. If the
+log is full nevertheless, the push waits for the reader. If the reader makes no progress, the capture is given up, and
+the push continues.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.segments import Epochs, Segment
 from cpr_trainer.errors import TrainerError
 
-#: What is read under the lock at once: a push waits for no longer than this takes to copy, a fraction of a millisecond.
+#: The block that is read under the lock at once. A push waits while it is copied, a fraction of a millisecond.
 _BLOCK_BYTES = 256 << 10
-#: At most so many times as many slots are looked at under the lock at once, where few of them are in the capture.
+#: The most slots that are checked under the lock at once, in blocks, if few of them are in the capture.
 _WIDEST = 16
-#: What is logged goes before the rest once the log is full to this portion: at a limited pace that is mostly enough.
+#: The log is read before the rest once it is full to this portion: with a rate limit that mostly suffices.
 _LOG_GOES_FIRST = 0.25
-#: And without a limit from here on: the rest of the log is for what pushes bring until it is read.
+#: The capture is urgent from this portion on: pushes fill the rest of the log until it is read.
 _LOG_IS_URGENT = 0.5
-#: A push waits for room in the log as long as the reader, which waits for the store, reads something this often.
-PATIENCE_S = 1.0
+#: A push waits for room in the log while the reader, which waits for the store, makes progress this often.
+READ_TIMEOUT_S = 1.0
 
 
 class UndoLogFullError(TrainerError):
-    """A push waited, and the save read no rows: it is given up, and training goes on."""
+    """A push waited for room in the undo log, and the save made no progress: the save is given up."""
 
     reason = "SaveOutrun"
 
     def __init__(self) -> None:
         super().__init__(
-            f"Training waited for a save, and the store took nothing for {PATIENCE_S:g} s: the save was given up.",
+            f"Training waited for a save, and the store took nothing for {READ_TIMEOUT_S:g} s: the save was given up.",
             "Give the store more bandwidth, or use more shards.",
         )
 
@@ -51,18 +51,18 @@ class EndedError(Exception):
 
 
 class Members(Protocol):
-    """Which rows a capture holds, as long as they are neither read nor logged."""
+    """The rows of a capture that are neither read nor logged yet."""
 
     def contains(self, slots: Ints) -> NDArray[np.bool_]:
-        """Whether each of these rows, which are about to change, is in the capture and unchanged since it began."""
+        """Return whether each of these rows, before their change, is in the capture and unchanged since its start."""
         ...
 
     def next(self, first: int, limit: int, end: int) -> tuple[Ints, int]:
-        """Return at most `limit` slots in [first, end), ascending, unchanged since, and where to go on; [] may come."""
+        """Return at most `limit` unchanged slots in [first, end), ascending, maybe none, and where to continue."""
         ...
 
     def close(self) -> None:
-        """Leave no trace: the capture ends."""
+        """Clean up at the end of the capture."""
         ...
 
 
@@ -124,13 +124,14 @@ class Capture:
     """Some rows of an arena and their state as they were when this was made.
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time.
-    `undo_log_full` says that a push waited for room in the log in vain; who sets `expedited` waits for the end.
+    `undo_log_full`: a push waited in vain for
+    room in the log. `expedited`: a caller waits for the end of the save.
     """
 
     def __init__(
         self, segments: Sequence[Segment], epochs: Epochs, members: Members, *, logs: Sequence[RowBuffer], lock: Lock
     ) -> None:
-        """Hold the rows of `members`; logs[b] takes those of segments[b]."""
+        """Capture the rows of `members`; logs[b] is the undo log of segments[b]."""
         self.undo_log_full = False
         self.expedited = False
         self._segments = segments
@@ -141,19 +142,19 @@ class Capture:
         self._ended = False
         self._frontier = 0
         self._swept = 0  # the segment in which the frontier is
-        self._emptied = 0  # the one whose log is being read
+        self._emptied = 0  # the segment from which the log is read
         self._end = segments[-1].end
-        self._refused_at: float | None = None  # since when a push waits and nothing of the log was read
+        self._refused_at: float | None = None  # since when a push waits without progress of the reader
 
     @property
     def urgent(self) -> bool:
-        """Whether its reader should wait for nothing: the log fills, or somebody waits for the end. Any thread asks."""
+        """True if its reader should not wait: the log fills, or a caller waits for the end. Any thread may read it."""
         return self.expedited or self.undo_log_full or self._ended or self._log_exceeds(_LOG_IS_URGENT)
 
     def preserve(self, slots: Ints) -> bool:
-        """Log what these rows (distinct) hold, as far as it is still to be read: they are about to change.
+        """Log the contents of these rows (distinct) that are not read yet, before they change.
 
-        False if not all of it found room: what did is in the log, and the rest is to be tried again.
+        Return False if the log is too small for all: some are logged, and the call is to be repeated.
         """
         if self.undo_log_full or self._ended:
             return True
@@ -162,29 +163,30 @@ class Capture:
         if sum(map(len, logged)) == len(due):
             return True
         for each in logged:
-            self._epochs.note(each)  # as if they had changed: the next try logs the rest
+            self._epochs.note(each)  # as if they had changed, so that the next call logs the others
         now = monotonic()
         self._refused_at = self._refused_at or now
-        self.undo_log_full = now - self._refused_at > PATIENCE_S
+        self.undo_log_full = now - self._refused_at > READ_TIMEOUT_S
         return self.undo_log_full
 
     def fill(self, buffer: RowBuffer) -> bool:
-        """Fill an empty buffer with rows not read yet, ascending, of one segment; False if there are none left.
+        """Fill an empty buffer with rows not read yet, ascending, of one segment; return False if none are left.
 
-        What is logged goes first once there is much of it. Raises UndoLogFullError, EndedError.
+        The log is read first once it is full enough. Raises UndoLogFullError, EndedError.
         """
+        assert not buffer.used, "a capture fills empty buffers"
         if not self._log_exceeds(_LOG_GOES_FIRST):
-            while buffer.room and self._sweep(buffer):
+            while buffer.free and self._sweep(buffer):
                 pass
             if buffer.used:
                 return True
-        while buffer.room and self._read_log(buffer):
+        while buffer.free and self._read_log(buffer):
             pass
         buffer.sort()
         return buffer.used > 0
 
     def end(self) -> None:
-        """Preserve and give out nothing from here on. Any thread may call it, at any time."""
+        """End the capture: log and read nothing from here on. Any thread may call this at any time."""
         with self._lock:
             if not self._ended:
                 self._ended = True
@@ -196,17 +198,17 @@ class Capture:
         return any(log.used > portion * len(log.slots) for log in self._logs)
 
     def _keep(self, segment: Segment, log: RowBuffer, due: Ints) -> Ints:
-        """Log those of the rows (slots, ascending if there are several segments) that lie in a segment; which did."""
+        """Log the rows (slots, ascending if there are several segments) of one segment; return the logged ones."""
         mine = due
         if len(self._segments) > 1:
             mine = due[slice(*np.searchsorted(due, (segment.first, segment.end)))]
-        logged = mine[: log.room]
+        logged = mine[: log.free]
         if len(logged):
             log.add(segment, logged)
         return logged
 
     def _sweep(self, buffer: RowBuffer) -> bool:
-        """Read one block of rows that are where they were; False at the end of the arena, or of the buffer's rows."""
+        """Read one block of unchanged rows; return False at the end of the arena, or of the buffer's segment."""
         with self._lock:
             self._check()
             while self._frontier == self._segments[self._swept].end < self._end:
@@ -215,7 +217,7 @@ class Capture:
             if not buffer.used:
                 buffer.turn_to(segment)
             slots, self._frontier = self._members.next(
-                self._frontier, min(_block_rows(segment), buffer.room), segment.end
+                self._frontier, min(_block_rows(segment), buffer.free), segment.end
             )
             if len(slots) and slots[-1] - slots[0] == len(slots) - 1:
                 buffer.add_run(segment, slots)
@@ -224,7 +226,7 @@ class Capture:
             return self._frontier < (segment.end if buffer.used else self._end)
 
     def _read_log(self, buffer: RowBuffer) -> bool:
-        """Read one block of rows of one segment that have changed since; False if there are none."""
+        """Read one block of logged rows of one segment; return False if there are none."""
         with self._lock:
             self._check()
             if not buffer.used:
@@ -232,7 +234,7 @@ class Capture:
                 self._emptied = filled.index(max(filled))
                 buffer.turn_to(self._segments[self._emptied])
             log, segment = self._logs[self._emptied], self._segments[self._emptied]
-            count = min(_block_rows(segment), buffer.room, log.used)
+            count = min(_block_rows(segment), buffer.free, log.used)
             log.move_last(count, buffer)
             self._refused_at = None
             return count > 0

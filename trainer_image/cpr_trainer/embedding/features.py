@@ -1,4 +1,4 @@
-"""What a network gets of the features that its model states: by name, one vector a sample, or a sequence of them."""
+"""The features of a model as its network gets them: by name, one vector a sample, or a sequence of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Jagged:
     def _mask(self) -> Tensor:
         if torch.compiler.is_exporting():
             longest = self.lengths.max().item()
-            torch._check(longest >= 0)  # type: ignore[no-untyped-call]  # noqa: SLF001 -- what torch.export asks for
+            torch._check(longest >= 0)  # type: ignore[no-untyped-call]  # noqa: SLF001 -- torch.export needs it
             width = torch.sym_max(longest, 1)  # type: ignore[no-untyped-call]
         else:
             width = max(int(self.lengths.max()), 1) if len(self.lengths) else 1
@@ -62,7 +62,9 @@ class Jagged:
 
     def _side_by_side(self, values: Tensor, there: Tensor) -> Tensor:
         """Return values [k, ...] as [n, L, ...], with zeros where nothing is `there`, bool [n, L]."""
-        if torch.compiler.is_exporting():  # A program cannot know that as many are there as there are values.
+        if (
+            torch.compiler.is_exporting()
+        ):  # In a program the number of set places is not known to be that of the values.
             after = values.shape[0]
             places = (self.lengths.cumsum(0) - self.lengths)[:, None] + torch.arange(there.shape[1])
             return torch.cat((values, values.new_zeros(1, *values.shape[1:])))[torch.where(there, places, after)]

@@ -1,4 +1,4 @@
-"""Where the arrays of an arena come from: memory of this process alone, or memory that outlives it."""
+"""Memory for the arrays of an arena: of this process, or outliving it; and a growing file for a trainer's state."""
 
 from __future__ import annotations
 
@@ -19,23 +19,30 @@ from cpr_trainer.arrays import Ints
 
 #: Arrays begin where a line of the processor's cache does.
 _ALIGNMENT = 64
-#: Pages count once they are touched, not before: most of what is set aside for pushes never is. Python has no name for
-#: the flag; the value is that of Linux.
+#: Pages count once they are touched, and most of those reserved for pushes never are. Python lacks a name for the flag
+#: of Linux.
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0
-#: As above: maps the pages in, writable, as if each had been written to, and changes nothing in them (Linux 5.14).
+#: As above: maps the pages writable without changing them (Linux 5.14).
 _POPULATE_WRITE = 23
+
+#: The layout of a `ResumeFile`.
+_PAGE_BYTES = 4096
+_WORDS, _MOST_AREAS = 64, 1 << 16
+_COUNT = _WORDS - 1
+_KIND, _OFFSET, _SIZE = range(3)
+_HEADER_BYTES = _PAGE_BYTES + 3 * 8 * _MOST_AREAS
 
 
 class Memory(Protocol):
-    """Gives out arrays that are zero when they are new."""
+    """Provides arrays that are zero when they are new."""
 
     def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        """Return the next array, C-contiguous. Who asks for the same arrays again must ask in the same order."""
+        """Return the next array, C-contiguous. To get the same arrays again, request them in the same order."""
         ...
 
 
 class OwnMemory:
-    """Memory of this process: it is gone when the process ends."""
+    """Memory of this process, which is lost when the process ends."""
 
     def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
         """See `Memory`."""
@@ -43,60 +50,58 @@ class OwnMemory:
 
 
 class SizeOf:
-    """Memory that is not there: `bytes` says how much the arrays would take that were asked for."""
+    """Measures memory without allocating it: `bytes` is the size of the requested arrays."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
     def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        """See `Memory`; what is returned has the shape, and one element for all."""
+        """See `Memory`; the returned array has the shape, and one element for all."""
         self.bytes = _after(self.bytes, shape, dtype)
         return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 class MappedMemory:
-    """Memory that is mapped, given out from its start on."""
+    """Mapped memory, provided from its start on."""
 
     def __init__(self, mapping: mmap.mmap) -> None:
         self.mapping = mapping
         self._used = 0
 
     def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        """See `Memory`. Raises TypeError if there is no room left."""
+        """See `Memory`. Raises TypeError if the memory is used up."""
         first, self._used = self._used, _after(self._used, shape, dtype)
         return np.ndarray(shape, dtype, self.mapping, first)
 
 
 class SharedMemory(MappedMemory):
-    """Memory that a process shares with those that it forks: what one of them writes is there when it has ended.
+    """Memory that a process shares with its forked children, and with a file also with later processes.
 
-    In a file it is shared with those that come after this process, too.
-
-    Each of them makes a `view` of its own, and asks for the arrays from the first one on.
+    Each process makes a `view` of its own, and requests the arrays from the first one on.
     """
 
     def __init__(self, size_bytes: int, file: Path | None = None) -> None:
-        """Map `size_bytes`. They are zero, unless an earlier process has left something in `file`.
+        """Map `size_bytes`, which are zero unless an earlier process has written to `file`.
 
-        file: it is made if it is not there, and of this size from here on. Raises OSError.
+        The file is created if it is missing, and resized. Raises OSError.
         """
         if file is None:
             flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NORESERVE
             super().__init__(mmap.mmap(-1, max(size_bytes, 1), flags=flags))
             return
         with file.open("a+b") as opened:
-            os.ftruncate(opened.fileno(), max(size_bytes, 1))  # what is not touched takes no memory
+            os.ftruncate(opened.fileno(), max(size_bytes, 1))  # untouched pages take no memory
             super().__init__(mmap.mmap(opened.fileno(), max(size_bytes, 1)))
 
     def view(self) -> MappedMemory:
-        """Return the same memory, to be given out from the start again."""
+        """Return the same memory, provided from its start again."""
         return MappedMemory(self.mapping)
 
 
 class Prefaulter:
-    """Touches the first bytes of a memory from front to back, so that no use of them waits for the machine's pages.
+    """Touches the first bytes of a memory from front to back, so that no later use waits for page faults.
 
-    What is in them stays. `left_bytes` are still to be touched.
+    The contents stay. `left_bytes` are not touched yet.
     """
 
     def __init__(self, memory: Memory, size_bytes: int) -> None:
@@ -106,11 +111,11 @@ class Prefaulter:
 
     @property
     def left_bytes(self) -> int:
-        """See above; 0 for memory of one process alone, which nobody has yet."""
+        """The bytes that are not touched yet; 0 for `OwnMemory`, which is not allocated yet."""
         return self._end - self._at
 
     def touch(self, most_bytes: int) -> None:
-        """Touch up to so many more, in whole pages."""
+        """Touch up to `most_bytes` more, in whole pages."""
         size = min(-(-most_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.left_bytes)
         if self._map is None or size == 0:
             return
@@ -127,21 +132,8 @@ def _after(used: int, shape: Sequence[int], dtype: DTypeLike) -> int:
     return used + -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-# Memory that outlives the processes that use it, and grows while they do: a file in no folder.
-#
-# Where a process cannot know beforehand how much it will keep, a mapping that it was born with is no help: this file
-# grows by areas, and the next process finds them by their kinds. It is gone with the last process that holds it open.
-
-
-_PAGE_BYTES = 4096
-_WORDS, _MOST_AREAS = 64, 1 << 16
-_COUNT = _WORDS - 1
-_KIND, _OFFSET, _SIZE = range(3)
-_HEADER_BYTES = _PAGE_BYTES + 3 * 8 * _MOST_AREAS
-
-
 class Kind(enum.IntEnum):
-    """What an area is for."""
+    """The use of an area."""
 
     FREE = 0
     DENSE = 1
@@ -160,13 +152,14 @@ class Area:
 
 
 class ResumeFile:
-    """The file of this descriptor, mapped by this process.
+    """An anonymous file for state that grows, which the processes of a trainer pass on by its descriptor.
 
-    words: int64 [63], the caller's; each of them is stored in one go. Any thread may make and free areas.
+    It grows by areas, and the next process finds them by their kinds. It vanishes with the last process that has it
+    open. words: int64 [63], the caller's; a store of one is atomic. Any thread may make and free areas.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Map what another process has made. Raises OSError."""
+        """Map the file of another process. Raises OSError."""
         self.descriptor = descriptor
         header = np.frombuffer(mmap.mmap(descriptor, _HEADER_BYTES), np.int64)
         self.words: Ints = header[:_COUNT]
@@ -176,13 +169,13 @@ class ResumeFile:
 
     @classmethod
     def new(cls) -> ResumeFile:
-        """Make an empty one. Raises OSError."""
+        """Create an empty file. Raises OSError."""
         descriptor = os.memfd_create("cpr-kept")
-        os.ftruncate(descriptor, _HEADER_BYTES)  # what is not touched takes no memory
+        os.ftruncate(descriptor, _HEADER_BYTES)  # untouched pages take no memory
         return cls(descriptor)
 
     def areas(self, kind: Kind) -> Iterator[Area]:
-        """Map those of a kind, in the order in which they were made."""
+        """Map the areas of a kind, in the order of their creation."""
         return (self._map(*each) for each in self.noted(kind))
 
     def noted(self, kind: Kind) -> Iterator[tuple[int, int, int]]:
@@ -201,17 +194,17 @@ class ResumeFile:
         return self._map(number, offset, size_bytes)
 
     def note(self, kind: Kind, offset: int, size_bytes: int) -> int:
-        """Note an area of another file for the next process; return its number. Raises OSError."""
+        """Record an area of another file for the next process; return its number. Raises OSError."""
         with self._lock:
             return self._note(kind, offset, size_bytes)
 
     def free(self, area: Area) -> None:
-        """Give the memory of an area back to the machine; what is in it is lost."""
+        """Return the memory of an area to the system; its contents are lost."""
         self.forget(area.number)
         area.mapping.madvise(mmap.MADV_REMOVE)
 
     def forget(self, number: int) -> None:
-        """The area of this number is used no more."""
+        """Remove the record of an area."""
         self._table[number, _KIND] = Kind.FREE
 
     def _note(self, kind: Kind, offset: int, size_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""The sparse optimizers as arithmetic on arrays, and which of them steps which rows.
+"""The sparse optimizers as arithmetic on arrays, and their assignment to rows.
 
 Only rows with a gradient change, and only their state: nothing decays meanwhile. g is the gradient of a row, [D],
 summed over the samples of one push; lr is the learning rate of the push's step. Products and roots of vectors are by
@@ -78,11 +78,10 @@ def _adam(optimizer: SparseOptimizerSpec, size: float, means: Floats, squares: F
     return changes
 
 
-# Which optimizer steps which rows: each table may have its own.
-
-
 class Assignment:
-    """The optimizer of each row, by the row's number (see `Placement`): there, but not in slots, a table is a range.
+    """The optimizer of each row: each table may have its own.
+
+    It is found by the row's number (see `Placement`): a table is a range of numbers, but not of slots.
 
     distinct: the optimizers of the tables, each once. of_table: int64 [T], the place in `distinct` of each table's.
     """
@@ -110,7 +109,7 @@ class Assignment:
 
 
 def state_widths(model: ModelSpec) -> tuple[int, ...]:
-    """Return for each band how many float32 are kept beside each of its rows: as many as any of its tables needs."""
+    """Return for each band the float32 of optimizer state of a row: as many as any of its tables needs."""
     widths = [0] * len(model.dims)
     for band, dim, optimizer in zip(model.bands, model.table_dims, model.table_optimizers, strict=True):
         widths[band] = max(widths[band], state_width(optimizer.kind, dim))

@@ -1,10 +1,10 @@
-"""Where each embedding row lives. Pure arithmetic; no map is kept, and every process computes the same.
+"""The placement of embedding rows on shards. Pure arithmetic without a map: every process computes the same.
 
-The rows of all tables are numbered through, table after table: a row's *number*. Tables of one dim are a *band*: mostly
-there is one. In each band an affine permutation turns the number into a *rank*, and shard i of S holds the i-th of S
-equal ranges of each band's ranks, one band after the other. A row's *slot* is where it stands in its shard, its *place*
-in [0, N) the slot with all shards before it. In one band, places are ranks, and know nothing of S. Saves name rows by
-the places that they have on one shard alone (`Placement.spans`): so any number of shards reads them.
+The rows of all tables are numbered consecutively, table after table: a row's *number*. Tables of one dim form a *band*;
+mostly there is only one. In each band an affine permutation turns the number into a *rank*, and shard i of S holds the
+i-th of S equal ranges of each band's ranks, one band after the other. A row's *slot* is its position in its shard, its
+*place* in [0, N) that position after all earlier shards. With one band, places are ranks, and do not depend on S. Saves
+name rows by their places on a single shard (`Placement.spans`), so any number of shards can read them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Placement:
         self.starts: Ints = self.cells[:: self.bands]
         if not np.diff(self.starts).all():
             raise ValueError(f"{self.total} rows of {self.bands} dims cannot be split over {shards} shards")
-        # What turns a number into its rank, by table and by band; and that into a place, by cell.
+        # The terms from a number to its rank, by table and by band; and from a rank to its place, by cell.
         first_ranks = np.empty_like(self.offsets)
         for band in self._bands:
             first_ranks[band.tables] = band.offsets
@@ -130,7 +130,7 @@ class Placement:
 
     @property
     def bands(self) -> int:
-        """How many bands there are."""
+        """The number of bands there are."""
         return len(self._bands)
 
     def size(self, shard: int) -> int:
@@ -149,9 +149,9 @@ class Placement:
         return tuple((base + first, base + last) for base, (first, last) in zip(before, ranges, strict=False))
 
     def holders(self, shard: int, shards: int) -> range:
-        """Return which of `shards` shards, if there were so many, would hold some of this shard's rows.
+        """Return which of `shards` shards, in a placement over that number, hold some of this shard's rows.
 
-        Where there are several bands, one at the edge may hold none.
+        With several bands, one at the edge may hold none.
         """
         found: list[int] = []
         for band in self._bands:
@@ -252,7 +252,7 @@ class UniqueRows:
 
     @property
     def shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards there are."""
         return (len(self.bounds) - 1) // self.bands
 
     def cells(self, band: int) -> tuple[slice, ...]:
@@ -284,9 +284,9 @@ class UniqueRows:
 
 
 def layout_hash(model: ModelSpec) -> str:
-    """Return a hash (hex) of all that says which row lies at which place: a save of another layout is unreadable.
+    """Return a hash (hex) of all that determines the places of rows: a save of another layout is unreadable.
 
-    How many shards there are is not part of it: a save says which places it holds.
+    It does not depend on the number of shards, because a save names its places.
     """
     kinds = tuple(optimizer.kind for optimizer in model.table_optimizers)
     layout = {
@@ -301,7 +301,7 @@ def layout_hash(model: ModelSpec) -> str:
 def _product(values: Ints, factor: int, modulus: int) -> Ints:
     """Return values * factor modulo a modulus <= 2**43, int64 [k]; values, int64 [k], and factor are below it.
 
-    It is put together from 15 bits of the values at a time, whose products int64 holds.
+    It is computed from 15 bits of the values at a time, because int64 holds their products.
     """
     product = np.zeros_like(values)
     for shift in (30, 15, 0):

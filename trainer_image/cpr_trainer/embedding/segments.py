@@ -1,4 +1,4 @@
-"""The rows of one band in an arena: their slots, their first values, and when each last changed."""
+"""The rows of one band in an arena: their slots, their first values, and the epoch of their last change."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.memory import Memory, OwnMemory
 from cprjob_serving.hashes import GOLDEN, mix64
 
+_BITS = 24  # a float32 holds these exactly
+#: Seven bits count epochs; the eighth is set while a priority save has not read a row that it chose.
+_CHOSEN = np.uint8(0x80)
+_LAST = 0x7F
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Slots from `first` on. rows: float32 [n, D]. state: float32 [n, W], what their optimizers keep; W may be 0."""
+    """Slots from `first` on. rows: float32 [n, D]. state: float32 [n, W], the optimizers' state; W may be 0."""
 
     first: int
     rows: Floats
@@ -48,23 +53,16 @@ class Segment:
         return self.row_values * self.rows.itemsize
 
     def within(self, slots: Ints) -> Ints:
-        """Return where in `rows` the rows in these slots of the arena lie."""
+        """Return the places in `rows` of these slots of the arena."""
         return slots - self.first if self.first else slots
-
-
-# The first values of embedding rows: an integer hash of (seed, table, row, column), the same on every processor.
-#
-# So a row that nobody pushed to is never read from a save. Changing a constant changes the meaning of every job.
-
-
-_BITS = 24  # what a float32 holds exactly
 
 
 class Seeding:
     """First values of tables' rows, uniform in [-s, s) with s = sqrt(1 / rows of the table), as DLRM has them.
 
-    Table t has `rows`[t] rows of `dims`[t] values. A first value follows from the seed, the table's place t, the row,
-    the column, and how many rows there are.
+    A first value is an integer hash of the seed, the table's place t, the row and the column, scaled by the number of
+    rows: it is the same on every processor, and a row without pushes is never saved. A change of a constant here
+    changes the meaning of every job. Table t has `rows`[t] rows of `dims`[t] values.
     """
 
     def __init__(self, rows: Sequence[int], dims: Sequence[int], seed: int) -> None:
@@ -96,19 +94,11 @@ def initial_rows(model: ModelSpec, seed: int, table: int, rows: Ints) -> NDArray
     return Seeding.of(model, seed).values(np.full(len(rows), table), rows)
 
 
-# When each row of an arena last changed: from it follows what a save has to hold. One byte a row.
-
-
-#: Seven bits count epochs; the eighth is set while a priority save has yet to read a row that it chose.
-_CHOSEN = np.uint8(0x80)
-_LAST = 0x7F
-
-
 class Epochs:
-    """`of`: uint8 [n], the epoch in which each row last changed; 0 for one that has its first value still.
+    """The epoch of each row's last change, one byte a row, from which follow the rows of the next save.
 
-    `now` is the epoch that changes fall into. The rows changed since an earlier save are those of a later epoch. A save
-    that fails forgets nothing, because nobody will ask for the rows changed since it.
+    `of`: uint8 [n]; 0 for a row that still has its first value. `now` is the current epoch. The rows changed since an
+    earlier save are those of a later epoch. A failed save loses nothing: the next one uses an earlier epoch.
     """
 
     def __init__(self, size: int, memory: Memory | None = None) -> None:
@@ -116,11 +106,11 @@ class Epochs:
         self.now = 1
 
     def note(self, slots: Ints | slice) -> None:
-        """Rows change now."""
+        """Note that these rows change now."""
         self.of[slots] = self.now
 
     def end(self) -> int:
-        """End the present epoch, in no time at all, and return it. Raises OverflowError after the last: `fold`."""
+        """End the current epoch, in constant time, and return it. Raises OverflowError after the last: `fold`."""
         if self.now == _LAST:
             raise OverflowError(f"{_LAST} epochs are over")
         self.now += 1
@@ -128,46 +118,46 @@ class Epochs:
 
     @property
     def used_up(self) -> bool:
-        """Whether the present epoch is the last."""
+        """True if the present epoch is the last."""
         return self.now == _LAST
 
     def fold(self) -> None:
-        """Count from the start: all that is known of a row hereafter is whether it ever changed."""
+        """Count from the start: only whether a row ever changed is known afterwards."""
         np.minimum(self.of, 1, out=self.of)
         self.now = 2
 
     def clear(self) -> None:
-        """No row has changed: all have their first values, or are about to be loaded."""
+        """Note that no row has changed: all have their first values, or are about to be loaded."""
         self.of[:] = 0
         self.now = 1
 
     @property
     def changed_rows(self) -> int:
-        """How many rows ever changed."""
+        """The number of rows ever changed."""
         return int(np.count_nonzero(self.of))
 
     def ever_changed(self, slots: Ints | slice) -> NDArray[np.bool_]:
-        """Whether each of these rows ever changed."""
+        """Return whether each of these rows ever changed."""
         changed: NDArray[np.bool_] = (self.of[slots] & _LAST) != 0
         return changed
 
     def changed(self, since: int, until: int, first: int, last: int) -> Ints:
-        """Return the slots in [first, last) whose rows changed after epoch `since` and not after `until`."""
+        """Return the slots in [first, last) of rows that changed after epoch `since` and not after `until`."""
         epochs = self.of[first:last]
         return np.flatnonzero((epochs > since) & (epochs <= until)) + first
 
     def choose(self, slots: Ints) -> None:
-        """Note that a priority save has to read these rows."""
+        """Mark these rows: a priority save has to read them."""
         self.of[slots] |= _CHOSEN
 
     def chosen(self, slots: Ints) -> NDArray[np.bool_]:
-        """Whether each of these rows waits to be read, and has not changed since."""
+        """Return whether each of these rows waits to be read, and has not changed since."""
         return self.of[slots] >= _CHOSEN
 
     def release(self, slots: Ints) -> None:
-        """These rows are read, or need not be any more."""
+        """Unmark these rows: they are read, or need not be read any more."""
         self.of[slots] &= ~_CHOSEN
 
     def release_all(self) -> None:
-        """No priority save has any row to read."""
+        """Unmark all rows."""
         self.of &= ~_CHOSEN

@@ -187,7 +187,7 @@ class FrameWriter:
 
     @property
     def idle(self) -> bool:
-        """Whether all is sent."""
+        """True if all is sent."""
         return not self._waiting
 
     def add(self, header: Header, *payload: Any) -> None:

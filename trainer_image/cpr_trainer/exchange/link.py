@@ -68,12 +68,12 @@ class Link:
 
     @property
     def wants_write(self) -> bool:
-        """Whether to poll the connection for writability."""
+        """True if to poll the connection for writability."""
         return self.state is LinkState.CONNECTING or not self._writer.idle
 
     @property
     def settled(self) -> bool:
-        """Whether every push is acknowledged, and would be after the shard's return."""
+        """True if every push is acknowledged, and would be after the shard's return."""
         back = self.state is LinkState.READY or self.pushes.oldest_retained is None
         return back and not self.pushes.unacknowledged
 
@@ -83,7 +83,7 @@ class Link:
         return max(self.saved.step, self.protected)
 
     def unresponsive(self, now: float, for_s: float) -> bool:
-        """Whether the shard has an address and sent nothing for the last `for_s` seconds."""
+        """Return whether the shard has an address and sent nothing for the last `for_s` seconds."""
         return bool(self.peer.host) and now - self.last_seen > for_s
 
     def follow(self, peer: Peer, now: float, may_skip: int = 0) -> None:
@@ -104,7 +104,7 @@ class Link:
         self._next_ping = 0.0
 
     def can_skip(self, step: int) -> bool:
-        """Whether `step` is trained without the shard, or may be.
+        """Return whether `step` is trained without the shard, or may be.
 
         It may not once this incarnation was ready: its losses are fixed by the first push.
         """

@@ -70,12 +70,12 @@ class Outbox:
 
     @property
     def all_in_blocks(self) -> bool:
-        """Whether every push that is not acknowledged lies in a block."""
+        """True if every push that is not acknowledged lies in a block."""
         return all(push.block is not None for push in self._unacknowledged)
 
     @property
     def all_sent(self) -> bool:
-        """Whether every push is acknowledged or in flight."""
+        """True if every push is acknowledged or in flight."""
         return self._sent == len(self._unacknowledged)
 
     @property

@@ -155,5 +155,5 @@ class HolderLink:
             return flush
 
     def _over(self, aim: _Aim) -> bool:
-        """Whether this talk is to end."""
+        """Return whether this talk is to end."""
         return self._closing or self._anew or self._aim != aim

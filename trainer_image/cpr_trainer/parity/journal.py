@@ -37,22 +37,22 @@ class Journal:
 
     @property
     def intact(self) -> bool:
-        """Whether all parts are in their parity, as of `protected` or later."""
+        """True if all parts are in their parity, as of `protected` or later."""
         return all(stream.complete for stream in self._streams)
 
     @property
     def has_parity(self) -> bool:
-        """Whether any part has a parity to be flushed to."""
+        """True if any part has a parity to be flushed to."""
         return any(stream.settled is not None for stream in self._streams)
 
     @property
     def building(self) -> bool:
-        """Whether a parity has only some of its part so far."""
+        """True if a parity has only some of its part so far."""
         return any(stream.settled is not None and not stream.complete for stream in self._streams)
 
     @property
     def in_flight(self) -> bool:
-        """Whether a holder owes an answer: nothing may be sealed."""
+        """True if a holder owes an answer: nothing may be sealed."""
         return any(stream.in_flight is not None for stream in self._streams)
 
     @property

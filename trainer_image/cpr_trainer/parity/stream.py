@@ -41,7 +41,7 @@ class Stream:
 
     @property
     def complete(self) -> bool:
-        """Whether the parity is known to have the whole part, as of `settled`."""
+        """True if the parity is known to have the whole part, as of `settled`."""
         return self.settled is not None and self.settled.number > 0 and self._is_end(self._frontier)
 
     @property

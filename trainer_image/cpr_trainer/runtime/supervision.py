@@ -59,7 +59,7 @@ class ControlBlock:
 
     @property
     def usable(self) -> bool:
-        """Whether another process may continue with the memory: it is the owner's, and its contents are whole."""
+        """True if another process may continue with the memory: it is the owner's, and its contents are whole."""
         return int(self._words[_OWNER]) == self._owner
 
     @property

@@ -331,6 +331,6 @@ class Lifecycle:
 
 
 def _is_last(draft: ShardManifest, progress: Progress) -> bool:
-    """Whether this is the job's last cut: no later save has its rows, and none of them has changed since."""
+    """Return whether this is the job's last cut: no later save has its rows, and none of them has changed since."""
     is_cut = draft.kind == "Anchor" and draft.generation == progress.generation
     return is_cut and draft.samples == progress.total_samples

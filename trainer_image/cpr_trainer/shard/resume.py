@@ -107,7 +107,7 @@ class ShardControlBlock(ControlBlock):
 
     @property
     def usable(self) -> bool:
-        """Whether the memory is this job's, and the state in it is whole."""
+        """True if the memory is this job's, and the state in it is whole."""
         if not super().usable:
             return False
         try:

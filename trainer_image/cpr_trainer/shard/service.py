@@ -293,7 +293,7 @@ class Service:
         return True
 
     def _is_next(self, progress: Progress, header: Header) -> bool:
-        """Whether no push of another rank is to be applied before this one."""
+        """Return whether no push of another rank is to be applied before this one."""
         if progress.replay_barrier.open:
             return True
         heads = {

@@ -36,7 +36,7 @@ class Standby:
 
     @property
     def warm(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if nothing is left to do."""
         return self._memory.left_bytes == 0 and not self._request.is_alive()
 
     @property

@@ -53,7 +53,7 @@ class Losses:
 
     @property
     def resumed(self) -> bool:
-        """Whether every rank has pushed since the restore, so that `lost` is complete."""
+        """True if every rank has pushed since the restore, so that `lost` is complete."""
         return all(self.first_steps)
 
     def applied(self, rank: int, before: int, step: int, order: BatchOrder) -> Self:
@@ -97,15 +97,15 @@ class ReplayBarrier:
 
     @property
     def open(self) -> bool:
-        """Whether every rank has pushed again all that it announced: rows may be read."""
+        """True if every rank has pushed again all that it announced: rows may be read."""
         return not self.announced
 
     def replays(self, rank: int, step: int) -> bool:
-        """Whether a rank's push of `step` is one of those that it announced."""
+        """Return whether a rank's push of `step` is one of those that it announced."""
         return not self.open and step <= self.announced[rank]
 
     def is_next(self, rank: int, order: int, heads: Mapping[int, int], applied: tuple[int, ...]) -> bool:
-        """Whether a rank's push is to be applied now: pushes keep the order in which they were applied before.
+        """Return whether a rank's push is to be applied now: pushes keep the order in which they were applied before.
 
         order: the push's place in that order; 0 if it has none, and then it comes last. heads: by rank, the place of
         its first waiting push. A rank that has pushes left and none waiting may send an earlier one.
@@ -173,7 +173,7 @@ class Progress:
 
     @property
     def resumed(self) -> bool:
-        """Whether every rank pushes again and the replay is complete: the losses of the restore are known."""
+        """True if every rank pushes again and the replay is complete: the losses of the restore are known."""
         return self.losses.resumed and self.replay_barrier.open
 
 

@@ -45,11 +45,11 @@ class StatusPublisher:
         self.report, self._published_s = report, monotonic()
 
     def healthy(self) -> bool:
-        """Whether the main loop made progress lately."""
+        """Return whether the main loop made progress lately."""
         return monotonic() - self._published_s < _STALLED_S
 
     def ready(self) -> bool:
-        """Whether lookups and pushes are served, or a spare could do so at once."""
+        """Return whether lookups and pushes are served, or a spare could do so at once."""
         return self.report.state in {ShardState.READY, ShardState.SPARE}
 
 

@@ -64,7 +64,7 @@ def control_block_of(job: JobSpec, shared: SharedMemory, scratch: Path | None) -
 
 
 def _is_first(scratch: Path) -> bool:
-    """Whether this is the pod's first supervisor. A machine that restarts has lost the memory, but not its disk."""
+    """Return whether this is the pod's first supervisor. A machine that restarts loses the memory, not the disk."""
     try:
         (scratch / "keeper").touch(exist_ok=False)
     except FileExistsError:

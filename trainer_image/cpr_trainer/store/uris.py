@@ -248,7 +248,7 @@ def _files_below(
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder, or a link to one; a link to itself is none."""
+    """Return whether an entry is a folder, or a link to one; a link to itself is none."""
     try:
         return entry.is_dir()
     except OSError:

@@ -191,7 +191,7 @@ class AnchorCommitter:
 
     @property
     def busy(self) -> bool:
-        """Whether a cut is not committed yet."""
+        """True if a cut is not committed yet."""
         return self._cut is not None
 
     def offer_cut(self, dense: DenseCopy) -> None:

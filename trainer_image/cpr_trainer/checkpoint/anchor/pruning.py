@@ -75,7 +75,7 @@ class KnownSaves:
         )
 
     def has_young(self, oldest_step: int, by_s: float, spared: Collection[int] = ()) -> bool:
-        """Whether a save before `oldest_step`, of none of the steps `spared`, was noted after `by_s`."""
+        """Return whether a save before `oldest_step`, of none of the steps `spared`, was noted after `by_s`."""
         saves = self._saves.values()
         return any(save.step < oldest_step and save.step not in spared and save.noted_s > by_s for save in saves)
 
@@ -254,7 +254,7 @@ def everything(store: Store, job_uid: str, spared: Iterable[str] = ()) -> tuple[
 
 
 def _names_anchor(job_uid: str, key: str) -> bool:
-    """Whether a key is that of an anchor's manifest: no other object of the store is looked at."""
+    """Return whether a key is that of an anchor's manifest: no other object of the store is looked at."""
     save = parse_save(key)
     inside = key.startswith(f"{job_uid}/") and ".." not in key.split("/")
     return inside and save is not None and (save.kind, save.manifest) == ("Anchor", key)

@@ -153,7 +153,7 @@ def read_part(store: Store, part: Part) -> bytes:
 
 
 def exists(store: Store, key: str) -> bool:
-    """Tell whether a document is committed. Raises StoreError."""
+    """Return whether a document is committed. Raises StoreError."""
     return any(entry.key == key for entry in store.list(key))
 
 

@@ -66,7 +66,7 @@ def basis(rule: Rebase, links: tuple[Link, ...]) -> tuple[Link, ...]:
 
 
 def pays(sizes: list[float]) -> bool:
-    """Tell whether a full save pays now, after saves of `sizes` S_1 to S_i on the last full one (size 1).
+    """Return whether a full save pays now, after saves of `sizes` S_1 to S_i on the last full one (size 1).
 
     It does if F <= I: F = 1 + S_1 + ... + S_i is what a full save and as many small ones after it would take, if it
     went as it did; I = (i + 1) S_i what is to come without one, at least.
@@ -118,7 +118,7 @@ class Shape:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the rows follow one another."""
+        """True if the rows follow one another."""
         return self.rows == self.span
 
     @property

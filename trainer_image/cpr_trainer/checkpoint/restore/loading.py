@@ -172,7 +172,7 @@ class _PartLoader:
     epoch: int
 
     def wants(self, part: Part) -> bool:
-        """Whether a part holds rows of the segment."""
+        """Return whether a part holds rows of the segment."""
         first, last = self.span
         return max(part.first, first) < min(part.first + part.span, last)
 
@@ -196,7 +196,7 @@ class _PartLoader:
         self.arena.epochs.of[inside + segment.first] = self.epoch
 
     def _fits(self, shape: Shape) -> bool:
-        """Whether the bytes of the rows can go straight to where they belong.
+        """Return whether the bytes of the rows can go straight to where they belong.
 
         Those of a priority save never do: if they are damaged, they must not spoil what lies below.
         """

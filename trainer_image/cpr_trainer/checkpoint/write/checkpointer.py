@@ -101,12 +101,12 @@ class ShardCheckpointer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being written."""
+        """True if nothing is being written."""
         return self._writer.idle
 
     @property
     def unsaved(self) -> bool:
-        """Whether a complete save is not committed yet."""
+        """True if a complete save is not committed yet."""
         return self._in_progress is not None and self._in_progress.draft.kind != "Priority"
 
     @property

@@ -47,11 +47,11 @@ class Cuts:
         return replace(self, pending=step, at_barrier=step == min(applied))
 
     def holds(self, step: int) -> bool:
-        """Whether a push of `step` must wait for the cut."""
+        """Return whether a push of `step` must wait for the cut."""
         return 0 < self.pending < step and not self.loose
 
     def passed_over(self, step: int, before: int) -> bool:
-        """Whether a rank's push of `step`, after `before`, skips the cut, so that it can never be reached exactly.
+        """Return whether a rank's push of `step`, after `before`, skips the cut: it can never be reached exactly.
 
         Then this shard was replaced after its predecessor had acknowledged the cut step: the cut is void.
         """
@@ -62,7 +62,7 @@ class Cuts:
         return replace(self, pending=0, at_barrier=False)
 
     def due(self, applied: tuple[int, ...]) -> bool:
-        """Whether every rank has reached the cut: it is to be taken now."""
+        """Return whether every rank has reached the cut: it is to be taken now."""
         return 0 < self.pending <= min(applied)
 
     def take(self) -> Self:

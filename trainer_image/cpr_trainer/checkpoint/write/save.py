@@ -53,7 +53,7 @@ class Source(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """Whether they must go as fast as the store takes them, for now."""
+        """True if they must go as fast as the store takes them, for now."""
         ...
 
     def fill(self, buffer: RowBuffer) -> bool:
@@ -112,7 +112,7 @@ class GivenUp:
 
     @property
     def base_lost(self) -> bool:
-        """Whether what it stands on, or was written of it already, is gone from the store."""
+        """True if what it stands on, or was written of it already, is gone from the store."""
         return self.problem.reason in {BucketMissingError.reason, DamagedError.reason}
 
 

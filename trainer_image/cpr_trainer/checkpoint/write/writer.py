@@ -203,7 +203,7 @@ class WriterThread:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was submitted is committed, given up, replaced or discarded."""
+        """True if everything that was submitted is committed, given up, replaced or discarded."""
         with self._changed:
             return self._save is None
 

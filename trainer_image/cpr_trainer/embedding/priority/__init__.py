@@ -1,7 +1,7 @@
-"""Priority saving: which rows of a shard to save between anchors, so that little is lost for few bytes written.
+"""Priority saving: the choice of the rows that a shard saves between anchors, to lose little for few bytes written.
 
-CPR (Maeng et al., MLSys 2021): instead of all n rows every T, the r n most important ones every r T. The same volume,
-and the hot rows far fresher. The strategies differ in what they take for importance.
+CPR (Maeng et al., MLSys 2021): instead of all n rows every T, the r n most important ones every r T. The volume is the
+same, and the hot rows are far fresher. The strategies differ in their measure of importance.
 """
 
 from cpr_trainer.embedding.priority.strategies import Strategy, make_tracker

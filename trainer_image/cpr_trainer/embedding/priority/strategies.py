@@ -1,4 +1,4 @@
-"""The strategies of priority saving, and their names: which rows matter most."""
+"""The strategies of priority saving, and their names."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from cpr_trainer.embedding.priority.tracker import Claim, Population, Tracker, l
 from cpr_trainer.hashing import scale_to
 from cprjob_serving.hashes import GOLDEN
 
-# MFU, most frequently used (CPR, section 4.3): the rows with the most updates since they were last saved.
-#
-# 4 bytes a row. The counters are the exact account of updates that no save holds, so this strategy alone can tell how
-# many a priority save adds.
-
-
 Counters = NDArray[np.int32]
+Strategy = Literal["MFU", "SSU", "SCAR", "Growth"]
+
+#: SSU: entries of a bucket: one bit each of a byte.
+_WAYS = 8
+_ANY = np.uint8(0xFF)
+#: SSU: an entry is a slot + 1, and 0 if it is empty. This bit marks entries recorded after the last mark.
+_FRESH = 1 << 30
+_ENTRY = _FRESH - 1
 
 
 class MfuTracker(Tracker):
-    """Counts updates of each row since it was last saved; at most 2**31 - 1 between two saves.
+    """MFU, most frequently used (CPR, section 4.3): the rows with the most updates since they were last saved.
 
-    While everything is being saved a second counter for each row is held: no counter is copied at the mark.
+    Each row has a counter, at most 2**31 - 1 between two saves. The counters are exact for the updates that no save
+    holds, so only this strategy counts the updates that a priority save adds. While everything is being saved each row
+    has a second counter, so none is copied at the mark.
     """
 
     def __init__(self, population: Population, rng: np.random.Generator) -> None:
@@ -50,7 +54,7 @@ class MfuTracker(Tracker):
     def _counts(self, chunk: slice) -> NDArray[np.float32]:
         """Exact up to 2**24 updates of a row; above that, order is all that counts."""
         counts = self._counters[chunk].astype(np.float32)
-        before = self._before  # it may be forgotten meanwhile
+        before = self._before  # another thread may drop it meanwhile
         if before is not None:
             counts += before[chunk]
         return counts
@@ -76,25 +80,12 @@ class MfuTracker(Tracker):
         self._before = None
 
 
-# SSU, sub-sampled used (CPR, section 4.3): rows drawn from every second access, at most as many as a save takes.
-#
-# At most 4 bytes for each row of a save, and nothing is ranked: a row that is used often is likely to be in the list.
-
-
-#: Entries of a bucket: one bit each of a byte.
-_WAYS = 8
-_ANY = np.uint8(0xFF)
-#: An entry is a slot + 1, and 0 if it is empty. This bit says that it was recorded after the last mark.
-_FRESH = 1 << 30
-_ENTRY = _FRESH - 1
-
-
 class SsuTracker(Tracker):
-    """Records every second access in a list of different rows; where it is full, a random one makes room.
+    """SSU, sub-sampled used (CPR, section 4.3): rows of every second access, at most as many as a save takes.
 
-    The list is a hash table of buckets of 8 entries, in which a row is looked up without an index beside it; "full" is
-    said of a bucket. With as many rows recorded as fit in all, 14 % of the entries are still empty.
-    Raises ValueError for 2**30 rows or more.
+    Nothing is ranked: a row that is used often is likely to be in the list. The list is a hash table of buckets of 8
+    entries, so no index is needed; in a full bucket a random entry is replaced. After as many recorded rows as entries,
+    14 % of the entries are still empty. Raises ValueError for 2**30 rows or more.
     """
 
     def __init__(self, population: Population, quota: int, rng: np.random.Generator) -> None:
@@ -102,7 +93,7 @@ class SsuTracker(Tracker):
             raise ValueError(f"SSU can tell {_ENTRY} rows of a shard apart, not {population.rows}: use more shards")
         super().__init__(population)
         self._rng = rng
-        # Rows of small tables are recorded too, and left out when rows are chosen: they have room of their own.
+        # Rows of small tables are recorded too, in additional entries, and left out when rows are chosen.
         buckets = -(-(quota + len(population.small)) // _WAYS)
         self._table: NDArray[np.int32] = np.zeros((buckets, _WAYS), np.int32)
         self._entries = self._table.reshape(-1)
@@ -114,7 +105,7 @@ class SsuTracker(Tracker):
         return self._table.nbytes
 
     def note(self, slots: Ints) -> None:
-        """Record every second of these accesses, counted on from push to push."""
+        """Record every second access, also across pushes."""
         recorded = slots[self._skipped :: 2]
         self._skipped = (self._skipped + len(slots)) % 2
         entries = (recorded + 1).astype(np.int32)
@@ -122,13 +113,13 @@ class SsuTracker(Tracker):
         found = self._table.take(buckets, axis=0)
         same = np.packbits(found & _ENTRY == entries[:, np.newaxis])
         empty = np.packbits(found == 0)
-        # In this order of preference: where the row is already, an empty entry, any.
+        # In this order of preference: the row's entry, an empty entry, any entry.
         fit = np.where(same != 0, same, np.where(empty != 0, empty, _ANY))
         ways = _FIRST[fit, self._rng.integers(_WAYS, size=len(fit), dtype=np.uint8)]
         self._table[buckets, ways] = entries | _FRESH
 
     def choose(self, count: int) -> Claim:
-        """Claim all rows of small tables and those of the list; of more than `count` of these, random ones."""
+        """Claim all rows of small tables and at most `count` rows of the list, chosen at random."""
         entries = self._entries.copy()
         places = np.flatnonzero(entries)
         slots = (entries[places] & _ENTRY).astype(np.int64) - 1
@@ -162,9 +153,9 @@ class SsuTracker(Tracker):
 
 
 def _first_set() -> NDArray[np.uint8]:
-    """Return, for each byte and each way to begin at, the first way from there on, in a circle, whose bit is set.
+    """Return, for each byte and each first way, the next way with a set bit, cyclically, uint8 [256, 8].
 
-    uint8 [256, 8]. The bit of way 0 is the highest, as `np.packbits` has it.
+    The bit of way 0 is the highest, as in `np.packbits`.
     """
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1)
     turned = np.stack([np.roll(bits, -turn, axis=1) for turn in range(_WAYS)], axis=1)
@@ -175,15 +166,11 @@ def _first_set() -> NDArray[np.uint8]:
 _FIRST = _first_set()
 
 
-# SCAR (Qiao et al., ICML 2019): the rows that moved farthest, in L2, since they were last saved.
-#
-# Needs the rows as they were last saved: as much memory as the rows themselves, and nothing on the way of a push.
-
-
 class ScarTracker(Tracker):
-    """Keeps a copy of each row as last written.
+    """SCAR (Qiao et al., ICML 2019): the rows that moved farthest, in L2, since they were last saved.
 
-    What a failed save wrote is no longer known as it was saved before: those rows come first in the next save.
+    It keeps a copy of each row as last written, and costs a push nothing. The earlier copies of rows that a failed save
+    wrote are lost, so those rows come first in the next save.
     """
 
     def __init__(self, population: Population, arena: Arena, rng: np.random.Generator) -> None:
@@ -202,7 +189,7 @@ class ScarTracker(Tracker):
         """Claim the rows that changed most."""
         return self._claim(largest(self._population, self._change, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- rows say it all
+    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- only rows are needed
         """Keep what was written."""
         self._unsure[slots] = True
         for segment, saved in zip(self._arena.segments, self._saved, strict=True):
@@ -210,7 +197,7 @@ class ScarTracker(Tracker):
                 saved[segment.within(slots)] = rows
 
     def _change(self, chunk: slice) -> Floats:
-        """Return the squared L2 distance of each row from what is saved of it, float32 [chunk]."""
+        """Return the squared L2 distance of each row from its saved copy, float32 [chunk]."""
         change: Floats = np.empty(chunk.stop - chunk.start, np.float32)
         for place, inside, at in self._arena.runs(chunk):
             moved = self._arena.segments[place].rows[inside] - self._saved[place][inside]
@@ -227,16 +214,14 @@ class ScarTracker(Tracker):
         self._unsure[:] = False
 
 
-# Growth: the rows whose accumulator of row-wise Adagrad grew most, by its root, since they were last saved.
-#
-# The accumulator a sums q = mean(g^2) of a row's updates, and an update moves the row by lr |g| / sqrt(a). The root
-# grows by about q / (2 sqrt(a)): by the length of that step, times the size of the gradient. So its growth is an
-# account of how far a row went, kept by the optimizer anyway; that of a itself would put hot rows first, which hardly
-# move any more. What was saved of it takes 4 bytes a row; a push takes nothing.
-
-
 class GrowthTracker(Tracker):
-    """Keeps each row's accumulator as last saved; twice while a save is being written."""
+    """Growth: the rows with the most growth of the root of row-wise Adagrad's accumulator since they were last saved.
+
+    The accumulator a sums q = mean(g^2) of a row's updates, and an update moves the row by lr |g| / sqrt(a). The root
+    grows by about q / (2 sqrt(a)): by the length of that step, times the size of the gradient. Its growth measures the
+    distance that a row moved, and the optimizer keeps it anyway. The growth of a itself would prefer hot rows, which
+    hardly move any more. A push costs nothing; each row's saved accumulator is kept, twice while a save is written.
+    """
 
     def __init__(self, population: Population, arena: Arena, rng: np.random.Generator) -> None:
         super().__init__(population)
@@ -252,11 +237,11 @@ class GrowthTracker(Tracker):
         return self._saved.nbytes + (0 if self._writing is None else self._writing.nbytes)
 
     def choose(self, count: int) -> Claim:
-        """Claim the rows whose accumulator grew most, by its root."""
+        """Claim the rows with the most growth of the accumulator's root."""
         return self._claim(largest(self._population, self._growth, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- state says it all
-        """Keep the accumulators that were written, beside those that are saved."""
+    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- only the state is needed
+        """Keep the accumulators that were written, in addition to the saved ones."""
         if self._writing is None:
             self._writing = self._saved.copy()
         self._writing[slots] = state[:, 0]
@@ -268,10 +253,10 @@ class GrowthTracker(Tracker):
         growth -= np.sqrt(self._saved[chunk])
         return growth
 
-    def _mark(self, claim: Claim) -> None:  # noqa: ARG002 -- what a failed save wrote is forgotten, whatever comes next
+    def _mark(self, claim: Claim) -> None:  # noqa: ARG002 -- the data of a failed save is dropped for any claim
         self._writing = None
 
-    def _forget(self, claim: Claim) -> None:  # noqa: ARG002 -- it is what was written since the mark
+    def _forget(self, claim: Claim) -> None:  # noqa: ARG002 -- the rows written since the mark are its rows
         if self._writing is not None:
             self._saved, self._writing = self._writing, None
 
@@ -281,13 +266,10 @@ class GrowthTracker(Tracker):
         self._writing = None
 
 
-Strategy = Literal["MFU", "SSU", "SCAR", "Growth"]
-
-
 def make_tracker(
     strategy: Strategy, arena: Arena, population: Population, quota: int, rng: np.random.Generator
 ) -> Tracker:
-    """Return a new tracker for an arena whose rows, as they are now, are what is saved.
+    """Return a new tracker for an arena; all of its rows count as saved now.
 
     quota: the most rows of large tables that a save will claim (`Population.quota`). Raises ValueError if the strategy
     does not go with the arena.

@@ -1,7 +1,7 @@
-"""What every priority strategy does: watch rows of large tables, rank them for a save, forget them once saved.
+"""The base of priority strategies: track rows of large tables, rank them for a save, reset them once saved.
 
-A save goes choose -> mark -> wrote, block by block -> forget. One that fails is simply dropped: nothing was forgotten,
-so the next one carries it.
+The steps of a save are choose -> mark -> wrote, block by block -> forget. A failed save is dropped before `forget`, so
+the next one has its rows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.placement import Placement
 
-# Which rows of a shard take part in priority saving: those of large tables. Small tables are always saved whole.
-
-
 #: The large tables hold at least this portion of all rows.
 _LARGE_PORTION = 0.99
 _CHUNK = 1 << 18
@@ -27,13 +24,13 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Population:
-    """The rows of one shard. small: int64 [s], ascending: the slots of rows of small tables."""
+    """The rows of one shard. small: int64 [s], ascending: the slots of rows of small tables, which are always saved."""
 
     rows: int
     small: Ints
 
     def quota(self, fraction: float) -> int:
-        """Return how many rows of large tables one priority save takes: the portion `fraction` of them, at least 1."""
+        """Return the number of rows of large tables in a priority save: the portion `fraction`, at least 1."""
         return max(1, int(fraction * (self.rows - len(self.small))))
 
     def chunks(self) -> Iterator[slice]:
@@ -49,7 +46,7 @@ class Population:
 
 
 def large_tables(rows_per_table: Sequence[int]) -> tuple[bool, ...]:
-    """Say of each table whether it is large: the fewest tables that hold at least 99 % of all rows.
+    """Return whether each table is large: the fewest tables with at least 99 % of all rows are.
 
     CPR names the 7 largest of Criteo's 26 tables. No bound on one number gives 7 for both of its data sets: this one
     gives 7 for Terabyte at 10 M rows a table (99.1 %), and 6 for Kaggle (99.2 %), where the 7th holds 0.4 %.
@@ -86,9 +83,6 @@ def _slots_of(placement: Placement, shard: int, rows: slice, offset: np.int64) -
     return mine
 
 
-# The k largest of many scores in two passes over chunks: no copy of all scores is made, and none is sorted.
-
-
 #: A float32 >= 0 without these lowest bits: exponent and 8 bits of the fraction, in the order of the floats.
 _SHIFT = 15
 _BUCKETS = 1 << 16
@@ -98,16 +92,16 @@ _NO_SIGN = np.uint32(0x7FFFFFFF)
 def largest(population: Population, score: Callable[[slice], Floats], count: int, rng: np.random.Generator) -> Ints:
     """Return the slots of the `count` largest scores among rows of large tables, int64, ascending.
 
-    score: chunk of slots -> float32 >= 0 [chunk], called twice for each. Rows that score 0 are never taken, those that
-    are no number are taken first. Scores that differ by less than 1 part in 256 may count as equal, and of equal ones
-    random ones are taken. Scores may change between the two passes: never more than `count` are taken.
+    score: chunk of slots -> float32 >= 0 [chunk], called twice for each chunk: scores are neither stored nor sorted.
+    Rows that score 0 are never taken, and NaN first. Scores that differ by less than 1 part in 256 may count as equal,
+    and of equal ones random ones are taken. Scores may change between the passes: never more than `count` are taken.
     """
     histogram = np.zeros(_BUCKETS, np.int64)
     for chunk in population.chunks():
         histogram += np.bincount(_buckets(population, score(chunk), chunk), minlength=_BUCKETS)
     edge = _edge(histogram, count)
     tied = int(histogram[edge])
-    room = count - int(histogram[edge + 1 :].sum())
+    left = count - int(histogram[edge + 1 :].sum())
     found: list[Ints] = []
     for chunk in population.chunks():
         buckets = _buckets(population, score(chunk), chunk)
@@ -115,9 +109,9 @@ def largest(population: Population, score: Callable[[slice], Floats], count: int
         if edge:
             here = np.flatnonzero(buckets == edge)
             tied = max(tied, len(here))
-            share = rng.hypergeometric(len(here), tied - len(here), min(room, tied))
+            share = rng.hypergeometric(len(here), tied - len(here), min(left, tied))
             taken[rng.choice(here, share, replace=False)] = True
-            tied, room = tied - len(here), room - share
+            tied, left = tied - len(here), left - share
         found.append(np.flatnonzero(taken) + chunk.start)
     return np.concatenate(found)[:count]
 
@@ -132,7 +126,7 @@ def _buckets(population: Population, scores: Floats, chunk: slice) -> NDArray[np
 
 
 def _edge(histogram: Ints, count: int) -> int:
-    """Return the bucket of which only a part is taken; 0 if all scores above 0 are."""
+    """Return the bucket that is taken in part; 0 if all scores above 0 are taken."""
     above = np.cumsum(histogram[:0:-1])[::-1]  # above[b - 1]: scores in bucket b and higher
     # `above` falls: the last bucket with more than `count` scores from it upwards.
     return int(np.flatnonzero(above > count)[-1]) + 1 if above[0] > count else 0
@@ -140,11 +134,10 @@ def _edge(histogram: Ints, count: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What one save is about to hold. slots: int64 [k], ascending; None for all rows.
+    """The rows of one save. slots: int64 [k], ascending; None for all rows.
 
-    added_updates: row updates that this save holds and none that is committed, known from the mark on; None if the
-    strategy does not count them.
-    token: what the tracker keeps with it.
+    added_updates: row updates in this save and in no committed one, set by the mark; None if the strategy does not
+    count them. token: private to the tracker.
     """
 
     slots: Ints | None
@@ -155,8 +148,8 @@ class Claim:
 class Tracker(ABC):
     """The importance of a shard's rows since they were last saved.
 
-    `choose` and `wrote` may run on another thread than the rest, beside `note`: `choose` reads what may change under
-    it, so its ranking is as of some moment in between. `forget` must be over before the next `choose` begins.
+    `choose` and `wrote` may run on another thread than the other methods, concurrently with `note`: `choose` reads
+    counters while they change, so its ranking is of some moment in between. The next `choose` starts after `forget`.
     """
 
     def __init__(self, population: Population) -> None:
@@ -166,9 +159,9 @@ class Tracker(ABC):
     @property
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Memory that is held all the time; what a save takes besides is small or stated where it is taken."""
+        """The memory that is used permanently; the temporary memory of a save is not included."""
 
-    def note(self, slots: Ints) -> None:  # noqa: B027 -- only those that count have something to do
+    def note(self, slots: Ints) -> None:  # noqa: B027 -- only strategies that count override it
         """Note one push, right after it was applied. slots: int64 [k], all different."""
 
     @abstractmethod
@@ -180,12 +173,12 @@ class Tracker(ABC):
         return Claim(None)
 
     def mark(self, claim: Claim) -> None:
-        """Note that the content of the claimed rows is fixed now: what is pushed from here on is in no save."""
+        """Note that the content of the claimed rows is fixed now: no save has later pushes."""
         self._marked = claim
         self._mark(claim)
 
     def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: B027 -- as above
-        """Learn the content, as of the mark, of claimed rows of one segment that were written.
+        """Note the content, as of the mark, of claimed rows of one segment that were written.
 
         slots: int64 [k]. rows: float32 [k, D]. state: float32 [k, W] of their optimizers.
         """
@@ -198,7 +191,7 @@ class Tracker(ABC):
         self._forget(claim)
 
     def reset(self) -> None:
-        """Start anew: the rows as they are now are what is saved."""
+        """Count all rows as saved now."""
         self._marked = None
         self._reset()
 
@@ -207,7 +200,7 @@ class Tracker(ABC):
         return Claim(np.union1d(chosen, self._population.small))
 
     def _mark(self, claim: Claim) -> None:  # noqa: B027 -- as above
-        """Do what the strategy has to do at a mark."""
+        """Handle a mark in the strategy."""
 
     @abstractmethod
     def _forget(self, claim: Claim) -> None: ...
