@@ -12,7 +12,7 @@ MINUTE = 60.0
 PAPER = Inputs("Auto", 0.1, 8, prior(28 * HOUR), costs=Costs(5.4 * MINUTE, 0.0, 4 * MINUTE, 4 * MINUTE))
 
 
-def test_the_paper_says_so() -> None:
+def test_open_loop_follows_the_paper() -> None:
     made = alternatives.partial(PAPER)
     assert made.interval_s == pytest.approx(44.8 * HOUR)
     assert made.expected_pls == pytest.approx(0.1)
@@ -38,7 +38,7 @@ INPUTS = Inputs(
 )
 
 
-def test_a_turn_is_where_the_mode_turns() -> None:
+def test_mode_change_is_at_the_boundary() -> None:
     found = {each.parameter: each for each in mode_changes(INPUTS)}
     assert found["limit"].plan.mode == "Full"
     limit = found["limit"].value
@@ -46,13 +46,13 @@ def test_a_turn_is_where_the_mode_turns() -> None:
     assert plan(replace(INPUTS, limit=limit * 1.02)).mode == "Partial"
 
 
-def test_a_forced_mode_never_turns() -> None:
+def test_forced_mode_never_changes() -> None:
     assert mode_changes(replace(INPUTS, mode="Full")) == ()
     assert mode_changes(replace(INPUTS, mode="Partial")) == ()
 
 
 @pytest.mark.parametrize("parameter", ["limit", "mtbf_s", "lost_per_failure", "save_stall_s"])
-def test_each_figure_is_halved_and_doubled(parameter: str) -> None:
+def test_each_parameter_is_halved_and_doubled(parameter: str) -> None:
     values = {"limit": 0.1, "mtbf_s": 28 * HOUR, "lost_per_failure": 2.0, "save_stall_s": 300.0}
     found = [
         each
@@ -62,6 +62,6 @@ def test_each_figure_is_halved_and_doubled(parameter: str) -> None:
     assert [each.value for each in found] == pytest.approx([values[parameter] / 2, values[parameter] * 2])
 
 
-def test_what_cannot_be_doubled_is_left_out() -> None:
+def test_parameter_at_its_limit_is_left_out() -> None:
     lost = [each.value for each in halved_and_doubled(INPUTS) if each.parameter == "lost_per_failure"]
     assert lost == [2.0]

@@ -25,7 +25,7 @@ def inputs(**changes: object) -> policy.Inputs:
 @pytest.mark.parametrize(
     ("restores", "bits"), [(0, 2), (1, 2), (1.1, 3), (3, 3), (3.5, 4), (19.9, 4), (20, 8), (1000, 8)]
 )
-def test_bits_follow_from_the_restores_that_are_expected(restores: float, bits: Bits) -> None:
+def test_bits_follow_from_the_expected_restores(restores: float, bits: Bits) -> None:
     assert bits_for(restores) == bits
 
 
@@ -41,7 +41,7 @@ def test_bits_follow_from_the_restores_that_are_expected(restores: float, bits: 
         ({"fixed_bits": 32}, 32),
     ],
 )
-def test_a_row_is_restored_with_its_shard(changes: dict[str, object], bits: Bits) -> None:
+def test_expected_restores_follow_the_mode(changes: dict[str, object], bits: Bits) -> None:
     plan = policy.plan(inputs(**changes))
     assert plan.stored_bits == bits
     assert (f"saved with {bits} bits" in plan.reason) is ("fixed_bits" not in changes)

@@ -26,7 +26,7 @@ CALIBRATED = [
 
 
 @pytest.mark.parametrize(("save_min", "recover_min", "overhead", "interval_h", "naive"), CALIBRATED)
-def test_the_calibrated_table(
+def test_equations_match_the_calibrated_table(
     save_min: float, recover_min: float, overhead: float, interval_h: float, naive: float
 ) -> None:
     save, recover = save_min * MINUTE, recover_min * MINUTE
@@ -36,13 +36,13 @@ def test_the_calibrated_table(
     assert 100 * eq.partial_overhead(interval, MTBF, save, recover) == pytest.approx(naive, abs=0.05)
 
 
-def test_one_failure_costs_its_age_on_the_shards_it_took() -> None:
+def test_pls_of_a_failure_is_its_age_on_the_lost_shards() -> None:
     assert eq.pls_of_failure(7 * HOUR, 56 * HOUR, shards=8) == pytest.approx(1 / 64)
     assert eq.pls_of_failure(7 * HOUR, 56 * HOUR, shards=8, lost=4) == pytest.approx(4 / 64)
 
 
 @given(st.floats(1, 600), st.floats(600, 1e7), st.integers(1, 1024), st.floats(1, 64), st.floats(0, 1e4))
-def test_at_break_even_both_recoveries_cost_the_same(
+def test_break_even_budget_makes_both_recoveries_cost_the_same(
     save: float, mtbf: float, shards: int, lost: float, recover: float
 ) -> None:
     pls = eq.break_even_pls(save, mtbf, shards, lost)
@@ -54,7 +54,7 @@ def test_at_break_even_both_recoveries_cost_the_same(
 
 
 @given(st.floats(0.001, 0.9), st.floats(60, 1e7), st.integers(1, 1024), st.floats(1, 64), st.floats(0, 100))
-def test_the_partial_interval_solves_the_expected_loss(
+def test_partial_interval_solves_the_expected_loss(
     pls: float, mtbf: float, shards: int, lost: float, commit: float
 ) -> None:
     interval = eq.partial_interval(pls, mtbf, shards, lost, commit)
@@ -62,7 +62,7 @@ def test_the_partial_interval_solves_the_expected_loss(
 
 
 @given(st.floats(10, 1e6), st.floats(0.1, 600), st.floats(0, 100))
-def test_the_full_interval_is_the_cheapest(mtbf: float, save: float, commit: float) -> None:
+def test_full_interval_is_the_cheapest(mtbf: float, save: float, commit: float) -> None:
     best = eq.full_interval(save, mtbf)
     least = eq.full_overhead(best, mtbf, save, 0.0, commit)
     assert least <= eq.full_overhead(best * 1.1, mtbf, save, 0.0, commit)
@@ -72,7 +72,7 @@ def test_the_full_interval_is_the_cheapest(mtbf: float, save: float, commit: flo
 @pytest.mark.parametrize(
     ("failures", "affordable"), [(2.0, 0.5), (2.0, 1.0), (2.0, 2.0), (5.0, 2.0), (5.0, 4.0), (20.0, 8.0), (0.1, 0.5)]
 )
-def test_rollbacks_against_sampling(failures: float, affordable: float) -> None:
+def test_rolled_back_time_matches_sampling(failures: float, affordable: float) -> None:
     """Ages uniform in [0, 1] are paid while they fit; what cannot be paid is rolled back."""
     rng, unpaid, runs = random.Random(1), 0.0, 20_000
     for _ in range(runs):
@@ -91,7 +91,7 @@ def test_rollbacks_against_sampling(failures: float, affordable: float) -> None:
 
 
 @given(st.floats(0.001, 1e4), st.floats(1, 1e5), st.floats(0, 1e3), st.floats(0, 1e7))
-def test_no_more_is_rolled_back_than_is_lost(
+def test_rolled_back_time_is_at_most_the_lost_time(
     failures: float, interval: float, commit: float, affordable: float
 ) -> None:
     everything = failures * eq.expected_age(interval, commit)
@@ -104,7 +104,7 @@ def test_no_more_is_rolled_back_than_is_lost(
 
 
 @pytest.mark.parametrize(("shards", "k"), [(5, 1), (8, 2), (18, 4), (4, 3)])
-def test_the_portion_that_parity_does_not_give_back_is_that_of_the_ring(shards: int, k: int) -> None:
+def test_uncovered_portion_matches_the_parity_ring(shards: int, k: int) -> None:
     """Of all pairs of shards, counted one by one."""
     pairs = [(a, b) for a in range(shards) for b in range(shards) if a != b]
     given_back = [recoverable(a, {a, b}, shards, k) and recoverable(b, {a, b}, shards, k) for a, b in pairs]

@@ -22,7 +22,7 @@ UPDATES = st.lists(
 )
 
 
-def test_the_users_estimate_is_believed_first_and_weighs_as_much_as_one_failure() -> None:
+def test_prior_is_the_users_estimate_and_weighs_one_failure() -> None:
     estimate = prior(28 * HOUR, lost_per_failure=4)
     assert (estimate.mtbf_s, estimate.rate_per_s, estimate.lost_per_failure) == (28 * HOUR, 1 / (28 * HOUR), 4)
     estimate = after_failure(after_quiet(prior(28 * HOUR), 12 * HOUR), 3)
@@ -33,7 +33,7 @@ def test_the_users_estimate_is_believed_first_and_weighs_as_much_as_one_failure(
 
 
 @given(UPDATES, st.randoms(use_true_random=False))
-def test_the_order_of_events_does_not_matter(updates: list[Update], rng: random.Random) -> None:
+def test_estimate_does_not_depend_on_the_order_of_events(updates: list[Update], rng: random.Random) -> None:
     shuffled = rng.sample(updates, len(updates))
     one, other = (reduce(lambda estimate, update: update(estimate), each, prior(HOUR)) for each in (updates, shuffled))
     assert one.alpha == other.alpha
@@ -42,19 +42,19 @@ def test_the_order_of_events_does_not_matter(updates: list[Update], rng: random.
 
 
 @pytest.mark.parametrize("wrong", [lambda: prior(0), lambda: prior(HOUR, 0), lambda: after_failure(prior(HOUR), 0)])
-def test_what_makes_no_sense_is_refused(wrong: Callable[[], FailureEstimate]) -> None:
+def test_invalid_estimates_are_refused(wrong: Callable[[], FailureEstimate]) -> None:
     with pytest.raises(ValueError, match=r"positive|without a lost shard"):
         wrong()
 
 
-def test_what_is_not_measured_is_guessed_and_said_to_be() -> None:
+def test_unmeasured_costs_are_guessed_and_named() -> None:
     costs = Costs.measured(save_stall_s=2.0, load_s=3.0)
     assert costs == Costs(2.0, 1.0, 3.0, 5.0, guessed=("commit_s", "reschedule_s"))
     assert costs.recover_s == 8.0
     assert Costs.measured(0.0, 0.0, 0.0, 0.0).guessed == ()
 
 
-def test_a_running_estimate_begins_with_the_first_measurement_and_follows_the_rest() -> None:
+def test_running_mean_begins_with_the_first_measurement() -> None:
     estimate = running(None, 10.0)
     assert estimate == 10.0
     assert running(estimate, 20.0) == pytest.approx(13.0)

@@ -42,7 +42,7 @@ def test_no_save_begins_before_the_last_is_committed(odds: Odds, mode: Mode) -> 
 
 
 @given(ODDS)
-def test_a_partial_plan_keeps_room_for_the_failures_to_come(odds: Odds) -> None:
+def test_partial_interval_leaves_budget_for_expected_failures(odds: Odds) -> None:
     """Unless saving so often would not pay: then it saves as full recovery does, and rolls back what does not fit."""
     choice = choose("Auto", None, odds)
     assume(choice.mode == "Partial" and choice.bound not in {"full", "commit"})
@@ -55,7 +55,7 @@ def test_a_partial_plan_keeps_room_for_the_failures_to_come(odds: Odds) -> None:
 
 
 @given(ODDS, MODES)
-def test_nobody_saves_more_often_than_full_recovery(odds: Odds, mode: Mode) -> None:
+def test_partial_interval_is_at_least_the_full_one(odds: Odds, mode: Mode) -> None:
     """But for the rounding that spreads the last cuts evenly."""
     choice = choose(mode, None, odds)
     assert choice.interval_s >= choose("Full", None, odds).interval_s * (1 - 1e-9)
@@ -63,7 +63,7 @@ def test_nobody_saves_more_often_than_full_recovery(odds: Odds, mode: Mode) -> N
 
 
 @given(ODDS, MODES)
-def test_the_last_cuts_are_spread_evenly(odds: Odds, mode: Mode) -> None:
+def test_remaining_cuts_are_spread_evenly(odds: Odds, mode: Mode) -> None:
     interval = choose(mode, None, odds).interval_s
     shortest = max(odds.commit_s, SHORTEST_S)
     assume(interval < odds.left_s and interval > shortest)
@@ -72,20 +72,20 @@ def test_the_last_cuts_are_spread_evenly(odds: Odds, mode: Mode) -> None:
 
 
 @given(ODDS, st.floats(1, 100), st.sampled_from(["budget_s", "mtbf_s"]))
-def test_the_interval_grows_with_budget_and_mtbf(odds: Odds, factor: float, name: str) -> None:
+def test_interval_grows_with_budget_and_mtbf(odds: Odds, factor: float, name: str) -> None:
     more = odds._replace(**{name: getattr(odds, name) * factor})
     for mode in ("Auto", "Partial"):
         assert reach(choose(mode, None, more), more) >= reach(choose(mode, None, odds), odds) * (1 - 1e-9)
 
 
 @given(ODDS, st.floats(1, 100))
-def test_the_interval_shrinks_with_the_shards_that_a_failure_takes(odds: Odds, factor: float) -> None:
+def test_interval_shrinks_with_the_shards_lost_per_failure(odds: Odds, factor: float) -> None:
     worse = odds._replace(lost=odds.lost * factor)
     assert choose("Partial", None, worse).interval_s <= choose("Partial", None, odds).interval_s * (1 + 1e-9)
 
 
 @given(ODDS)
-def test_auto_costs_no_more_than_either_mode_but_for_a_tie(odds: Odds) -> None:
+def test_auto_mode_costs_no_more_than_either_mode_except_for_ties(odds: Odds) -> None:
     choice = choose("Auto", None, odds)
     chosen = choice.full_cost if choice.mode == "Full" else choice.partial_cost
     rounding = odds.save_s / odds.left_s  # one cut more or less by the even spread
@@ -93,7 +93,7 @@ def test_auto_costs_no_more_than_either_mode_but_for_a_tie(odds: Odds) -> None:
 
 
 @given(ODDS, MODES, st.floats(1, 1e5))
-def test_a_fixed_interval_is_obeyed(odds: Odds, mode: Mode, fixed: float) -> None:
+def test_fixed_interval_is_used(odds: Odds, mode: Mode, fixed: float) -> None:
     choice = choose(mode, fixed, odds)
     assert choice.interval_s == fixed
     assert choice.mode == ("Full" if mode == "Full" or (mode == "Auto" and odds.budget_s == 0) else "Partial")
@@ -114,13 +114,13 @@ def test_a_fixed_interval_is_obeyed(odds: Odds, mode: Mode, fixed: float) -> Non
         ("Auto", PAPER._replace(save_s=1e-3), "Full", "full"),
     ],
 )
-def test_what_bounds_the_interval(mode: Mode, odds: Odds, expected: str, bound: str) -> None:
+def test_interval_has_its_bound(mode: Mode, odds: Odds, expected: str, bound: str) -> None:
     choice = choose(mode, None, odds)
     assert (choice.mode, choice.bound) == (expected, bound)
 
 
 @given(REPLAYING, st.floats(0.2, 5))
-def test_with_replay_no_other_interval_costs_less(odds: Odds, factor: float) -> None:
+def test_replay_interval_is_the_cheapest(odds: Odds, factor: float) -> None:
     """O_save / T + rho * (T/2 + c) / T_fail, but for the rounding that spreads the last cuts evenly."""
     assert odds.replay is not None
     choice = choose("Auto", None, odds)
@@ -136,14 +136,14 @@ def test_with_replay_no_other_interval_costs_less(odds: Odds, factor: float) -> 
 
 
 @given(REPLAYING, st.floats(0, 1e9))
-def test_with_replay_the_budget_does_not_matter(odds: Odds, budget_s: float) -> None:
+def test_replay_interval_ignores_the_budget(odds: Odds, budget_s: float) -> None:
     choice = choose("Auto", None, odds)
     assert choice == choose("Auto", None, odds._replace(budget_s=budget_s))
     assert choice.mode == "Partial"
     assert choice.interval_s >= max(odds.commit_s, SHORTEST_S)
 
 
-def test_replay_saves_more_rarely_the_faster_it_is() -> None:
+def test_replay_interval_grows_with_the_speed_of_replay() -> None:
     slow, fast = (choose("Auto", None, ASYNCHRONOUS._replace(commit_s=0.0, replay=rho)) for rho in (1.0, 0.01))
     assert slow.interval_s == pytest.approx(full_interval(3.0, 28 * HOUR), rel=0.05)
     assert fast.interval_s == pytest.approx(10 * slow.interval_s, rel=0.1)
@@ -152,12 +152,12 @@ def test_replay_saves_more_rarely_the_faster_it_is() -> None:
     assert (fixed.mode, fixed.interval_s, fixed.bound) == ("Full", 60.0, "fixed")
 
 
-def test_a_budget_that_is_ample_is_not_spent() -> None:
+def test_ample_budget_is_not_spent() -> None:
     """Saves that cost less than a tie come so often that they cost just that."""
     choice = choose("Auto", None, ASYNCHRONOUS._replace(budget_s=1e9))
     assert ASYNCHRONOUS.save_s / choice.interval_s == pytest.approx(TIE, rel=0.02)
 
 
-def test_nothing_is_saved_just_before_the_end() -> None:
+def test_no_cut_is_just_before_the_end() -> None:
     late = PAPER._replace(left_s=4 * HOUR)
     assert choose("Auto", None, late).interval_s >= late.left_s

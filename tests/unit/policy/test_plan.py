@@ -42,7 +42,7 @@ INPUTS = st.builds(
 )
 
 
-def test_the_papers_job() -> None:
+def test_plan_for_the_papers_job() -> None:
     made = plan(PAPER)
     assert made.mode == "Partial"
     assert made.interval_s == pytest.approx(5.6 * HOUR)
@@ -52,7 +52,7 @@ def test_the_papers_job() -> None:
 
 
 @given(INPUTS)
-def test_no_plan_expects_to_overspend(inputs: Inputs) -> None:
+def test_plan_never_expects_to_overspend(inputs: Inputs) -> None:
     made = plan(inputs)
     assert 0 <= made.expected_pls <= inputs.remaining
     assert made.mode == "Partial" or made.expected_pls == 0
@@ -63,14 +63,14 @@ def test_no_plan_expects_to_overspend(inputs: Inputs) -> None:
 
 
 @given(INPUTS, st.integers(2, 8))
-def test_the_interval_grows_with_the_shards(inputs: Inputs, factor: int) -> None:
+def test_plan_interval_grows_with_the_shards(inputs: Inputs, factor: int) -> None:
     inputs = replace(inputs, estimate=replace(inputs.estimate, lost_per_failure=1.0))
     more = replace(inputs, shards=inputs.shards * factor)
     left_s = inputs.odds.left_s
     assert min(plan(more).interval_s, left_s) >= min(plan(inputs).interval_s, left_s) * (1 - 1e-9)
 
 
-def test_replay_needs_no_budget_and_says_what_it_costs() -> None:
+def test_plan_with_replay_needs_no_budget_and_states_its_cost() -> None:
     guessed = plan(replace(PAPER, limit=0.0, replays=True))
     assert (guessed.mode, guessed.expected_pls) == ("Partial", 0.0)
     assert guessed.inputs.guesses == ("the speed of replay",)
@@ -85,7 +85,7 @@ def test_replay_needs_no_budget_and_says_what_it_costs() -> None:
     assert "replayRatio" not in plan(PAPER).status_inputs()
 
 
-def test_with_parity_saves_are_rare_and_the_reason_says_for_what_they_are_left() -> None:
+def test_plan_with_parity_has_rare_saves_and_a_reason() -> None:
     without = replace(PAPER, limit=0.0, replays=True, replay_ratio=0.5)
     alone = replace(without, estimate=replace(SEEN, lost_per_failure=1.0))
     covered = plan(replace(alone, data_shards=1))
@@ -99,27 +99,27 @@ def test_with_parity_saves_are_rare_and_the_reason_says_for_what_they_are_left()
 
 
 @given(INPUTS)
-def test_parity_never_makes_saves_more_frequent(inputs: Inputs) -> None:
+def test_plan_with_parity_never_saves_more_often(inputs: Inputs) -> None:
     with_parity, without = (plan(replace(inputs, data_shards=k)).interval_s for k in (4, 0))
     left_s = inputs.odds.left_s
     assert min(with_parity, left_s) >= min(without, left_s) * (1 - 1e-9)
 
 
-def test_what_is_spent_or_set_aside_is_gone() -> None:
+def test_remaining_budget_excludes_spent_and_reserved_portions() -> None:
     half = plan(replace(PAPER, spent=0.03, reserved=0.02))
     assert half.interval_s < plan(PAPER).interval_s
     assert half.interval_s == plan(replace(PAPER, limit=0.05)).interval_s
     assert plan(replace(PAPER, spent=0.07, reserved=0.03)).mode == "Full"
 
 
-def test_less_training_left_wants_fewer_saves() -> None:
+def test_plan_with_less_training_left_has_fewer_saves() -> None:
     late = replace(PAPER, saved_samples=PAPER.total_samples // 2)
     assert late.odds.left_s == pytest.approx(28 * HOUR)
     assert plan(late).interval_s > plan(PAPER).interval_s
     assert replace(PAPER, estimate=replace(SEEN, lost_per_failure=100.0)).odds.lost == 8, "there are no more shards"
 
 
-def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_guess() -> None:
+def test_unknown_training_time_is_one_mtbf_and_named_as_a_guess() -> None:
     unknown = replace(PAPER, samples_per_s=None)
     assert unknown.odds.left_s == SEEN.mtbf_s
     assert unknown.guesses == ("the training time",)
@@ -136,7 +136,7 @@ def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_gue
         {"costs": Costs.measured(), "mode": "Full"},
     ],
 )
-def test_before_anything_is_measured_no_percentage_is_told(change: dict[str, Any]) -> None:
+def test_reason_has_no_percentage_before_measurements(change: dict[str, Any]) -> None:
     told = plan(replace(PAPER, **change)).reason
     assert "expected overhead" not in told
     assert "would cost" not in told
@@ -144,7 +144,7 @@ def test_before_anything_is_measured_no_percentage_is_told(change: dict[str, Any
     assert "expected overhead" in plan(PAPER).reason
 
 
-def test_failures_to_come_are_not_counted_while_the_length_is_a_guess() -> None:
+def test_reason_has_no_failure_count_while_the_length_is_a_guess() -> None:
     known, unknown = plan(PAPER).reason, plan(replace(PAPER, samples_per_s=None)).reason
     assert "the remaining expected failures (2, of 4 shards each)" in known
     assert "of 4 shards each" not in unknown
@@ -182,7 +182,7 @@ def test_guesses_are_named(change: dict[str, Any], guesses: tuple[str, ...]) -> 
         ({"fixed_interval_s": 30.0, "limit": 0.0}, "Full", "The budget allows no loss."),
     ],
 )
-def test_every_way_to_a_plan_says_why(change: dict[str, Any], mode: str, says: str) -> None:
+def test_plan_always_has_a_reason(change: dict[str, Any], mode: str, says: str) -> None:
     made = plan(replace(PAPER, **change))
     assert made.mode == mode
     assert says in made.reason

@@ -33,19 +33,19 @@ INPUTS = Inputs(
         ({}, {}, False),
     ],
 )
-def test_a_step_moves_and_noise_does_not(old: dict[str, float], new: dict[str, float], *, expected: bool) -> None:
+def test_moved_detects_steps_and_ignores_noise(old: dict[str, float], new: dict[str, float], *, expected: bool) -> None:
     assert moved(old, new) is expected
 
 
 @given(st.lists(st.floats(0.8, 1.25), max_size=50))
-def test_a_figure_that_swings_within_the_step_never_moves(swings: list[float]) -> None:
+def test_moved_ignores_swings_within_the_step(swings: list[float]) -> None:
     in_force = plan(INPUTS).status_inputs()
     for swing in swings:
         assert not moved(in_force, plan(replace(INPUTS, samples_per_s=swing)).status_inputs())
 
 
 @given(st.floats(0.05, 1.0), st.floats(1, 1000))
-def test_a_quiet_job_is_planned_anew_when_the_policy_says_so(left: float, mtbf_h: float) -> None:
+def test_quiet_job_is_replanned_after_steady_s(left: float, mtbf_h: float) -> None:
     """What the simulator skips is what the operator would not act on."""
     estimate, total = prior(mtbf_h * HOUR), INPUTS.total_samples
 

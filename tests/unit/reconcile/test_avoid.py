@@ -24,12 +24,12 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
         (Kind.VANISHED, "", True, ""),
     ],
 )
-def test_what_the_successor_keeps_off(kind: Kind, avoid: str, worked: bool, expected: str) -> None:  # noqa: FBT001
+def test_replacement_avoids_the_failed_node(kind: Kind, avoid: str, worked: bool, expected: str) -> None:  # noqa: FBT001
     member = Shard(index=1, node="node-7", avoid=avoid, lost_at=None if worked else 5.0)
     assert avoided(member, Failure(kind, "reason", "message", ended=True)) == expected
 
 
-async def test_the_successor_of_a_member_on_a_lost_node_runs_on_another_one() -> None:
+async def test_replacement_of_a_member_on_a_lost_node_runs_elsewhere() -> None:
     life = await Simulation(BY_NAME["a shard's node is lost"]).run()
     (failure,) = life.status.failures
     heir = life.status.shards[1]
@@ -37,7 +37,7 @@ async def test_the_successor_of_a_member_on_a_lost_node_runs_on_another_one() ->
     assert heir.node not in {"", failure.node}
 
 
-async def test_where_no_other_node_is_the_next_try_goes_anywhere() -> None:
+async def test_replacement_runs_anywhere_without_another_node() -> None:
     life = await Simulation(BY_NAME["a shard hangs on the only node"]).run()
     shard = life.status.shards[1]
     assert (shard.incarnation, shard.avoid, shard.node) == (3, "", "node-0")

@@ -19,7 +19,7 @@ from simulation.control_plane.workload import BATCH, TOTAL
 KILLED = Lost(None, Failure(Kind.KILLED, "Error", "the process was killed by SIGKILL", ended=True, exit_code=137))
 
 
-async def test_trainers_that_are_lost_after_the_final_anchor_are_done_and_shards_are_not() -> None:
+async def test_lost_trainers_are_done_after_the_final_anchor_and_shards_are_not() -> None:
     world = await input_in_mid_training(1)
     facts: dict[str, Fact] = {"trainer/0": KILLED, "shard/0": KILLED, "shard/1": NoPod(), "shard/2": NoPod()}
     found = with_late_shards_lost(ReconcileState(world, world.job.status, facts))
@@ -38,7 +38,7 @@ BEST = Anchor(key="best", digest="0", generation=1, step=5, samples=500)
         (800, None, "EarlyStopped", "last", 40),
     ],
 )
-async def test_the_model_is_the_best_one_if_there_is_a_best(
+async def test_result_is_the_best_model_if_there_is_one(
     samples: int, best: BestModel | None, reason: str, model: str, percent: int
 ) -> None:
     world = await input_in_mid_training(1)
@@ -54,7 +54,7 @@ async def test_the_model_is_the_best_one_if_there_is_a_best(
     assert (ended.progress.samples, ended.progress.step, ended.progress.percent) == (samples, last.step, percent)
 
 
-async def test_a_shard_that_comes_back_to_an_early_end_has_nothing_to_wait_for() -> None:
+async def test_restored_shard_awaits_no_push_after_an_early_stop() -> None:
     """Nobody will push to it, and it lacks nothing: that tells what it lost, though the data has more samples."""
     world = await input_in_mid_training(1)
     status, step = world.job.status, 8
@@ -71,7 +71,7 @@ async def test_a_shard_that_comes_back_to_an_early_end_has_nothing_to_wait_for()
         assert (found.ledger.ranges[0] == ((100, 200),)) is settled
 
 
-def test_all_phases_can_be_reached_terminal_ones_have_no_successor_and_others_but_suspension_can_fail() -> None:
+def test_transitions_reach_all_phases_end_in_terminal_ones_and_can_fail() -> None:
     assert {TRANSITIONS[phase] for phase in TERMINAL_PHASES} == {frozenset()}
     for phase in set(TRANSITIONS) - TERMINAL_PHASES - {"Suspending", "Suspended"}:
         assert "Failed" in TRANSITIONS[phase]

@@ -10,7 +10,7 @@ from cpr_operator.reconcile.conditions import ConditionUpdate, budget, recoverin
 from cpr_operator.recovery.account import account_of, with_account
 
 
-def test_there_is_one_condition_of_a_type_and_its_time_of_transition_moves_only_with_the_status() -> None:
+def test_condition_has_one_entry_and_its_transition_time_follows_the_status() -> None:
     first = with_conditions(Status(), 1, 100.0, ConditionUpdate("PodsReady", "False", "Waiting", "for shard/1"))
     same = with_conditions(first, 2, 200.0, ConditionUpdate("PodsReady", "False", "CreateRefused", "quota"))
     (condition,) = same.conditions
@@ -24,7 +24,7 @@ def test_there_is_one_condition_of_a_type_and_its_time_of_transition_moves_only_
     assert (moved.last_transition_time, other.type) == (300.0, "Failed")
 
 
-def test_memory_that_sets_the_interval_is_a_condition_until_a_save_is_as_planned() -> None:
+def test_replay_memory_short_stands_until_a_save_is_as_planned() -> None:
     status = Status(plan=Plan(mode="Partial", interval_seconds=600, reason="r"))
     report = TrainerReport(
         contract=1, job_uid="", index=0, incarnation=1, counters=Counters(1, 1, 1), state=TrainerState.TRAINING,
@@ -41,7 +41,7 @@ def test_memory_that_sets_the_interval_is_a_condition_until_a_save_is_as_planned
     assert (planned.status, planned.reason) == ("False", "Planned")
 
 
-def test_a_disk_without_room_for_pushes_is_a_condition_until_all_trainers_have_it() -> None:
+def test_spill_unavailable_stands_until_all_trainers_have_disk_space() -> None:
     def found(status: Status) -> list[tuple[str, str]]:
         return [(finding.status, finding.reason) for finding in spill(status)]
 
@@ -105,11 +105,11 @@ EXHAUSTED: list[tuple[dict[str, Any], str]] = [
     ("condition", "changes", "reason"),
     [("BudgetAtRisk", *each) for each in AT_RISK] + [("BudgetExhausted", *each) for each in EXHAUSTED],
 )
-def test_a_budget_is_at_risk_or_exhausted(condition: str, changes: dict[str, Any], reason: str) -> None:
+def test_budget_is_at_risk_or_exhausted(condition: str, changes: dict[str, Any], reason: str) -> None:
     assert told(**changes)[condition] == ("False" if reason == "Enough" else "True", reason)
 
 
-def test_what_shards_have_lost_already_is_no_risk() -> None:
+def test_budget_at_risk_ignores_losses_of_lost_shards() -> None:
     plan = Plan(mode="Partial", interval_seconds=5, inputs={"lostPerFailure": 1.0})
     saved = Shard(index=1, saved_samples=4000)
     for lost_at, risk in ((None, "SavesOverdue"), (1.0, "Enough")):
@@ -123,7 +123,7 @@ def test_what_shards_have_lost_already_is_no_risk() -> None:
         assert found["BudgetAtRisk"] == risk
 
 
-def test_a_recovery_says_how_far_training_goes_on_without_lost_shards() -> None:
+def test_recovering_names_the_allowance_without_lost_shards() -> None:
     def said(*shards: Shard) -> str:
         recovery = Recovery(kind="ReplaceShards", since=1.0, reason="why")
         return recovering(Status(shards=shards, recovery=recovery, progress=Progress(samples=500)), {}).message

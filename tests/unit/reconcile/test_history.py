@@ -34,18 +34,18 @@ def trained(status: Status, first: int, last: int, generation: int = 1) -> Statu
     return status
 
 
-def test_a_job_that_trains_through_leaves_points_at_even_distances() -> None:
+def test_history_has_points_at_even_distances() -> None:
     samples = [point.samples for point in trained(Status(), 0, TOTAL).history]
     assert POINTS * 0.9 < len(samples) <= POINTS + 1
     assert {later - earlier for earlier, later in pairwise(samples)} == {1300}
 
 
-def test_a_rollback_is_a_point_at_once() -> None:
+def test_history_has_a_point_for_each_rollback() -> None:
     status = told(trained(Status(), 0, 50_000), 20_000, 2e9, generation=2)
     assert [(point.samples, point.generation) for point in status.history[-2:]] == [(49_400, 1), (20_000, 2)]
 
 
-def test_a_job_that_goes_back_for_ever_has_a_bounded_history_that_ends_now() -> None:
+def test_history_is_bounded_over_many_rollbacks() -> None:
     status = Status()
     for generation in range(1, 200):
         status = trained(status, 0, 20_000, generation)
@@ -56,7 +56,7 @@ def test_a_job_that_goes_back_for_ever_has_a_bounded_history_that_ends_now() -> 
     assert max(len(point) for point in status.to_dict()["history"]) <= MAX_LINE
 
 
-def test_a_thinned_history_keeps_its_first_point_and_the_begin_of_each_generation() -> None:
+def test_thinned_history_keeps_the_first_point_of_each_generation() -> None:
     status = Status()
     for generation in range(1, 9):
         status = trained(status, 0, 50_000, generation)
@@ -73,13 +73,13 @@ def test_a_thinned_history_keeps_its_first_point_and_the_begin_of_each_generatio
         pytest.param(lambda status: told(status, 99_000, 2e9, total=0), id="nobody knows yet how much there is"),
     ],
 )
-def test_nothing_new_is_no_point(changed: object) -> None:
+def test_history_has_no_point_without_a_new_report(changed: object) -> None:
     status = told(Status(), 50_000, 1e9)
     assert callable(changed)
     assert changed(status).history == status.history
 
 
-def test_a_point_says_how_the_job_stood() -> None:
+def test_history_point_has_the_state_of_the_job() -> None:
     status = Status(
         plan=Plan(mode="Partial", interval_seconds=99.53917050691244),
         budget=Budget(limit=0.1, spent=0.0123456789, remaining=0.09),
@@ -95,7 +95,7 @@ def test_a_point_says_how_the_job_stood() -> None:
     )  # fmt: skip
 
 
-def test_a_point_is_a_line_in_json_and_comes_back_as_it_was() -> None:
+def test_history_point_is_one_line_of_json() -> None:
     status = told(Status(), 500, 1764032647.1234)
     written = status.to_dict()
     assert written["history"] == ["1764032647.123,500,12345.7,0.456789,0.47,0.75,1.01,,0,,,0,0,1"]

@@ -48,11 +48,13 @@ def is_hung(world: ReconcileInput, name: str) -> bool:
         (1, "trainer/0", ("shard/0",), False),
     ],
 )
-async def test_who_has_to_miss_a_member(trainers: int, target: str, reporters: tuple[str, ...], hung: bool) -> None:  # noqa: FBT001
+async def test_hung_member_needs_enough_witnesses(
+    trainers: int, target: str, reporters: tuple[str, ...], hung: bool  # noqa: FBT001
+) -> None:
     assert is_hung(missing(await input_in_mid_training(trainers), target, *reporters), target) is hung
 
 
-async def test_a_member_that_restores_or_is_missed_in_another_generation_is_not_hung() -> None:
+async def test_restoring_member_or_one_missed_in_another_generation_is_not_hung() -> None:
     world = missing(await input_in_mid_training(1), "shard/1", "trainer/0")
     assert is_hung(world, "shard/1")
     assert not is_hung(with_shard(world, 1, lost_at=world.now), "shard/1")
@@ -160,7 +162,7 @@ THREE = ("shard/0", "shard/1", "shard/2")
         ),
     ],
 )
-def test_who_is_at_fault(
+def test_hung_members_of_a_partition(
     trainers: Mapping[int, str],
     shards: Mapping[int, str],
     missed: Mapping[str, tuple[str, ...]],
@@ -169,7 +171,7 @@ def test_who_is_at_fault(
     assert find_hung(peers(trainers, shards), missed, failed_nodes={}) == hung
 
 
-def test_a_node_on_which_somebody_fell_silent_a_moment_ago_is_lost_to_the_others_on_it() -> None:
+def test_recently_failed_node_needs_one_witness_for_its_members() -> None:
     everybody = peers({0: "a", 1: "c"}, {0: "c", 1: "d", 2: "b"})
     missed = {"trainer/0": ("shard/2",)}
     assert find_hung(everybody, missed, failed_nodes={}) == {}
@@ -177,7 +179,7 @@ def test_a_node_on_which_somebody_fell_silent_a_moment_ago_is_lost_to_the_others
     assert find_hung(everybody, missed, failed_nodes={"b": "trainer/1"}) == beside
 
 
-def test_nobody_waits_for_the_word_of_a_newcomer() -> None:
+def test_new_trainer_is_not_awaited_as_a_witness() -> None:
     everybody = peers({0: "a", 1: "c"}, {0: "b", 1: "d"})
     everybody["trainer/1"] = replace(everybody["trainer/1"], settled=False, watches=False)
     missed = {"trainer/0": ("shard/0",)}
@@ -185,7 +187,7 @@ def test_nobody_waits_for_the_word_of_a_newcomer() -> None:
 
 
 @pytest.mark.parametrize("trainers", [1, 2])
-async def test_trainers_that_are_cut_off_from_the_shards_are_replaced_and_nobody_else(trainers: int) -> None:
+async def test_trainers_cut_off_from_shards_are_the_only_replaced_members(trainers: int) -> None:
     world = await input_in_mid_training(trainers)
     cut_off = tuple(f"trainer/{i}" for i in range(trainers))
     reports = {
@@ -200,7 +202,7 @@ async def test_trainers_that_are_cut_off_from_the_shards_are_replaced_and_nobody
     assert [trainer.incarnation for trainer in status.trainers] == [2] * trainers
 
 
-async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> None:
+async def test_unresponsive_members_of_one_node_are_replaced_together() -> None:
     world = with_shard(await input_in_mid_training(2), 2, node="island")
     leader, other = world.job.status.trainers
     world = with_status(world, trainers=(leader, other.model_copy(update={"node": "island"})))
@@ -224,14 +226,14 @@ async def wakes(world: ReconcileInput) -> tuple[str, float, bool]:
     return outcome.status.phase, outcome.wake_after_s, outcome.stalled
 
 
-async def test_while_a_member_is_missed_or_the_leader_does_not_answer_the_next_pass_is_soon() -> None:
+async def test_reconciliation_is_soon_while_a_member_or_the_leader_is_unresponsive() -> None:
     world = await input_in_mid_training(2)
     soon_s = world.timing.changing_s
     assert await wakes(missing(world, "shard/1", "trainer/0")) == ("Running", soon_s / 2, True)
     assert await wakes(replace(world, reports={})) == ("Running", soon_s, False)
 
 
-async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
+async def test_paused_leader_is_polled_again_soon() -> None:
     """Whether it can name them yet or not; but not one that waits for the store, which nobody is replaced for."""
     world = await input_in_mid_training(2)
     uid = pod_of(world, "trainer/0").uid
@@ -251,7 +253,7 @@ async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
     )
 
 
-async def test_only_the_leader_is_asked_while_all_is_well_and_otherwise_everybody() -> None:
+async def test_polling_covers_the_leader_alone_while_training_and_all_otherwise() -> None:
     world = await input_in_mid_training(2)
     leader = "job-12345-trainer-0-1"
     assert [pod.name for pod in first_round(world)] == [leader]
@@ -262,7 +264,7 @@ async def test_only_the_leader_is_asked_while_all_is_well_and_otherwise_everybod
         assert {pod.name for pod in second_round(seen)} == others
 
 
-async def test_a_member_that_works_is_called_silent_by_the_word_of_anybody() -> None:
+async def test_missed_by_peers_needs_one_report() -> None:
     world = await input_in_mid_training(2)
     assert missed_by_peers(world) == frozenset()
     for witness in ("trainer/0", "trainer/1", "shard/0"):
@@ -282,7 +284,7 @@ async def at_the_last_step(trainers: int) -> ReconcileInput:
     return replace(world, reports=reports)
 
 
-async def test_a_trainer_that_fell_silent_after_its_last_step_has_an_end_to_be_told() -> None:
+async def test_unreported_end_of_a_trainer_after_its_last_step() -> None:
     world = missing(await at_the_last_step(2), "trainer/0", "shard/0", "shard/1", "shard/2")
     uid = pod_of(world, "trainer/0").uid
     assert unreported_ends(world) == {uid}
@@ -290,13 +292,13 @@ async def test_a_trainer_that_fell_silent_after_its_last_step_has_an_end_to_be_t
     assert not is_hung(replace(world, ending=frozenset({uid})), "trainer/0")
 
 
-async def test_nobody_waits_for_the_kubelet_of_a_lost_node_or_of_one_with_steps_to_go() -> None:
+async def test_unreported_ends_exclude_lost_nodes_and_unfinished_trainers() -> None:
     world = missing(await at_the_last_step(2), "trainer/0", "shard/0")
     assert unreported_ends(replace(world, lost_node=pod_of(world, "trainer/0").node)) == frozenset()
     assert unreported_ends(missing(await input_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
 
 
-async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_trainers_completed() -> None:
+async def test_unreported_ends_with_early_stop_need_a_common_step() -> None:
     world = missing(missing(await input_in_mid_training(2), "trainer/0", *THREE), "trainer/1")
     both = frozenset(pod_of(world, f"trainer/{rank}").uid for rank in (0, 1))
     reports = {
@@ -318,7 +320,7 @@ async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_tra
 
 
 @pytest.mark.parametrize("watches", [False, True])
-def test_shards_of_a_lost_node_are_lost_with_its_trainers_unless_another_trainer_hears_them(*, watches: bool) -> None:
+def test_shards_of_a_lost_node_are_hung_unless_a_trainer_watches_them(*, watches: bool) -> None:
     peers = {
         "trainer/0": Peer("trainer", "lost", settled=True, watches=False),
         "trainer/1": Peer("trainer", "other", settled=False, watches=watches),
@@ -358,7 +360,7 @@ async def world_after(dense_sync: str) -> ReconcileInput:
     ("dense_sync", "bound"),
     [("AllReduce", STARTED), ("ShadowMA", (FASTEST_STEP + STEPS_UNDER_WAY) * BATCH)],
 )
-async def test_without_lockstep_shards_know_how_far_the_fastest_was(dense_sync: str, bound: int) -> None:
+async def test_trainer_bound_in_shadow_modes_uses_shards_reports(dense_sync: str, bound: int) -> None:
     world = await world_after(dense_sync)
     given = recovery_input(begin(world))
     assert given is not None

@@ -58,12 +58,12 @@ def seen(job: CPRJobSpec, status: Status, *reports: TrainerReport) -> Status:
     return status
 
 
-def test_before_anything_is_learnt_the_users_estimate_weighs_one_failure(job: CPRJobSpec) -> None:
+def test_first_estimate_is_the_users_and_weighs_one_failure(job: CPRJobSpec) -> None:
     estimate = failure_estimate(job, Status())
     assert (estimate.alpha, estimate.beta_s, estimate.lost_per_failure) == (1, 100, 1)
 
 
-def test_beforehand_a_failure_takes_the_node_that_most_shards_share_if_others_are_left(job: CPRJobSpec) -> None:
+def test_first_estimate_of_lost_shards_is_the_fullest_node(job: CPRJobSpec) -> None:
     nodes = ("a", "b", "b", "b")
     shards = tuple(Shard(index=i, node=node) for i, node in enumerate(nodes))
     assert failure_estimate(job, Status(shards=shards)).lost_per_failure == 3
@@ -77,20 +77,20 @@ def test_quiet_time_is_the_training_between_two_reports(job: CPRJobSpec) -> None
     assert (learnt.alpha, learnt.beta_seconds, learnt.updated) == (1, 100 + 6 + 5, NOW)
 
 
-def test_training_that_no_operator_saw_was_quiet_and_a_pause_is_not(job: CPRJobSpec) -> None:
+def test_quiet_time_includes_an_operators_absence_without_pauses(job: CPRJobSpec) -> None:
     status = Status(progress=Progress(samples=400))
     paused = report(samples=400, state=TrainerState.PAUSED)
     late = after_report(job, seen(job, status, paused), report(samples=1900), NOW + 3600)
     assert late.policy.beta_seconds == 100 + 15
 
 
-def test_what_a_rollback_undid_is_trained_and_quiet_again(job: CPRJobSpec) -> None:
+def test_quiet_time_counts_repeated_training_after_a_rollback(job: CPRJobSpec) -> None:
     status = seen(job, Status(), report(samples=1000))
     sent_back = status.model_copy(update={"progress": Progress(samples=600)})
     assert seen(job, sent_back, report(samples=900)).policy.beta_seconds == 100 + 10 + 3
 
 
-def test_each_save_of_a_leader_is_measured_once_when_it_is_committed(job: CPRJobSpec) -> None:
+def test_save_is_measured_once_at_its_commit(job: CPRJobSpec) -> None:
     status = seen(job, Status(), report(saves=0, save_stall_s=0.3))
     assert status.policy.save_stall_seconds is None
     first = report(saves=1, save_stall_s=0.4, commit_s=2.0)
@@ -101,7 +101,7 @@ def test_each_save_of_a_leader_is_measured_once_when_it_is_committed(job: CPRJob
     assert status.policy.save_stall_seconds == pytest.approx(0.4 * 0.7**2), "a running mean"
 
 
-def test_the_speed_is_a_running_mean_over_saves_so_that_a_plan_does_not_follow_every_report(job: CPRJobSpec) -> None:
+def test_speed_is_a_running_mean_over_saves(job: CPRJobSpec) -> None:
     status = seen(job, Status(), report(samples_per_s=100.0), report(samples_per_s=900.0))
     assert status.policy.samples_per_second == 100.0
     status = seen(job, status, report(samples_per_s=200.0, saves=1))
@@ -117,7 +117,7 @@ def test_the_speed_is_a_running_mean_over_saves_so_that_a_plan_does_not_follow_e
         {"saves": 1, "save_stall_s": 3.0},  # led before, and leads again
     ],
 )
-def test_a_new_leaders_counters_begin_at_0(job: CPRJobSpec, other: dict[str, object]) -> None:
+def test_counters_of_a_new_leader_begin_at_0(job: CPRJobSpec, other: dict[str, object]) -> None:
     status = seen(job, Status(), report(saves=2, save_stall_s=2.0), report(**other))
     assert status.overhead.save_seconds == 5.0
 
@@ -126,24 +126,24 @@ def recovering(lost: tuple[int, ...]) -> Status:
     return Status(recovery=Recovery(kind="ReplaceShards", since=NOW - 10, lost_shards=lost, load_seconds=4))
 
 
-def test_a_recovery_is_one_failure_of_all_shards_that_were_lost_in_it(job: CPRJobSpec) -> None:
+def test_recovery_counts_as_one_failure_of_all_its_lost_shards(job: CPRJobSpec) -> None:
     learnt = after_recovery(job, recovering((1, 3)), NOW).policy
     assert (learnt.alpha, learnt.beta_seconds, learnt.lost_per_failure) == (2, 100, 1.5)
     assert (learnt.load_seconds, learnt.reschedule_seconds) == (4, 6)
 
 
-def test_a_recovery_that_lost_nothing_is_no_failure_and_costs_time(job: CPRJobSpec) -> None:
+def test_recovery_without_a_loss_is_no_failure_and_costs_time(job: CPRJobSpec) -> None:
     status = after_recovery(job, recovering(()), NOW)
     assert (status.policy.alpha, status.policy.load_seconds) == (None, None)
     assert (status.overhead.load_seconds, status.overhead.reschedule_seconds) == (4, 6)
 
 
-def test_a_failure_under_which_the_job_is_suspended_counts_without_its_costs(job: CPRJobSpec) -> None:
+def test_failure_during_a_suspension_counts_without_costs(job: CPRJobSpec) -> None:
     status = after_failure(job, recovering((0,)), NOW)
     assert (status.policy.alpha, status.policy.load_seconds, status.overhead.load_seconds) == (2, None, 0)
 
 
-def test_the_speed_of_replay_is_a_running_mean(job: CPRJobSpec) -> None:
+def test_replay_ratio_is_a_running_mean(job: CPRJobSpec) -> None:
     """100 samples a second: 400 of them are 4 s of training."""
     learnt = Policy(samples_per_second=100.0)
     first = after_replay(learnt, 400, 0.4)
@@ -154,17 +154,17 @@ def test_the_speed_of_replay_is_a_running_mean(job: CPRJobSpec) -> None:
 
 
 @pytest.mark.parametrize(("speed", "samples"), [(100.0, 99), (None, 400)])
-def test_too_little_says_nothing_of_the_speed_of_replay(speed: float | None, samples: int) -> None:
+def test_replay_ratio_ignores_short_replays(speed: float | None, samples: int) -> None:
     learnt = Policy(samples_per_second=speed)
     assert after_replay(learnt, samples, 0.4) == learnt
 
 
-def test_what_was_learnt_survives_being_written_and_read(job: CPRJobSpec) -> None:
+def test_measurements_survive_serialization(job: CPRJobSpec) -> None:
     status = after_recovery(job, seen(job, recovering((1,)), report(saves=2, save_stall_s=0.5)), NOW)
     assert failure_estimate(job, Status.model_validate(status.to_dict())) == failure_estimate(job, status)
 
 
-def test_samples_trained_without_a_shard_count_once_whoever_leads(job: CPRJobSpec) -> None:
+def test_degraded_samples_count_once_across_leaders(job: CPRJobSpec) -> None:
     status = Status()
     for each in (
         report(),
@@ -178,7 +178,7 @@ def test_samples_trained_without_a_shard_count_once_whoever_leads(job: CPRJobSpe
     assert status.progress.degraded_samples == 550
 
 
-def test_what_was_trained_meanwhile_is_no_overhead(job: CPRJobSpec) -> None:
+def test_overhead_excludes_degraded_training(job: CPRJobSpec) -> None:
     """10 s, in which 600 samples were trained at 100 a second; 50 had been trained so before."""
     recovery = Recovery(kind="ReplaceShards", since=NOW - 10, load_seconds=1, lost_shards=(0,), degraded_before=50)
     status = seen(job, Status(), report()).model_copy(

@@ -31,6 +31,6 @@ def calls(world: ReconcileInput) -> int:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_twice_the_members_take_twice_the_calls(moment: str) -> None:
+def test_reconcile_is_linear_in_members(moment: str) -> None:
     make: Callable[[int, int], ReconcileInput] = MOMENTS[moment]
     assert calls(make(128, 64)) < MOST * calls(make(64, 32))

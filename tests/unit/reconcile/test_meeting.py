@@ -30,7 +30,7 @@ async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> ReconcileInp
     return await driver.pass_input()
 
 
-async def test_all_are_asked_to_meet_and_nobody_to_stop() -> None:
+async def test_trainers_of_a_shadow_mode_align_before_they_stop() -> None:
     outcome = reconcile(await world_of(meets=False))
     assert outcome.status.meeting
     assert outcome.status.phase == "Running"
@@ -39,14 +39,14 @@ async def test_all_are_asked_to_meet_and_nobody_to_stop() -> None:
     assert (roster.meet, roster.stop) == (True, False)
 
 
-async def test_in_lockstep_all_stop_at_once() -> None:
+async def test_trainers_in_lockstep_stop_at_once() -> None:
     world = await world_of("AllReduce", meets=False)
     outcome = reconcile(world)
     assert trainers_aligned(world)
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
 
 
-async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known() -> None:
+async def test_aligned_trainers_stop_at_the_newest_anchor() -> None:
     world = await world_of(meets=True)
     met = world.job.status.evolve(anchors=world.job.status.anchors[-1:])
     news = with_status(world, met.evolve(anchors=()))
@@ -58,7 +58,7 @@ async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known()
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", True)
 
 
-async def test_trainers_have_met_at_the_newest_anchor_of_their_generation_if_the_leader_answers() -> None:
+async def test_trainers_aligned_needs_the_newest_anchor_and_the_leaders_answer() -> None:
     world = await world_of(meets=True)
     status = world.job.status
     assert trainers_aligned(world)
@@ -68,7 +68,7 @@ async def test_trainers_have_met_at_the_newest_anchor_of_their_generation_if_the
     assert not trainers_aligned(without_reports(world, "trainer/0"))
 
 
-async def test_who_is_suspended_on_the_way_has_not_met() -> None:
+async def test_trainers_suspended_before_the_common_step_are_not_aligned() -> None:
     world = await world_of(meets=False)
     asked = with_status(world, reconcile(world).status)
     suspended = replace(asked, job=replace(asked.job, spec=asked.job.spec.evolve(suspend=True)))
@@ -77,7 +77,7 @@ async def test_who_is_suspended_on_the_way_has_not_met() -> None:
 
 
 @pytest.mark.parametrize("met", [True, False])
-async def test_only_those_who_had_met_make_room_for_others(*, met: bool) -> None:
+async def test_resize_in_a_shadow_mode_needs_aligned_trainers(*, met: bool) -> None:
     world = await world_of(meets=True)
     status = world.job.status
     nobody = dict.fromkeys(observe(world), NoPod())

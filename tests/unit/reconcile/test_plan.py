@@ -41,14 +41,14 @@ def plan_of(job: CPRJobSpec, before: Status, *, renew: bool) -> Plan:
     return plan
 
 
-def test_a_plan_stays_until_a_cost_moves() -> None:
+def test_plan_stays_until_a_cost_changes() -> None:
     first = planned(SPEC, status(), renew=False)
     slower = first.model_copy(update={"policy": LEARNT.model_copy(update={"samples_per_second": 9_000})})
     assert planned(SPEC, slower, renew=False).plan == first.plan
     assert planned(SPEC, slower, renew=True).plan != first.plan
 
 
-def test_a_plan_that_would_hardly_differ_keeps_its_interval_and_takes_the_new_figures() -> None:
+def test_plan_that_hardly_differs_keeps_its_interval_with_new_inputs() -> None:
     first = planned(SPEC, status(), renew=False)
     assert first.plan is not None
     in_force = {
@@ -62,7 +62,7 @@ def test_a_plan_that_would_hardly_differ_keeps_its_interval_and_takes_the_new_fi
     assert plan.inputs == first.plan.inputs
 
 
-def test_a_fixed_interval_does_not_hide_that_nothing_fits_into_the_budget() -> None:
+def test_fixed_interval_reports_an_exhausted_budget() -> None:
     fixed = parse_spec(spec(snapshots__interval={"mode": "Fixed", "seconds": 2}))
     before = status(spent=399_999_999)
     unknown = before.model_copy(update={"policy": Policy()})
@@ -75,7 +75,7 @@ def test_a_fixed_interval_does_not_hide_that_nothing_fits_into_the_budget() -> N
     assert plan_of(SPEC, dearer, renew=False).interval_seconds > first.plan.interval_seconds
 
 
-def test_a_plan_that_does_something_else_is_news_in_its_own_words() -> None:
+def test_plan_event_has_the_reason_of_a_different_plan() -> None:
     first = planned(SPEC, status(), renew=True)
     (event,) = plan_events(status(), first)
     assert first.plan is not None
@@ -86,7 +86,7 @@ def test_a_plan_that_does_something_else_is_news_in_its_own_words() -> None:
     assert [each.message for each in plan_events(first, poorer)] == [poorer.plan.reason]
 
 
-def test_an_interval_that_hardly_changed_is_no_news() -> None:
+def test_plan_event_needs_a_different_interval() -> None:
     plan = Plan(mode="Partial", interval_seconds=100)
     for interval_s, news in ((104, 0), (94, 1)):
         after = Status(plan=plan.model_copy(update={"interval_seconds": interval_s}))
@@ -104,7 +104,7 @@ def test_an_interval_that_hardly_changed_is_no_news() -> None:
         ("Full", "MFU", 0.125, 0),
     ],
 )
-def test_important_rows_are_saved_so_many_times_as_often_where_a_shard_comes_back_alone(
+def test_priority_interval_is_a_fraction_in_partial_mode(
     mode: str, strategy: str, fraction: float, portion: float
 ) -> None:
     wanted = parse_spec(spec(recovery__mode=mode, snapshots__strategy=strategy, snapshots__fraction=fraction))
@@ -128,12 +128,12 @@ RESTORED = status().model_copy(
         ({"mode": "Auto"}, RESTORED.model_copy(update={"counters": Counters(generation=19)}), 8),
     ],
 )
-def test_saves_take_the_bits_that_are_asked_for(quantisation: dict[str, object], before: Status, bits: int) -> None:
+def test_plan_has_the_stated_bits(quantisation: dict[str, object], before: Status, bits: int) -> None:
     wanted = parse_spec(spec(snapshots__quantisation=quantisation))
     assert plan_of(wanted, before, renew=True).stored_bits == bits
 
 
-async def test_a_plan_says_the_same_in_status_event_and_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_plan_has_the_same_reason_in_status_event_and_log(caplog: pytest.LogCaptureFixture) -> None:
     job = spec(snapshots__interval={"mode": "Auto"}, failurePolicy__expectedJobMtbfSeconds=20)
     with caplog.at_level(logging.INFO, "cpr_operator"):
         life = await Simulation(

@@ -74,7 +74,7 @@ def loss_of_shard_1(world: ReconcileInput, *others: str) -> Loss:
         pytest.param((NOTHING, NOTHING), ("trainer/1",), None, None, id="lost trainer"),
     ],
 )
-async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps(
+async def test_replayed_after_is_the_worst_of_all_trainers(
     trainers: tuple[Told, ...], lost: tuple[str, ...], saved: int | None, replayed_after: int | None
 ) -> None:
     loss = loss_of_shard_1(await training(*trainers), *lost)
@@ -82,20 +82,20 @@ async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps(
     assert saved is None or loss.saved == saved, "what is forgotten because of a save is in it"
 
 
-async def test_a_trainer_that_does_not_answer_is_waited_for() -> None:
+async def test_unresponsive_trainer_is_unreported() -> None:
     world = await training(NOTHING, NOTHING)
     assert losing(without_reports(world, "trainer/1"), "shard/1").unreported == (1,)
     assert losing(world, "shard/1").unreported == ()
 
 
-async def test_shards_that_catch_up_lose_what_a_lost_trainer_kept() -> None:
+async def test_orphaned_shards_lose_the_buffer_of_a_lost_trainer() -> None:
     world = await training(NOTHING, NOTHING)
     catching_up = with_shard(world, 0, lost_at=world.now, floor_samples=150)
     assert losing(catching_up, "trainer/1").orphaned == ((0, 150),)
 
 
 @pytest.mark.parametrize(("replay", "asked"), [("Auto", {"trainer/1", "trainer/2"}), ("Off", set())])
-async def test_once_a_shard_is_lost_all_trainers_are_asked(replay: str, asked: set[str]) -> None:
+async def test_all_trainers_are_polled_once_a_shard_is_lost(replay: str, asked: set[str]) -> None:
     """The leader alone knows how far training is; what each one keeps only it knows."""
     world = await training(NOTHING, NOTHING, NOTHING, replay=replay)
     leader = world.job.status.trainers[0].uid
@@ -107,7 +107,7 @@ async def test_once_a_shard_is_lost_all_trainers_are_asked(replay: str, asked: s
     assert "trainer/0" in {f"{pod.role}/{pod.index}" for pod in first_round(lost)}
 
 
-async def test_a_save_that_a_shard_committed_while_it_caught_up_counts() -> None:
+async def test_save_committed_during_a_replay_counts() -> None:
     """The shard did not live to tell the operator; what its trainers heard of its predecessor may be off its line."""
     world = await training(((0, 600, 0), (0, 600, 0)), ((0, 600, 0), (0, 600, 0)))
     world = with_shard(world, 1, lost_at=world.now, saved_samples=100)
@@ -131,7 +131,7 @@ async def test_parity_counts_as_saved() -> None:
     assert (first.saved, last.saved) == (500, 590), "shard 1 kept the parity of shard 0, and shard 2 that of shard 1"
 
 
-async def test_parity_does_not_count_where_others_of_the_stripe_are_lost_or_do_not_hold_it() -> None:
+async def test_parity_needs_its_stripe() -> None:
     world = await in_parity(2, (600, 590, 600))
     assert {loss.saved for loss in losing(world, "shard/0", "shard/1").losses} == {500}
     assert loss_of_shard_1(await in_parity(2, (600, -1, 600))).saved == 500
@@ -146,7 +146,7 @@ def knowing(world: ReconcileInput, protected: int | None, **of_shard_1: Any) -> 
 
 
 @pytest.mark.parametrize(("known", "saved"), [(580, 580), (None, 500)])
-async def test_once_all_trainers_are_lost_the_parity_that_was_told_last_counts(known: int | None, saved: int) -> None:
+async def test_parity_of_the_last_report_counts_without_trainers(known: int | None, saved: int) -> None:
     world = knowing(await in_parity(1, (600, 590, 600)), known, saved_samples=500)
     loss = loss_of_shard_1(world, "trainer/0")
     assert (loss.saved, loss.replayed_after) == (saved, None)
@@ -161,7 +161,7 @@ async def test_once_all_trainers_are_lost_the_parity_that_was_told_last_counts(k
     ],
     ids=["lost before it was there", "did not find its floor"],
 )
-async def test_a_shard_that_is_lost_again_is_in_parity_unless_it_did_not_find_its_floor(
+async def test_parity_covers_a_shard_lost_again_unless_below_its_floor(
     protected: int, shard: dict[str, Any], saved: int
 ) -> None:
     world = knowing(await in_parity(1, (600, protected, 600)), 580, lost_at=1.0, floor_samples=590, **shard)
@@ -183,7 +183,7 @@ async def test_a_shard_that_is_lost_again_is_in_parity_unless_it_did_not_find_it
         ((-1, 500, 500), (-1, 590, 600), None),
     ],
 )
-async def test_the_status_says_what_is_protected_of_all_shards(
+async def test_protected_samples_are_the_minimum_over_shards(
     saves: Samples, protected: Samples, expected: int | None
 ) -> None:
     world = with_report(await in_parity(1, protected), "trainer/0", shard_saves=saves)
@@ -194,7 +194,7 @@ async def test_the_status_says_what_is_protected_of_all_shards(
     ("protected", "says"),
     [(590, "several go back to sample 500"), (500, "a shard that is lost now goes back to sample 500")],
 )
-async def test_while_the_store_is_away_it_says_what_parity_gives_back(protected: int, says: str) -> None:
+async def test_store_problem_names_the_samples_in_parity(protected: int, says: str) -> None:
     world = knowing(await in_parity(1, (600, 590, 600)), protected)
     world = with_report(world, "trainer/0", problem=Problem("StoreUnreachable", "no answer", "check it"))
     for index in range(3):
@@ -205,7 +205,7 @@ async def test_while_the_store_is_away_it_says_what_parity_gives_back(protected:
 
 
 @pytest.mark.parametrize(("rebuilt", "tier"), [(True, "Parity"), (False, "NewPod")])
-async def test_a_shard_that_was_rebuilt_is_told_once(tier: str, *, rebuilt: bool) -> None:
+async def test_rebuilt_event_is_emitted_once(tier: str, *, rebuilt: bool) -> None:
     failure = FailureRecord(time=1.0, role="shard", index=1, incarnation=1, kind="Killed", action="ReplaceShards")
     world = knowing(await in_parity(1, (600, 590, 600)), 590, lost_at=1.0, floor_samples=590, incarnation=2)
     told = {"incarnation": 2, "rebuilt": rebuilt, "restored_samples": 590, "resumed_samples": 590, "lost": ()}
@@ -221,7 +221,7 @@ async def test_a_shard_that_was_rebuilt_is_told_once(tier: str, *, rebuilt: bool
 
 
 @pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (5, 2), (7, 3), (18, 4)])
-def test_the_ring_is_that_of_the_shards(shards: int, k: int) -> None:
+def test_parity_ring_has_the_shards_of_the_status(shards: int, k: int) -> None:
     ring = Ring(shards, k)
     for shard in range(shards):
         for other in range(shards):
@@ -229,7 +229,7 @@ def test_the_ring_is_that_of_the_shards(shards: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-async def test_a_drained_shard_needs_nothing_of_a_lost_trainer(*, flushed: bool) -> None:
+async def test_drained_shard_is_not_orphaned(*, flushed: bool) -> None:
     """Its flush holds all that was acknowledged, and the heir computes the rest again."""
     world = await training(NOTHING, NOTHING)
     grant = ShardGrant(0, 150, (), flushed=flushed)
@@ -241,7 +241,7 @@ async def test_a_drained_shard_needs_nothing_of_a_lost_trainer(*, flushed: bool)
     assert [(shard, first) for shard, first in given.orphaned if first < bound] == ([] if flushed else [(0, 150)])
 
 
-async def test_without_replay_reports_change_nothing() -> None:
+async def test_recovery_input_without_replay_ignores_buffers() -> None:
     told = ((0, 0, 0), (500, 500, 500))
     world = await training(told, told, replay="Off")
     given = losing(world, "shard/1")
@@ -250,7 +250,7 @@ async def test_without_replay_reports_change_nothing() -> None:
     assert given.orphaned == ()
 
 
-async def test_the_time_that_replay_took_is_learnt_once() -> None:
+async def test_replay_time_is_measured_once() -> None:
     """It is told with what was lost, when all of it has come; at 100 samples a second, 500 are 5 s of training."""
     world = await training(NOTHING)
     learnt = world.job.status.policy.evolve(samples_per_second=100.0, replay_ratio=None)
@@ -266,7 +266,7 @@ async def test_the_time_that_replay_took_is_learnt_once() -> None:
     ("forgotten", "state", "replays"),
     [((), TrainerState.TRAINING, False), ((), TrainerState.LOADING, True), ((-1, -1, -1), TrainerState.TRAINING, True)],
 )
-async def test_a_leader_that_trains_and_keeps_no_pushes_is_of_an_image_without_replay(
+async def test_leader_without_a_buffer_switches_replay_off(
     forgotten: Samples, state: TrainerState, *, replays: bool
 ) -> None:
     world = with_report(await training((forgotten, (0, 0, 0))), "trainer/0", state=state)

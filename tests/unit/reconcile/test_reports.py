@@ -26,7 +26,7 @@ async def told(result: AnchorRef | None) -> ReconcileInput:
     return with_report(world, "trainer/0", state=TrainerState.FINISHED, lost=((200, 250),), result=result)
 
 
-async def test_only_a_final_anchor_of_the_group_before_settles_the_dense_state() -> None:
+async def test_dense_state_is_settled_by_a_final_anchor_of_the_group_before() -> None:
     status = apply_reports(begin(await told(RESULT))).status
     assert status.dense.reserved == ()
     assert status.ledger.ranges == (((200, 250),),) * len(status.shards)
@@ -44,7 +44,7 @@ KNOWN_AND_TOLD = pytest.mark.parametrize(
 
 
 @KNOWN_AND_TOLD
-async def test_the_last_evaluation_stays_unless_it_is_undone(
+async def test_last_evaluation_stays_unless_it_is_undone(
     known_at: int | None, told_at: int | None, expected: int | None
 ) -> None:
     world = await input_in_mid_training(1)
@@ -60,7 +60,7 @@ async def test_the_last_evaluation_stays_unless_it_is_undone(
 
 
 @KNOWN_AND_TOLD
-async def test_the_best_model_stays_known_unless_it_is_undone(
+async def test_best_model_stays_unless_it_is_undone(
     known_at: int | None, told_at: int | None, expected: int | None
 ) -> None:
     world = await input_in_mid_training(1)
@@ -74,7 +74,7 @@ async def test_the_best_model_stays_known_unless_it_is_undone(
 
 
 @pytest.mark.parametrize("teller", ["shard", "leader"])
-async def test_a_report_of_8000_ranges_leaves_a_status_that_parses_and_is_charged_in_full(teller: str) -> None:
+async def test_report_of_8000_ranges_leaves_a_valid_status_and_is_charged_in_full(teller: str) -> None:
     world = await input_in_mid_training(2)
     world = with_status(world, ledger=world.job.status.ledger.evolve(total_samples=20_000))
     told = tuple((2 * n, 2 * n + 1) for n in range(8000))

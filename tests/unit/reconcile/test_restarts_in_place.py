@@ -41,7 +41,7 @@ def in_place(outcome: Outcome) -> list[tuple[str, int, int, int, bool]]:
     return [(f.tier, f.index, f.incarnation, f.life, f.counted) for f in outcome.status.failures]
 
 
-async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else() -> None:
+async def test_restart_of_a_shard_is_an_event_and_a_failure_only() -> None:
     world = await told(1, 2, 1)
     outcome = reconcile(world)
     assert in_place(outcome) == [("InPlace", 1, 1, 1, True)]
@@ -57,7 +57,7 @@ async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else() ->
     assert status.restart_times == (world.now,)
 
 
-async def test_a_life_of_a_trainer_that_ended_is_an_event_and_a_failure_and_nothing_else() -> None:
+async def test_restart_of_a_trainer_is_an_event_and_a_failure_only() -> None:
     world = await told(3, by="trainers")
     outcome = reconcile(world)
     status = outcome.status
@@ -72,7 +72,7 @@ async def test_a_life_of_a_trainer_that_ended_is_an_event_and_a_failure_and_noth
     assert later.failures == status.failures
 
 
-async def test_a_life_is_recorded_once_and_each_one_is() -> None:
+async def test_restart_is_recorded_once() -> None:
     world = await told(1, 2, 1)
     first = reconcile(world).status
     assert in_place(reconcile(again(world, first, 1, 2, 1))) == [("InPlace", 1, 1, 1, True)]
@@ -80,7 +80,7 @@ async def test_a_life_is_recorded_once_and_each_one_is() -> None:
     assert [(life, counted) for _, _, _, life, counted in later] == [(1, True), (2, True), (3, True)]
 
 
-async def test_the_word_of_the_leader_is_a_reason_to_ask_the_shard_and_no_more() -> None:
+async def test_restart_in_the_leaders_report_polls_the_shard() -> None:
     world = await told(1, 2, 1, by="leader")
     assert world.job.status.shards[1].pod in {pod.name for pod in second_round(world)}
     assert in_place(reconcile(world)) == []
@@ -111,7 +111,7 @@ def timed(world: ReconcileInput, **in_place: tuple[tuple[int, float], ...]) -> R
     return replace(world, reports=reports)
 
 
-async def test_how_long_a_member_was_away_is_as_its_pod_tells() -> None:
+async def test_restart_has_the_duration_in_the_pods_report() -> None:
     world = timed(await told(3, by="trainers"), trainer_0=((1, 0.25), (2, 1.5)))
     outcome = reconcile(world)
     status = outcome.status
@@ -122,7 +122,7 @@ async def test_how_long_a_member_was_away_is_as_its_pod_tells() -> None:
     ]
 
 
-async def test_a_time_that_is_told_later_is_filled_in_once_and_the_end_of_a_recovery_does_not_guess_it() -> None:
+async def test_restart_duration_of_a_later_report_is_set_once() -> None:
     world = await told(1, 2, 1)
     first = reconcile(world).status
     assert [f.recovery_seconds for f in first.failures] == [None]
@@ -137,12 +137,12 @@ async def test_a_time_that_is_told_later_is_filled_in_once_and_the_end_of_a_reco
 
 
 @pytest.mark.parametrize("nonsense", [-1.0, float("nan"), float("inf")])
-async def test_a_time_that_is_none_is_not_taken(nonsense: float) -> None:
+async def test_restart_duration_that_is_invalid_is_ignored(nonsense: float) -> None:
     status = reconcile(timed(await told(1, 2, 1), shard_1=((1, nonsense),))).status
     assert [f.recovery_seconds for f in status.failures] == [None]
 
 
-async def test_members_that_went_on_in_place_are_asked_until_they_have_told_how_long_it_took() -> None:
+async def test_restarted_members_are_polled_until_they_report_the_duration() -> None:
     calm, world = await told(1, 1, 1), await told(1, 2, 1)
     asked = {pod.name for pod in second_round(calm)}
     victim = world.job.status.shards[1].pod
@@ -166,7 +166,7 @@ def with_container_ends(world: ReconcileInput, index: int) -> ReconcileInput:
 
 
 @pytest.mark.parametrize("told_lives", [(), (1, 2, 1)])
-async def test_a_container_that_began_again_counts_whether_its_shard_has_told_or_not(
+async def test_container_restart_counts_with_and_without_the_shards_report(
     told_lives: tuple[int, ...],
 ) -> None:
     world = await told(*told_lives)
@@ -203,7 +203,7 @@ def ends(world: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
         pytest.param(2, [], 3, [(1, "OOMKilled"), (2, "Crashed")], id="a server after its container"),
     ],
 )
-async def test_a_shard_that_tells_of_the_end_of_its_container_first_is_not_counted_twice(
+async def test_container_restart_that_the_shard_reports_first_counts_once(
     lives: int, first: Ends, later_lives: int | None, last: Ends
 ) -> None:
     """The kubelet alone knows the exit code and the reason."""
@@ -216,12 +216,12 @@ async def test_a_shard_that_tells_of_the_end_of_its_container_first_is_not_count
     assert found == last
 
 
-async def test_a_container_that_began_again_and_its_servers_are_told_apart() -> None:
+async def test_container_restarts_and_process_restarts_are_told_apart() -> None:
     _, found = ends(with_container_ends(await told(1, 4, 1), 1), 1)
     assert found == [(1, "Crashed"), (2, "Crashed"), (3, "OOMKilled")]
 
 
-async def test_a_container_that_is_about_to_begin_again_is_waited_for() -> None:
+async def test_restarting_container_is_awaited() -> None:
     world = await told()
     ended = ContainerView("Restarting", "OOMKilled", "", 137)
     outcome = reconcile(with_restarts(world, 1, 0, container=ended))
@@ -229,7 +229,7 @@ async def test_a_container_that_is_about_to_begin_again_is_waited_for() -> None:
     assert (outcome.creates, outcome.deletes) == ((), ())
 
 
-async def test_one_that_ends_again_is_replaced_and_both_ends_are_counted() -> None:
+async def test_shard_that_ends_after_a_restart_is_replaced_and_both_ends_count() -> None:
     world = with_container_ends(await told(1, 2, 1), 1)
     status = reconcile(with_restarts(world, 1, 1)).status
     ended = ContainerView("Terminated", "OOMKilled", "", 137)
@@ -241,7 +241,7 @@ async def test_one_that_ends_again_is_replaced_and_both_ends_are_counted() -> No
     assert len(outcome.status.restart_times) == 2
 
 
-async def test_a_container_without_the_memory_of_the_last_one_is_replaced() -> None:
+async def test_container_without_the_memory_of_the_last_one_is_replaced() -> None:
     """An image of an older release begins with nothing, as if it were the first process of its incarnation."""
     world = await told(1, 1, 1)
     outcome = reconcile(with_restarts(world, 1, 1))

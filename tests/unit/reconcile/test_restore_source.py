@@ -53,14 +53,14 @@ RESULT, FIRST, SECOND = ({"key": f"y/{name}"} for name in ("result", "first", "s
         ({"phase": "Failed", "anchors": [FIRST]}, "y/first"),
     ],
 )
-def test_the_result_is_taken_and_else_the_newest_anchor(status: dict[str, Any], key: str) -> None:
+def test_source_is_the_result_or_else_the_newest_anchor(status: dict[str, Any], key: str) -> None:
     found = restore_source(job(**BYNAME), (yesterday(status=status),))
     assert isinstance(found, RestoreSource)
     assert (found.ancestor, found.key) == (Ancestor(job="yesterday", key=key), key)
 
 
 @pytest.mark.parametrize("wanted", [{}, {"restoreFrom": {"anchor": "key"}}])
-def test_a_job_that_names_no_other_job_needs_none(wanted: dict[str, Any]) -> None:
+def test_job_without_a_source_starts(wanted: dict[str, Any]) -> None:
     assert restore_source(job(**wanted), ()) == RestoreSource()
 
 
@@ -77,20 +77,20 @@ def test_a_job_that_names_no_other_job_needs_none(wanted: dict[str, Any]) -> Non
         (yesterday(STORE | {"bucket": "b"}, status={"result": RESULT}), REFUSED, "another store, bucket or prefix"),
     ],
 )
-def test_else_the_job_is_told_why_it_waits(other: JobView | None, reason: str, told: str) -> None:
+def test_source_without_an_anchor_gives_a_reason(other: JobView | None, reason: str, told: str) -> None:
     found = restore_source(job(**BYNAME), () if other is None else (other,))
     assert isinstance(found, NoSource)
     assert (found.reason, told in found.message) == (reason, True)
 
 
 @pytest.mark.parametrize("found", ["y/result", None])
-def test_what_was_chosen_is_in_the_description_of_the_job(found: str | None) -> None:
+def test_source_anchor_is_in_the_jobs_description(found: str | None) -> None:
     told = to_json(to_job_spec(parse_spec(spec(restoreFrom={"job": "yesterday"})), "t", "today", found=found))
     assert (source_anchor_in(told), source_anchor_in(pack(told))) == (found, found)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"snapshots": null}', "zlib:"])
-def test_a_description_that_cannot_be_read_names_none(text: str) -> None:
+def test_source_anchor_of_an_unreadable_description_is_none(text: str) -> None:
     assert source_anchor_in(text) is None
 
 
@@ -128,7 +128,7 @@ OWN = replace(yesterday(uid="t", labels=LABELS), name="today", created=10)
     ],
 )
 @pytest.mark.parametrize("none", ["Wait", "Initialise"])
-def test_the_job_is_taken_that_succeeded_last(others: list[JobView], key: str, none: str) -> None:
+def test_latest_of_takes_the_job_that_succeeded_last(others: list[JobView], key: str, none: str) -> None:
     found = restore_source(latest(none), (*others, OWN))
     assert isinstance(found, RestoreSource)
     assert found.key == key
@@ -136,7 +136,7 @@ def test_the_job_is_taken_that_succeeded_last(others: list[JobView], key: str, n
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Suspended"])
 @pytest.mark.parametrize("none", ["Wait", "Initialise"])
-def test_an_older_job_that_is_not_over_is_waited_for(phase: str, none: str) -> None:
+def test_latest_of_awaits_older_jobs(phase: str, none: str) -> None:
     found = restore_source(latest(none), (member("a", hour=1), member("b", created=9, phase=phase), OWN))
     assert found == NoSource(
         AWAITED,
@@ -145,14 +145,14 @@ def test_an_older_job_that_is_not_over_is_waited_for(phase: str, none: str) -> N
     )
 
 
-def test_of_two_jobs_of_one_second_only_one_waits_for_the_other() -> None:
+def test_latest_of_orders_two_jobs_of_one_second() -> None:
     twin = replace(member("u", created=10), status={})
     assert isinstance(restore_source(latest("Initialise"), (twin, OWN)), RestoreSource)
     first = replace(twin, uid="s")
     assert isinstance(restore_source(latest("Initialise"), (first, OWN)), NoSource)
 
 
-def test_the_first_job_of_a_series_waits_or_starts_from_first_values() -> None:
+def test_latest_of_without_a_match_waits_or_initialises() -> None:
     others = (OWN, member("b", phase="Failed"))
     waits = restore_source(latest(), others)
     assert isinstance(waits, NoSource)
@@ -162,7 +162,7 @@ def test_the_first_job_of_a_series_waits_or_starts_from_first_values() -> None:
     assert (starts.key, "from first values" in starts.event_suffix) == (None, True)
 
 
-def test_a_series_that_moved_to_another_store_is_refused() -> None:
+def test_latest_of_refuses_another_store() -> None:
     moved = member("a", store=STORE | {"prefix": "p"})
     found = restore_source(latest("Initialise"), (moved, OWN))
     assert isinstance(found, NoSource)
@@ -183,7 +183,7 @@ def test_a_series_that_moved_to_another_store_is_refused() -> None:
         ({"operator": "DoesNotExist"}, {"l": "a"}, True),
     ],
 )
-def test_requirements_mean_what_they_mean_to_kubernetes(
+def test_match_expressions_follow_kubernetes(
     expression: dict[str, Any], labels: dict[str, str], *, chosen: bool
 ) -> None:
     wanted = LatestOf.model_validate({"matchExpressions": [{"key": "k", **expression}]})

@@ -34,7 +34,7 @@ def anchor(generation: int, samples: int) -> Anchor:
     return Anchor(key=f"{generation}-{samples}", digest="0", generation=generation, step=0, samples=samples)
 
 
-def test_what_a_rollback_left_behind_is_never_restored_again() -> None:
+def test_restorable_excludes_anchors_undone_by_a_rollback() -> None:
     status = Status(
         counters=Counters(generation=2), forks=(Fork(generation=1), Fork(generation=2, anchor=anchor(1, 800)))
     )
@@ -45,7 +45,7 @@ def test_what_a_rollback_left_behind_is_never_restored_again() -> None:
 
 
 @pytest.mark.parametrize(("generation", "samples", "counts"), [(2, 1200, True), (1, 800, True), (1, 1200, False)])
-def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int, samples: int, counts: bool) -> None:  # noqa: FBT001
+def test_result_is_on_the_lineage(generation: int, samples: int, counts: bool) -> None:  # noqa: FBT001
     status = Status(
         counters=Counters(generation=2),
         forks=(Fork(generation=1), Fork(generation=2, anchor=anchor(1, 800))),
@@ -58,7 +58,7 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
 
 
 @pytest.mark.parametrize("message", ["", "no result", '{"anchor":{"key":', '{"anchor":[]}', '{"anchor":{"key":5}}'])
-def test_a_result_that_cannot_be_read_is_what_the_status_records_of_the_last_sample(message: str) -> None:
+def test_unreadable_result_is_the_known_anchor_of_the_last_sample(message: str) -> None:
     facts = {"trainer/0": Done(message)}
     known = Status(trainers=(Trainer(index=0),), ledger=Ledger(total_samples=1200), anchors=(anchor(1, 800),))
     assert result_of(known, facts) is None
@@ -68,7 +68,7 @@ def test_a_result_that_cannot_be_read_is_what_the_status_records_of_the_last_sam
     assert result_of(last, {}) is None, "the leader still trains"
 
 
-def test_a_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
+def test_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
     held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
     best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
@@ -82,7 +82,7 @@ def test_a_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     assert with_termination_message(SPEC, status, {"trainer/0": Done("no result")}) == status
 
 
-def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it() -> None:
+def test_termination_message_settles_the_dense_loss() -> None:
     status = Status(
         trainers=(Trainer(index=0),),
         shards=(Shard(index=0), Shard(index=1, reserved=((900, 1000),))),
@@ -107,7 +107,7 @@ def test_job_that_ends_before_its_first_report_has_the_total_of_its_result() -> 
     assert with_termination_message(SPEC, status, {"trainer/0": older}).progress.total_samples == 100
 
 
-def test_of_anchors_as_many_are_known_as_are_kept() -> None:
+def test_with_anchor_keeps_the_configured_number() -> None:
     status = Status(counters=Counters(generation=1), anchors=(anchor(1, 400), anchor(1, 800)))
     assert with_anchor(status, anchor(1, 900), 2).anchors == (anchor(1, 800), anchor(1, 900))
     assert with_anchor(status, anchor(1, 800), 2).anchors == status.anchors
@@ -124,7 +124,7 @@ STATUS = Status(
 )
 
 
-def test_shown_figures_are_rounded_have_units_and_no_speed_where_nothing_trains() -> None:
+def test_shown_metrics_are_rounded_with_units_and_without_speed_if_paused() -> None:
     shown = with_shown(STATUS, "job").shown
     assert (shown.progress, shown.interval, shown.speed, shown.eta) == ("42%", "99.5 s", "12346/s", "12.5 min")
     assert (shown.spent, shown.limit, shown.auc) == ("0.001235", "0.1", "0.8586")

@@ -66,7 +66,7 @@ def events(outcome: Outcome) -> list[str]:
     return [str(event.reason) for event in outcome.events]
 
 
-async def test_a_lost_shard_is_its_spare_and_trainers_learn_its_address() -> None:
+async def test_spare_replaces_a_lost_shard_and_rosters_have_its_address() -> None:
     seen = await world()
     spare = spare_of(seen)
     outcome = reconcile(killed(seen, "shard/1"))
@@ -89,7 +89,7 @@ async def test_a_lost_shard_is_its_spare_and_trainers_learn_its_address() -> Non
     assert all(not patch.labels for patch in others)
 
 
-async def test_until_its_labels_say_so_the_status_does() -> None:
+async def test_promoted_spare_is_a_member_before_its_labels() -> None:
     seen = killed(await world(), "shard/1")
     once = reconcile(seen)
     again = reconcile(then(seen, once))
@@ -98,7 +98,7 @@ async def test_until_its_labels_say_so_the_status_does() -> None:
     assert (again.creates, again.deletes) == ((), ())
 
 
-async def test_a_promoted_spare_that_dies_before_its_labels_say_who_it_is_is_replaced_and_deleted() -> None:
+async def test_promoted_spare_that_dies_before_its_labels_is_replaced_and_deleted() -> None:
     seen = killed(await world(), "shard/1")
     twice = reconcile(with_spare(then(seen, reconcile(seen)), ENDED, None))
     assert (twice.status.shards[1].incarnation, twice.status.shards[1].uid) == (3, "")
@@ -106,7 +106,7 @@ async def test_a_promoted_spare_that_dies_before_its_labels_say_who_it_is_is_rep
     assert [pod["metadata"]["labels"].get(env.LABEL_INCARNATION) for pod in twice.creates] == ["3"]
 
 
-async def test_each_lost_shard_takes_another_spare_and_the_last_one_gets_a_new_pod() -> None:
+async def test_spares_replace_one_shard_each() -> None:
     seen = await world(2)
     names = spares_of(seen.job.status)
     outcome = reconcile(killed(seen, "shard/0", "shard/1", "shard/2"))
@@ -119,14 +119,14 @@ async def test_each_lost_shard_takes_another_spare_and_the_last_one_gets_a_new_p
     assert "there is none left" in message
 
 
-async def test_lost_trainers_get_new_pods() -> None:
+async def test_spares_do_not_replace_trainers() -> None:
     seen = await world()
     outcome = reconcile(killed(seen, "trainer/1"))
     assert [pod["metadata"]["labels"][env.LABEL_ROLE] for pod in outcome.creates] == ["trainer"]
     assert spares_of(outcome.status) == spares_of(seen.job.status)
 
 
-async def test_a_drained_shards_spare_waits_for_the_last_save() -> None:
+async def test_spare_of_a_drained_shard_waits_for_the_last_save() -> None:
     seen = await world()
     evicted = {"deleting_until": seen.now + 30, "disruption": "EvictionByEvictionAPI", "deletion_grace_s": 30}
     outcome = reconcile(with_pod(seen, "shard/1", **evicted))
@@ -154,7 +154,7 @@ SHARD = Shard(index=1, incarnation=2, pod="job-shard-1-2", avoid="node-7")
         ({}, {"job_uid": "another"}, "is not warm yet"),
     ],
 )
-async def test_why_a_spare_does_not_take_a_place(pod: Any, report: Any, why: str) -> None:
+async def test_unfit_spare_has_a_reason(pod: Any, report: Any, why: str) -> None:
     seen = await world()
     (spare,) = seen.job.status.spares
     assert choose([spare], seen, SHARD).pod == spare_of(seen)
@@ -162,7 +162,7 @@ async def test_why_a_spare_does_not_take_a_place(pod: Any, report: Any, why: str
     assert (choice.pod, choice.reason) == (None, f"{spare.pod} {why}")
 
 
-async def test_the_first_that_can_is_taken() -> None:
+async def test_first_fit_spare_is_chosen() -> None:
     seen = await world(3)
     first, second, _ = (pod for pod in seen.pods if pod.role == env.ROLE_SPARE)
     silent = {uid: report for uid, report in seen.reports.items() if uid != first.uid}
@@ -170,12 +170,12 @@ async def test_the_first_that_can_is_taken() -> None:
     assert choice.pod == second
 
 
-async def test_a_life_that_a_spare_had_before_is_no_failure_of_the_shard() -> None:
+async def test_restart_of_a_spare_is_no_failure_of_the_shard() -> None:
     outcome = reconcile(with_spare(killed(await world(), "shard/1"), {}, {"lives": 2}))
     assert outcome.status.shards[1].lives == 2
 
 
-async def test_spares_come_once_the_job_trains_and_nobody_is_lost() -> None:
+async def test_spares_are_created_once_the_job_trains_without_losses() -> None:
     driver = Simulation(Scenario("start", (), spec(shards__spares=1)))
     await driver.passes(1)
     assert (driver.status().phase, driver.status().spares) == ("Starting", ())
@@ -185,7 +185,7 @@ async def test_spares_come_once_the_job_trains_and_nobody_is_lost() -> None:
     assert reconcile(then(seen, recovering)).status.spares == ()
 
 
-async def test_a_spare_that_ends_is_made_anew_after_a_pause() -> None:
+async def test_lost_spare_is_replaced_after_a_pause() -> None:
     dead = with_spare(await world(), ENDED, None)
     (old,) = spares_of(dead.job.status)
     once = reconcile(dead)
@@ -198,7 +198,7 @@ async def test_a_spare_that_ends_is_made_anew_after_a_pause() -> None:
     assert old in [each.name for each in twice.deletes]
 
 
-async def test_a_refused_spare_is_tried_again_under_its_name_and_the_job_is_ready() -> None:
+async def test_refused_spare_is_retried_under_its_name() -> None:
     seen = await world()
     number = seen.job.status.last_spare + 1
     name = f"{seen.job.id.stem}-spare-{number}"
@@ -211,7 +211,7 @@ async def test_a_refused_spare_is_tried_again_under_its_name_and_the_job_is_read
     assert ready.status == "True"
 
 
-async def test_no_name_is_used_twice_even_if_the_status_forgot_its_spares() -> None:
+async def test_spare_names_are_never_reused() -> None:
     seen = await world(2)
     outcome = reconcile(with_status(seen, spares=(), last_spare=0))
     there = {pod.name for pod in seen.pods}
@@ -222,7 +222,7 @@ async def test_no_name_is_used_twice_even_if_the_status_forgot_its_spares() -> N
 
 
 @pytest.mark.parametrize(("wanted", "there"), [(0, 0), (1, 1), (3, 3)])
-async def test_their_number_follows_the_spec(wanted: int, there: int) -> None:
+async def test_number_of_spares_follows_the_spec(wanted: int, there: int) -> None:
     outcome = reconcile(with_spec(await world(2), "shards", spares=wanted))
     assert len(outcome.status.spares) == there
     assert len(outcome.creates) == max(wanted - 2, 0)

@@ -24,7 +24,7 @@ def kinds(error: type[StoreError]) -> Iterator[type[StoreError]]:
         yield from kinds(each)
 
 
-def test_no_problem_that_a_pod_can_have_with_saves_is_left_out() -> None:
+def test_store_problems_are_complete() -> None:
     errors = {error.reason for error in kinds(StoreError)} | {DamagedError.reason, UndoLogFullError.reason}
     assert errors | {"AnchorDamaged"} == STORE_PROBLEMS  # the last one has no error: pods report it themselves
 
@@ -43,7 +43,7 @@ def recover(cluster: SimulatedCluster) -> None:
         shard.problem = None
 
 
-async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
+async def test_shard_with_late_saves_is_polled() -> None:
     job = spec(snapshots__interval={"mode": "Fixed", "seconds": 1})
     life = await Simulation(Scenario("outrun", ((trained(500), give_up), (after(6.0), recover)), job)).run()
     told = []
@@ -83,7 +83,7 @@ def ids_are_odd(cluster: SimulatedCluster) -> None:
         (ids_are_odd, "IdsSpelledTwice", "TwoSpellings", "Column user writes 2 ids in two ways. Name the column."),
     ],
 )
-async def test_odd_data_is_a_condition_and_one_event(
+async def test_data_problem_is_a_condition_and_one_event(
     act: Callable[[SimulatedCluster], None], condition: str, reason: str, message: str
 ) -> None:
     life = await Simulation(Scenario("grows", ((trained(500), act),), spec())).run()

@@ -38,7 +38,7 @@ async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.REST
 
 
 @pytest.mark.parametrize(("samples", "recorded"), [(0, 0), (199, 0), (200, 20), (400, 20)])
-async def test_a_rollback_forgets_an_evaluation_that_it_undoes(samples: int, recorded: int) -> None:
+async def test_rollback_removes_an_evaluation_that_it_undoes(samples: int, recorded: int) -> None:
     """Otherwise the next generation's evaluation of that step would count as recorded."""
     world = await input_in_mid_training(2)
     progress = world.before.progress.evolve(step=50, samples=500, held_out=HeldOut(step=20, samples=200, scored=10))
@@ -50,7 +50,7 @@ async def test_a_rollback_forgets_an_evaluation_that_it_undoes(samples: int, rec
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_leader_at_work_before_any_shard_serves_ends_no_recovery_and_charges_nothing(
+async def test_premature_leader_report_ends_no_recovery_and_charges_nothing(
     state: TrainerState,
 ) -> None:
     world = await sent_back({"state": state, "lost": ((200, 300),)})
@@ -61,13 +61,13 @@ async def test_a_leader_at_work_before_any_shard_serves_ends_no_recovery_and_cha
     assert {shard.state for shard in now.shards} == {"Restoring"}
 
 
-async def test_a_leader_at_work_is_believed_once_a_shard_serves() -> None:
+async def test_leader_report_counts_once_a_shard_serves() -> None:
     world = await sent_back({"state": TrainerState.TRAINING, "lost": ()}, ShardState.READY)
     assert {shard.state for shard in apply_reports(begin(world)).status.shards} == {"Ready"}
 
 
 @pytest.mark.parametrize(("generation", "saved"), [(1, 0), (2, 1500)])
-async def test_a_dense_save_of_the_generation_before_is_none(generation: int, saved: int) -> None:
+async def test_dense_save_of_an_earlier_generation_is_ignored(generation: int, saved: int) -> None:
     uid = (await sent_back({})).job.id.uid
     key = f"{uid}/gen-000{generation}/dense/group-0001/step-000000015-dense/manifest.json"
     world = await sent_back({"state": TrainerState.JOINING, "dense_save": SaveRef(key, 15, 1500), "samples": 0})

@@ -39,7 +39,7 @@ def after(world: ReconcileInput) -> WorkerCount | None:
     return found.workers
 
 
-async def test_the_number_that_the_leader_measured_stands_in_the_status_and_is_never_told_anew() -> None:
+async def test_measured_workers_are_set_once() -> None:
     world = await input_in_mid_training(2)
     assert after(telling(with_workers(world, MEASURING), 3)) == WorkerCount(count=3, reason="told")
     assert after(telling(with_workers(world, TWO), 3)) == TWO
@@ -48,9 +48,7 @@ async def test_the_number_that_the_leader_measured_stands_in_the_status_and_is_n
 @pytest.mark.parametrize(
     ("state", "count"), [(TrainerState.TRAINING, 1), (TrainerState.LOADING, None), (TrainerState.JOINING, None)]
 )
-async def test_a_leader_that_trains_and_tells_of_no_workers_is_of_an_older_image(
-    state: TrainerState, count: int | None
-) -> None:
+async def test_leader_without_a_worker_measurement_has_one_worker(state: TrainerState, count: int | None) -> None:
     found = after(telling(with_workers(await input_in_mid_training(1), MEASURING), None, state))
     assert found is not None
     assert found.count == count
@@ -58,7 +56,7 @@ async def test_a_leader_that_trains_and_tells_of_no_workers_is_of_an_older_image
 
 
 @pytest.mark.parametrize(("before", "told"), [(TWO, 2), (MEASURING, MEASURED)])
-async def test_a_job_that_resumes_has_the_workers_that_it_had_or_measures(before: WorkerCount, told: int) -> None:
+async def test_resumed_job_keeps_its_workers_or_measures(before: WorkerCount, told: int) -> None:
     """It states them, and needs no document in the store any more."""
     again = runtime(with_workers(await input_in_mid_training(1), before), None)
     assert again.workers == before
@@ -66,9 +64,7 @@ async def test_a_job_that_resumes_has_the_workers_that_it_had_or_measures(before
 
 
 @pytest.mark.parametrize(("told", "count"), [(4, 4), (None, 1)])
-async def test_a_job_that_an_earlier_release_started_keeps_what_its_pods_were_told(
-    told: int | None, count: int
-) -> None:
+async def test_job_of_an_earlier_release_keeps_its_workers(told: int | None, count: int) -> None:
     """Its spec may state nothing, which means Auto in a new job."""
     world = with_workers(await input_in_mid_training(1), None)
     before = world.job.status.runtime

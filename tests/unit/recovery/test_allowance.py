@@ -34,9 +34,7 @@ def account(limit: int, *, lost: int = 0, reserved: int = 0) -> Account:
         (4000, 1, 2000),  # there are no more samples
     ],
 )
-def test_half_of_what_is_neither_spent_nor_set_aside_is_shared_in_whole_samples(
-    left: int, shards: int, until: int
-) -> None:
+def test_extent_shares_half_of_the_remaining_budget(left: int, shards: int, until: int) -> None:
     found = extent(account(left), shards, 1000)
     assert found.until == until
     assert ("waits" in found.reason) == (not until)
@@ -63,7 +61,7 @@ def situation(**changes: Any) -> RecoveryInput:
     return replace(base, **changes)
 
 
-def test_the_worst_of_the_loss_is_set_aside_first_and_the_allowance_with_it() -> None:
+def test_grant_reserves_the_worst_loss_and_the_allowance() -> None:
     decision = decide(situation())
     assert isinstance(decision, Replace)
     (grant,) = decision.shards
@@ -72,7 +70,7 @@ def test_the_worst_of_the_loss_is_set_aside_first_and_the_allowance_with_it() ->
     assert f"up to sample {grant.allowance}" in decision.reason
 
 
-def test_another_loss_meanwhile_finds_the_other_half() -> None:
+def test_allowance_of_another_loss_uses_the_other_half() -> None:
     """Shard 0 has its allowance; shard 1 is lost as well, and what it can lose still fits."""
     first = decide(situation())
     assert isinstance(first, Replace)
@@ -83,7 +81,7 @@ def test_another_loss_meanwhile_finds_the_other_half() -> None:
     assert isinstance(decide(replace(both, account=greedy)), RollBack)
 
 
-def test_a_shard_that_is_lost_again_goes_on_from_what_is_set_aside_for_it() -> None:
+def test_allowance_of_a_shard_lost_again_reuses_its_reservation() -> None:
     """Its first replacement died untold at 1050: nothing is charged anew, and half of the rest is added."""
     before = account(300).reserve({0: ((900, 1100),)})
     decision = decide(situation(account=before, trainer_bound=1050))
@@ -102,7 +100,7 @@ def test_a_shard_that_is_lost_again_goes_on_from_what_is_set_aside_for_it() -> N
         {"account": account(100)},
     ],
 )
-def test_training_waits_otherwise(changes: dict[str, object]) -> None:
+def test_training_waits_without_an_allowance(changes: dict[str, object]) -> None:
     decision = decide(situation(**changes))
     assert isinstance(decision, Replace)
     (grant,) = decision.shards
@@ -110,7 +108,7 @@ def test_training_waits_otherwise(changes: dict[str, object]) -> None:
     assert all(end <= 1000 for _, end in grant.reserve)
 
 
-def test_one_that_was_drained_beside_it_has_none() -> None:
+def test_drained_shard_has_no_allowance() -> None:
     decision = decide(situation(losses=(Loss(0, 900), Loss(1, 950, flushed=True))))
     assert isinstance(decision, Replace)
     lost, drained = decision.shards

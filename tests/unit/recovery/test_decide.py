@@ -45,7 +45,7 @@ def situation(**changes: Any) -> RecoveryInput:
     return replace(base, **changes)
 
 
-def test_a_lost_shard_is_replaced_within_the_budget() -> None:
+def test_lost_shard_is_replaced_within_the_budget() -> None:
     decision = decide(situation())
     assert isinstance(decision, Replace)
     assert decision.shards == (ShardGrant(0, floor=900, reserve=((900, 1000),)),)
@@ -64,7 +64,7 @@ def test_a_lost_shard_is_replaced_within_the_budget() -> None:
         ({"losses": (Loss(0, 1000),), "account": Account(Ledger(2000, 0, ((), ())), ((), ()))}, True),
     ],
 )
-def test_all_losses_together_fit_or_none_does(changes: dict[str, object], fits: bool) -> None:  # noqa: FBT001
+def test_losses_fit_together_or_not_at_all(changes: dict[str, object], fits: bool) -> None:  # noqa: FBT001
     decision = decide(situation(**changes))
     assert isinstance(decision, Replace if fits else RollBack)
 
@@ -83,23 +83,23 @@ ALL_TRAINERS = {"lost_trainers": (0, 1), "survivors": ()}
         pytest.param(ALL_TRAINERS, WaitForReport, id="no trainer survived and no shard has answered"),
     ],
 )
-def test_the_kind_of_a_decision(changes: dict[str, Any], expected: type) -> None:
+def test_decision_has_the_expected_kind(changes: dict[str, Any], expected: type) -> None:
     assert isinstance(decide(situation(**changes)), expected)
 
 
-def test_a_lost_trainer_costs_nothing_while_another_survives() -> None:
+def test_lost_trainer_costs_nothing_while_another_survives() -> None:
     decision = decide(situation(losses=(), lost_trainers=(0,), survivors=(1,), trainer_bound=None))
     assert isinstance(decision, Replace)
     assert (decision.trainers, decision.leader, decision.dense) == ((0,), 1, None)
 
 
-def test_the_leader_keeps_its_post_while_it_lives() -> None:
+def test_leader_stays_while_it_is_active() -> None:
     decision = decide(situation(losses=(), lost_trainers=(0,), survivors=(1, 2), leader=2))
     assert isinstance(decision, Replace)
     assert decision.leader == 2
 
 
-def test_when_no_trainer_survived_the_dense_loss_is_charged_to_every_shard() -> None:
+def test_dense_loss_is_charged_to_every_shard_without_survivors() -> None:
     decision = decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000))
     assert isinstance(decision, Replace)
     assert decision.dense == DenseGrant(950, ((950, 1000),), pending_from=950)
@@ -109,7 +109,7 @@ def test_when_no_trainer_survived_the_dense_loss_is_charged_to_every_shard() -> 
 @pytest.mark.parametrize(
     ("dense_saved", "bound_exact", "pending_from"), [(1000, False, 1000), (1000, True, None), (900, True, 900)]
 )
-def test_a_dense_state_that_a_push_under_way_may_have_passed_owes_what_is_not_set_aside(
+def test_dense_grant_has_a_pending_loss_beyond_its_reservation(
     dense_saved: int,
     bound_exact: bool,  # noqa: FBT001
     pending_from: int | None,
@@ -121,7 +121,7 @@ def test_a_dense_state_that_a_push_under_way_may_have_passed_owes_what_is_not_se
     assert decision.dense.pending_from == pending_from
 
 
-def test_a_shard_and_all_trainers_overlap_in_what_they_lose() -> None:
+def test_losses_of_a_shard_and_all_trainers_overlap() -> None:
     # shard 0 loses [900, 1000), the dense state [950, 1000) on both: 100 + 50.
     account = Account(Ledger(2000, 150, ((), ())), ((), ()))
     lost = situation(account=account, lost_trainers=(0, 1), survivors=(), shard_bound=1000)
@@ -139,19 +139,19 @@ def test_a_shard_and_all_trainers_overlap_in_what_they_lose() -> None:
         pytest.param({**ALL_TRAINERS, "shard_state": False}, NEW, id="nobody survived"),
     ],
 )
-def test_a_rollback_goes_to_the_newest_anchor(changes: dict[str, Any], anchor: Anchor | None) -> None:
+def test_rollback_goes_to_the_newest_anchor_that_fits(changes: dict[str, Any], anchor: Anchor | None) -> None:
     decision = decide(situation(**changes))
     assert isinstance(decision, RollBack)
     assert decision.anchor == anchor
 
 
-def test_a_newer_save_than_the_known_one_is_asked_for_before_everybody_goes_back() -> None:
+def test_newer_save_is_required_before_a_rollback() -> None:
     decision = decide(situation(losses=(Loss(0, 100, certain=False),)))
     assert isinstance(decision, Replace)
     assert decision.shards == (ShardGrant(0, floor=700, reserve=((700, 1000),)),)
 
 
-def test_what_trainers_train_again_is_not_charged() -> None:
+def test_repeated_dense_training_is_not_charged() -> None:
     decision = decide(
         situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000, dense_saved=100, dense_charged=False)
     )
@@ -160,7 +160,7 @@ def test_what_trainers_train_again_is_not_charged() -> None:
     assert decision.lost == ()
 
 
-def test_a_newer_dense_save_is_asked_for_too() -> None:
+def test_newer_dense_save_is_required_before_a_rollback() -> None:
     lost = situation(
         losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000, dense_saved=100, dense_certain=False
     )
@@ -169,7 +169,7 @@ def test_a_newer_dense_save_is_asked_for_too() -> None:
     assert decision.dense == DenseGrant(850, ((850, 1000),), pending_from=850)
 
 
-def test_nothing_is_hoped_for_when_nothing_is_left() -> None:
+def test_newer_save_is_not_required_without_a_budget() -> None:
     account = Account(Ledger(2000, 300, (((0, 300),), ())), ((), ()))
     assert isinstance(decide(situation(account=account, losses=(Loss(0, 100, certain=False),))), RollBack)
 
@@ -177,14 +177,14 @@ def test_nothing_is_hoped_for_when_nothing_is_left() -> None:
 NOTHING_ALLOWED = Account(Ledger(2000, 0, ((), ())), ((), ()))
 
 
-def test_what_trainers_push_again_is_not_set_aside() -> None:
+def test_replayed_samples_are_not_reserved() -> None:
     decision = decide(situation(losses=(Loss(0, 900, replayed_after=900),), account=NOTHING_ALLOWED))
     assert isinstance(decision, Replace)
     assert decision.shards == (ShardGrant(0, floor=900, reserve=()),)
 
 
 @pytest.mark.parametrize("mode", ["Partial", "Full"])
-def test_with_a_budget_of_0_all_shards_at_once_go_back_alone(mode: str) -> None:
+def test_replay_replaces_all_shards_with_a_budget_of_0(mode: str) -> None:
     losses = (Loss(0, 900, replayed_after=900), Loss(1, 850, replayed_after=800))
     decision = decide(situation(mode=mode, losses=losses, account=NOTHING_ALLOWED, shard_state=False))
     assert isinstance(decision, Replace)
@@ -192,20 +192,20 @@ def test_with_a_budget_of_0_all_shards_at_once_go_back_alone(mode: str) -> None:
     assert decision.lost == (0, 1)
 
 
-def test_what_is_gone_with_the_oldest_pushes_is_set_aside() -> None:
+def test_dropped_pushes_are_reserved() -> None:
     decision = decide(situation(losses=(Loss(0, 900, replayed_after=960),)))
     assert isinstance(decision, Replace)
     assert decision.shards == (ShardGrant(0, floor=900, reserve=((900, 960),)),)
     assert isinstance(decide(situation(losses=(Loss(0, 100, replayed_after=500),))), RollBack)
 
 
-def test_what_trainers_keep_does_not_make_a_loss_larger() -> None:
+def test_replay_buffers_never_increase_a_loss() -> None:
     decision = decide(situation(losses=(Loss(0, 900, replayed_after=5000),)))
     assert isinstance(decision, Replace)
     assert decision.shards[0].reserve == ((900, 1000),)
 
 
-def test_who_may_push_again_is_asked_before_anything_is_decided() -> None:
+def test_decision_awaits_unreported_trainers() -> None:
     decision = decide(situation(unreported=(1,)))
     assert isinstance(decision, WaitForReport)
     assert "trainer/1" in decision.reason
@@ -214,7 +214,7 @@ def test_who_may_push_again_is_asked_before_anything_is_decided() -> None:
     assert isinstance(decide(situation(losses=(Loss(0, 1000),), unreported=(1,))), Replace), "there is nothing to lose"
 
 
-def test_a_trainer_that_dies_while_a_shard_catches_up_takes_what_it_kept_along() -> None:
+def test_orphaned_shard_reserves_the_buffer_of_a_lost_trainer() -> None:
     lost = {"losses": (), "lost_trainers": (1,), "survivors": (0,), "orphaned": ((0, 900),)}
     decision = decide(situation(**lost))
     assert isinstance(decision, Replace)
@@ -226,6 +226,6 @@ def test_a_trainer_that_dies_while_a_shard_catches_up_takes_what_it_kept_along()
     ("tried_for", "pause"),
     [(None, 5), (0, 5), (5, 5), (10, 10), (20, 20), (40, 40), (80, 60), (1e6, 60), (-3, 5)],
 )
-def test_the_pause_doubles_up_to_a_minute(tried_for: float | None, pause: float) -> None:
+def test_store_pause_doubles_up_to_a_minute(tried_for: float | None, pause: float) -> None:
     lost_at = None if tried_for is None else 1000.0 - tried_for
     assert next_attempt(1000.0, lost_at) == 1000.0 + pause
