@@ -49,7 +49,10 @@ def is_hung(world: ReconcileInput, name: str) -> bool:
     ],
 )
 async def test_hung_member_needs_enough_witnesses(
-    trainers: int, target: str, reporters: tuple[str, ...], hung: bool  # noqa: FBT001
+    trainers: int,
+    target: str,
+    reporters: tuple[str, ...],
+    hung: bool,  # noqa: FBT001
 ) -> None:
     assert is_hung(missing(await input_in_mid_training(trainers), target, *reporters), target) is hung
 
