@@ -69,7 +69,10 @@ class UserFormat:
         failed = f"{self._entrypoint} failed at [{block.first}:{block.first + block.rows}]"
         with user_code(failed, _REMEDY, DataError, is_outage):
             found = self._dataset[block.first : block.first + block.rows]
-            table = found if isinstance(found, pa.Table) else _table_of(found)
+            if isinstance(found, pa.Table):
+                table = found
+            else:
+                table = pa.table({name: _plain(values) for name, values in dict(found).items()})
             table = table.cast(normalized_schema(table.schema, self._columns))
         if table.num_rows != block.rows:
             raise DataError(f"{failed}: {table.num_rows} rows came instead of {block.rows}.", _REMEDY)
@@ -90,10 +93,6 @@ class UserFormat:
     def location(self, block: Block, row: int) -> str:
         """Return the number of a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
-
-
-def _table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    return pa.table({name: _plain(values) for name, values in dict(columns).items()})
 
 
 def _plain(values: Any) -> Any:

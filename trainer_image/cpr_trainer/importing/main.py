@@ -152,15 +152,11 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
     except BaseException as error:
         with suppress(StoreError):  # An answer may have been lost, so a committed anchor stays.
             others = everything(store, owner.job_uid, (key,))[0]
-            delete_saves(store, [entry for entry in others if _is_of(attempt, entry.key)])
+            incarnation, part = f"/inc-{attempt:04d}/", f"/{part_name(0, attempt)}"
+            delete_saves(store, [each for each in others if incarnation in each.key or each.key.endswith(part)])
         if isinstance(error, ExistsError):
             raise taken from error
         raise
-
-
-def _is_of(attempt: int, key: str) -> bool:
-    """Return True if an attempt wrote that object."""
-    return f"/inc-{attempt:04d}/" in key or key.endswith(f"/{part_name(0, attempt)}")
 
 
 def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica | None, attempt: int) -> str:

@@ -58,7 +58,9 @@ def match(
 
     Raises SourceError for a tensor that does not fit, and, if `missing` is Fail, for a missing one.
     """
-    stated = _stated(found, mapped, _targets(model, dense))
+    table_names = [table.name for table in model.tables]
+    targets = (*table_names, *(name + SUM for name in table_names), *(each.name for each in dense))
+    stated = _stated(found, mapped, targets)
     taken = {tensor.name for tensor in stated.values()}
     tables, known, no_tables, no_layers = list[TableSource](), set[str](), list[str](), list[str]()
     for place, table in enumerate(model.tables):
@@ -97,11 +99,6 @@ def _table_source(place: int, model: ModelSpec, found: Found, stated: Found, tak
     if sums is not None:
         raise SourceError(f"{sums.name} is for the rows of table {table.name}, which is not there.", _named())
     return None
-
-
-def _targets(model: ModelSpec, dense: Iterable[SavedTensor]) -> tuple[str, ...]:
-    tables = [table.name for table in model.tables]
-    return (*tables, *(name + SUM for name in tables), *(each.name for each in dense))
 
 
 def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[str, StoredTensor]:
