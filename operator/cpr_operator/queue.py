@@ -67,14 +67,14 @@ class QueuedJob:
 
     async def _attempt(self) -> float | None:
         try:
-            wanted_s = await self._run_pass()
+            requested_s = await self._run_pass()
         except ClusterError as error:
             logger.warning("%s: pass failed: %s: %s", self._name, type(error).__name__, error)
         except Exception:  # an error in one job must not end the passes over other jobs
             logger.exception("%s: pass failed", self._name)
         else:
             self._failures = 0
-            return None if wanted_s is None else min(wanted_s, self._rng.uniform(*REGULAR_S))
+            return None if requested_s is None else min(requested_s, self._rng.uniform(*REGULAR_S))
         self._failures += 1
         return retry_after_s(self._failures, self._rng)
 

@@ -127,21 +127,21 @@ def scattered(count: int) -> ledger.Ranges:
 @pytest.mark.parametrize("shards", [1, 3, 64])
 def test_ranges_are_bounded_and_cover_all_losses(shards: int) -> None:
     book = ledger.add(opened(10**6, shards, 0.5), 0, ((20_000, 20_001),))
-    told = {index: scattered(8000 if index % 2 == 0 else 2) for index in range(shards)}
-    for held in (ledger.add_by_shard(book, told), ledger.add_everywhere(book, scattered(8000))):
+    reported = {index: scattered(8000 if index % 2 == 0 else 2) for index in range(shards)}
+    for held in (ledger.add_by_shard(book, reported), ledger.add_everywhere(book, scattered(8000))):
         assert sum(map(len, held.lost)) <= MAX_RANGES
         assert all(ledger.length((*now, (0, 1))) == ledger.length(now) for now in held.lost)
         assert ledger.union(held.lost[0], scattered(8000), book.lost[0]) == held.lost[0]
     if shards > 1:
-        assert ledger.add_by_shard(book, told).lost[1] == scattered(2), "who tells little is charged exactly"
+        assert ledger.add_by_shard(book, reported).lost[1] == scattered(2), "a short report is charged exactly"
 
 
 def test_samples_outside_of_the_job_are_not_charged() -> None:
-    told = ((-5, 10), (90, 2**60), (7, 3))
+    reported = ((-5, 10), (90, 2**60), (7, 3))
     book = opened(100, 2, 0.5)
-    assert ledger.add(book, 0, told).lost == (((0, 10), (90, 100)), ())
-    assert ledger.add_everywhere(book, told).spent == 40
-    assert ledger.add(opened(0, 1, 0.5), 0, told).lost == (((0, 10), (90, EXACT)),), "no total is known yet"
+    assert ledger.add(book, 0, reported).lost == (((0, 10), (90, 100)), ())
+    assert ledger.add_everywhere(book, reported).spent == 40
+    assert ledger.add(opened(0, 1, 0.5), 0, reported).lost == (((0, 10), (90, EXACT)),), "no total is known yet"
 
 
 def test_ranges_that_fit_a_status_are_exact() -> None:

@@ -145,14 +145,14 @@ class Controller:
             self._training.discard(key)
 
     def _wake_after_s(self, outcome: Outcome, cache: JobCache, *, is_first: bool) -> float | None:
-        wanted_s = outcome.wake_after_s
+        requested_s = outcome.wake_after_s
         if cache.refusals:
-            return min(wanted_s or LAST_RETRY_S, max(cache.retry_at - self._clock(), CONFLICT_RETRY_S))
-        if wanted_s is None:
+            return min(requested_s or LAST_RETRY_S, max(cache.retry_at - self._clock(), CONFLICT_RETRY_S))
+        if requested_s is None:
             return None
-        until_s = wake_after_s(wanted_s, cache.priority, len(self._training))
+        until_s = wake_after_s(requested_s, cache.priority, len(self._training))
         # First passes run together after a start; this spreads those that follow.
-        return self._rng.uniform(wanted_s, until_s) if is_first else until_s
+        return self._rng.uniform(requested_s, until_s) if is_first else until_s
 
     def _cache(self, key: tuple[str, str]) -> JobCache:
         if key not in self._caches:

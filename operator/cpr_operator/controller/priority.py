@@ -47,15 +47,15 @@ def status_pause_s(before: Status, after: Status, priority: Priority, progress_s
     return max(own_s, shared_s)
 
 
-def wake_after_s(wanted_s: float, priority: Priority, running_jobs: int) -> float:
+def wake_after_s(requested_s: float, priority: Priority, running_jobs: int) -> float:
     """Seconds until the next pass if no event comes first.
 
     Everything that needs a fast reaction causes an event: pods that end or vanish, and pods that are not ready because
     they wait for others. Passes of training jobs may therefore be rarer if there are many jobs.
     """
     if priority is not Priority.REGULAR:
-        return wanted_s
-    return max(wanted_s, min(running_jobs / PASSES_PER_S, MAX_WAKE_S))
+        return requested_s
+    return max(requested_s, min(running_jobs / PASSES_PER_S, MAX_WAKE_S))
 
 
 def lists_all_members(status: Status, pods: tuple[PodView, ...]) -> bool:

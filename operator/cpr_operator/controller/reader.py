@@ -43,7 +43,7 @@ from cpr_operator.reconcile import (
     spare_is_needed,
     suspects,
 )
-from cpr_operator.reconcile.deletion import FINALIZER, kept_anchors
+from cpr_operator.reconcile.deletion import FINALIZER, anchors_in_use
 from cpr_operator.reconcile.polling import recorded_in, unexplained, unreported_ends
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class JobReader:
             now=self.clock(),
             refusals=cache.refusals | cache.prerequisites.refusals,
             admission_gate=await self.admission_gate() if self.admission_gate and is_new else None,
-            kept_anchors=await anchors_in_use(self.cluster, job),
+            anchors_in_use=await read_anchors_in_use(self.cluster, job),
             terminating=cache.terminating or cache.prerequisites.terminating,
             key_digest=cache.prerequisites.digest,
             restriction=self.restriction,
@@ -268,11 +268,11 @@ async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
         return ()
 
 
-async def anchors_in_use(cluster: Cluster, job: Job) -> tuple[str, ...]:
+async def read_anchors_in_use(cluster: Cluster, job: Job) -> tuple[str, ...]:
     """The anchors of a job under deletion that other jobs of its namespace restore from; else none."""
     if not (job.deleting and job.has_finalizer):
         return ()
-    return kept_anchors(job, await cluster.list_jobs((job.id.namespace,)))
+    return anchors_in_use(job, await cluster.list_jobs((job.id.namespace,)))
 
 
 def parse_report(pod: PodView, answer: bytes) -> Report | None:

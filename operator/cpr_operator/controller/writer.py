@@ -60,12 +60,12 @@ class JobWriter:
 
         Raises ConflictError, NotFoundError, UnavailableError.
         """
-        wanted = wants_finalizer(job)
-        if job.deleting or job.has_finalizer == wanted:
+        needed = wants_finalizer(job)
+        if job.deleting or job.has_finalizer == needed:
             return view, job
         others = _other_finalizers(view)
-        view = await self.cluster.set_finalizers(view, (*others, FINALIZER) if wanted else others)
-        return view, replace(job, has_finalizer=wanted)
+        view = await self.cluster.set_finalizers(view, (*others, FINALIZER) if needed else others)
+        return view, replace(job, has_finalizer=needed)
 
     async def report_unreadable(self, view: JobView, error: UnreadableJobError) -> None:
         """Set a condition on a job that cannot be read; its pods are left alone.

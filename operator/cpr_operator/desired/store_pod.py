@@ -89,7 +89,7 @@ def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifes
     """The pod that deletes the job's saves, at this attempt. The objects of the anchors `spared` (keys) stay."""
     own = metadata(plan.job, cleanup_name(plan.job, attempt)) | {"labels": cleanup_labels(plan.job, attempt)}
     container = {
-        "args": [env.ROLE_CLEANUP, *(word for key in spared for word in ("--spare", key))],
+        "args": [env.ROLE_CLEANUP, *(argument for key in spared for argument in ("--spare", key))],
         "resources": {"requests": CLEANUP_RESOURCES, "limits": CLEANUP_RESOURCES},
     }
     return store_pod(plan, own, container)

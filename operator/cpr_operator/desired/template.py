@@ -102,8 +102,8 @@ _REMEDY = "remove it, or ask the administrator of the operator to lift restrictT
 def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `required` into `template`. In conflicts `required` takes precedence."""
     merged = dict(template)
-    for key, wanted in required.items():
-        merged[key] = _merge_value(key, merged.get(key), wanted)
+    for key, required_value in required.items():
+        merged[key] = _merge_value(key, merged.get(key), required_value)
     return merged
 
 
@@ -112,20 +112,20 @@ def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
     return {**defaults, **{key: value for key, value in template.items() if value is not None}}
 
 
-def _merge_value(key: str, given: Any, wanted: Any) -> Any:
+def _merge_value(key: str, given: Any, required_value: Any) -> Any:
     if key in COMPLETE:
-        return wanted
-    if isinstance(wanted, Mapping) and isinstance(given, Mapping):
-        return merge(given, wanted)
+        return required_value
+    if isinstance(required_value, Mapping) and isinstance(given, Mapping):
+        return merge(given, required_value)
     if key in MERGE_KEYS and isinstance(given, Sequence):
-        return _merge_items(given, wanted, MERGE_KEYS[key])
+        return _merge_items(given, required_value, MERGE_KEYS[key])
     if key in APPENDED and isinstance(given, Sequence):
-        return [*given, *(item for item in wanted if item not in given)]
-    return wanted
+        return [*given, *(item for item in required_value if item not in given)]
+    return required_value
 
 
-def _merge_items(given: Sequence[Any], wanted: Sequence[Any], name: str) -> list[Any]:
-    required = {item[name]: item for item in wanted}
+def _merge_items(given: Sequence[Any], required_value: Sequence[Any], name: str) -> list[Any]:
+    required = {item[name]: item for item in required_value}
     merged = [merge(item, required.pop(item.get(name), {})) for item in given]
     return [*merged, *required.values()]
 

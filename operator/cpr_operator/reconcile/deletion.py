@@ -108,7 +108,7 @@ def _attempt(state: ReconcileState, attempt: int) -> Outcome:
     if refusal := _refused(state):
         return Outcome(status, events=(_left_of(job, refusal),), release=True)
     try:
-        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, state.observed.kept_anchors)
+        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, state.observed.anchors_in_use)
     except Exception as error:  # noqa: BLE001 -- whatever it is
         reason = f"the pod that would delete them cannot be made ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left_of(job, reason),), release=True)
@@ -151,7 +151,7 @@ def _hopeless(observed: ReconcileInput, since: float, newest: PodView | None) ->
     return ""
 
 
-def kept_anchors(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
+def anchors_in_use(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
     """Return the anchors (keys) of a job that other jobs still need to start from.
 
     Any user may write a key into a job, so only jobs that have started from it count: those of the same
@@ -172,7 +172,7 @@ def location(store: Store) -> str:
 def _deleted(observed: ReconcileInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
-    kept = ", ".join(key for key in observed.kept_anchors if key not in unreadable)
+    kept = ", ".join(key for key in observed.anchors_in_use if key not in unreadable)
     message = f"deleted {amount}"
     message += f"; kept, because other jobs restore from them: {kept}" if kept else ""
     message += f"; not kept, because they are unreadable: {', '.join(unreadable)}" if unreadable else ""

@@ -107,7 +107,7 @@ class ReconcileInput:
     lost_node: a node with overdue heartbeats of its members, on which no pod's kernel answers; empty for none.
     refusals: by pod name, the API server's message about a create that certainly did not happen.
     admission_gate: the reason why no new job may start.
-    kept_anchors: for a job that is being deleted, the keys of anchors from which other jobs restore.
+    anchors_in_use: for a job that is being deleted, the keys of anchors from which other jobs restore.
     terminating: the namespace is being deleted, so nothing can be created in it.
     leader_unresponsive: the leader did not answer in the previous reconciliation.
     watched_s: seconds for which this operator has watched the job without a gap.
@@ -127,7 +127,7 @@ class ReconcileInput:
     lost_node: str = ""
     refusals: Mapping[str, str] = field(default_factory=dict)
     admission_gate: AdmissionGate | None = None
-    kept_anchors: tuple[str, ...] = ()
+    anchors_in_use: tuple[str, ...] = ()
     terminating: bool = False
     leader_unresponsive: bool = False
     watched_s: float = 0.0

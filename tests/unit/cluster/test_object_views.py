@@ -108,7 +108,7 @@ PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 
 
 @pytest.mark.parametrize(
-    ("status", "blocking", "told"),
+    ("status", "blocking", "message"),
     [
         (
             {
@@ -139,17 +139,17 @@ PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     ],
 )
 def test_another_container_that_keeps_a_pod_from_starting_is_named(
-    status: dict[str, Any], blocking: BlockingContainer | None, told: str
+    status: dict[str, Any], blocking: BlockingContainer | None, message: str
 ) -> None:
     raw = pod({"containerStatuses": [STARTS], "phase": "Pending"} | status)
     view = pod_view(raw)
     assert view.blocking_container == blocking
     found = classify(view)
     assert (found is None) is (blocking is None)
-    assert not isinstance(found, Trouble) or (found.reason, found.message) == (blocking and blocking.reason, told)
+    assert not isinstance(found, Trouble) or (found.reason, found.message) == (blocking and blocking.reason, message)
     failed = classify(pod_view(raw | {"status": raw["status"] | {"phase": "Failed"}}))
     assert isinstance(failed, Failure)
-    assert failed.message == (told or "the pod failed"), "as of an init container that is not tried again"
+    assert failed.message == (message or "the pod failed"), "as of an init container that is not tried again"
 
 
 def test_a_scheduling_gate_is_no_lack_of_capacity() -> None:

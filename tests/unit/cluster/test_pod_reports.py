@@ -89,11 +89,11 @@ async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> No
 async def test_a_packed_report_is_refused_and_never_unpacked(
     fetcher: ReportFetcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wanted = []
+    encodings = []
 
     def packed(body: bytes, encoding: str) -> Handler:
         async def answer(request: web.Request) -> web.Response:
-            wanted.append(request.headers.get("Accept-Encoding"))
+            encodings.append(request.headers.get("Accept-Encoding"))
             return web.Response(body=body, headers={"Content-Encoding": encoding})
 
         return answer
@@ -109,7 +109,7 @@ async def test_a_packed_report_is_refused_and_never_unpacked(
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-    assert wanted == ["identity"] * 3
+    assert encodings == ["identity"] * 3
     assert "p: report rejected: Content-Encoding is 'gzip, gzip', not identity" in caplog.text
 
 
@@ -160,26 +160,26 @@ async def test_polls_in_flight_are_bounded_by_job_and_a_pod_without_a_slot_is_no
 ) -> None:
     held = Held()
     async with pod_that(held.answer) as pod:
-        asked = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for _ in range(MAX_OF_JOB)]
+        polled = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for _ in range(MAX_OF_JOB)]
         await held.until(MAX_OF_JOB)
         late = replace(pod, uid="late")
         assert await fetcher.fetch(late, 0.1, MOST) is None
-        asked += [asyncio.create_task(fetcher.fetch(each, NEVER_S, MOST)) for each in (pod, late, late)]
+        polled += [asyncio.create_task(fetcher.fetch(each, NEVER_S, MOST)) for each in (pod, late, late)]
         held.release.set()
-        assert set(await asyncio.gather(*asked)) == {b"held"}
+        assert set(await asyncio.gather(*polled)) == {b"held"}
     assert held.most == MAX_OF_JOB
 
 
 async def test_unresponsive_pods_do_not_delay_another_job(fetcher: ReportFetcher) -> None:
     held = Held()
-    async with pod_that(held.answer) as silent, pod_that(answer) as healthy:
-        pods = [replace(silent, uid=f"s{n}", owner_uid="another") for n in range(200)]
-        asked = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for pod in pods]
+    async with pod_that(held.answer) as unresponsive, pod_that(answer) as healthy:
+        pods = [replace(unresponsive, uid=f"s{n}", owner_uid="another") for n in range(200)]
+        polled = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for pod in pods]
         await held.until(MAX_OF_JOB)
         assert await fetcher.fetch(healthy, NEVER_S, MOST) == b"report"
-        for each in asked:
+        for each in polled:
             each.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*polled, return_exceptions=True)
 
 
 @pytest.mark.parametrize("unresponsive", [False, True])
@@ -202,34 +202,34 @@ async def test_jobs_of_one_namespace_do_not_delay_another_namespace(*, unrespons
             for deadline_s in (0.05, 0.5, 5.0):  # a pod that timed out is not polled again
                 assert set(await asyncio.gather(*(fetcher.fetch(pod, deadline_s, MOST) for pod in mutes))) == {None}
             now = NEVER_S
-        asked = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for pod in pods]
+        polled = [asyncio.create_task(fetcher.fetch(pod, NEVER_S, MOST)) for pod in pods]
         await held.until(at_once // 2)
         assert await fetcher.fetch(other, NEVER_S, MOST) == b"report"
         assert held.running == at_once // 2
         held.release.set()
-        assert set(await asyncio.gather(*asked)) == {b"held"}
+        assert set(await asyncio.gather(*polled)) == {b"held"}
     await fetcher.close()
 
 
 async def test_unresponsive_pod_is_polled_after_a_pause_and_then_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, speaks, heard, clock = 0.0, False, 0, LoopClock(monkeypatch)
+    now, responds, polls, clock = 0.0, False, 0, LoopClock(monkeypatch)
     limit_s = 10.0
     fetcher = ReportFetcher(lambda: now)
 
-    async def speak(_: web.Request) -> web.Response:
-        nonlocal heard
-        heard += 1
-        if not speaks:
-            clock.passed_s += limit_s  # who asks has no time left now, and not before it was heard
+    async def respond(_: web.Request) -> web.Response:
+        nonlocal polls
+        polls += 1
+        if not responds:
+            clock.passed_s += limit_s  # who asks has no time left now, and not before it was polls
             await asyncio.Future()
         return web.Response(text="report")
 
-    async with pod_that(speak) as pod:
+    async with pod_that(respond) as pod:
         assert [await fetcher.fetch(pod, limit_s, MOST) for _ in range(3)] == [None] * 3
-        assert heard == 1
-        now, speaks = 1.0, True
+        assert polls == 1
+        now, responds = 1.0, True
         assert [await fetcher.fetch(pod, NEVER_S, MOST) for _ in range(3)] == [b"report"] * 3
-        assert heard == 4
+        assert polls == 4
     await fetcher.close()
 
 
@@ -253,9 +253,9 @@ def test_unresponsive_pods_are_each_polled_within_their_share() -> None:
     now, polls = 0.0, {str(n): 0 for n in range(300)}
     unresponsive = UnresponsivePods(lambda: now)
     for _ in range(600):  # two seconds each: one poll
-        asked = [uid for uid in polls if unresponsive.is_due("job", uid)][: 2 * UNRESPONSIVE_POLLS]
+        polled = [uid for uid in polls if unresponsive.is_due("job", uid)][: 2 * UNRESPONSIVE_POLLS]
         now += 2.0
-        for uid in asked:
+        for uid in polled:
             polls[uid] += 1
             unresponsive.timed_out("job", uid, 2.0)
     assert min(polls.values()) >= 20

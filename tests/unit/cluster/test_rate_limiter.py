@@ -17,7 +17,7 @@ def taken(
     *priorities: Priority, per_second: float = 10, at_once: int = MANY, answer_s: float = 0.0, after_s: float = 0.0
 ) -> list[tuple[float, int]]:
     """When each of these requests, all made together, had its turn: seconds and its number, in order."""
-    turns: list[tuple[float, int]] = []
+    begun: list[tuple[float, int]] = []
 
     async def main() -> None:
         limiter = RateLimiter(per_second, at_once, now)
@@ -25,39 +25,39 @@ def taken(
 
         async def one(number: int, priority: Priority) -> None:
             async with limiter.slot(priority, ""):
-                turns.append((round(now() - after_s, 3), number))
+                begun.append((round(now() - after_s, 3), number))
                 await asyncio.sleep(answer_s)
 
         await asyncio.gather(*(one(*each) for each in enumerate(priorities)))
 
     run(main())
-    return turns
+    return begun
 
 
 @pytest.mark.parametrize("quiet_s", [0.0, 1000.0])
 def test_burst_passes_and_later_requests_wait(quiet_s: float) -> None:
-    turns = taken(*[Priority.START] * 13, after_s=quiet_s)
-    assert [when for when, _ in turns] == [0.0] * 10 + [0.1, 0.2, 0.3]
-    assert [number for _, number in turns] == list(range(13))
+    begun = taken(*[Priority.START] * 13, after_s=quiet_s)
+    assert [when for when, _ in begun] == [0.0] * 10 + [0.1, 0.2, 0.3]
+    assert [number for _, number in begun] == list(range(13))
 
 
 def test_the_most_urgent_goes_first_and_equals_in_their_order() -> None:
     first = [Priority.BEGIN] * 10
-    turns = taken(*first, Priority.BEGIN, Priority.ROSTER, Priority.START, Priority.RECOVERY, Priority.ROSTER)
-    assert [number for _, number in turns[10:]] == [13, 11, 14, 12, 10]
+    begun = taken(*first, Priority.BEGIN, Priority.ROSTER, Priority.START, Priority.RECOVERY, Priority.ROSTER)
+    assert [number for _, number in begun[10:]] == [13, 11, 14, 12, 10]
 
 
 @pytest.mark.parametrize("answer_s", [0.5, 30.0])
 def test_requests_in_flight_are_limited_with_slow_answers(answer_s: float) -> None:
     waits = (Priority.BEGIN, Priority.ROSTER, Priority.START, Priority.RECOVERY)
-    turns = taken(*[Priority.START] * 3, *waits, per_second=MANY, at_once=3, answer_s=answer_s)
-    assert [when for when, _ in turns] == [0.0] * 3 + [answer_s] * 3 + [2 * answer_s]
-    assert [number for _, number in turns[3:]] == [6, 4, 5, 3]
+    begun = taken(*[Priority.START] * 3, *waits, per_second=MANY, at_once=3, answer_s=answer_s)
+    assert [when for when, _ in begun] == [0.0] * 3 + [answer_s] * 3 + [2 * answer_s]
+    assert [number for _, number in begun[3:]] == [6, 4, 5, 3]
 
 
 def test_infinite_rate_limits_only_requests_in_flight() -> None:
-    turns = taken(*[Priority.RECOVERY] * 7, per_second=math.inf, at_once=3, answer_s=1.0)
-    assert [when for when, _ in turns] == [0.0] * 3 + [1.0] * 3 + [2.0]
+    begun = taken(*[Priority.RECOVERY] * 7, per_second=math.inf, at_once=3, answer_s=1.0)
+    assert [when for when, _ in begun] == [0.0] * 3 + [1.0] * 3 + [2.0]
 
 
 async def ask(limiter: RateLimiter, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
@@ -193,15 +193,15 @@ def test_hanging_requests_of_some_namespaces_delay_no_other(hung: tuple[str, ...
 
 def test_namespace_holds_half_of_the_slots_and_its_other_requests_follow_in_order() -> None:
     async def main() -> None:
-        limiter, turns = RateLimiter(MANY, 4, now), []
+        limiter, begun = RateLimiter(MANY, 4, now), []
 
         async def one(number: int, priority: Priority) -> None:
             async with limiter.slot(priority, "a"):
-                turns.append((now(), number))
+                begun.append((now(), number))
                 await asyncio.sleep(1.0)
 
         urgent = [Priority.START] * 4 + [Priority.RECOVERY]
         await asyncio.gather(*(one(*each) for each in enumerate(urgent)))
-        assert turns == [(0.0, 0), (0.0, 1), (1.0, 4), (1.0, 2), (2.0, 3)]
+        assert begun == [(0.0, 0), (0.0, 1), (1.0, 4), (1.0, 2), (2.0, 3)]
 
     run(main())

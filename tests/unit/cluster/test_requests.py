@@ -1,4 +1,4 @@
-"""What the API server is asked for, by whom: an HTTP server in its place keeps the requests."""
+"""What the API server is requests_seen for, by whom: an HTTP server in its place keeps the requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OBJECT: dict[str, Any] = {
 
 
 @pytest.fixture
-def asked() -> list[web.Request]:
+def requests_seen() -> list[web.Request]:
     return []
 
 
@@ -53,13 +53,13 @@ def watched(clock: Clock) -> WatchCache:
 
 
 @pytest.fixture
-async def cluster(asked: list[web.Request], watched: WatchCache) -> AsyncIterator[KubernetesCluster]:
+async def cluster(requests_seen: list[web.Request], watched: WatchCache) -> AsyncIterator[KubernetesCluster]:
     async def answer(request: web.Request) -> web.Response:
-        asked.append(request)
+        requests_seen.append(request)
         if "changes-meanwhile" in request.path:
             watched.on_pod_event("changes-meanwhile", "job", POD, deleted=True)
             watched.on_pod_event("changes-meanwhile", "job", OTHER, deleted=False)
-            watched.on_job_event(version(str(len(asked)), namespace="changes-meanwhile"))
+            watched.on_job_event(version(str(len(requests_seen)), namespace="changes-meanwhile"))
         if "outdated" in request.path:
             return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
         return web.json_response(OBJECT)
@@ -89,22 +89,22 @@ async def serving(answer: Handler) -> AsyncIterator[kubernetes_client.Configurat
 
 
 async def test_a_list_is_of_the_present_unless_a_cached_one_will_do(
-    cluster: KubernetesCluster, asked: list[web.Request]
+    cluster: KubernetesCluster, requests_seen: list[web.Request]
 ) -> None:
     await cluster.list_pods(JOB, cached=True)
     await cluster.list_pods(JOB)
     await cluster.list_pods(JOB)
-    assert [request.query.get("resourceVersion") for request in asked] == ["0", None, None]
-    assert {request.query["labelSelector"] for request in asked} == {"cprjob.io/job=job"}
+    assert [request.query.get("resourceVersion") for request in requests_seen] == ["0", None, None]
+    assert {request.query["labelSelector"] for request in requests_seen} == {"cprjob.io/job=job"}
 
 
 async def test_cached_list_is_valid_until_the_watch_lists_again_or_it_is_old(
-    cluster: KubernetesCluster, asked: list[web.Request], watched: WatchCache, clock: Clock
+    cluster: KubernetesCluster, requests_seen: list[web.Request], watched: WatchCache, clock: Clock
 ) -> None:
     async def requests(namespace: str = "n") -> int:
-        before = len(asked)
+        before = len(requests_seen)
         await cluster.at(Priority.REGULAR).list_pods(replace(JOB, namespace=namespace), cached=True)
-        return len(asked) - before
+        return len(requests_seen) - before
 
     await cluster.list_pods(JOB)
     assert await requests() == 0
@@ -121,12 +121,12 @@ async def test_cached_list_is_valid_until_the_watch_lists_again_or_it_is_old(
 
 
 async def test_cached_job_has_the_version_of_the_watch_or_of_the_last_answer(
-    cluster: KubernetesCluster, asked: list[web.Request], watched: WatchCache, clock: Clock
+    cluster: KubernetesCluster, requests_seen: list[web.Request], watched: WatchCache, clock: Clock
 ) -> None:
     async def requests(namespace: str = "n") -> int:
-        before = len(asked)
+        before = len(requests_seen)
         await cluster.at(Priority.REGULAR).get_job(namespace, "job", cached=True)
-        return len(asked) - before
+        return len(requests_seen) - before
 
     assert [await requests(), await requests()] == [1, 0]
     assert not watched.on_job_event(version("8"))
@@ -136,7 +136,7 @@ async def test_cached_job_has_the_version_of_the_watch_or_of_the_last_answer(
     assert (await cluster.get_job("n", "job", cached=True)).resource_version == "8"
     assert not watched.on_job_event(version("8"))
     await cluster.get_job("n", "job")
-    assert len(asked) == 3
+    assert len(requests_seen) == 3
     clock.now += FRESH_S
     assert [await requests(), await requests()] == [1, 0]
     watched.listed("jobs", "")
@@ -147,8 +147,8 @@ async def test_cached_job_has_the_version_of_the_watch_or_of_the_last_answer(
 
 async def test_answer_does_not_replace_a_newer_watch_event(cluster: KubernetesCluster, watched: WatchCache) -> None:
     answer = await cluster.get_job("changes-meanwhile", "job")
-    kept = await cluster.get_job("changes-meanwhile", "job", cached=True)
-    assert (answer.resource_version, kept.resource_version) == ("8", "1")
+    cached = await cluster.get_job("changes-meanwhile", "job", cached=True)
+    assert (answer.resource_version, cached.resource_version) == ("8", "1")
     watched.on_pod_event("changes-meanwhile", "job", POD, deleted=False)
     job = replace(JOB, namespace="changes-meanwhile")
     assert await cluster.list_pods(job) == ()
@@ -160,12 +160,12 @@ async def test_a_job_is_read_again_after_a_conflict(cluster: KubernetesCluster, 
     job = await cluster.get_job("outdated", "job", cached=True)
     with pytest.raises(ConflictError):
         await cluster.write_status(job, {})
-    with pytest.raises(ConflictError):  # the server is asked, which answers everything like that
+    with pytest.raises(ConflictError):  # the server is requests_seen, which answers everything like that
         await cluster.get_job("outdated", "job", cached=True)
 
 
 async def test_newest_warning_of_a_pod_is_the_one_that_happened_last() -> None:
-    asked = list[web.Request]()
+    requests_seen = list[web.Request]()
 
     def event(reason: str, **stamps: Any) -> dict[str, Any]:
         return {"reason": reason, "message": f"what {reason} says", "lastTimestamp": None, **stamps}
@@ -177,15 +177,15 @@ async def test_newest_warning_of_a_pod_is_the_one_that_happened_last() -> None:
     ]
 
     async def answer(request: web.Request) -> web.Response:
-        asked.append(request)
+        requests_seen.append(request)
         return web.json_response({"metadata": {}, "items": listed})
 
     async with serving(answer) as configuration:
         cluster = KubernetesCluster(ApiServer(configuration), lambda: 0.0, WatchCache(lambda: 0.0))
         pod = replace(POD, namespace="n")
         assert await cluster.newest_warning(pod) == PodWarning("Repeated", "what Repeated says")
-        assert asked[0].path == "/api/v1/namespaces/n/events"
-        assert asked[0].query["fieldSelector"] == "involvedObject.uid=uid,type=Warning"
+        assert requests_seen[0].path == "/api/v1/namespaces/n/events"
+        assert requests_seen[0].query["fieldSelector"] == "involvedObject.uid=uid,type=Warning"
         listed.clear()
         assert await cluster.newest_warning(pod) is None
         await cluster.close()
@@ -216,8 +216,8 @@ async def test_a_server_that_answers_slowly_has_few_requests_and_the_lease_does_
     async with serving(answer) as configuration:
         works, elects = ApiServer(configuration), ApiServer(configuration)
         urgent = works.at(Priority.RECOVERY)
-        asked = [asyncio.create_task(urgent.get("/x")) for _ in range(10 * AT_ONCE)]
-        asked += [asyncio.create_task(urgent.replace("/x", {})) for _ in range(AT_ONCE)]
+        requests_seen = [asyncio.create_task(urgent.get("/x")) for _ in range(10 * AT_ONCE)]
+        requests_seen += [asyncio.create_task(urgent.replace("/x", {})) for _ in range(AT_ONCE)]
         while under_way < 2 * AT_ONCE:  # noqa: ASYNC110 -- nothing tells a test
             await asyncio.sleep(0.01)
         lease = await ClusterLeases(elects, "n", "lease").read()
@@ -225,7 +225,7 @@ async def test_a_server_that_answers_slowly_has_few_requests_and_the_lease_does_
         assert lease.holder == "me"
         assert works.waiting == 9 * AT_ONCE
         slow.set()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*requests_seen)
         assert most == 2 * AT_ONCE
         await works.close()
         await elects.close()

@@ -1,4 +1,4 @@
-"""Whether containers of shards begin again in their pods: the cluster is asked when a job starts, and that stays."""
+"""Restarts of shards' containers in their pods: decided by the cluster when a job starts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import pytest
 
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.controller import Controller
-from support.house import House
+from support.controller_harness import ControllerHarness
 
 
 class Server:
     """What the API server can do, and the pods that it was given."""
 
-    def __init__(self, house: House, *, has: bool) -> None:
-        self.has, self.asked = has, 0
+    def __init__(self, harness: ControllerHarness, *, has: bool) -> None:
+        self.has, self.requested = has, 0
         self.pods: list[Manifest] = []
-        place = house.cluster.place
+        place = harness.cluster.place
 
         def seen(manifest: Manifest) -> Any:
             self.pods.append(manifest)
             return place(manifest)
 
-        house.cluster.place = seen
-        house.controller = Controller(house.cluster, lambda: house.cluster.now, restart_rules=self.has_rules)
+        harness.cluster.place = seen
+        harness.controller = Controller(harness.cluster, lambda: harness.cluster.now, restart_rules=self.has_rules)
 
     async def has_rules(self) -> bool:
-        self.asked += 1
+        self.requested += 1
         return self.has
 
     def with_rules(self) -> set[str]:
@@ -38,25 +38,25 @@ class Server:
 
 @pytest.mark.parametrize("has", [True, False])
 async def test_shards_have_restart_rules_if_the_cluster_knows_them_when_the_job_starts_or_resumes(*, has: bool) -> None:
-    house = House()
-    server = Server(house, has=has)
-    await house.go(8)
-    assert house.status.phase == "Running"
+    harness = ControllerHarness()
+    server = Server(harness, has=has)
+    await harness.go(8)
+    assert harness.status.phase == "Running"
     assert server.with_rules() == ({"shard"} if has else set())
-    assert house.status.runtime is not None
-    assert house.status.runtime.restart_rules is has
-    asked, server.has = server.asked, not has
-    house.cluster.kill("shard", 1)
-    await house.go(8)
+    assert harness.status.runtime is not None
+    assert harness.status.runtime.restart_rules is has
+    requested, server.has = server.requested, not has
+    harness.cluster.kill("shard", 1)
+    await harness.go(8)
     assert len(server.pods) > 5
     assert server.with_rules() == ({"shard"} if has else set()), "as it began"
-    assert server.asked == asked
-    house.cluster.set_spec("job", suspend=True)
-    await house.go(20)
-    suspended = house.status
+    assert server.requested == requested
+    harness.cluster.set_spec("job", suspend=True)
+    await harness.go(20)
+    suspended = harness.status
     assert suspended.phase == "Suspended"
     server.pods.clear()
-    house.cluster.set_spec("job", suspend=False)
-    await house.go(12)
-    assert house.status.phase == "Running"
+    harness.cluster.set_spec("job", suspend=False)
+    await harness.go(12)
+    assert harness.status.phase == "Running"
     assert server.with_rules() == (set() if has else {"shard"}), "a job that resumes asks again"

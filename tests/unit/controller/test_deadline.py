@@ -26,7 +26,7 @@ LONG = 1_000_000  # samples: the job is not over before the test is
 DEADLINE_S = 60.0
 
 
-def said(status: Status, kind: str) -> Condition | None:
+def condition_of(status: Status, kind: str) -> Condition | None:
     return next((c for c in status.conditions if c.type == kind), None)
 
 
@@ -52,7 +52,7 @@ def pass_time(cluster: SimulatedCluster, seconds: float) -> None:
         cluster.tick(TICK_S)
 
 
-def unheard(driver: Simulation, passes: int) -> None:
+def lose_answers(driver: Simulation, passes: int) -> None:
     """Nobody's answers reach the operator in so many passes."""
     fetch, left = driver.cluster.fetch_report, [passes]
 
@@ -78,7 +78,7 @@ async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trai
     pass_time(driver.cluster, DEADLINE_S + 40)
     if restarted:
         driver.take_over()
-    unheard(driver, 1)
+    lose_answers(driver, 1)
     await driver.controller.run_pass("default", "job")
     assert driver.status().phase == "Starting"
     driver.cluster.tick(TICK_S)
@@ -90,14 +90,14 @@ async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trai
 async def test_job_without_answers_trains_on_past_the_deadline() -> None:
     driver = a_driver()
     await until(driver, started)
-    unheard(driver, 10**6)
+    lose_answers(driver, 10**6)
     for _ in range(int(2 * DEADLINE_S / TICK_S)):
         driver.cluster.tick(TICK_S)
         await driver.controller.run_pass("default", "job")
     assert driver.status().phase == "Starting"
-    heard = said(driver.status(), "ReportsAvailable")
-    assert heard is not None
-    assert (heard.status, heard.reason) == ("False", "NoAnswer")
+    available = condition_of(driver.status(), "ReportsAvailable")
+    assert available is not None
+    assert (available.status, available.reason) == ("False", "NoAnswer")
 
 
 async def test_startup_deadline_counts_from_the_first_rosters() -> None:
@@ -113,7 +113,7 @@ async def test_startup_deadline_counts_from_the_first_rosters() -> None:
 async def test_job_that_trained_without_answers_is_suspended_and_not_failed_if_a_later_pod_is_stuck() -> None:
     driver = a_driver()
     await until(driver, started)
-    unheard(driver, 10**6)
+    lose_answers(driver, 10**6)
     for _ in range(20):
         driver.cluster.tick(TICK_S)
         await driver.controller.run_pass("default", "job")
@@ -122,16 +122,16 @@ async def test_job_that_trained_without_answers_is_suspended_and_not_failed_if_a
     await until(driver, lambda status: status.phase != "Starting")
     assert driver.status().phase == "Suspending"
     await until(driver, lambda status: status.phase == "Suspended")
-    suspended = said(driver.status(), "Suspended")
+    suspended = condition_of(driver.status(), "Suspended")
     assert suspended is not None
     assert suspended.reason == EXCEEDED
     assert "no cpu" in suspended.message
 
 
 async def test_first_start_that_a_kubelet_reports_as_stuck_fails_with_the_remedy() -> None:
-    story = ((after(0), lambda cluster: setattr(cluster, "unschedulable", "no cpu")),)
-    life = await Simulation(Scenario("stuck", story, deadline_s=2 * DEADLINE_S)).run()
-    failed = said(life.status, "Failed")
+    steps = ((after(0), lambda cluster: setattr(cluster, "unschedulable", "no cpu")),)
+    finished = await Simulation(Scenario("stuck", steps, deadline_s=2 * DEADLINE_S)).run()
+    failed = condition_of(finished.status, "Failed")
     assert failed is not None
     assert failed.reason == EXCEEDED
     assert "no cpu" in failed.message
@@ -139,22 +139,22 @@ async def test_first_start_that_a_kubelet_reports_as_stuck_fails_with_the_remedy
 
 
 async def test_a_volume_that_cannot_be_mounted_is_named_before_and_after_the_deadline() -> None:
-    words = 'MountVolume.SetUp failed for volume "data": secret "lake" not found'
+    message = 'MountVolume.SetUp failed for volume "data": secret "lake" not found'
     driver = a_driver()
-    driver.cluster.mounts["shard/1"] = words
+    driver.cluster.mounts["shard/1"] = message
     await until(driver, lambda status: any(t.state == "Joining" for t in status.trainers))
-    ready = said(driver.status(), "PodsReady")
+    ready = condition_of(driver.status(), "PodsReady")
     assert ready is not None
     assert ready.message.startswith("waiting for shard/1 to start; ")
     assert ready.message.endswith("trainer/0, trainer/1 run, and are not ready before that")
     await until(driver, lambda status: any(c.reason == "FailedMount" for c in status.conditions))
-    ready = said(driver.status(), "PodsReady")
+    ready = condition_of(driver.status(), "PodsReady")
     assert ready is not None
-    assert ready.message.startswith(f"shard/1: {words}; ")
+    assert ready.message.startswith(f"shard/1: {message}; ")
     await until(driver, lambda status: status.phase == "Failed")
-    failed = said(driver.status(), "Failed")
+    failed = condition_of(driver.status(), "Failed")
     assert failed is not None
-    assert failed.message.startswith(f"not all pods were ready within 60 s: shard/1; shard/1: {words}")
+    assert failed.message.startswith(f"not all pods were ready within 60 s: shard/1; shard/1: {message}")
     assert set(driver.cluster.looked_up) == {"job-12345-shard-1-1"}
     assert len(driver.cluster.looked_up) <= 60 / LOOK_UP_S + 1
 
@@ -177,12 +177,12 @@ async def test_recovery_deadline_gives_nodes_back_and_the_job_resumes(victim: st
     await until(driver, lambda status: status.phase == "Suspending")
     assert 30 <= driver.cluster.now - since < 40
     await until(driver, lambda status: status.phase == "Suspended")
-    suspended = said(driver.status(), "Suspended")
+    suspended = condition_of(driver.status(), "Suspended")
     assert suspended is not None
     assert (suspended.status, suspended.reason) == ("True", RECOVERY_EXCEEDED)
     name = "trainer/0" if victim == "leader" else f"{victim}/1"
-    for words in (f"within 30 s: {name}; {name}: 0/3 nodes", "spec.recovery.deadlineSeconds"):
-        assert words in suspended.message
+    for part in (f"within 30 s: {name}; {name}: 0/3 nodes", "spec.recovery.deadlineSeconds"):
+        assert part in suspended.message
     assert driver.cluster.pods == {}
     any_node(driver.cluster)
     before = driver.status().progress.samples
@@ -198,7 +198,7 @@ async def test_recovery_deadline_fails_the_job_if_that_is_asked_for_later() -> N
     recovery = driver.cluster.jobs["default", "job"].spec["recovery"]
     driver.cluster.set_spec("job", recovery={**recovery, "onDeadline": "Fail"})
     await until(driver, lambda status: status.phase == "Failed")
-    failed = said(driver.status(), "Failed")
+    failed = condition_of(driver.status(), "Failed")
     assert failed is not None
     assert failed.reason == RECOVERY_EXCEEDED
     assert "trainer/1: 0/3 nodes" in failed.message
@@ -212,7 +212,7 @@ async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_repl
     _store(down=True)(driver.cluster)
     assert await phases_within(driver, 60) == {"Recovering"}, "it restores"
     driver = await recovering("trainer")
-    unheard(driver, 10**6)
+    lose_answers(driver, 10**6)
     assert await phases_within(driver, 60) == {"Recovering"}, "nobody knows whether it trains"
 
 
@@ -234,20 +234,20 @@ async def test_resume_with_an_unreachable_store_is_suspended_and_succeeds_later(
         resume(cluster)
 
     everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
-    story = (
+    steps = (
         (trained(900), suspend),
         (phase("Suspended"), away_and_resumed),
         (phase("Suspending"), lambda _: None),
         (phase("Suspended"), _store(down=False)),
     )
-    scenario = Scenario("resumed in vain", story, replaced=everybody, deadline_s=2 * PAUSE_S + 4 * DEADLINE_S)
-    life = await Simulation(scenario).run()
-    assert life.status.phase == "Succeeded"
-    assert life.status.ledger.ranges == ((), (), ())
-    assert life.status.failures == ()
-    assert life.status.resume_at is None
-    back = [s for s in life.cluster.statuses if s["phase"] == "Suspended" and s.get("resumeAt")]
-    suspended = said(Status.model_validate(back[-1]), "Suspended")
+    scenario = Scenario("resumed in vain", steps, replaced=everybody, deadline_s=2 * PAUSE_S + 4 * DEADLINE_S)
+    finished = await Simulation(scenario).run()
+    assert finished.status.phase == "Succeeded"
+    assert finished.status.ledger.ranges == ((), (), ())
+    assert finished.status.failures == ()
+    assert finished.status.resume_at is None
+    back = [s for s in finished.cluster.statuses if s["phase"] == "Suspended" and s.get("resumeAt")]
+    suspended = condition_of(Status.model_validate(back[-1]), "Suspended")
     assert suspended is not None
     assert (suspended.status, suspended.reason) == ("True", EXCEEDED)
     assert "waiting for" in suspended.message

@@ -16,7 +16,7 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import Controller
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, reconcile
-from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, kept_anchors, location
+from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, anchors_in_use, location
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.deletions import DELETIONS, WITH_SAVES, end_of_deletion
 from simulation.control_plane.run import RunResult, Simulation, input_in_mid_training
@@ -35,44 +35,44 @@ EVERYTHING_GOES = {
     "deleted with its saves while the store is down for a while": range(2, ATTEMPTS),
     "deleted with its saves, and the cleanup is killed": [2],
 }
-LIVES: dict[str, RunResult] = {}
+FINISHED: dict[str, RunResult] = {}
 
 
 async def live(name: str) -> RunResult:
     """The scenario's end. It runs once."""
-    if name not in LIVES:
-        LIVES[name] = await Simulation(BY_NAME[name]).run()
-        assert ("default", "job") not in LIVES[name].cluster.jobs
-    return LIVES[name]
+    if name not in FINISHED:
+        FINISHED[name] = await Simulation(BY_NAME[name]).run()
+        assert ("default", "job") not in FINISHED[name].cluster.jobs
+    return FINISHED[name]
 
 
-def told(life: RunResult, reason: str) -> str:
-    return "; ".join(event.message for event in life.cluster.events.values() if event.reason == reason)
+def message_of(finished: RunResult, reason: str) -> str:
+    return "; ".join(event.message for event in finished.cluster.events.values() if event.reason == reason)
 
 
-def attempts(life: RunResult) -> list[str]:
-    return [name for name, _ in life.cluster.history if "cleanup" in name]
+def attempts(finished: RunResult) -> list[str]:
+    return [name for name, _ in finished.cluster.history if "cleanup" in name]
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 async def test_a_deleted_job_goes(name: str) -> None:
-    life = await live(name)
-    assert ("default", "job") not in life.cluster.jobs
+    finished = await live(name)
+    assert ("default", "job") not in finished.cluster.jobs
 
 
 async def test_job_without_the_field_has_no_finalizer_and_no_cleanup() -> None:
-    life = await live("deleted")
-    assert "set_finalizers" not in life.cluster.calls
-    assert end_of_deletion(life) == (False, [None], set())
-    assert attempts(life) == []
+    finished = await live("deleted")
+    assert "set_finalizers" not in finished.cluster.calls
+    assert end_of_deletion(finished) == (False, [None], set())
+    assert attempts(finished) == []
 
 
 @pytest.mark.parametrize("name", EVERYTHING_GOES)
 async def test_all_saves_go_with_their_job(name: str) -> None:
-    life = await live(name)
-    assert end_of_deletion(life) == (False, [()], {"SavesDeleted"})
-    assert "7 objects, 7,000 bytes" in told(life, "SavesDeleted")
-    assert len(attempts(life)) in EVERYTHING_GOES[name]
+    finished = await live(name)
+    assert end_of_deletion(finished) == (False, [()], {"SavesDeleted"})
+    assert "7 objects, 7,000 bytes" in message_of(finished, "SavesDeleted")
+    assert len(attempts(finished)) in EVERYTHING_GOES[name]
 
 
 async def test_cleanup_waits_while_a_pod_may_still_write() -> None:
@@ -93,18 +93,18 @@ async def test_cleanup_waits_while_a_pod_may_still_write() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tries", "says"),
+    ("name", "tries", "text"),
     [
         ("deleted with its saves while the store is down for ever", ATTEMPTS, "The store does not answer. Check it."),
         ("deleted with its saves while no pod can be created", 0, "exceeded quota"),
     ],
 )
-async def test_saves_that_cannot_be_deleted_are_reported_with_the_command(name: str, tries: int, says: str) -> None:
-    life = await live(name)
-    assert end_of_deletion(life) == (False, [None], {"SavesLeft"})
-    assert len(attempts(life)) == tries
-    message = told(life, "SavesLeft")
-    assert says in message
+async def test_saves_that_cannot_be_deleted_are_reported_with_the_command(name: str, tries: int, text: str) -> None:
+    finished = await live(name)
+    assert end_of_deletion(finished) == (False, [None], {"SavesLeft"})
+    assert len(attempts(finished)) == tries
+    message = message_of(finished, "SavesLeft")
+    assert text in message
     assert "cprjob snapshots prune file:///store/saves --job 12345678-0000 --all --delete" in message
 
 
@@ -117,31 +117,31 @@ async def test_a_deletion_is_over_within_its_limit() -> None:
             began.append(driver.cluster.now)
 
     driver.cluster.fault = note
-    life = await driver.run()
-    since = life.status.deleting_since
+    finished = await driver.run()
+    since = finished.status.deleting_since
     assert since is not None
     assert LIMIT_S <= began[-1] - since <= LIMIT_S + 2 * 60
 
 
 async def test_terminating_namespace_ends_all_waits() -> None:
-    life = await live("deleted with its saves and its namespace")
-    assert end_of_deletion(life) == (False, [None], set()), "no event can be created there either"
-    assert attempts(life) == []
-    since = life.status.deleting_since
+    finished = await live("deleted with its saves and its namespace")
+    assert end_of_deletion(finished) == (False, [None], set()), "no event can be created there either"
+    assert attempts(finished) == []
+    since = finished.status.deleting_since
     assert since is not None
-    assert life.cluster.now - since < 15
+    assert finished.cluster.now - since < 15
 
 
 async def test_anchors_that_another_job_restores_from_are_spared() -> None:
-    life = await live("deleted with its saves, of which another job needs an anchor")
-    assert end_of_deletion(life) == (False, [("12345678-0000/anchor",)], {"SavesDeleted"})
-    assert "12345678-0000/anchor" in told(life, "SavesDeleted")
+    finished = await live("deleted with its saves, of which another job needs an anchor")
+    assert end_of_deletion(finished) == (False, [("12345678-0000/anchor",)], {"SavesDeleted"})
+    assert "12345678-0000/anchor" in message_of(finished, "SavesDeleted")
 
 
 async def test_job_that_never_started_is_deleted_at_once() -> None:
-    life = await live("deleted with its saves before it began")
-    assert life.cluster.history == []
-    assert life.cluster.events == {}
+    finished = await live("deleted with its saves before it began")
+    assert finished.cluster.history == []
+    assert finished.cluster.events == {}
 
 
 async def test_the_finalizer_is_set_before_the_first_status_is_written_and_others_are_left_alone() -> None:
@@ -158,16 +158,18 @@ async def test_the_finalizer_is_set_before_the_first_status_is_written_and_other
 
 
 async def test_cleanup_that_cannot_be_created_is_reported_and_blocks_nothing() -> None:
-    world = await input_in_mid_training(2)
-    spec = world.job.spec.model_copy(
+    observed = await input_in_mid_training(2)
+    spec = observed.job.spec.model_copy(
         update={
-            "snapshots": world.job.spec.snapshots.model_copy(update={"delete_with_job": True}),
-            "trainers": world.job.spec.trainers.model_copy(update={"template": {"spec": {"containers": [None]}}}),
+            "snapshots": observed.job.spec.snapshots.model_copy(update={"delete_with_job": True}),
+            "trainers": observed.job.spec.trainers.model_copy(update={"template": {"spec": {"containers": [None]}}}),
         }
     )
-    outcome = reconcile(replace(world, job=replace(world.job, spec=spec, deleting=True, has_finalizer=True), pods=()))
+    outcome = reconcile(
+        replace(observed, job=replace(observed.job, spec=spec, deleting=True, has_finalizer=True), pods=())
+    )
     assert outcome.release
-    assert outcome.status.deleting_since == world.now
+    assert outcome.status.deleting_since == observed.now
     (event,) = outcome.events
     assert event.reason == "SavesLeft"
     assert "cannot be made" in event.message
@@ -176,9 +178,9 @@ async def test_cleanup_that_cannot_be_created_is_reported_and_blocks_nothing() -
 def heir(restore_from: str | None, *, namespace: str = "default", **fields: Any) -> JobView:
     """A job that has begun with an anchor of another, or is otherwise as its status and its store say."""
     store = fields.pop("store", {"endpoint": "file:///store", "bucket": "saves"})
-    told = to_job_spec(parse_spec(spec()), "h", "heir", found=restore_from)
+    job_spec = to_job_spec(parse_spec(spec()), "h", "heir", found=restore_from)
     status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", **fields.pop("status", {})}
-    status = {"runtime": {"jobSpec": to_json(told)}, **status}
+    status = {"runtime": {"jobSpec": to_json(job_spec)}, **status}
     status = {name: value for name, value in status.items() if value is not None}
     return JobView(namespace, "heir", "h", 1, "1", 0.0, spec={"snapshots": {"store": store}}, status=status, **fields)
 
@@ -213,16 +215,16 @@ def test_an_anchor_is_spared_for_a_job(other: JobView, *, counts: bool) -> None:
         status=Status(),
         has_finalizer=True,
     )
-    assert kept_anchors(job, [other]) == (("uid/one",) if counts else ())
+    assert anchors_in_use(job, [other]) == (("uid/one",) if counts else ())
 
 
 @pytest.mark.parametrize(
-    ("store", "words"),
+    ("store", "option"),
     [
         ({"endpoint": "https://s3.example/", "bucket": "b"}, "s3://b --endpoint https://s3.example/"),
         ({"endpoint": "http://h:9000", "bucket": "b", "prefix": "/x/y/"}, "s3://b/x/y --endpoint http://h:9000"),
         ({"endpoint": "file:///folder", "bucket": "b", "prefix": "x"}, "file:///folder/b/x"),
     ],
 )
-def test_location_of_a_store_is_reported_as_the_command_line_takes_it(store: dict[str, str], words: str) -> None:
-    assert location(Store.model_validate(store)) == words
+def test_location_of_a_store_is_reported_as_the_command_line_takes_it(store: dict[str, str], option: str) -> None:
+    assert location(Store.model_validate(store)) == option

@@ -36,12 +36,12 @@ async def test_concerned_pods_get_their_roster_signed_for_them(driver: Simulatio
     (spare,) = cluster.spares()
     cluster.kill("shard", 1)
     await driver.passes(1)
-    sent = {name: (text, told) for name, text, told in cluster.sent}
+    sent = {name: (text, signature) for name, text, signature in cluster.sent}
     assert {spare.name, cluster.member("trainer", 0).name, cluster.member("trainer", 1).name} <= set(sent)
-    for name, (text, told) in sent.items():
+    for name, (text, signature) in sent.items():
         assert cluster.pods[name].meta["annotations"][env.ANNOTATION_ROSTER] == text
-        assert is_signed(key_of(cluster), name, text.encode(), told)
-        assert not is_signed(key_of(cluster), "another", text.encode(), told)
+        assert is_signed(key_of(cluster), name, text.encode(), signature)
+        assert not is_signed(key_of(cluster), "another", text.encode(), signature)
     roster = from_json(ShardRoster, sent[spare.name][0])
     assert (roster.index, roster.incarnation) == (1, 2)
 
@@ -83,7 +83,7 @@ async def test_leader_gets_what_is_recorded_sealed_or_in_its_roster_from_an_oper
     driver.controller = Controller(cluster, lambda: cluster.now, timing=TIMING, rng=random.Random(1))
     await driver.passes(1)
     calls, found = len(cluster.calls), recorded_in(driver.status())
-    assert "patch_pod" not in cluster.calls[-3:], "the leader was told by the operator before"
+    assert "patch_pod" not in cluster.calls[-3:], "the operator before has notified the leader"
     while recorded_in(driver.status()) == found:
         await driver.passes(1)
     assert "patch_pod" in cluster.calls[calls:]

@@ -44,9 +44,9 @@ class Meanwhile:
 async def test_event_loop_runs_while_a_pass_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile = Meanwhile()
 
-    def slow(world: ReconcileInput) -> Outcome:
+    def slow(observed: ReconcileInput) -> Outcome:
         meanwhile.wait()
-        return reconcile(world)
+        return reconcile(observed)
 
     monkeypatch.setattr(controller, "reconcile", slow)
     await meanwhile.run(spec(shards__replicas=controller.FEW_PODS))

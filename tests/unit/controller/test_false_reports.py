@@ -50,12 +50,12 @@ async def test_largest_reports_take_little_memory(lie: Lie, monkeypatch: pytest.
     assert driver.status().phase == "Running"
     cluster = driver.cluster
     lies = {pod.name: lie(cluster.report(pod) or b"{}") for pod in cluster.pods.values()}
-    asked: set[str] = set()
+    requested: set[str] = set()
 
     async def fetch(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         if pod.role == "trainer" and pod.index == driver.status().leader:
-            return None  # so everybody else is asked
-        asked.add(pod.name)
+            return None  # so everybody else is requested
+        requested.add(pod.name)
         body = lies[pod.name]
         return bytes(bytearray(body)) if len(body) <= max_bytes else None
 
@@ -66,6 +66,6 @@ async def test_largest_reports_take_little_memory(lie: Lie, monkeypatch: pytest.
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(asked) == PODS - 1
+    assert len(requested) == PODS - 1
     assert most < MEMORY
     assert sum(map(len, driver.status().ledger.ranges)) <= MAX_RANGES

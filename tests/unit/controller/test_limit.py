@@ -24,10 +24,10 @@ async def lowered(document: dict[str, Any], *losses: tuple[int, int]) -> tuple[S
     """The end of a job that loses shards after so many samples, and the limit, lowered once to what is spent."""
     driver = Simulation(Scenario("lowered", (), document))
     driver.cluster.total = document["data"]["samples"]
-    story, limit = [(trained(samples), kill("shard", shard)) for samples, shard in losses], 0.0
+    steps, limit = [(trained(samples), kill("shard", shard)) for samples, shard in losses], 0.0
     while driver.status().phase not in {"Succeeded", "Failed"}:
-        if story and story[0][0](driver.cluster):
-            story.pop(0)[1](driver.cluster)
+        if steps and steps[0][0](driver.cluster):
+            steps.pop(0)[1](driver.cluster)
         await driver.passes(1)
         budget = driver.status().budget
         if not limit and budget and budget.spent and not budget.reserved and driver.status().recovery is None:
@@ -53,7 +53,7 @@ async def test_loss_after_the_limit_is_spent_rolls_back() -> None:
 
 
 @pytest.fixture(scope="module")
-def world() -> ReconcileInput:
+def observed() -> ReconcileInput:
     return asyncio.run(input_in_mid_training(1))
 
 
@@ -64,7 +64,7 @@ def world() -> ReconcileInput:
     st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
 )
 def test_change_of_the_limit_overspends_nothing(
-    world: ReconcileInput, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
+    observed: ReconcileInput, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
 ) -> None:
     before, after = portions
     book = Ledger(total_samples=total, ranges=tuple(((0, int(part * total)),) if part else () for part in lost))
@@ -74,13 +74,13 @@ def test_change_of_the_limit_overspends_nothing(
     limit = max(limit_of(before, total, len(lost)), account.ledger.spent)
     reserved = (((0, int(aside * total)),), *((),) * (len(lost) - 1))
     status = with_account(status, Account(replace(account.ledger, limit=limit), reserved))
-    budget = world.job.spec.accuracy_budget.model_copy(update={"portion_of_lost_samples": after})
-    changed = world.job.spec.model_copy(update={"accuracy_budget": budget})
+    budget = observed.job.spec.accuracy_budget.model_copy(update={"portion_of_lost_samples": after})
+    changed = observed.job.spec.model_copy(update={"accuracy_budget": budget})
     moved = with_total(changed, status, total)
     assert not is_overspent(moved)
-    wanted = limit_of(after, total, len(lost))
-    assert wanted <= moved.ledger.limit_sample_shards <= max(wanted, limit)
-    assert moved.ledger.limit_sample_shards == max(wanted, min(limit, account_of(status).charged))
+    expected = limit_of(after, total, len(lost))
+    assert expected <= moved.ledger.limit_sample_shards <= max(expected, limit)
+    assert moved.ledger.limit_sample_shards == max(expected, min(limit, account_of(status).charged))
 
 
 def test_a_status_of_version_0_1_0_that_carries_more_than_its_limit_is_not_overspent() -> None:

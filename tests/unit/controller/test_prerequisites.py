@@ -21,14 +21,14 @@ from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.nodes import Pod
 from simulation.control_plane.workload import spec
-from support.house import House
+from support.controller_harness import ControllerHarness
 
 TOTAL = 2_000_000
 KEYS = itertools.count(1)
 FORBIDDEN = "networkpolicies.networking.k8s.io is forbidden"
 
 
-class PrerequisiteHouse(House):
+class PrerequisiteHarness(ControllerHarness):
     """A job that trains for long, and an operator that makes another key each time."""
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class PrerequisiteHouse(House):
         volumes = {each["name"]: each for each in pod.manifest["spec"]["volumes"]}
         return str(self.cluster.secrets[volumes["cprjob-key"]["secret"]["secretName"]]["stringData"]["key"])
 
-    def refuse(self, wanted: Callable[[Manifest], bool]) -> None:
+    def refuse(self, selected_by: Callable[[Manifest], bool]) -> None:
         apply = type(self.cluster).apply
 
         async def refusing(manifest: Manifest) -> None:
-            if wanted(manifest):
+            if selected_by(manifest):
                 raise RefusedError(FORBIDDEN)
             await apply(self.cluster, manifest)
 
@@ -71,169 +71,173 @@ class PrerequisiteHouse(House):
 
 
 async def test_lost_key_is_replaced_for_all_pods_without_a_loss() -> None:
-    house = PrerequisiteHouse()
-    await house.begin()
-    before = {pod.uid for pod in house.cluster.pods.values()}
-    for pod in house.cluster.pods.values():
+    harness = PrerequisiteHarness()
+    await harness.begin()
+    before = {pod.uid for pod in harness.cluster.pods.values()}
+    for pod in harness.cluster.pods.values():
         (main,) = pod.manifest["spec"]["containers"]
         values = {each["name"]: each.get("value") for each in main["env"]}
-        assert values[env.KEY_DIGEST] == key_digest(house.key_of(pod).encode())
-    house.cluster.secrets.clear()
-    await house.go(4)
-    assert house.status.phase == "Running", "it is looked at seldom"
-    house.cluster.now += CHECK_S
-    await house.go(1)
-    assert (house.status.phase, "key was lost" in house.condition("Suspended")[2]) == ("Suspending", True)
-    await house.go(30)
-    assert house.status.phase == "Running"
-    assert len(house.keys()) == 1
-    assert not before & {pod.uid for pod in house.cluster.pods.values()}
-    assert set(house.status.ledger.ranges) == {()}
-    assert house.status.counters.generation == 1
+        assert values[env.KEY_DIGEST] == key_digest(harness.key_of(pod).encode())
+    harness.cluster.secrets.clear()
+    await harness.go(4)
+    assert harness.status.phase == "Running", "it is looked at seldom"
+    harness.cluster.now += CHECK_S
+    await harness.go(1)
+    assert (harness.status.phase, "key was lost" in harness.condition("Suspended")[2]) == ("Suspending", True)
+    await harness.go(30)
+    assert harness.status.phase == "Running"
+    assert len(harness.keys()) == 1
+    assert not before & {pod.uid for pod in harness.cluster.pods.values()}
+    assert set(harness.status.ledger.ranges) == {()}
+    assert harness.status.counters.generation == 1
 
 
 async def test_members_are_not_replaced_under_another_key() -> None:
     """The key is looked for before a pod is created, and by another process of the operator, too."""
-    house = PrerequisiteHouse()
-    await house.begin()
-    house.cluster.secrets.clear()
-    house.restart()
-    house.cluster.kill("shard", 1)
-    await house.go(40)
-    assert house.status.phase == "Running"
-    assert len(house.keys()) == 1
-    assert {member.incarnation for member in house.status.trainers} == {2}
+    harness = PrerequisiteHarness()
+    await harness.begin()
+    harness.cluster.secrets.clear()
+    harness.restart()
+    harness.cluster.kill("shard", 1)
+    await harness.go(40)
+    assert harness.status.phase == "Running"
+    assert len(harness.keys()) == 1
+    assert {member.incarnation for member in harness.status.trainers} == {2}
 
 
 async def test_changed_key_is_replaced_for_all_pods() -> None:
-    house = PrerequisiteHouse()
-    await house.begin()
-    (name, secret), *_ = house.cluster.secrets.items()
-    house.cluster.secrets[name] = {**secret, "stringData": {"key": "another"}}
-    house.cluster.kill("shard", 1)
-    await house.go(2)
+    harness = PrerequisiteHarness()
+    await harness.begin()
+    (name, secret), *_ = harness.cluster.secrets.items()
+    harness.cluster.secrets[name] = {**secret, "stringData": {"key": "another"}}
+    harness.cluster.kill("shard", 1)
+    await harness.go(2)
     changed = to_json(Problem(KEY_CHANGED, "It is another key.", "Leave it alone."))
-    house.cluster.exit_with("shard", 1, 1, changed)
-    await house.go(1)
-    assert house.status.phase == "Suspending"
-    await house.go(40)
-    assert (house.status.phase, len(house.keys())) == ("Running", 1)
-    assert house.keys() != {"another"}
+    harness.cluster.exit_with("shard", 1, 1, changed)
+    await harness.go(1)
+    assert harness.status.phase == "Suspending"
+    await harness.go(40)
+    assert (harness.status.phase, len(harness.keys())) == ("Running", 1)
+    assert harness.keys() != {"another"}
 
 
 async def test_key_of_an_earlier_version_is_used_until_it_is_lost() -> None:
     """Version 0.1.0 gave keys no names."""
-    house = PrerequisiteHouse()
-    await house.begin()
-    job = house.cluster.jobs["default", "job"]
+    harness = PrerequisiteHarness()
+    await harness.begin()
+    job = harness.cluster.jobs["default", "job"]
     runtime = {name: value for name, value in job.status["runtime"].items() if name != "keyDigest"}
-    house.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": runtime})
-    (secret,) = house.cluster.secrets.values()
-    house.cluster.secrets = {"job-12345-key": secret}
-    house.restart()
-    house.cluster.kill("shard", 1)
-    await house.go(12)
-    assert (house.status.phase, house.status.restarts, set(house.cluster.secrets)) == ("Running", 1, {"job-12345-key"})
-    volumes = house.cluster.member("shard", 1).manifest["spec"]["volumes"]
+    harness.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": runtime})
+    (secret,) = harness.cluster.secrets.values()
+    harness.cluster.secrets = {"job-12345-key": secret}
+    harness.restart()
+    harness.cluster.kill("shard", 1)
+    await harness.go(12)
+    assert (harness.status.phase, harness.status.restarts, set(harness.cluster.secrets)) == (
+        "Running",
+        1,
+        {"job-12345-key"},
+    )
+    volumes = harness.cluster.member("shard", 1).manifest["spec"]["volumes"]
     assert {"name": "cprjob-key", "secret": {"secretName": "job-12345-key"}} in volumes
-    house.cluster.secrets.clear()
-    house.cluster.now += CHECK_S
-    await house.go(40)
-    assert house.status.phase == "Running"
-    assert (len(house.keys()), "job-12345-key" in house.cluster.secrets) == (1, False)
+    harness.cluster.secrets.clear()
+    harness.cluster.now += CHECK_S
+    await harness.go(40)
+    assert harness.status.phase == "Running"
+    assert (len(harness.keys()), "job-12345-key" in harness.cluster.secrets) == (1, False)
 
 
 async def test_unclear_answer_about_a_secret_changes_nothing() -> None:
-    house = PrerequisiteHouse()
-    await house.begin()
+    harness = PrerequisiteHarness()
+    await harness.begin()
 
     async def refuse(manifest: Manifest) -> bool:
         raise RefusedError("exceeded quota: secrets")
 
-    house.cluster.has_secret = refuse
-    house.cluster.kill("shard", 1)
-    house.cluster.now += CHECK_S
-    await house.go(12)
-    assert (house.status.phase, house.status.restarts) == ("Running", 1)
+    harness.cluster.has_secret = refuse
+    harness.cluster.kill("shard", 1)
+    harness.cluster.now += CHECK_S
+    await harness.go(12)
+    assert (harness.status.phase, harness.status.restarts) == ("Running", 1)
 
 
 async def test_key_is_created_before_the_first_pods() -> None:
     """The operator dies between the status and the Secret."""
-    house = PrerequisiteHouse()
+    harness = PrerequisiteHarness()
 
     def die(call: str, _number: int, when: str) -> None:
         if (call, when) == ("create_secret", "before"):
             raise KeyboardInterrupt
 
-    house.cluster.fault = die
+    harness.cluster.fault = die
     with pytest.raises(KeyboardInterrupt):
-        await house.go()
-    house.cluster.fault = lambda *_: None
-    house.restart()
-    await house.go(14)
-    assert house.status.phase == "Running"
-    assert len(house.keys()) == 1
-    assert house.condition("Suspended")[0] == "False"
+        await harness.go()
+    harness.cluster.fault = lambda *_: None
+    harness.restart()
+    await harness.go(14)
+    assert harness.status.phase == "Running"
+    assert len(harness.keys()) == 1
+    assert harness.condition("Suspended")[0] == "False"
 
 
 async def test_pods_are_not_created_before_their_network_policy() -> None:
-    house = PrerequisiteHouse()
-    house.refuse(lambda manifest: manifest["kind"] == "NetworkPolicy")
-    await house.go(8)
-    assert house.cluster.pods == {}
-    status, reason, message = house.condition("PodsReady")
+    harness = PrerequisiteHarness()
+    harness.refuse(lambda manifest: manifest["kind"] == "NetworkPolicy")
+    await harness.go(8)
+    assert harness.cluster.pods == {}
+    status, reason, message = harness.condition("PodsReady")
     assert (status, reason) == ("False", "CreateRefused")
     assert FORBIDDEN in message
-    house.refuse(lambda _: False)
-    house.cluster.now += 20
-    await house.go(10)
-    assert house.status.phase == "Running"
+    harness.refuse(lambda _: False)
+    harness.cluster.now += 20
+    await harness.go(10)
+    assert harness.status.phase == "Running"
 
 
 async def test_refused_disruption_budget_is_reported_and_delays_no_pod() -> None:
-    house = PrerequisiteHouse()
-    house.refuse(lambda manifest: manifest["kind"] == "PodDisruptionBudget")
-    await house.go(8)
-    assert len(house.cluster.pods) == 5
-    assert house.condition("PodsReady")[1] == "CreateRefused"
+    harness = PrerequisiteHarness()
+    harness.refuse(lambda manifest: manifest["kind"] == "PodDisruptionBudget")
+    await harness.go(8)
+    assert len(harness.cluster.pods) == 5
+    assert harness.condition("PodsReady")[1] == "CreateRefused"
 
 
 async def test_deleted_or_edited_prerequisites_are_restored() -> None:
-    house = PrerequisiteHouse()
-    await house.begin()
-    before = specs(house)
+    harness = PrerequisiteHarness()
+    await harness.begin()
+    before = specs(harness)
     assert len(before) == 3
-    house.cluster.objects.clear()
-    await house.go(4)
-    assert house.cluster.objects == {}
-    house.cluster.now += CHECK_S
-    await house.go(1)
-    assert specs(house) == before
+    harness.cluster.objects.clear()
+    await harness.go(4)
+    assert harness.cluster.objects == {}
+    harness.cluster.now += CHECK_S
+    await harness.go(1)
+    assert specs(harness) == before
 
 
 async def test_pods_of_an_earlier_version_stay_in_their_policy_and_budgets() -> None:
     """They lack the job's uid: they are found by its name, until the last of them is gone."""
-    house = PrerequisiteHouse()
-    await house.begin()
-    for pod in house.cluster.pods.values():
+    harness = PrerequisiteHarness()
+    await harness.begin()
+    for pod in harness.cluster.pods.values():
         del pod.meta["labels"][env.LABEL_JOB_UID]
-    house.restart()
-    house.cluster.kill("shard", 1)
-    await house.go(8)
-    assert set(selected(house)) == {None}
+    harness.restart()
+    harness.cluster.kill("shard", 1)
+    await harness.go(8)
+    assert set(selected(harness)) == {None}
     for role, number in (("trainer", 2), ("shard", 3)):
         for index in range(number):
-            house.cluster.kill(role, index)
-    await house.go(20)
-    assert set(selected(house)) == {"12345678-0000"}
+            harness.cluster.kill(role, index)
+    await harness.go(20)
+    assert set(selected(harness)) == {"12345678-0000"}
 
 
-def specs(house: House) -> dict[tuple[str, str, str], Any]:
+def specs(harness: ControllerHarness) -> dict[tuple[str, str, str], Any]:
     """What the objects say, by kind, namespace and name."""
-    return {key: manifest["spec"] for key, manifest in house.cluster.objects.items()}
+    return {key: manifest["spec"] for key, manifest in harness.cluster.objects.items()}
 
 
-def selected(house: House) -> list[str | None]:
+def selected(harness: ControllerHarness) -> list[str | None]:
     """The uids by which pods are selected."""
-    selectors = [each.get("selector") or each["podSelector"] for each in specs(house).values()]
+    selectors = [each.get("selector") or each["podSelector"] for each in specs(harness).values()]
     return [each["matchLabels"].get(env.LABEL_JOB_UID) for each in selectors]

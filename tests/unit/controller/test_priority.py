@@ -20,7 +20,7 @@ def status(phase: str, *, begun: bool = True, **fields: Any) -> Status:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "effects", "urgency"),
+    ("before", "after", "effects", "priority"),
     [
         ("Running", "Running", {}, Priority.REGULAR),
         ("Running", "Running", {"needs_prerequisites": True}, Priority.REGULAR),
@@ -37,10 +37,10 @@ def status(phase: str, *, begun: bool = True, **fields: Any) -> Status:
     ],
 )
 def test_interrupted_training_has_the_priority_of_recoveries(
-    before: str, after: str, effects: dict[str, Any], urgency: Priority
+    before: str, after: str, effects: dict[str, Any], priority: Priority
 ) -> None:
-    assert request_priority(status(before), Outcome(status(after), **effects)) is urgency
-    assert status_priority(status(before), urgency) is urgency
+    assert request_priority(status(before), Outcome(status(after), **effects)) is priority
+    assert status_priority(status(before), priority) is priority
 
 
 def test_an_edit_is_answered_at_once() -> None:
@@ -52,13 +52,13 @@ def test_an_edit_is_answered_at_once() -> None:
 def test_jobs_that_have_begun_go_before_new_ones() -> None:
     new = status("Pending", begun=False)
     assert request_priority(new, Outcome(new)) is Priority.BEGIN
-    urgency = request_priority(new, Outcome(status("Starting"), creates=({},)))
-    assert urgency is Priority.START
-    assert status_priority(new, urgency) is Priority.BEGIN
+    priority = request_priority(new, Outcome(status("Starting"), creates=({},)))
+    assert priority is Priority.START
+    assert status_priority(new, priority) is Priority.BEGIN
 
 
 @pytest.mark.parametrize(
-    ("change", "urgency", "jobs", "seconds"),
+    ("change", "priority", "jobs", "seconds"),
     [
         ({"progress": {"samples": 5}}, Priority.REGULAR, 1, 15.0),
         ({"progress": {"samples": 5}}, Priority.REGULAR, 1000, 62.5),
@@ -68,13 +68,13 @@ def test_jobs_that_have_begun_go_before_new_ones() -> None:
     ],
 )
 def test_progress_is_written_less_often_with_more_jobs(
-    change: dict[str, Any], urgency: Priority, jobs: int, seconds: float
+    change: dict[str, Any], priority: Priority, jobs: int, seconds: float
 ) -> None:
-    assert status_pause_s(status("Running"), status("Running", **change), urgency, 15.0, jobs) == seconds
+    assert status_pause_s(status("Running"), status("Running", **change), priority, 15.0, jobs) == seconds
 
 
 @pytest.mark.parametrize(
-    ("urgency", "jobs", "seconds"),
+    ("priority", "jobs", "seconds"),
     [
         (Priority.REGULAR, 1, 5.0),
         (Priority.REGULAR, 1000, 40.0),
@@ -82,5 +82,5 @@ def test_progress_is_written_less_often_with_more_jobs(
         (Priority.RECOVERY, 1000, 5.0),
     ],
 )
-def test_passes_over_a_job_are_rarer_with_more_training_jobs(urgency: Priority, jobs: int, seconds: float) -> None:
-    assert wake_after_s(5.0, urgency, jobs) == seconds
+def test_passes_over_a_job_are_rarer_with_more_training_jobs(priority: Priority, jobs: int, seconds: float) -> None:
+    assert wake_after_s(5.0, priority, jobs) == seconds

@@ -62,16 +62,16 @@ async def test_a_workload_asks_for_what_the_pods_request() -> None:
 
 
 async def test_a_preempted_job_loses_nothing_and_waits_for_its_next_turn() -> None:
-    story = ((waits(), admit), (HALF, preempt), (waits(), admit))
-    driver = Simulation(Scenario("preempted", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
-    life = await driver.run()
-    assert life.status.phase == "Succeeded"
-    assert life.status.budget is not None
-    assert life.status.budget.spent == 0
-    assert "Suspended" in life.phases
+    steps = ((waits(), admit), (HALF, preempt), (waits(), admit))
+    driver = Simulation(Scenario("preempted", steps, TIGHT, replaced=ALL_MEMBERS, queue="team"))
+    finished = await driver.run()
+    assert finished.status.phase == "Succeeded"
+    assert finished.status.budget is not None
+    assert finished.status.budget.spent == 0
+    assert "Suspended" in finished.phases
     await driver.step()
-    assert is_finished(life.cluster)
-    messages = [event.message for event in life.cluster.events.values() if event.reason == "Suspending"]
+    assert is_finished(finished.cluster)
+    messages = [event.message for event in finished.cluster.events.values() if event.reason == "Suspending"]
     assert any("Preempted" in message for message in messages)
 
 
@@ -81,16 +81,16 @@ def spares(number: int) -> Action:
 
 async def test_more_spares_wait_for_quota_and_the_job_loses_nothing() -> None:
     admitted = (waits(), admit)
-    story = (admitted, (HALF, spares(2)), admitted, (trained(1500), spares(1)))
+    steps = (admitted, (HALF, spares(2)), admitted, (trained(1500), spares(1)))
     document = spec(shards__spares=1, accuracyBudget__portionOfLostSamples=0.01)
-    driver = Simulation(Scenario("spares", story, document, replaced=ALL_MEMBERS, queue="team"))
-    life = await driver.run()  # every step checks that spares have quota
-    assert (life.status.phase, life.phases.count("Suspended") > 0) == ("Succeeded", True)
-    assert life.status.budget is not None
-    assert life.status.budget.spent == 0
-    assert counts(life.cluster) == {"trainer": 2, "shard": 3, "spare": 2}, "fewer spares stop no job"
-    assert life.status.counters.group == 2
-    (why,) = [event.message for event in life.cluster.events.values() if event.reason == "Suspending"]
+    driver = Simulation(Scenario("spares", steps, document, replaced=ALL_MEMBERS, queue="team"))
+    finished = await driver.run()  # every step checks that spares have quota
+    assert (finished.status.phase, finished.phases.count("Suspended") > 0) == ("Succeeded", True)
+    assert finished.status.budget is not None
+    assert finished.status.budget.spent == 0
+    assert counts(finished.cluster) == {"trainer": 2, "shard": 3, "spare": 2}, "fewer spares stop no job"
+    assert finished.status.counters.group == 2
+    (why,) = [event.message for event in finished.cluster.events.values() if event.reason == "Suspending"]
     assert why.startswith("1 spares become 2, and team has to admit them: ")
 
 
@@ -108,8 +108,8 @@ async def test_spares_are_not_created_while_kueue_is_unavailable(monkeypatch: py
 
 
 async def test_released_quota_is_reported_to_kueue() -> None:
-    story = ((waits(), admit), (HALF, preempt), (waits(), lambda _: None))
-    driver = Simulation(Scenario("released", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
+    steps = ((waits(), admit), (HALF, preempt), (waits(), lambda _: None))
+    driver = Simulation(Scenario("released", steps, TIGHT, replaced=ALL_MEMBERS, queue="team"))
     while driver.unfinished:
         await driver.step()
     found = workload(driver.cluster)
@@ -130,27 +130,27 @@ async def test_workload_condition_shows_whether_all_pods_run() -> None:
 
 
 async def test_deleted_job_holds_its_quota_until_its_pods_are_deleted() -> None:
-    story = ((waits(), admit), (HALF, lambda cluster: cluster.user_deletes("job")))
-    driver = Simulation(Scenario("deleted", story, TIGHT, replaced=ALL_MEMBERS, queue="team"))
+    steps = ((waits(), admit), (HALF, lambda cluster: cluster.user_deletes("job")))
+    driver = Simulation(Scenario("deleted", steps, TIGHT, replaced=ALL_MEMBERS, queue="team"))
     while driver.unfinished:
         await driver.step()
     found = workload(driver.cluster)
     assert found is not None
     assert is_deleted(found)
     assert any(not pod.view().ended for pod in driver.cluster.pods.values())
-    life = await driver.run()  # every step checks that pods have quota
+    finished = await driver.run()  # every step checks that pods have quota
     await driver.step()
-    assert no_workload(life.cluster)
+    assert no_workload(finished.cluster)
 
 
 async def test_the_workload_of_an_ended_job_goes_with_the_job() -> None:
     driver = Simulation(Scenario("ended", ((waits(), admit),), queue="team"))
-    life = await driver.run()
-    while not is_finished(life.cluster):
+    finished = await driver.run()
+    while not is_finished(finished.cluster):
         await driver.step()
     await driver.step()
-    life.cluster.user_deletes("job")
-    assert no_workload(life.cluster)
+    finished.cluster.user_deletes("job")
+    assert no_workload(finished.cluster)
 
 
 async def test_a_job_that_could_not_start_anyway_stays_out_of_its_queue() -> None:

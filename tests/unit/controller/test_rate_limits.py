@@ -18,7 +18,7 @@ from cpr_operator.reconcile import Outcome, Timing
 from simulation.control_plane.clock import now, run
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
-from support.house import House
+from support.controller_harness import ControllerHarness
 
 #: How long the API server takes for any request.
 ANSWER_S = 0.005
@@ -70,7 +70,7 @@ class _At:
         return call
 
 
-class Shared(House):
+class Shared(ControllerHarness):
     """A job with 20 trainers and 3 shards, whose requests share the limit."""
 
     def __init__(self, limiters: Limiters) -> None:
@@ -85,21 +85,21 @@ class Shared(House):
         pytest.fail(f"the job is {self.status.phase}")
 
 
-async def figures_of(jobs: int, limiters: Limiters) -> None:
+async def progress_of(jobs: int, limiters: Limiters) -> None:
     """So many running jobs read and write what changes all the time, as often as the controller lets them."""
     status = Status(phase="Running", start_time=0.0)
     later = status.evolve(restarts=1)
-    urgency = request_priority(status, Outcome(later))
-    pause = status_pause_s(status, later, urgency, 15.0, jobs)
+    priority = request_priority(status, Outcome(later))
+    pause = status_pause_s(status, later, priority, 15.0, jobs)
 
     async def job(number: int) -> None:
         await asyncio.sleep(15.0 * number / jobs)
         written = float("-inf")
         while True:
             try:
-                await limiters.take("read", urgency, "regular")
+                await limiters.take("read", priority, "regular")
                 if now() >= written + pause:
-                    await limiters.take("write", urgency, f"figures {number}")
+                    await limiters.take("write", priority, f"progress {number}")
                     written = now()
             except BusyError:  # with the next pass, then
                 pass
@@ -115,15 +115,15 @@ def test_recovery_does_not_wait_for_progress_writes_of_other_jobs() -> None:
 
     async def main() -> tuple[float, Limiters]:
         limiters = Limiters()
-        house = Shared(limiters)
-        await house.until("Running")
-        others = asyncio.ensure_future(figures_of(jobs, limiters))
+        harness = Shared(limiters)
+        await harness.until("Running")
+        others = asyncio.ensure_future(progress_of(jobs, limiters))
         await asyncio.sleep(WATCHED_S)
-        house.cluster.kill("shard", 1)
+        harness.cluster.kill("shard", 1)
         begun, writes = now(), len(limiters.taken)
-        pod = next(p.view() for p in house.cluster.pods.values() if p.phase == "Failed")
-        house.controller.on_pod_event("default", "job", pod)
-        await house.until("Recovering")
+        pod = next(p.view() for p in harness.cluster.pods.values() if p.phase == "Failed")
+        harness.controller.on_pod_event("default", "job", pod)
+        await harness.until("Recovering")
         mine = [t for t in limiters.taken[writes:] if t[1] is not Priority.REGULAR]
         assert sum(what == "patch_pod" for *_, what in mine) == 20
         took = now() - begun
@@ -134,7 +134,7 @@ def test_recovery_does_not_wait_for_progress_writes_of_other_jobs() -> None:
     took, limiters = run(main())
     assert took < 1.0
     each_s = max(15.0, jobs / PROGRESS_WRITES_PER_S)
-    written = Counter(what for *_, what in limiters.taken if what.startswith("figures"))
+    written = Counter(what for *_, what in limiters.taken if what.startswith("progress"))
     assert written.total() <= jobs * (1 + WATCHED_S / each_s)
     assert len(written) == jobs
     assert min(written.values()) >= WATCHED_S // (each_s + 3 * 15.0)

@@ -1,4 +1,4 @@
-"""Jobs that this operator cannot read: it says so, leaves their pods alone, and lets them go."""
+"""Jobs that this operator cannot read: it reports them, leaves their pods alone, and lets them be deleted."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile.deletion import FINALIZER
 from simulation.control_plane.cluster import When
 from simulation.control_plane.workload import spec
-from support.house import House
+from support.controller_harness import ControllerHarness
 
 KEEPS_NOTHING = {
     "store": {"endpoint": "file:///store", "bucket": "saves"},
@@ -20,7 +20,7 @@ KEEPS_NOTHING = {
 COMMAND = "cprjob snapshots prune file:///store/saves --job 12345678-0000 --all --delete"
 
 
-class Held(House):
+class Held(ControllerHarness):
     """A job that trains, and holds a finalizer."""
 
     async def begin(self) -> None:
@@ -41,12 +41,12 @@ class Held(House):
         (found,) = [c for c in self.job.status["conditions"] if c["type"] == "PodsReady"]
         return dict(found)
 
-    def told(self, reason: str) -> list[str]:
+    def messages(self, reason: str) -> list[str]:
         return [event.message for event in self.cluster.events.values() if event.reason == reason]
 
 
 @pytest.fixture
-async def house() -> Held:
+async def harness() -> Held:
     made = Held(spec(snapshots=KEEPS_NOTHING, data__samples=10**6), total=10**6)
     await made.begin()
     return made
@@ -61,48 +61,48 @@ async def house() -> Held:
     ],
 )
 async def test_an_invalid_status_gets_a_condition_its_pods_are_left_alone_and_a_mended_one_continues(
-    house: Held, wrong: dict[str, Any], names: str
+    harness: Held, wrong: dict[str, Any], names: str
 ) -> None:
-    before, pods = house.job.status, {pod.uid for pod in house.cluster.pods.values()}
-    house.edit(**wrong)
-    await house.go(4)
-    condition = house.ready()
+    before, pods = harness.job.status, {pod.uid for pod in harness.cluster.pods.values()}
+    harness.edit(**wrong)
+    await harness.go(4)
+    condition = harness.ready()
     assert (condition["status"], condition["reason"]) == ("False", "InvalidStatus")
     assert names in condition["message"]
     assert "the version of the operator that wrote it" in condition["message"]
-    assert {pod.uid for pod in house.cluster.pods.values()} == pods
-    after = house.job.status
+    assert {pod.uid for pod in harness.cluster.pods.values()} == pods
+    after = harness.job.status
     assert {k: v for k, v in after.items() if k != "conditions"} == {
         k: v for k, v in {**before, **wrong}.items() if k != "conditions"
     }
-    assert house.cluster.calls[-2:] == ["write_status", "emit"], "said once"
-    house.edit(**{name: before.get(name, 0) for name in wrong})
-    await house.go(2)
-    assert (house.ready()["reason"], house.status.restarts) == ("AllReady", 0)
+    assert harness.cluster.calls[-2:] == ["write_status", "emit"], "reported once"
+    harness.edit(**{name: before.get(name, 0) for name in wrong})
+    await harness.go(2)
+    assert (harness.ready()["reason"], harness.status.restarts) == ("AllReady", 0)
 
 
-async def test_invalid_condition_is_replaced(house: Held) -> None:
+async def test_invalid_condition_is_replaced(harness: Held) -> None:
     later = {"type": "Tomorrow", "status": "True"}
-    house.edit(conditions=[{"type": "PodsReady", "status": "Perhaps"}, later])
-    await house.go(2)
-    assert house.ready()["reason"] == "InvalidStatus"
-    assert later in house.job.status["conditions"]
+    harness.edit(conditions=[{"type": "PodsReady", "status": "Perhaps"}, later])
+    await harness.go(2)
+    assert harness.ready()["reason"] == "InvalidStatus"
+    assert later in harness.job.status["conditions"]
 
 
-async def test_event_reports_an_unreadable_job_if_the_condition_is_refused(house: Held) -> None:
-    house.edit(phase="Meditating")
+async def test_event_reports_an_unreadable_job_if_the_condition_is_refused(harness: Held) -> None:
+    harness.edit(phase="Meditating")
 
     def refuse(call: str, _number: int, when: When) -> None:
         if (call, when) == ("write_status", "before"):
             raise RefusedError("status.phase: Unsupported value")
 
-    house.cluster.fault = refuse
-    await house.go(1)
-    assert [e.reason for e in house.cluster.events.values()][-1] == "Invalid"
+    harness.cluster.fault = refuse
+    await harness.go(1)
+    assert [e.reason for e in harness.cluster.events.values()][-1] == "Invalid"
 
 
 @pytest.mark.parametrize(
-    ("phase", "changes", "says"),
+    ("phase", "changes", "text"),
     [
         ("Meditating", {}, COMMAND),
         ("Running", {"model": {}}, COMMAND),
@@ -112,13 +112,13 @@ async def test_event_reports_an_unreadable_job_if_the_condition_is_refused(house
     ids=["spec", "status", "neither", "not even its store"],
 )
 async def test_unreadable_job_can_be_deleted_with_an_event_about_its_saves(
-    house: Held, phase: str, changes: dict[str, Any], says: str
+    harness: Held, phase: str, changes: dict[str, Any], text: str
 ) -> None:
-    house.edit(phase=phase)
+    harness.edit(phase=phase)
     if changes:
-        house.cluster.set_spec("job", **changes)
-    house.cluster.user_deletes("job")
-    await house.go(2)
-    assert ("default", "job") not in house.cluster.jobs
-    (told,) = house.told("SavesLeft")
-    assert says in told
+        harness.cluster.set_spec("job", **changes)
+    harness.cluster.user_deletes("job")
+    await harness.go(2)
+    assert ("default", "job") not in harness.cluster.jobs
+    (message,) = harness.messages("SavesLeft")
+    assert text in message

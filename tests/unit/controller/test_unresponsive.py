@@ -19,7 +19,7 @@ from cpr_operator.reconcile import Timing
 from simulation.control_plane.clock import now, run
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
-from support.house import House
+from support.controller_harness import ControllerHarness
 
 Members = tuple[tuple[str, int], ...]
 
@@ -41,7 +41,7 @@ class Cluster(SimulatedCluster):
         super().__init__(ENDLESS)
         self.together = together
         self.answers_s: dict[str, float] = {}
-        self.asked: list[str] = []
+        self.polled: list[str] = []
         self.cut: set[str] = set()
 
     def _schedule(self, manifest: Manifest) -> str:
@@ -60,7 +60,7 @@ class Cluster(SimulatedCluster):
         self.cut.add(self.member(role, index).name)
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
-        self.asked.append(f"{pod.role}/{pod.index}")
+        self.polled.append(f"{pod.role}/{pod.index}")
         answer_s = self.answers_s.get(pod.name, ANSWER_S)
         await asyncio.sleep(min(answer_s, deadline_s))
         return await super().fetch_report(pod, deadline_s, max_bytes, recorded) if answer_s <= deadline_s else None
@@ -71,7 +71,7 @@ class Cluster(SimulatedCluster):
         return pod.name not in self.cut
 
 
-class Slow(House):
+class Slow(ControllerHarness):
     """A job that trains with three trainers and three shards; its passes take time."""
 
     cluster: Cluster
@@ -91,7 +91,7 @@ class Slow(House):
         while self.status.phase != "Running":
             await self.look()
             await asyncio.sleep(1.0)
-        self.cluster.asked.clear()
+        self.cluster.polled.clear()
 
     async def replace(self) -> None:
         """Passes as they ask for each other, until something is replaced."""
@@ -102,8 +102,8 @@ class Slow(House):
             wake_s = await self.look()
 
 
-def in_training(story: Callable[[Slow], Awaitable[None]], together: Members = (), **changes: object) -> None:
-    """Tell a story of a job that trains, with these members on one node; `changes` are of its spec."""
+def in_training(steps: Callable[[Slow], Awaitable[None]], together: Members = (), **changes: object) -> None:
+    """Tell a steps of a job that trains, with these members on one node; `changes` are of its spec."""
 
     async def move(cluster: Cluster) -> None:
         while True:
@@ -111,10 +111,10 @@ def in_training(story: Callable[[Slow], Awaitable[None]], together: Members = ()
             await asyncio.sleep(TICK_S)
 
     async def main() -> None:
-        house = Slow(together, **changes)
-        moving = asyncio.create_task(move(house.cluster))
-        await house.train()
-        await story(house)
+        harness = Slow(together, **changes)
+        moving = asyncio.create_task(move(harness.cluster))
+        await harness.train()
+        await steps(harness)
         moving.cancel()
         with suppress(asyncio.CancelledError):
             await moving
@@ -138,19 +138,19 @@ LOOKED_AFTER = pytest.mark.parametrize("looked_after_s", [UNREADY_S + part for p
 @MEMBERS
 @LOOKED_AFTER
 def test_hung_member_is_replaced_soon_after_it_is_reported(members: Members, looked_after_s: float) -> None:
-    # A pass that began before anybody was silent waits for the leader in full.
-    asking_s = UNRESPONSIVE_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
+    # A pass that began before the timeouts waits for the leader in full.
+    polling_s = UNRESPONSIVE_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
 
-    async def story(house: Slow) -> None:
+    async def steps(harness: Slow) -> None:
         for member in members:
-            house.cluster.hang(*member)
+            harness.cluster.hang(*member)
         begun = now()
         await asyncio.sleep(looked_after_s)
-        await house.replace()
+        await harness.replace()
         assert now() - begun >= SILENCE_S
-        assert now() - begun < SILENCE_S + NEXT_LOOK_S + asking_s + 4 * TICK_S
+        assert now() - begun < SILENCE_S + NEXT_LOOK_S + polling_s + 4 * TICK_S
 
-    in_training(story)
+    in_training(steps)
 
 
 @MEMBERS
@@ -159,21 +159,21 @@ def test_members_of_a_lost_node_are_replaced_soon_after_their_heartbeats_expire(
     members: Members, looked_after_s: float
 ) -> None:
     # A pass that began before any heartbeat was overdue waits for the leader's node in full.
-    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + UNRESPONSIVE_DEADLINE_S if LEADER in members else 0.0)
+    polling_s = CONNECTING_S + (REPORT_DEADLINE_S + UNRESPONSIVE_DEADLINE_S if LEADER in members else 0.0)
 
-    async def story(house: Slow) -> None:
+    async def steps(harness: Slow) -> None:
         for member in members:
-            house.cluster.cut_off(*member)
+            harness.cluster.cut_off(*member)
         begun = now()
         await asyncio.sleep(looked_after_s)
-        await house.replace()
+        await harness.replace()
         assert now() - begun >= OVERDUE_S
-        assert now() - begun < OVERDUE_S + NEXT_LOOK_S + asking_s + 4 * TICK_S
-        lost = [failure for failure in house.status.failures if failure.kind == "Hung"]
+        assert now() - begun < OVERDUE_S + NEXT_LOOK_S + polling_s + 4 * TICK_S
+        lost = [failure for failure in harness.status.failures if failure.kind == "Hung"]
         assert {(failure.role, failure.index) for failure in lost} == set(members)
         assert len({failure.time for failure in lost}) == 1, "one decision"
 
-    in_training(story, together=members)
+    in_training(steps, together=members)
 
 
 @pytest.mark.parametrize("later_s", [0.1, 0.3, 0.5])
@@ -181,17 +181,17 @@ def test_members_of_a_lost_node_are_replaced_soon_after_their_heartbeats_expire(
 def test_lost_node_is_one_decision_although_heartbeats_expire_one_by_one(looked_after_s: float, later_s: float) -> None:
     members = (("shard", 1), ("trainer", 1))
 
-    async def story(house: Slow) -> None:
-        house.cluster.cut_off(*members[0])
+    async def steps(harness: Slow) -> None:
+        harness.cluster.cut_off(*members[0])
         await asyncio.sleep(later_s)
-        house.cluster.cut_off(*members[1])
+        harness.cluster.cut_off(*members[1])
         await asyncio.sleep(looked_after_s - later_s)
-        await house.replace()
-        lost = [failure for failure in house.status.failures if failure.kind == "Hung"]
+        await harness.replace()
+        lost = [failure for failure in harness.status.failures if failure.kind == "Hung"]
         assert {(failure.role, failure.index) for failure in lost} == set(members)
         assert len({failure.time for failure in lost}) == 1, "one decision"
 
-    in_training(story, together=members)
+    in_training(steps, together=members)
 
 
 @pytest.mark.parametrize(("trainers", "shards"), [(1, 2), (1, 3), (2, 3)])
@@ -200,20 +200,20 @@ def test_shards_without_a_surviving_witness_are_lost_with_the_trainers_of_their_
 ) -> None:
     members = (*(("trainer", rank) for rank in range(trainers)), ("shard", 1))
 
-    async def story(house: Slow) -> None:
+    async def steps(harness: Slow) -> None:
         for member in members:
-            house.cluster.cut_off(*member)
+            harness.cluster.cut_off(*member)
         begun = now()
-        await house.replace()
+        await harness.replace()
         assert now() - begun < SILENCE_S
-        lost = house.status.failures
+        lost = harness.status.failures
         assert {(each.role, each.index, each.kind) for each in lost} == {(*member, "Hung") for member in members}
         assert len({each.time for each in lost}) == 1, "one decision"
-        while house.status.phase != "Running":
-            await house.look()
+        while harness.status.phase != "Running":
+            await harness.look()
             await asyncio.sleep(1.0)
 
-    in_training(story, together=members, trainers__replicas=trainers, shards__replicas=shards)
+    in_training(steps, together=members, trainers__replicas=trainers, shards__replicas=shards)
 
 
 @pytest.mark.parametrize(
@@ -224,67 +224,67 @@ def test_shards_without_a_surviving_witness_are_lost_with_the_trainers_of_their_
     ],
 )
 def test_members_of_other_nodes_are_replaced_only_when_unresponsive(members: Members, together: Members) -> None:
-    async def story(house: Slow) -> None:
+    async def steps(harness: Slow) -> None:
         for member in members:
-            house.cluster.cut_off(*member)
+            harness.cluster.cut_off(*member)
         begun = now()
         await asyncio.sleep(UNREADY_S)
-        await house.replace()
+        await harness.replace()
         assert now() - begun >= SILENCE_S
 
-    in_training(story, together)
+    in_training(steps, together)
 
 
 def test_a_node_of_which_a_pod_can_be_reached_is_not_lost() -> None:
-    async def story(house: Slow) -> None:
-        house.cluster.cut_off(*LEADER)
-        house.cluster.answers_s[house.cluster.member("shard", 1).name] = float("inf")  # its process alone is slow
+    async def steps(harness: Slow) -> None:
+        harness.cluster.cut_off(*LEADER)
+        harness.cluster.answers_s[harness.cluster.member("shard", 1).name] = float("inf")  # its process alone is slow
         begun = now()
         while now() - begun < SILENCE_S - CONNECTING_S - REPORT_DEADLINE_S:
-            await house.look()
+            await harness.look()
             await asyncio.sleep(0.5)
-        assert house.status.failures == ()
+        assert harness.status.failures == ()
 
-    in_training(story, together=(LEADER, ("shard", 1)), trainers__replicas=1)
+    in_training(steps, together=(LEADER, ("shard", 1)), trainers__replicas=1)
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_spare_that_answers_late_is_waited_for_where_a_shard_is_lost(*, lost: bool) -> None:
-    async def story(house: Slow) -> None:
-        while not any(spare.state == "Ready" for spare in house.status.spares):
-            await house.look()
+    async def steps(harness: Slow) -> None:
+        while not any(spare.state == "Ready" for spare in harness.status.spares):
+            await harness.look()
             await asyncio.sleep(1.0)
-        (spare,) = house.cluster.spares()
-        house.cluster.answers_s[spare.name] = REPORT_DEADLINE_S - ANSWER_S
+        (spare,) = harness.cluster.spares()
+        harness.cluster.answers_s[spare.name] = REPORT_DEADLINE_S - ANSWER_S
         if lost:
-            house.cluster.kill("shard", 1)
+            harness.cluster.kill("shard", 1)
         begun = now()
-        await house.look()
+        await harness.look()
         took_s = now() - begun
         assert took_s > UNRESPONSIVE_DEADLINE_S if lost else took_s <= UNRESPONSIVE_DEADLINE_S + ANSWER_S
-        assert (house.status.shards[1].pod == spare.name) == lost
+        assert (harness.status.shards[1].pod == spare.name) == lost
 
-    in_training(story, shards__spares=1)
+    in_training(steps, shards__spares=1)
 
 
 def test_pod_that_no_member_misses_is_waited_for() -> None:
-    async def story(house: Slow) -> None:
-        house.cluster.answers_s[house.cluster.member("trainer", 0).name] = REPORT_DEADLINE_S - ANSWER_S
-        await house.look()
-        assert house.cluster.asked == ["trainer/0"]
+    async def steps(harness: Slow) -> None:
+        harness.cluster.answers_s[harness.cluster.member("trainer", 0).name] = REPORT_DEADLINE_S - ANSWER_S
+        await harness.look()
+        assert harness.cluster.polled == ["trainer/0"]
 
-    in_training(story)
+    in_training(steps)
 
 
 def test_a_leader_that_does_not_answer_is_waited_for_only_once() -> None:
-    async def story(house: Slow) -> None:
+    async def steps(harness: Slow) -> None:
         for role, index in (("trainer", 0), ("shard", 1)):  # their peers hear them all the while
-            house.cluster.answers_s[house.cluster.member(role, index).name] = float("inf")
+            harness.cluster.answers_s[harness.cluster.member(role, index).name] = float("inf")
         took = []
         for _ in range(2):
             begun = now()
-            await house.look()
+            await harness.look()
             took.append(round(now() - begun, 1))
         assert took == [2 * REPORT_DEADLINE_S, REPORT_DEADLINE_S]
 
-    in_training(story)
+    in_training(steps)

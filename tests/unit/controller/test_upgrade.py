@@ -54,9 +54,9 @@ async def test_the_next_operator_writes_what_the_jobs_image_reads(
     upgrade(driver, monkeypatch, 1)
     kill("shard", 1)(driver.cluster)
     await driver.passes(8)
-    told = [p for name, p in driver.cluster.pods.items() if before.get(name) != p.view().roster_version]
-    assert {p.view().role for p in told} == {"shard", "trainer"}
-    for pod in told:
+    updated = [p for name, p in driver.cluster.pods.items() if before.get(name) != p.view().roster_version]
+    assert {p.view().role for p in updated} == {"shard", "trainer"}
+    for pod in updated:
         roster = reads(pod, tmp_path)
         assert roster is not None
         assert (roster.contract, job_spec_of(pod).contract) == (CONTRACT_VERSION, CONTRACT_VERSION)
@@ -111,8 +111,8 @@ async def test_a_job_of_a_release_without_replay_does_as_before_until_its_end() 
     driver = await in_mid_run()
     before = {str(resources_of(pod)) for pod in driver.cluster.pods.values()}
     job = driver.cluster.jobs["default", "job"]
-    told = {name: value for name, value in job.status["runtime"].items() if name != "replay"}
-    driver.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": told})
+    older = {name: value for name, value in job.status["runtime"].items() if name != "replay"}
+    driver.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": older})
     driver.cluster.set_spec("job", recovery={"replay": {"mode": "Auto"}})
     driver.take_over()
     kill("shard", 1)(driver.cluster)

@@ -14,7 +14,7 @@ from cpr_operator.desired.advice import warnings
 from support.documents import edited
 
 SELECTOR = {"matchExpressions": [{"key": "replica-type", "operator": "In", "values": ["worker"]}]}
-KEPT = {
+EFFECTIVE = {
     "affinity": {"nodeAffinity": {}},
     "tolerations": [{"key": "gpu"}],
     "nodeSelector": {"pool": "gpu"},
@@ -40,7 +40,7 @@ def main(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("template", "field", "remedy"),
     [
-        (KEPT, "", ""),
+        (EFFECTIVE, "", ""),
         ({"restartPolicy": "OnFailure"}, "restartPolicy", "spec.failurePolicy.restartLimit"),
         ({"terminationGracePeriodSeconds": 5}, "terminationGracePeriodSeconds", "the time that its saves take"),
         ({"securityContext": {"runAsUser": 1000}}, "securityContext.runAsUser", "65532"),

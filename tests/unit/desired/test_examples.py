@@ -51,9 +51,9 @@ def main(document: dict[str, Any], roster: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SMALL)
 def test_two_trainers_and_four_shards_fit_on_three_nodes_of_two_cores(name: str) -> None:
     document = yaml.safe_load((EXAMPLES / name).read_text("utf-8"))
-    asked = [main(document, roster)["requests"] for roster in TRAINERS * [TRAINER] + SHARDS * [SHARD]]
+    requested = [main(document, roster)["requests"] for roster in TRAINERS * [TRAINER] + SHARDS * [SHARD]]
     free = [(NODE_CPU_M, NODE_MIB)] * NODES
-    for requests in asked:
+    for requests in requested:
         cpu, memory = milli(requests["cpu"]), mib(requests["memory"])
         node = next((n for n, (c, m) in enumerate(free) if c >= cpu and m >= memory), None)
         assert node is not None, "a pod stays Pending"

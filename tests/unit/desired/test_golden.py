@@ -288,10 +288,10 @@ def test_trainers_and_pods_of_older_clusters_are_not_restarted() -> None:
         assert "cprjob-memory" not in {volume["name"] for volume in pod["spec"]["volumes"]}
 
 
-@pytest.mark.parametrize("said", [{"restartPolicy": "Always"}, {"restartPolicyRules": [{"action": "Restart"}]}])
-def test_template_cannot_enable_restarts_by_the_kubelet(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("stated", [{"restartPolicy": "Always"}, {"restartPolicyRules": [{"action": "Restart"}]}])
+def test_template_cannot_enable_restarts_by_the_kubelet(stated: dict[str, Any]) -> None:
     sidecar = {"name": "sidecar", "restartPolicy": "Always"}
-    template = {"spec": {"containers": [{"name": "main", **said}, sidecar]}}
+    template = {"spec": {"containers": [{"name": "main", **stated}, sidecar]}}
     pod = pod_manifest(replace(plan(trainers__template=template), restart_rules=True), TRAINER)
     main, other = pod["spec"]["containers"]
     assert not {"restartPolicy", "restartPolicyRules"} & set(main)

@@ -83,9 +83,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("role", ["trainers", "shards"])
 @pytest.mark.parametrize(("template", "field"), REFUSED, ids=[field for _, field in REFUSED])
 def test_template_that_grants_more_is_refused_by_field(role: str, template: dict[str, Any], field: str) -> None:
-    words = Restriction().refuses(parse_spec(spec(**{f"{role}__template": template})))
-    assert words.startswith(f"spec.{role}.template.{field}: ")
-    assert "restrictTemplates" in words
+    refusal = Restriction().refuses(parse_spec(spec(**{f"{role}__template": template})))
+    assert refusal.startswith(f"spec.{role}.template.{field}: ")
+    assert "restrictTemplates" in refusal
 
 
 ALLOWED: dict[str, dict[str, Any]] = {

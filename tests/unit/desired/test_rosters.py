@@ -1,4 +1,4 @@
-"""Whom a job's rosters tell to stop, and when."""
+"""Rosters: orders to stop, and the members that they list."""
 
 import json
 
@@ -54,14 +54,14 @@ def _with_parity(data_shards: int, *, phase: Phase = "Running", hosts: int = 6, 
     return Status(phase=phase, runtime=runtime, shards=shards)
 
 
-@pytest.mark.parametrize(("data_shards", "told"), [(0, []), (1, [2]), (2, [0, 2, 3]), (5, [0, 2, 3, 4, 5])])
-def test_shard_roster_has_the_shards_of_its_parity(data_shards: int, told: list[int]) -> None:
+@pytest.mark.parametrize(("data_shards", "listed"), [(0, []), (1, [2]), (2, [0, 2, 3]), (5, [0, 2, 3, 4, 5])])
+def test_shard_roster_has_the_shards_of_its_parity(data_shards: int, listed: list[int]) -> None:
     for padding in ("", "x" * LONGEST_PLAIN):  # the long one is packed
         status = _with_parity(data_shards, padding=padding)
-        assert [peer.index for peer in Rosters(status).shard(status.shards[1], 1).shards] == told
+        assert [peer.index for peer in Rosters(status).shard(status.shards[1], 1).shards] == listed
 
 
 def test_shard_roster_has_parity_shards_only_once_all_have_an_address() -> None:
-    for hosts, told in ((5, []), (6, [5])):
+    for hosts, listed in ((5, []), (6, [5])):
         status = _with_parity(1, phase="Starting", hosts=hosts)
-        assert [peer.index for peer in Rosters(status).shard(status.shards[4], 1).shards] == told
+        assert [peer.index for peer in Rosters(status).shard(status.shards[4], 1).shards] == listed

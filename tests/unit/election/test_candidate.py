@@ -56,10 +56,10 @@ async def test_passes_that_hang_end_before_the_watches(monkeypatch: pytest.Monke
             super().__init__(*arguments)  # type: ignore[arg-type]
             made.append(self)
 
-    with socket.create_server(("127.0.0.1", 0), backlog=JOBS) as silent:
+    with socket.create_server(("127.0.0.1", 0), backlog=JOBS) as server:
 
         async def load() -> kubernetes_client.Configuration:
-            return kubernetes_client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
+            return kubernetes_client.Configuration(host=f"http://127.0.0.1:{server.getsockname()[1]}")
 
         monkeypatch.setattr(candidate, "load_configuration", load)
         monkeypatch.setattr(candidate, "Watches", SlowWatches)

@@ -33,19 +33,19 @@ def run(code: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *code], env=environ, capture_output=True, text=True, check=False)
 
 
-def said(**environ: str) -> list[dict[str, Any]]:
+def logged(**environ: str) -> list[dict[str, Any]]:
     lines = run(["-c", LINES], CPR_OPERATOR_LOG_FORMAT="json", **environ).stderr.splitlines()
     return [json.loads(line) for line in lines]
 
 
 def test_json_is_one_object_a_line_also_of_kopf_down_to_the_level() -> None:
-    assert [line["message"] for line in said(CPR_OPERATOR_LOG_LEVEL="debug")][:3] == [
+    assert [line["message"] for line in logged(CPR_OPERATOR_LOG_LEVEL="debug")][:3] == [
         "took 2 s",
         "a debug line",
         "an event",
     ]
-    assert [line["message"] for line in said(CPR_OPERATOR_LOG_LEVEL="error")] == ["it failed"]
-    first, warning, failure = said()
+    assert [line["message"] for line in logged(CPR_OPERATOR_LOG_LEVEL="error")] == ["it failed"]
+    first, warning, failure = logged()
     assert [set(first), set(warning)] == [{"time", "level", "logger", "message"}] * 2
     assert datetime.fromisoformat(first["time"]).utcoffset() is not None
     assert (first["level"], first["logger"], first["message"]) == ("INFO", "cpr_operator.x", "took 2 s")

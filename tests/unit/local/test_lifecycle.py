@@ -26,7 +26,7 @@ pytestmark = pytest.mark.dist
 DUTIFUL = """
 import os, pathlib, signal, sys, time
 def end(*_):
-    pathlib.Path(os.environ["CPR_TERMINATION_FILE"]).write_text("last words")
+    pathlib.Path(os.environ["CPR_TERMINATION_FILE"]).write_text("the message")
     sys.exit(10)
 signal.signal(signal.SIGTERM, end)
 print(os.environ["CPR_ADDRESS"], os.environ["CPR_PORT_BASE"], flush=True)
@@ -64,10 +64,10 @@ async def until(found: Callable[[], Any]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def until_pod(cluster: LocalCluster, job: JobView, wanted: Callable[[PodView], bool]) -> PodView:
+async def until_pod(cluster: LocalCluster, job: JobView, condition: Callable[[PodView], bool]) -> PodView:
     while True:
         for pod in await cluster.list_pods(job):
-            if wanted(pod):
+            if condition(pod):
                 return pod
         await asyncio.sleep(0.02)
 
@@ -84,7 +84,7 @@ def shown(cluster: LocalCluster, job: JobView) -> list[PodView]:
     return seen
 
 
-async def until_gone(cluster: LocalCluster, job: JobView) -> None:
+async def until_deleted(cluster: LocalCluster, job: JobView) -> None:
     while await cluster.list_pods(job):  # noqa: ASYNC110 -- nothing tells a test
         await asyncio.sleep(0.02)
 
@@ -124,7 +124,7 @@ async def test_exit_code_and_termination_message_are_kept_until_the_pod_is_delet
 
 @pytest.mark.parametrize(
     ("program", "grace_s", "end"),
-    [pytest.param(DUTIFUL, 30, (10, "last words"), id="dutiful"), pytest.param(DEAF, 1, (137, ""), id="deaf")],
+    [pytest.param(DUTIFUL, 30, (10, "the message"), id="dutiful"), pytest.param(DEAF, 1, (137, ""), id="deaf")],
 )
 async def test_deleted_pod_ends_within_its_grace_and_is_shown_until_then(
     cluster: LocalCluster, tmp_path: Path, program: str, grace_s: int, end: tuple[int, str]
@@ -140,11 +140,11 @@ async def test_deleted_pod_ends_within_its_grace_and_is_shown_until_then(
     container = next(filter(ended, seen)).container
     assert container is not None
     assert (container.exit_code, container.message) == end
-    await until_gone(cluster, job)
+    await until_deleted(cluster, job)
 
 
 async def test_a_signal_may_go_to_what_a_supervisor_has_forked(cluster: LocalCluster, tmp_path: Path) -> None:
-    job = cluster.create_job(document("kept"))
+    job = cluster.create_job(document("stored"))
     program = (
         "import os, time\n"
         "child = os.fork()\n"
@@ -206,7 +206,7 @@ async def test_pods_of_a_deleted_job_go(cluster: LocalCluster, tmp_path: Path) -
     created = await cluster.create_pod(manifest(job, DUTIFUL))
     await until(lambda: log(tmp_path, created))
     await cluster.delete_job(job)
-    await until_gone(cluster, job)
+    await until_deleted(cluster, job)
 
 
 async def test_processes_end_with_the_cluster(tmp_path: Path) -> None:
@@ -246,14 +246,14 @@ async def test_one_process_works_in_a_folder(cluster: LocalCluster, tmp_path: Pa
 
 async def test_a_later_cluster_finds_the_jobs_and_no_pods(tmp_path: Path) -> None:
     first = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
-    job = first.create_job(document("kept"))
+    job = first.create_job(document("stored"))
     written = await first.write_status(job, {"phase": "Running"})
     await first.create_pod(manifest(job, DUTIFUL))
     await first.close()
     later = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
-    assert await later.get_job(NAMESPACE, "kept") == written
+    assert await later.get_job(NAMESPACE, "stored") == written
     assert await later.list_pods(written) == ()
-    newer = later.change_spec(NAMESPACE, "kept", {"suspend": True})
+    newer = later.change_spec(NAMESPACE, "stored", {"suspend": True})
     assert int(newer.resource_version) > int(written.resource_version)
     await later.close()
 

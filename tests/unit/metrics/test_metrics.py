@@ -52,10 +52,10 @@ def test_status_sets_the_gauges_of_its_job() -> None:
         for part in ("limit", "spent", "running_sum", "reserved")
     ]
     assert shares == [0.1, 0.02, 0.07, 0.03]
-    figures = [
+    values = [
         value(metrics, f"cprjob_{name}", "n", "j") for name in ("rollbacks", "lost_row_updates", "interval_seconds")
     ]
-    assert figures == [1, 42, 60]
+    assert values == [1, 42, 60]
     assert value(metrics, "cprjob_overhead_seconds", "n", "j", "save") == 7
     assert 'cprjob_budget_spent_ratio{cprjob="j",namespace="n"}' in metrics.text().decode()
     assert "job" not in {key for family in families(metrics) for each in family.samples for key in each.labels}
@@ -102,13 +102,13 @@ def test_a_failure_is_counted_once_and_its_recovery_when_it_is_over() -> None:
 
 def test_deleted_job_leaves_no_metrics() -> None:
     metrics = Metrics()
-    for job in ("kept", "gone"):
+    for job in ("existing", "deleted"):
         metrics.observe_status("n", job, status())
         metrics.observe_status("n", job, status(failure(0)))
-    metrics.forget("n", "gone")
+    metrics.forget("n", "deleted")
     metrics.forget("n", "never seen")
-    assert value(metrics, "cprjob_failures_total", "n", "kept", "shard", "Killed") == 1
-    assert b"gone" not in metrics.text()
+    assert value(metrics, "cprjob_failures_total", "n", "existing", "shard", "Killed") == 1
+    assert b"deleted" not in metrics.text()
 
 
 def test_waiting_requests_are_counted_on_a_scrape() -> None:
@@ -153,16 +153,16 @@ async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready(
 
 
 async def test_jobs_deleted_between_watches_are_scheduled_on_the_next_list() -> None:
-    metrics, gone = Metrics(), asyncio.Event()
+    metrics, deleted = Metrics(), asyncio.Event()
     metrics.observe_status("n", "old", Status(phase="Succeeded"))
 
     async def run_pass(namespace: str, name: str) -> None:
         metrics.forget(namespace, name)  # as a pass does that does not find its job
-        gone.set()
+        deleted.set()
 
     queue = ReconcileQueue(run_pass, random.Random(1))
     visit_known(metrics, queue)
-    await gone.wait()
+    await deleted.wait()
     assert metrics.jobs() == ()
     assert 'cprjob="old"' not in metrics.text().decode()
     await queue.close()

@@ -12,7 +12,7 @@ from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 
 
-class House:
+class ControllerHarness:
     """A cluster with one job, and a controller."""
 
     def __init__(
@@ -25,7 +25,7 @@ class House:
         self.cluster = cluster or SimulatedCluster(total)
         self.cluster.add_job("job", job or spec())
         timing = Timing(running_s=15, changing_s=1, progress_s=15)
-        self.gate, self.gone = admission_gate, list[str]()
+        self.gate, self.deleted = admission_gate, list[str]()
 
         async def gate() -> AdmissionGate | None:
             return self.gate
@@ -34,7 +34,7 @@ class House:
             self.cluster,
             lambda: self.cluster.now,
             admission_gate=gate,
-            on_deleted=lambda _, name: self.gone.append(name),
+            on_deleted=lambda _, name: self.deleted.append(name),
             timing=timing,
             rng=random.Random(1),
         )
