@@ -100,7 +100,7 @@ class _Staged:
 
 
 def _tile(boxes: Sequence[tuple[slice, ...]], shape: tuple[int, ...]) -> bool:
-    """Whether boxes, each inside of the shape, cover every place of it exactly once."""
+    """Return True if boxes, each inside of the shape, cover every place of it exactly once."""
     if not shape:
         return len(boxes) == 1
     begins, ends = defaultdict(list), defaultdict(list)
