@@ -7,7 +7,7 @@ ARG BASE=python:3.11-slim
 FROM scratch AS wheels
 
 FROM ${BASE} AS run
-# A name and a home for the user that no file knows: libraries ask for them.
+# Libraries need a name and a home of the user, which no file has.
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 HOME=/tmp USER=cprjob LOGNAME=cprjob
 WORKDIR /opt/cprjob
 
@@ -30,7 +30,7 @@ FROM run AS trainer
 ARG PIP_CERT
 ARG TORCH=torch
 COPY requirements/torch.txt requirements/torch-cpu.txt requirements/
-# What only serves to build extensions against torch goes; one test file there has the syntax of a newer Python.
+# Files for building extensions against torch are removed; one test file there has the syntax of a newer Python.
 RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=secret,id=certificates python3 -m venv /tmp/pip \
  && /tmp/pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --find-links /wheels --target torch -r requirements/${TORCH}.txt \
  && rm -rf torch/torch/include torch/torch/share torch/torch/test && find torch -name '*.a' -delete \

@@ -1,6 +1,6 @@
 # Everything a person or CI does here. Needs Python >= 3.11, make and the network; `make cluster-up` also root and Debian packages, or kind.
 SHELL  := bash -o pipefail
-# Thousands of Python processes start here. Without files of bytecode each would compile all that it imports, torch among it.
+# Keep .pyc files: every test process would otherwise recompile torch.
 unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +9,7 @@ UV     := .cache/uv/bin/uv
 # A folder with the CPU build of torch, if there is one; otherwise torch comes from the package index, with its CUDA libraries.
 WHEELS ?= $(wildcard ../shared/wheels)
 TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))),torch-cpu,torch)
-# What the chart and the examples name, too.
+# The chart and the examples name it, too.
 VERSION = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
 SITE   ?= build/docs
 DIST   ?= dist

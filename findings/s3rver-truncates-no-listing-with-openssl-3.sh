@@ -2,7 +2,7 @@
 # s3rver answers 500 to every listing that is longer than a page, if Node.js was built with OpenSSL 3.
 #
 # Versions: s3rver 3.7.1, Node.js 20.20 (any from 17 on), minio 7.2.18 (which signs the requests), Python 3.11.
-# Expected: ListObjectsV2 with max-keys=1 in a bucket of three objects lists one, says IsTruncated, and has a token.
+# Expected: ListObjectsV2 with max-keys=1 in a bucket of three objects lists one, with IsTruncated and a token.
 # Seen: InternalError. s3rver makes the token with the cipher DES, which OpenSSL 3 offers no more by default. A bucket
 #   of more than 1,000 objects, the longest page, cannot be listed. ListObjects of version 1 has no token, and works.
 set -euo pipefail

@@ -5,7 +5,8 @@ set -euo pipefail
 uv=$1; cd "$(dirname "$0")/.."
 torch=torch==2.13.0
 pin() { "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --constraint <(echo "$torch") "$@"; }
-# botocore, which moto needs, asks for an older python-dateutil than kubernetes. The tests keep what the operator's image has.
+# botocore, which moto needs, requires an older python-dateutil than kubernetes. The tests keep what the operator's
+# image has.
 dev() { pin --all-extras --group dev --override <(echo "python-dateutil>=4") "$@"; }
 dev pyproject.toml -o requirements/.all.txt
 heavy=$(grep -oE '^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==' requirements/.all.txt | tr -d '=' | sort -u)
@@ -15,7 +16,8 @@ dev "${without[@]}" pyproject.toml -o requirements/dev.txt
 pin --group docs --constraint requirements/dev.txt -o requirements/docs.txt
 pin --extra operator "${without[@]}" pyproject.toml -o requirements/operator.txt
 pin --extra onnx "${without[@]}" pyproject.toml -o requirements/trainer.txt
-# The peers of `cprjob bench train`, on the trainer's own versions; fbgemm-gpu-cpu takes the place of the fbgemm-gpu that torchrec asks for.
+# The peers of `cprjob bench train`, on the trainer's own versions; fbgemm-gpu-cpu replaces the fbgemm-gpu that
+# torchrec requires.
 pin --extra trainer "${without[@]}" --constraint requirements/trainer.txt --override <(echo "fbgemm-gpu ; sys_platform == 'never'") \
   --no-emit-package fbgemm-gpu pyproject.toml benchmarks/baselines/requirements.in -o benchmarks/baselines/requirements.txt
 "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header - -o requirements/uv.txt <<<"uv==0.13.9"

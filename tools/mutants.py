@@ -77,7 +77,7 @@ FLIPPED |= {other: one for one, other in FLIPPED.items()}
 LOOSENED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.Gt: ast.GtE}
 LOOSENED |= {other: one for one, other in LOOSENED.items()}
 LOGS = re.compile(r"log(ger|ging)?\.(debug|info|warning|error|exception|log)$", re.IGNORECASE)
-#: Calls whose arguments may stand in any order, or are messages.
+#: Calls with arguments in any order, or messages.
 UNORDERED = re.compile(r"^(min|max|zip|isinstance|issubclass|getattr|hasattr|cast|union|super\(\)\..*)$")
 #: A test that takes longer hangs: one in this process, one that starts processes, and all tests of one mutant.
 LIMIT_S, PROCESSES_LIMIT_S, RUN_LIMIT_S = 60, 240, 1500
@@ -160,7 +160,7 @@ class Finder(ast.NodeVisitor):
 
 
 def _is_log(node: ast.AST) -> bool:
-    """Whether the statement only logs."""
+    """Return whether the statement only logs."""
     return isinstance(node, ast.Expr) and LOGS.search(ast.unparse(node).partition("(")[0]) is not None
 
 
@@ -213,7 +213,7 @@ def placed(mutant: Mutant) -> tuple[str, range]:
     return (before + mutant.new.encode() + after).decode(), range(node.lineno, node.end_lineno + 1)
 
 
-# Which tests reach a line. Pytest loads this file as a plugin while it records that.
+# Return the tests that reach a line. Pytest loads this file as a plugin while it records that.
 
 
 def _function(nodeid: str) -> str:
@@ -235,7 +235,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Leave the times beside the data."""
+    """The times are written next to the data."""
     Path(os.environ["MUTANTS_SECONDS"]).write_text(json.dumps(_SECONDS))
 
 

@@ -1,7 +1,7 @@
 """A mypy plugin: `model.evolve(...)` takes the fields of its own model, with their types.
 
 The signature is the one that pydantic's plugin gives to `model_construct`, with every field
-optional. Where the model is not known (a bound type variable), mypy accepts no field at all.
+optional. If the model is not known (a bound type variable), mypy accepts no field at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MODEL = "cpr_operator.api.base.Model"
 
 
 class EvolvePlugin(Plugin):
-    """Knows the one method whose signature depends on the model that it is called on."""
+    """Handles the one method with a signature that depends on the model of the call."""
 
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
         """The hook for `evolve`."""
@@ -45,5 +45,5 @@ def with_own_fields(ctx: MethodSigContext) -> FunctionLike:
 
 
 def plugin(_version: str) -> type[Plugin]:
-    """What mypy asks for."""
+    """The entry point for mypy."""
     return EvolvePlugin

@@ -1,7 +1,7 @@
 """A two-tower model with in-batch softmax (Yi et al., RecSys 2019): `entrypoint: two_tower:TwoTower`.
 
-Retrieval looks for the items whose vectors point where a user's does. So users and items meet in one dot product, and
-an item's vector can be computed without a user.
+Retrieval looks for the items with vectors in the direction of a user's. Users and items meet in one dot product only,
+and an item's vector can be computed without a user.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ class TwoTower(nn.Module):
         return functional.log_softmax(users @ items.T / self.temperature, dim=1).diagonal()
 
     def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of each sample, [n]: what was not clicked is nobody's item, and only a negative."""
+        """Return the loss of each sample, [n]: an item without a click is only a negative of others."""
         return -logits * labels

@@ -31,7 +31,7 @@ columns = {
     "item": items,
     "seen": pa.ListArray.from_arrays(bounds.astype(np.int32), pa.array(seen)),
 }
-# Each further column tells a little of that, in 100 steps.
+# Each further column has a little of that, in 100 steps.
 guesses = (likes + random.normal(scale=20, size=rows) for _ in range(further))
 columns |= {f"c{number:03d}": np.clip(50 + 1.5 * guess, 0, 99).astype(int) for number, guess in enumerate(guesses)}
 folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Training data from code of your own: rows that are made from their numbers, where yours come from anywhere.
 
-`data.entrypoint: clicks:Clicks` names the class. Whatever a row is made of, it must be the same in every process.
+`data.entrypoint: clicks:Clicks` names the class. A row must be the same in every process.
 """
 
 from __future__ import annotations

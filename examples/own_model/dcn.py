@@ -11,10 +11,10 @@ FEATURES = 13  # numeric features of a sample; those that the data does not have
 
 
 class Dcn(nn.Module):
-    """Crosses of features and embeddings beside a deep network over them; `topMlp` has the deep network's widths.
+    """Crosses of features and embeddings, and a deep network over them; `topMlp` has the deep network's widths.
 
     `spec` is the job's `cpr_contract.model.ModelSpec`. First values follow from torch's random numbers, which CPRJob
-    has seeded: all trainers start alike.
+    has seeded: all trainers start with the same values.
     """
 
     def __init__(self, spec, seed, crosses=2):

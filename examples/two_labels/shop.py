@@ -16,7 +16,7 @@ wish = tastes[users] + appeals[items]
 
 chances = 1 / (1 + np.exp(0.5 - wish)), 1 / (1 + np.exp(1 + 1.5 * price - wish))
 clicked = random.random(rows) < chances[0]
-bought = clicked & (random.random(rows) < chances[1])  # Nobody buys what he did not look at.
+bought = clicked & (random.random(rows) < chances[1])  # A purchase follows a click.
 table = pa.table(
     {
         "click": clicked.astype(np.int8),

@@ -29,7 +29,7 @@ OWN_CRD = {("apiextensions.k8s.io", "customresourcedefinitions"): {"get"}}
 
 
 def rights(role: Object) -> dict[tuple[str, str], set[str]]:
-    """What a role grants, by group and resource; two rules for one resource add up."""
+    """Return the verbs of a role, by group and resource; two rules for one resource add up."""
     granted: dict[tuple[str, str], set[str]] = {}
     for rule in role["rules"]:
         for group in rule["apiGroups"]:

@@ -1,4 +1,4 @@
-"""What the chart brings for Prometheus and Grafana asks for what operator and pods really have."""
+"""The chart's objects for Prometheus and Grafana match the ports, labels and metrics of operator and pods."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a release is made of: `make dist` has the whole wheel and the chart, and a registry takes the chart."""
+"""The parts of a release: `make dist` has the whole wheel and the chart, and a registry takes the chart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from support.apiserver import binary
 
 ROOT = Path(__file__).parents[2]
-#: The folders of the distributions, and what their pyproject.toml says.
+#: The folders of the distributions, and the content of their pyproject.toml.
 FOLDERS = (ROOT, ROOT / "benchmarks")
 PROJECTS = {folder: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
 VERSION = PROJECTS[ROOT]["project"]["version"]

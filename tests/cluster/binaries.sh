@@ -32,7 +32,7 @@ etcd() {
   go build -trimpath -ldflags "-s -w" -o "$BIN/etcd" go.etcd.io/etcd/server/v3
 }
 release() { cd "$work"; go install -trimpath -ldflags "-s -w" "$@"; }
-# Of the ways to find targets Kubernetes alone: the others bring the clients of all clouds.
+# Targets are found by Kubernetes alone: other ways need the clients of all clouds.
 prometheus() { release -tags remove_all_sd,enable_kubernetes_sd "github.com/prometheus/prometheus/cmd/$1@v0.316.0"; }
 kueue() { # and its chart, which has the resource definitions
   release sigs.k8s.io/kueue/cmd/kueue@v0.15.0

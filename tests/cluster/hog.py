@@ -1,7 +1,7 @@
 """Fill the memory of a process's container until the kernel kills that process, as if it had taken all of it.
 
-Usage: hog.py PID. Needs root. The kernel is told to choose the process before the hog, which gives all back when it
-ends.
+Usage: hog.py PID. Needs root. The kernel kills the process before the hog, by its OOM score. The hog frees all memory
+when it ends.
 """
 
 import sys
@@ -28,7 +28,7 @@ def kills(counter: Path) -> int:
 
 
 def main(pid: str) -> None:
-    """Join the group and take memory until somebody in it is killed; raise MemoryError if nobody is."""
+    """Join the group and take memory until a process in it is killed; raise MemoryError if none is."""
     folder, name = group(pid)
     before = kills(folder / name)
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")

@@ -28,7 +28,7 @@ if [ "$(id -u)" = 0 ] && command -v buildah >/dev/null && command -v debootstrap
   if [ -z "${CPR_BASE:-}" ]; then "$here/base_image.sh" buildah; CPR_BASE=localhost/python:base; fi
   # chroot: it asks least of the machine.
   build=(buildah bud --layers --isolation chroot --network host)
-  # The Dockerfile of another release may not know the secret: Debian's pip trusts what lies here.
+  # The Dockerfile of another release may lack the secret: Debian's pip trusts what lies here.
   [ "$source" = "$root" ] || [ ! -f "$certificates" ] || build+=(-v "$certificates:/etc/ssl/certs/ca-certificates.crt:ro")
 elif docker buildx version >/dev/null 2>&1; then
   if [ -z "${CPR_BASE:-}" ] && ! docker_has "$(sed -n 's/^ARG BASE=//p' "$root/Dockerfile")"; then

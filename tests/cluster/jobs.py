@@ -20,7 +20,7 @@ TRAINERS, SHARDS = 2, 3
 FINAL = {"Succeeded", "Failed"}
 #: A save only at the end: a shard that dies has lost all that was trained, however fast that was.
 NO_SAVES = {"mode": "Fixed", "seconds": 3600}
-#: A job that may lose nothing, and whose trainers can push again what a shard has lost.
+#: A job that may lose nothing, with replay.
 LOSSLESS: dict[str, Any] = {
     "accuracyBudget": {"portionOfLostSamples": 0},
     "recovery": {"replay": {"mode": "Auto", "memory": "64Mi"}},
@@ -30,8 +30,8 @@ LOSSLESS: dict[str, Any] = {
 def manifest(name: str, **changes: Any) -> dict[str, Any]:
     """Return a CPRJob without replay, so that a lost shard loses something.
 
-    `changes` replace whole fields of its spec, but for that, `a__b` reaching below `a`. With `recovery=None` it says
-    nothing of recovery, as a release without replay wants it.
+    `changes` replace whole fields of its spec, but for that, `a__b` reaching below `a`. With `recovery=None` it has no
+    field `recovery`, for a release without replay.
     """
     spec: dict[str, Any] = {
         "image": TRAINER_IMAGE,
@@ -108,7 +108,7 @@ class Run:
     def start(cls, space: Space, name: str, **changes: Any) -> "Run":
         """Apply the job and wait until it trains with all its pods, or has trained: a short one may be over by then.
 
-        Its leader is asked, not its status, which tells progress some seconds late: by then a quiet machine is half
+        It reads the leader's report, not the status, which is some seconds late: by then a quiet machine is half
         through an epoch.
         """
         space.apply(manifest(name, **changes))
@@ -157,7 +157,7 @@ class Run:
         return int(self.status()["leader"])
 
     def reach(self, fraction: float, within_s: float = 180) -> None:
-        """Wait until the leader says that so much of the data is trained."""
+        """Wait until the leader reports that fraction of the data as trained."""
 
         def there() -> bool:
             report = self.leader_report()
@@ -191,7 +191,7 @@ class Run:
         return dict(job["status"])
 
     def _brief(self) -> str:
-        """The job in one line, for a message that must do without the log: each member's lives, and what it says."""
+        """Return the job in one line, for a message without the log: each member's restarts and report."""
         status = self.status()
         members = []
         roles: tuple[Role, ...] = ("shard", "trainer")
@@ -205,7 +205,7 @@ class Run:
     def recover_from(
         self, what: str, fault: Callable[[], object], failures: int = 1
     ) -> list[tuple[str, int, int, str]]:
-        """Bring a fault about and wait until training goes on without anybody missing.
+        """Inject a fault and wait until training continues with all members.
 
         Returns the failures that it was recorded as: role, index, incarnation, kind.
         """
@@ -239,7 +239,7 @@ class Run:
         return status
 
     def resume(self) -> dict[str, Any]:
-        """Resume the job, whose pods are gone; return the status once it trains with all its members."""
+        """Resume the job without pods; return the status once it trains with all its members."""
         until(f"no pod of {self.name} is left", lambda: not self.space.pods(job=self.name), 120)
         self.space.patch(self.name, '{"spec":{"suspend":false}}')
         status = self.wait("trains again", lambda status: status.get("phase") == "Running", within_s=180)
@@ -285,7 +285,7 @@ def verify_members(run: Run, status: dict[str, Any], replaced: Iterable[Member])
 
 
 def verify_stopped(run: Run, store: Store, replaced: Iterable[Member]) -> dict[str, Any]:
-    """`verify_members`, then stop the job: its ledger must be what its manifests say. Return the status."""
+    """Call `verify_members`, then stop the job: its ledger must equal its manifests. Return the status."""
     verify_members(run, run.status(), replaced)
     status = run.stop()
     assert ledger(status) == account(store, status)
@@ -298,7 +298,7 @@ def uids(status: dict[str, Any]) -> dict[Member, str]:
 
 
 def account(store: Store, status: dict[str, Any]) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return each shard's lost ranges as the manifests of the result say, or of a stopped job's newest anchor."""
+    """Return each shard's lost ranges by the manifests of the result, or of a stopped job's newest anchor."""
     newest = status.get("result") or status["anchors"][-1]
     anchor = json.loads(store.get(newest["key"]))
     shards = [json.loads(store.get(ref["key"])) for ref in anchor["shards"]]

@@ -3,7 +3,7 @@
 #   kind.sh up|down|status   a stopped node of a cluster that is there is started again
 #   kind.sh cut|join N       a network partition: the node and its pods live on, unreachable
 #   kind.sh kill|start N     power failure and return
-#   kind.sh block|unblock A B    node A no longer hears node B and its pods: a one-way cut
+#   kind.sh block|unblock A B    node A gets no packets of node B and its pods: a one-way cut
 #   kind.sh load NAME [N...] an image onto nodes (all of them, or those named)
 #   kind.sh ctr N ARGS...    containerd's own client on that node
 #   kind.sh kill-child N ID  SIGKILL to the one child of a container's first process

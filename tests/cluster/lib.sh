@@ -1,4 +1,5 @@
-# Sourced by the scripts beside it: where things lie, and the processes of a cluster made of plain processes ("bare").
+# Sourced by the other scripts of this folder: the places of files, and the processes of a cluster made of plain
+# processes ("bare").
 # A bare node is a network namespace with its own containerd, kubelet, kube-proxy and DNS.
 # shellcheck shell=bash
 set -euo pipefail
@@ -24,7 +25,7 @@ wait_until() { # wait_until SECONDS WHAT COMMAND...: try again until the command
 say() { echo "cluster: $*" >&2; }
 die() { say "$@"; exit 1; }
 
-# Whether the daemon has kind's node image or can pull it; one that the user names is taken at their word.
+# Succeeds if the daemon has kind's node image or can pull it; one that the user names is not checked.
 has_node_image() {
   [ -n "${KIND_NODE_IMAGE:-}" ] || docker image inspect "$KIND_NODE" >/dev/null 2>&1 || timeout 10 docker manifest inspect "$KIND_NODE" >/dev/null 2>&1
 }
@@ -41,7 +42,7 @@ backend() {
 }
 
 # Our own children only: a pid counts while the process that started under it still runs, so its start time is recorded too.
-# A killed one that nobody has waited for yet (Z) does not.
+# A killed one without a wait (Z) does not.
 started() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" {print $20}'; }
 spawn() { # spawn NAME COMMAND...; fd 9 is the lock of cluster.sh
   local name=$1; shift

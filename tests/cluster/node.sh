@@ -2,7 +2,7 @@
 # A node of the bare cluster, its faults and its images:
 #   node.sh cut|join N       a network partition: the node and its pods live on, unreachable
 #   node.sh kill|start N     power failure and return
-#   node.sh block|unblock A B    node A no longer hears node B and its pods: a one-way cut
+#   node.sh block|unblock A B    node A gets no packets of node B and its pods: a one-way cut
 #   node.sh slow|fast N      2 Mbit/s to and from the node
 #   node.sh lossy|lossless N     every tenth packet that arrives at the node is lost
 #   node.sh shut|open N PORT     packets to a port on the node are lost

@@ -1,7 +1,7 @@
 """Images as OCI layout folders, made with the standard library alone: no environment is there yet.
 
     oci.py pack BINARY PATH LAYOUT       an image of one static binary, at PATH
-    oci.py load LAYOUT NAME CTR...       onto a node whose containerd the command CTR... reaches
+    oci.py load LAYOUT NAME CTR...       onto a node by its containerd, with the command CTR...
     oci.py prune LAYOUT                  drop what later images replaced
 
 `load` sends only the blobs that the node lacks: after a change of the source, a few small layers.

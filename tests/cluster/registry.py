@@ -27,7 +27,7 @@ class Registry(BaseHTTPRequestHandler):
     kinds: ClassVar[dict[str, str]] = {}  # the media types of manifests, by digest
 
     def do_HEAD(self) -> None:
-        """Say whether a blob or a manifest is there."""
+        """Answer whether a blob or a manifest is there."""
         digest = self.path.rsplit("/", 1)[-1]
         blob = self._blob(digest)
         if blob.exists():

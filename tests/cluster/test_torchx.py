@@ -17,7 +17,7 @@ STARTS = "starts as shard"
 
 
 class TorchX:
-    """`torchx` in a folder whose .torchxconfig names the cluster and the namespace."""
+    """`torchx` in a folder with a .torchxconfig that names the cluster and the namespace."""
 
     def __init__(self, folder: Path, cluster: Cluster, space: Space) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The contract's documents, byte for byte, as an operator and an image of other releases know them.
+"""The contract's documents, byte for byte, as an operator and an image of other releases exchange them.
 
 A failure here means: either take the change back, or raise CONTRACT_VERSION, keep reading the version before, and add a
 folder of golden files. `python tests/contract/test_golden.py` adds new fields to the files of the present version, with
@@ -22,7 +22,7 @@ from cpr_contract.reports import PERMANENT, ExitCode, ShardState, TrainerState
 from cpr_contract.spec import samples_at, steps_in
 
 UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
-#: The documents by the names of their golden files, each of which has every field.
+#: The documents with all their fields, by the names of their golden files.
 DOCUMENTS: dict[str, Any] = {
     "anchor_ref": roster.AnchorRef,
     "data_manifest": manifests.DataManifest,

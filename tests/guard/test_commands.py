@@ -33,7 +33,7 @@ def mentions(text: str) -> Iterator[list[str]]:
 
 
 def wrong(words: list[str]) -> str:
-    """What of a mention does not exist; empty if all does."""
+    """Return the unknown parts of a mention; empty if there are none."""
     command = COMMAND
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0] not in command.commands:

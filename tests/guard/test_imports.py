@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-#: Runs a shard up to the first thing it misses, its environment, and tells what it has loaded by then.
+#: Runs a shard up to the first missing variable of its environment, and prints the modules loaded by then.
 SHARD = """
 import sys
 from cpr_trainer.process import main
@@ -21,7 +21,7 @@ assert main(["shard"], {"CPR_TERMINATION_FILE": "/dev/null"}) == 20
 print(*sys.modules)
 """
 
-#: Builds a network as a trainer does that begins, and tells what that has loaded.
+#: Builds a network as a trainer does at its start, and prints the loaded modules.
 NETWORK = """
 import sys
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
@@ -32,7 +32,7 @@ DenseReplica(ModelSpec(8, (16, 8), (16, 1), (TableSpec("a", 10), TableSpec("b", 
 print(*sys.modules)
 """
 
-#: Tells what the way in of notebooks loads, and then fits without a package.
+#: Prints the modules that `import cprjob` loads, and then fits without a package.
 WITHOUT_PACKAGE = """
 import sys
 import cprjob
@@ -69,7 +69,7 @@ def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() 
 
 
 def test_a_trainer_that_goes_on_loads_none_of_what_torch_loads_late() -> None:
-    """Sympy alone takes seconds, each time that a killed trainer goes on: its supervisor has not loaded it."""
+    """Sympy alone takes seconds at each restart of a killed trainer: its supervisor has not loaded it."""
     done = subprocess.run([sys.executable, "-c", NETWORK], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())

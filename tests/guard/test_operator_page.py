@@ -1,4 +1,4 @@
-"""docs/operator.md and docs/metrics.md name all that the operator can say."""
+"""docs/operator.md and docs/metrics.md name all phases, conditions, events and metrics of the operator."""
 
 import re
 from pathlib import Path

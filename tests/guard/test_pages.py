@@ -25,7 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION = PROJECT["version"]
 IMAGES = {f"cprjob-operator:{VERSION}", f"cprjob-trainer:{VERSION}"}
 OUR_IMAGE = re.compile(r"cprjob-(?:operator|trainer):[\w.-]+")
-#: Programs that pages use beside those whose arguments are parsed here.
+#: Further programs of pages, without a check of their arguments here.
 PROGRAMS = {"docker", "helm", "kind", "kubectl", "sed"}
 HEADER = ("Prerequisites", "Apply", "Check", "Clean")
 Object = dict[str, Any]
@@ -120,7 +120,7 @@ def test_every_example_says_what_it_needs_and_how_to_apply_check_and_clean_it(pa
 
 
 def anchors(page: Path) -> set[str]:
-    """What links may name of a page: its headings, as GitHub writes them."""
+    """Return the anchors of a page: its headings, as GitHub writes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -18,7 +18,7 @@ from cpr_operator.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("docs/**/*.ipynb"))]
-#: What a browser loads by itself, by element.
+#: The attributes with URLs that a browser loads by itself, by element.
 LOADED = {"link": "href", "script": "src", "img": "src", "object": "data", "iframe": "src", "source": "src"}
 
 pytestmark = pytest.mark.timeout(600)
@@ -61,7 +61,7 @@ def pages(site: Path) -> dict[Path, Page]:
 
 
 def test_every_page_is_in_the_site(pages: dict[Path, Page], site: Path) -> None:
-    """That each is in the navigation, too, is what the strict build insists on."""
+    """The strict build also demands each in the navigation."""
     assert len(PAGES) > 50
     assert {(site / page.relative_to(ROOT)).with_suffix(".html") for page in PAGES} <= set(pages)
 

@@ -1,4 +1,4 @@
-"""The workflows ask for no more than they need, pin what they use, and call what a person calls."""
+"""The workflows have the least rights, pinned actions, and the commands of the Makefile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README.md, docs/get-started.md and docs/tutorials print for a machine without a cluster, done as printed."""
+"""The commands of README.md, docs/get-started.md and docs/tutorials for a machine without a cluster, as printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests on a real cluster are written with: nodes, faults, an object store, namespaces."""
+"""The tools of tests on a real cluster: nodes, faults, an object store, namespaces."""
 
 from cluster.harness.cluster import Cluster, UnavailableError
 from cluster.harness.pods import Pod

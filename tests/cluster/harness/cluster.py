@@ -25,7 +25,7 @@ UP_S = 1800  # from nothing: Kubernetes is compiled first
 
 
 class UnavailableError(Exception):
-    """This machine can have no cluster; the message says why."""
+    """This machine can have no cluster; the message has the reason."""
 
 
 def _script(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
@@ -49,7 +49,7 @@ class Cluster:
         return Space.create(name, self.kubectl, self.reader)
 
     def leave(self, space: Space) -> None:
-        """Have a namespace deleted while other tests go on; `cluster` waits in the end until all of them are gone."""
+        """Delete a namespace while other tests run; `cluster` waits in the end until all of them are gone."""
         space.leave()
         self._left.append(space)
 
@@ -167,7 +167,7 @@ class Cluster:
 
     @contextmanager
     def store_down(self) -> Iterator[None]:
-        """Let nobody reach the store by its name: the service leads nowhere, and open connections break."""
+        """Make the store unreachable by its name: the service leads nowhere, and open connections break."""
         self._lead_to("nobody")
         try:
             for pod in map(Pod.of, self.reader.pods(store.NAMESPACE, "app.kubernetes.io/name=minio")):

@@ -36,7 +36,7 @@ class ControlPlane:
 
     @contextmanager
     def frozen(self, process: Process) -> Iterator[None]:
-        """Have a process stand still: connections stay open, and nobody answers."""
+        """Stop a process: connections stay open, without answers."""
         self._run("freeze", process)
         try:
             yield
@@ -55,7 +55,7 @@ class ControlPlane:
             self.wait_ready()
 
     def forget(self) -> None:
-        """Compact etcd and restart the API server: whoever watched has to list anew."""
+        """Compact etcd and restart the API server: clients with watches have to list again."""
         revision = _ask("range", {"key": "AA=="})["header"]["revision"]
         _ask("compaction", {"revision": revision, "physical": True})
         with self.down("apiserver"):

@@ -25,7 +25,7 @@ __all__ = ["clicks", "cluster", "printed_images", "pytest_collection_modifyitems
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STORE_IMAGE = "localhost/cprjob-versitygw:dev"
 CASE_S = 600
-#: Namespaces are deleted while other tests go on, so no name is used twice.
+#: Namespaces are deleted while other tests run, so no name is used twice.
 NUMBERS = itertools.count(1)
 
 
@@ -82,7 +82,7 @@ def clicks(cluster: Cluster) -> Iterator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to the report of a failed test what its namespace and the operator say, while they are still there."""
+    """Add the state of its namespace and the operator's log to the report of a failed test, while they exist."""
     report = yield
     arguments = getattr(item, "funcargs", {})
     if call.when == "call" and report.failed and isinstance(arguments.get("space"), Space):

@@ -51,7 +51,7 @@ class Kubectl:
 
 
 class KubectlError(Exception):
-    """Kubectl failed; the message is what it said."""
+    """Kubectl failed; the message is its output."""
 
     def __init__(self, arguments: Sequence[str], said: str) -> None:
         super().__init__(f"kubectl {' '.join(arguments)}: {said.strip()}")
@@ -97,7 +97,7 @@ class Reader:
         return report
 
     def ready(self, node: str) -> bool:
-        """Whether the node's Ready condition is true, and its taints say so: they go later, and keep pods away."""
+        """Return whether the node's Ready condition is true and its taints are removed, which happens later."""
         response: Any = self._core.read_node(node, _preload_content=False)
         found = json.loads(response.data)
         tainted = any(taint["key"] in _NOT_READY for taint in found["spec"].get("taints", []))

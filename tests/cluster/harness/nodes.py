@@ -54,7 +54,7 @@ class Nodes:
 
     @contextmanager
     def blocked(self, deaf: int, mute: int) -> Iterator[None]:
-        """Let one node no longer hear another and its pods, for a while: a one-way cut."""
+        """Cut the way from another node and its pods to this one, for a while: a one-way cut."""
         self._node("block", deaf, mute)
         try:
             yield
@@ -137,7 +137,7 @@ class Nodes:
                 self._run("ctr", str(number), "images", "rm", name)
 
     def runs(self, pod: Pod) -> bool:
-        """Whether a pod's container runs, by its node."""
+        """Return whether a pod's container runs, by its node."""
         tasks = map(str.split, self._run("ctr", str(self.number(pod.node)), "tasks", "ls").splitlines())
         return any((task[0], task[2]) == (pod.container_id, "RUNNING") for task in tasks)
 

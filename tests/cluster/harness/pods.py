@@ -9,7 +9,7 @@ TRAINER_IMAGE = "localhost/cprjob-trainer:dev"
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The parts of a pod that tests ask for; `raw` is all of it."""
+    """The parts of a pod that tests read; `raw` is all of it."""
 
     name: str
     uid: str

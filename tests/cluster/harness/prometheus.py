@@ -58,7 +58,7 @@ class Prometheus:
 
 
 def _scrapes(monitor: Object) -> Iterator[Object]:
-    """What the Prometheus Operator makes of a ServiceMonitor or a PodMonitor, as far as ours say anything."""
+    """Return the scrape configuration of a ServiceMonitor or a PodMonitor, for the fields of ours."""
     spec, of_pods = monitor["spec"], monitor["kind"] == "PodMonitor"
     labels = "pod_label" if of_pods else "service_label"
     kept = [(f"{labels}_{_safe(key)}", value) for key, value in spec["selector"].get("matchLabels", {}).items()]

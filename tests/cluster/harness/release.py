@@ -21,7 +21,7 @@ class Release:
         self._kubectl = kubectl
 
     def upgrade(self, image: str) -> None:
-        """Upgrade it to this chart as the chart's README says, to another image too, and wait until it is ready."""
+        """Upgrade it to this chart by the commands of its README, to another image too, and wait until it is ready."""
         (block,) = (block for block in blocks(CHART / "README.md") if block.section == "Upgrade")
         ((_, *printed),) = block.commands()
         self._helm(*printed, "--set", f"image.repository={image}", *_wait())

@@ -82,7 +82,7 @@ class Store:
         self._admin.user_remove(access_key)
 
     def knows(self, access_key: str, secret_key: str) -> bool:
-        """Whether a user of that key may ask for the bucket."""
+        """Return whether a user of that key may read the bucket."""
         client = Minio(
             self._address, access_key=access_key, secret_key=secret_key, secure=False, http_client=self._pool
         )
@@ -98,7 +98,7 @@ class Store:
 
 @contextmanager
 def connect(kubectl: Kubectl) -> Iterator[Store]:
-    """Open the store by a port of the stable node, whose address this machine routes."""
+    """Open the store by a port of the stable node, to which this machine has a route."""
     secret = {
         key: kubectl("-n", NAMESPACE, "get", "secret", SECRET, "-o", f"go-template={{{{.data.{key}|base64decode}}}}")
         for key in ("accessKey", "secretKey")

@@ -1,4 +1,4 @@
-"""Jobs whose trainers compute on a GPU, against the oracle on the processors."""
+"""Jobs with trainers on a GPU, against the oracle on the processors."""
 
 from __future__ import annotations
 

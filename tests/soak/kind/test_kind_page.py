@@ -1,8 +1,9 @@
 """The commands of docs/kind.md, run in a shell as they are printed, in the cluster that they make and delete.
 
-That cluster, `cprjob`, stands beside the tests' own. Two things differ from a laptop:
+The cluster `cprjob` is separate from the tests' own. Two things differ from a laptop:
 
-- Where KIND_NODE_IMAGE names the image of the nodes, `kind create cluster` is told so. kind has no such variable.
+- Where KIND_NODE_IMAGE names the image of the nodes, `kind create cluster` gets it as an option. kind has no such
+variable.
 - The nodes pull nothing: the store's image, built of the same release, is put on them under its printed name.
 
 The last commands remove the images that the first ones built.

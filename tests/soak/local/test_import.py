@@ -32,7 +32,7 @@ def state_dict() -> dict[str, torch.Tensor]:
 
 
 def manifest(folder: Path, **spec: Any) -> Path:
-    """Write a job on numbered rows, whose store is a folder."""
+    """Write a job on numbered rows, with a folder as its store."""
     rows = [f"{n % 2},{n},{n % 50},{n % 20}" for n in range(2000)]
     (folder / "clicks.csv").write_text("\n".join(("label,price,user,item", *rows, "")), "utf-8")
     tables = [{"name": name, "rows": rows, "ids": "RowNumber"} for name, rows in ROWS.items()]

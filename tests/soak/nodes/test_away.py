@@ -1,4 +1,4 @@
-"""Jobs go on while the control plane is away, and what they did meanwhile is not undone when it returns."""
+"""Jobs continue without a control plane, and their progress is not undone when it returns."""
 
 import os
 import re

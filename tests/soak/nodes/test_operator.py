@@ -1,4 +1,4 @@
-"""The leading replica of the operator loses its node, or stands still: the other one goes on with the jobs."""
+"""The leading replica of the operator loses its node, or is stopped: the other one takes over the jobs."""
 
 import os
 

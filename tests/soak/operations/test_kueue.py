@@ -1,7 +1,7 @@
 """Two jobs and quota for one, with Kueue's own controller, which is compiled for this test.
 
-There are no nodes, so pods stay pending, but for one each. That one is bound to a node that never answers: it ends when
-the test says so. No garbage collector runs here either.
+There are no nodes, so pods stay pending, but for one each. The pod is bound to a node that never answers: it ends when
+the test deletes it. No garbage collector runs here either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.operator_process import running_operator, until
 pytestmark = [pytest.mark.apiserver, pytest.mark.dist, pytest.mark.timeout(300, func_only=True)]
 
 BINARIES = Path(__file__).parents[2] / "cluster" / "binaries.sh"
-USER = TOKEN = "cprjob-operator"  # noqa: S105 -- it opens a server on loopback that lives as long as this test
+USER = TOKEN = "cprjob-operator"  # noqa: S105 -- it opens a server on loopback for this test alone
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 WORKLOADS = f"{KUEUE}/namespaces/{NAMESPACE}/workloads"
@@ -42,7 +42,7 @@ PATHS = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server of its own, because Kueue's webhooks have a say in every pod."""
+    """A separate API server, because Kueue's webhooks apply to every pod."""
     subprocess.run([BINARIES, "kubernetes", "etcd", "helm", "kueue"], check=False)  # no Go: what uses them skips
     folder = tmp_path_factory.mktemp("kueue")
     (folder / "server").mkdir()
@@ -99,7 +99,7 @@ def quota(api: httpx.Client, job: str) -> str:
 
 
 def hold(api: httpx.Client, job: str) -> str:
-    """Bind one of the job's pods to a node, so that it does not go before a kubelet says so."""
+    """Bind one of the job's pods to a node, so that it stays until a kubelet confirms its end."""
     name: str = pods_of(api, job)[0]["metadata"]["name"]
     target = {"apiVersion": "v1", "kind": "Node", "name": "silent"}
     api.post(f"{PODS}/{name}/binding", json={"metadata": {"name": name}, "target": target}).raise_for_status()
@@ -119,7 +119,7 @@ def collect_garbage(api: httpx.Client, job: str) -> None:
 
 
 def only(api: httpx.Client, job: str, pod: str) -> bool:
-    """Whether just this pod of the job is left."""
+    """Return whether only this pod of the job is left."""
     return [each["metadata"]["name"] for each in pods_of(api, job)] == [pod]
 
 

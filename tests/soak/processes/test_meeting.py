@@ -1,4 +1,4 @@
-"""Trainers without lockstep that come to one step while a shard dies: another number goes on from there."""
+"""Trainers without lockstep train to one step while a shard dies: another number continues from there."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def calm(cluster: Cluster, clicks: None) -> Iterator[dict[str, Any]]:
 
 
 def lose(cluster: Cluster, run: Run, shard: int) -> dict[str, Any]:
-    """Delete a shard whose process gets no moment to save anything; return the newest failure, made good."""
+    """Delete a shard without time to save; return the newest failure after its recovery."""
     pod = run.pod("shard", shard)
 
     def strike() -> None:

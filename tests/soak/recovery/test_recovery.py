@@ -1,6 +1,6 @@
 """Faults of processes on the cluster: one job meets them all, one test each, and the last judges the whole.
 
-A test waits until training goes on without anybody missing, so that each meets a whole job.
+A test waits until training continues with all members, so the next one begins with a whole job.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -22,13 +22,13 @@ def judge(cluster: Cluster, run: Run, kinds: list[str], replaced: set[Member]) -
 
 
 def tier(run: Run) -> tuple[str, int]:
-    """How the newest failure was made good, and what it lost."""
+    """Return the tier and the loss of the newest failure."""
     failure = run.status()["failures"][-1]
     return failure["tier"], failure["lostSamples"]
 
 
 def restarts(pod: Pod) -> int:
-    """How often the pod's main container has begun again."""
+    """Return the restarts of the pod's main container."""
     (count,) = [each["restartCount"] for each in pod.raw["status"]["containerStatuses"] if each["name"] == "main"]
     return int(count)
 

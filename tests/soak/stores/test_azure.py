@@ -96,7 +96,7 @@ def test_objects_are_the_same_samples_as_local_files(account: Account, tmp_path:
 
 
 def test_object_that_changes_while_read_is_named(account: Account) -> None:
-    """Both have the same size, and maybe the same time: the ETag tells."""
+    """Both have the same size, and maybe the same time, but different ETags."""
     put(account, "clicks", bytes(4 << 20))
     uris, uri = uris_with(account, KEY), f"{LAKE}/clicks"
     with uris.open(uri, uris.version(uri)) as stream:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.store
 CHECKSUM = "uploads with a checksum (header X-Amz-Checksum-Crc32c)"
 CONDITION = "conditional uploads (header If-None-Match)"
 WRITERS = "conditional uploads of several writers at once"
-#: What the probe names, by server; nothing for one that is suitable.
+#: The missing abilities, by server; none for a suitable one.
 LACKS: dict[str, tuple[str, ...]] = {
     "minio": (),
     "versitygw": (),

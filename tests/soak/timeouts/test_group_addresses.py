@@ -1,4 +1,4 @@
-"""While a group is built, nobody without the key can tell its members an address: the ports are probed for seconds."""
+"""While a group is built, no process without the key can send its members an address (probed for seconds)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _listening_ports() -> set[int]:
 
 
 def _is_open_store(port: int) -> bool:
-    """Whether somebody who proved nothing can tell a group's members an address there."""
+    """Return whether an unauthenticated client can send a group's members an address there."""
     try:
         store = torch.distributed.TCPStore(  # type: ignore[attr-defined]  # public, though not marked as exported
             HOST, port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False, use_libuv=False
@@ -68,7 +68,7 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
         probes: dict[int, Future[bool]] = {}
         end_s = time.monotonic() + 4
         while time.monotonic() < end_s:  # the group is being built
-            # Groups of earlier tests may still listen, and answer nobody.
+            # Groups of earlier tests may still listen, without answers.
             for port in _listening_ports() - before - probes.keys():
                 probes[port] = threads.submit(_is_open_store, port)
             time.sleep(0.05)

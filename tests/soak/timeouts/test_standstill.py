@@ -1,4 +1,4 @@
-"""A process that is stopped and goes on notices that it did not run."""
+"""A stopped process detects its suspension when it continues."""
 
 import os
 import signal
