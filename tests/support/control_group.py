@@ -11,7 +11,7 @@ from cpr_trainer.trainer.allreduce.group import NO_STATE, Group
 from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
 from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
-from support.patience import poll_interrupts
+from support.wait_limit import poll_interrupts
 
 HOST = "127.0.0.1"
 

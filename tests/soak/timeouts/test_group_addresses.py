@@ -16,7 +16,7 @@ from cpr_contract.codec import to_json
 from cpr_trainer.trainer.allreduce.group import NO_STATE, Hello
 from cpr_trainer.trainer.allreduce.transport import Frame, Kind
 from support.control_group import HOST, Member, roster_of
-from support.patience import poll_interrupts
+from support.wait_limit import poll_interrupts
 
 
 @pytest.fixture

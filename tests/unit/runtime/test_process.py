@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
 import signal
 import socket
 import threading
@@ -26,7 +24,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.trace import TracedStep
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
-from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, stop_on_sigterm
+from cpr_trainer.runtime import StatusServer, end_with, exit_code, problem_of, stop_on_sigterm
 from cpr_trainer.runtime import timing as module
 from cpr_trainer.runtime.timing import Trace
 from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError
@@ -218,17 +216,6 @@ def test_cleanup_names_as_many_unreadable_keys_as_fit(tmp_path: Path) -> None:
 
 def test_a_last_word_that_nobody_can_write_does_not_matter(tmp_path: Path) -> None:
     assert end_with(tmp_path / "no" / "folder", STATUS, ExitCode.OK) is ExitCode.OK
-
-
-def test_delays_grow_to_a_limit_and_never_beyond() -> None:
-    class Highest(random.Random):
-        def uniform(self, a: float, b: float) -> float:
-            assert a == 0
-            return b
-
-    assert list(itertools.islice(backoff(Highest(), first_s=0.1, cap_s=1.0), 6)) == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    some = [list(itertools.islice(backoff(random.Random(seed)), 5)) for seed in (1, 1, 2)]
-    assert some[0] == some[1] != some[2]
 
 
 def test_sigterm_is_a_request() -> None:

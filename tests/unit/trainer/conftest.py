@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from support.patience import patience
+from support.wait_limit import wait_limit
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -20,7 +20,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _patience() -> Iterator[None]:
+def _wait_limit() -> Iterator[None]:
     """A wait that does not end fails its test, before the test's own timeout leaves threads behind."""
-    with patience(200.0):
+    with wait_limit(200.0):
         yield

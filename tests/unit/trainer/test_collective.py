@@ -12,7 +12,7 @@ import torch
 from cpr_trainer.trainer.allreduce.auth import PairProofs
 from cpr_trainer.trainer.allreduce.collective import Collective, Entries, Entry
 from cpr_trainer.trainer.control import GroupBroken
-from support.patience import poll_interrupts
+from support.wait_limit import poll_interrupts
 
 HOST = "127.0.0.1"
 PAIRS = PairProofs(b"key", "job", 1, 1, 0)

@@ -16,7 +16,7 @@ from cpr_trainer.trainer.allreduce.transport import Frame, Kind
 from cpr_trainer.trainer.control import Finished, GroupBroken, Superseded
 from support.control_group import HOST, Member, roster_of
 from support.exchanges import wait_for
-from support.patience import poll_interrupts
+from support.wait_limit import poll_interrupts
 
 
 @pytest.fixture

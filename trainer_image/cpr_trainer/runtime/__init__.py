@@ -16,11 +16,12 @@ from cpr_trainer.runtime.environment import (
     termination_file,
 )
 from cpr_trainer.runtime.processors import processors
+from cpr_trainer.runtime.retry import backoff, retry
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.sockets import begin_to_connect, connect, listen
 from cpr_trainer.runtime.status_server import StatusServer
 from cpr_trainer.runtime.termination import end_with, exit_code, problem_of, stop_on_sigterm
-from cpr_trainer.runtime.timing import Trace, backoff
+from cpr_trainer.runtime.timing import Trace
 
 __all__ = [
     "Acceptor",
@@ -46,6 +47,7 @@ __all__ = [
     "processors",
     "read_job",
     "read_request",
+    "retry",
     "stop_on_sigterm",
     "store_access",
     "termination_file",

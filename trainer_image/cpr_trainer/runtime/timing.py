@@ -1,26 +1,12 @@
-"""Time: the backoff between attempts, and a trace of where the time of each step goes."""
+"""A trace of the time that each stage of a step takes."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import TextIO
 
 from cpr_contract.trace import TracedStep
-
-
-def backoff(rng: random.Random, *, first_s: float = 0.1, cap_s: float = 5.0) -> Iterator[float]:
-    """Yield delays in seconds without end: exponential with full jitter, each uniform in [0, min(cap, first * 2^n)].
-
-    Full jitter spreads the attempts of many processes that failed at the same moment. Use one iterator for one outage,
-    and a new one after a success.
-    """
-    ceiling_s = first_s
-    while True:
-        yield rng.uniform(0.0, ceiling_s)
-        ceiling_s = min(cap_s, 2 * ceiling_s)
 
 
 class Trace:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
-from cpr_trainer.runtime import backoff
+from cpr_trainer.runtime import backoff, retry
 from cpr_trainer.store.protocol import StoreUnreachableError
 
 Arguments = ParamSpec("Arguments")
@@ -33,11 +33,11 @@ def persistent(operation: Callable[Arguments, Result]) -> Callable[Arguments, Re
 
 def persist(operation: Callable[[], Result], rng: random.Random, sleep: Callable[[float], None]) -> Result:
     """Return what `operation` returns; repeat it twice at most, after a moment, if it raises StoreUnreachableError."""
-    for delay_s in islice(backoff(rng, first_s=_FIRST_S), _RETRIES):
-        try:
-            return operation()
-        except StoreUnreachableError as error:
-            if error.retry_after_s > _LONGEST_S:
-                raise
-            sleep(max(delay_s, error.retry_after_s))
-    return operation()
+
+    def pause(error: StoreUnreachableError, delay_s: float) -> None:
+        if error.retry_after_s > _LONGEST_S:
+            raise error
+        sleep(max(delay_s, error.retry_after_s))
+
+    delays_s = islice(backoff(rng, first_s=_FIRST_S), _RETRIES)
+    return retry(operation, StoreUnreachableError, delays_s, pause)

@@ -25,7 +25,7 @@ from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
-from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.runtime import backoff, problem_of, retry
 from cpr_trainer.store import Store, StoreError
 from cpr_trainer.store.protocol import ExistsError
 
@@ -106,20 +106,20 @@ class Restorer:
 
     def restore(self, roster: ShardRoster, cancel: threading.Event) -> Outcome:
         """Restore what `roster` allows. Raises SnapshotError if `restoreFrom` cannot be used, StoreError if fenced."""
-        delays = backoff(self.rng, cap_s=_LAST_RETRY_S)
-        while not cancel.is_set():
-            rebuilt = self._rebuild(roster, cancel)
-            if rebuilt is not None:
-                return rebuilt
-            try:
-                return self._attempt(roster)
-            except ExistsError:
-                raise
-            except StoreError as error:
-                _LOG.warning("restore: %s", error)
-                self.report(problem_of(error))
-                cancel.wait(next(delays))
-        return Cancelled()
+
+        def attempt() -> Outcome:
+            if cancel.is_set():
+                return Cancelled()
+            return self._rebuild(roster, cancel) or self._attempt(roster)
+
+        def pause(error: StoreError, delay_s: float) -> None:
+            if isinstance(error, ExistsError):
+                raise error
+            _LOG.warning("restore: %s", error)
+            self.report(problem_of(error))
+            cancel.wait(delay_s)
+
+        return retry(attempt, StoreError, backoff(self.rng, cap_s=_LAST_RETRY_S), pause)
 
     def _rebuild(self, roster: ShardRoster, cancel: threading.Event) -> Restored | None:
         """Restore from parity, if there is one: the store is not asked, and may be down."""

@@ -23,7 +23,7 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.capture import EndedError, UndoLogFullError
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.runtime import backoff, problem_of, retry
 from cpr_trainer.store import (
     BucketMissingError,
     Buffer,
@@ -275,22 +275,23 @@ class WriterThread:
         With its bucket, what was written of a save is gone, and what it stands on: BucketMissingError ends it. Only a
         flush goes on, since none comes after it.
         """
-        delays = backoff(self._rng)
-        while True:
+
+        def check_and_attempt() -> Result:
             self._check(save)
-            try:
-                return attempt()
-            except ExistsError:
-                raise
-            except StoreError as error:
-                if isinstance(error, BucketMissingError) and save.draft.kind != "Flush":
-                    self._pause(save, _WITHOUT_BUCKET_S)
-                    raise
-                _LOG.warning("save of step %d: %s", save.draft.step, error)
-                self._full = self._full or isinstance(error, StoreFullError)
-                self._report(SaveFailed(problem_of(error)))
-                delay_s = max(next(delays), error.retry_after_s)
-            self._pause(save, delay_s)
+            return attempt()
+
+        def pause(error: StoreError, delay_s: float) -> None:
+            if isinstance(error, ExistsError):
+                raise error
+            if isinstance(error, BucketMissingError) and save.draft.kind != "Flush":
+                self._pause(save, _WITHOUT_BUCKET_S)
+                raise error
+            _LOG.warning("save of step %d: %s", save.draft.step, error)
+            self._full = self._full or isinstance(error, StoreFullError)
+            self._report(SaveFailed(problem_of(error)))
+            self._pause(save, max(delay_s, error.retry_after_s))
+
+        return retry(check_and_attempt, StoreError, backoff(self._rng), pause)
 
     def _pause(self, save: Save, delay_s: float) -> None:
         with self._changed:

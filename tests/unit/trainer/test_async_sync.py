@@ -24,7 +24,7 @@ from cpr_trainer.trainer.control import Finished
 from cpr_trainer.trainer.state import DenseState
 from support.devices import on_each_device
 from support.local_job import small_job
-from support.patience import poll_interrupts
+from support.wait_limit import poll_interrupts
 
 HOST, WAIT_S, LAST_STEP = "127.0.0.1", 240.0, 10
 
