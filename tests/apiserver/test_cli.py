@@ -253,7 +253,7 @@ def test_ui_lists_the_jobs_of_a_cluster_and_their_events(server: ApiServer, cprj
             jobs.report("default", "nobody")
 
 
-def test_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.Client) -> None:
+def test_plan_of_a_running_job_covers_the_remaining_training(cprjob: Cprjob, api: httpx.Client) -> None:
     name = submitted(cprjob, "planned")
     before = json.loads(cprjob("plan", f"cpr/{name}", "--json"))
     write_status(api, name, STARTED)

@@ -121,7 +121,7 @@ def transitions(client: httpx.Client, lease: str) -> int:
     return count
 
 
-def test_a_standby_takes_over_from_a_leader_that_is_killed(
+def test_standby_takes_over_from_a_leader_that_is_killed(
     server: ApiServer, client: httpx.Client, tmp_path: Path
 ) -> None:
     with two_operators(server, tmp_path, "killed") as both:
@@ -151,9 +151,7 @@ def rests(server: ApiServer) -> bool:
     return before == [each for each in server.writes(USERS[0]) if "/leases/" not in each]
 
 
-def test_a_leader_that_was_stopped_and_goes_on_writes_nothing(
-    server: ApiServer, client: httpx.Client, tmp_path: Path
-) -> None:
+def test_stopped_leader_that_continues_writes_nothing(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
     with two_operators(server, tmp_path, "stopped") as (leader, standby):
         client.post(JOBS, json=document("stopped")).raise_for_status()
         until(lambda: len(pods_of(client, "stopped")) == 3, tmp_path / "leader.log")
@@ -176,9 +174,7 @@ def test_a_leader_that_was_stopped_and_goes_on_writes_nothing(
     client.delete(f"{JOBS}/stopped")
 
 
-def test_a_leader_that_is_asked_to_end_hands_over_at_once(
-    server: ApiServer, client: httpx.Client, tmp_path: Path
-) -> None:
+def test_leader_with_sigterm_hands_over_at_once(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
     with two_operators(server, tmp_path, "ended") as (leader, standby):
         before = transitions(client, "ended")
         leader.process.send_signal(signal.SIGTERM)
@@ -187,7 +183,7 @@ def test_a_leader_that_is_asked_to_end_hands_over_at_once(
         assert transitions(client, "ended") == before + 1
 
 
-def test_an_api_server_that_stands_still_until_the_lease_is_lost_ends_no_operator(
+def test_api_server_stopped_until_the_lease_is_lost_ends_no_operator(
     server: ApiServer, client: httpx.Client, tmp_path: Path
 ) -> None:
     log = tmp_path / "operator.log"
@@ -203,7 +199,7 @@ def test_an_api_server_that_stands_still_until_the_lease_is_lost_ends_no_operato
     client.delete(f"{JOBS}/still")
 
 
-def test_an_api_server_that_refuses_until_the_lease_is_lost_ends_no_operator(
+def test_api_server_that_refuses_until_the_lease_is_lost_ends_no_operator(
     server: ApiServer, client: httpx.Client, tmp_path: Path
 ) -> None:
     log = tmp_path / "operator.log"

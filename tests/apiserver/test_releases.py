@@ -87,7 +87,7 @@ def keeps(new: Any, old: Any) -> bool:
     return bool(new == old)
 
 
-def test_a_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
+def test_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
     release: Release, client: httpx.Client, before: Path
 ) -> None:
     release("install", before / "charts" / "cprjob", "--create-namespace")
@@ -110,9 +110,7 @@ def test_a_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
     assert client.get(DEPLOYMENT).json()["spec"]["replicas"] == 1
 
 
-def test_uninstalled_it_leaves_the_crd_and_the_jobs_and_takes_them_up_again(
-    release: Release, client: httpx.Client
-) -> None:
+def test_uninstall_keeps_the_crd_and_the_jobs_for_the_next_release(release: Release, client: httpx.Client) -> None:
     release("install", CHART, "--create-namespace")
     uid = create(client, ROOT / "examples" / "quickstart.yaml", "left")["metadata"]["uid"]
     said = release("uninstall")

@@ -41,7 +41,7 @@ def dry_run(api: httpx.Client, document: Document) -> httpx.Response:
 
 
 @pytest.mark.parametrize("case", RULES + BOUNDS, ids=case_id)
-def test_accepts_the_good_and_refuses_the_bad(api: httpx.Client, case: Case) -> None:
+def test_rules_accept_valid_jobs_and_refuse_invalid_ones(api: httpx.Client, case: Case) -> None:
     good = dry_run(api, edited(case.good))
     assert good.status_code == httpx.codes.CREATED, good.text
     bad = dry_run(api, edited(case.bad))
@@ -53,7 +53,7 @@ def test_accepts_the_good_and_refuses_the_bad(api: httpx.Client, case: Case) -> 
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=case_id)
-def test_accepts_the_good_change_and_refuses_the_bad(api: httpx.Client, case: Change) -> None:
+def test_rules_accept_valid_changes_and_refuse_invalid_ones(api: httpx.Client, case: Change) -> None:
     created = create(api, edited(case.before), dict(case.status))
     url = f"{PATH}/{created['metadata']['name']}"
     good = api.put(url, params=STRICT, json=edited(case.good, created))
@@ -64,7 +64,7 @@ def test_accepts_the_good_change_and_refuses_the_bad(api: httpx.Client, case: Ch
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=case_id)
-def test_every_change_is_free_before_the_start(api: httpx.Client, case: Change) -> None:
+def test_job_before_its_start_accepts_every_change(api: httpx.Client, case: Change) -> None:
     created = create(api, edited(case.before), status=None)
     changed = api.put(f"{PATH}/{created['metadata']['name']}", params=STRICT, json=edited(case.bad, created))
     assert changed.status_code == httpx.codes.OK, changed.text
@@ -92,7 +92,7 @@ def test_status_comes_back_as_it_was_written(api: httpx.Client) -> None:
     assert Status.model_validate(written["status"]) == status
 
 
-def test_a_job_at_all_limits_is_created_started_and_changed(api: httpx.Client) -> None:
+def test_job_at_all_limits_is_created_started_and_changed(api: httpx.Client) -> None:
     """The rules are within the API server's budget also where they run, and the object within its store's."""
     document = largest(shards=256)
     of_pass = reconcile(a_shard_is_lost(256, 64)).status
@@ -110,7 +110,7 @@ def test_a_job_at_all_limits_is_created_started_and_changed(api: httpx.Client) -
     assert "cannot be changed once the job has started" in frozen.json()["message"]
 
 
-def test_unknown_fields_of_templates_are_kept(api: httpx.Client) -> None:
+def test_templates_keep_unknown_fields(api: httpx.Client) -> None:
     template = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]}}
     stored = dry_run(api, edited({"spec.shards.template": template})).json()
     assert stored["spec"]["shards"]["template"] == template

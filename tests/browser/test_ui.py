@@ -61,7 +61,7 @@ def test_ui_list_and_charts_follow_the_job(chromium: Browser, run: Path) -> None
         }
 
 
-def test_a_fault_is_shown_and_passes(chromium: Browser, run: Path) -> None:
+def test_ui_shows_a_fault_until_it_is_over(chromium: Browser, run: Path) -> None:
     expect.set_options(timeout=LOAD_MS)
     with serving(run) as address:
         view = View(chromium, 400, "dark")
@@ -73,7 +73,7 @@ def test_a_fault_is_shown_and_passes(chromium: Browser, run: Path) -> None:
         assert view.page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_it_only_reads_and_answers_this_machine_alone(run: Path) -> None:
+def test_ui_only_reads_and_answers_this_machine_alone(run: Path) -> None:
     with serving(run) as address, httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
         assert client.get("/").status_code == 200
         assert client.get("/", headers={"Host": "elsewhere.example"}).status_code == 400

@@ -54,7 +54,7 @@ def test_lint_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_crd_is_the_generated_one_and_is_kept() -> None:
+def test_crd_is_the_generated_one_and_survives_uninstall() -> None:
     source = yaml.safe_load(CRD.read_text())
     (crd,) = of_kind(render(), "CustomResourceDefinition")
     assert crd["spec"] == source["spec"]
@@ -118,7 +118,7 @@ def test_operator_has_these_rights_and_no_others(
 
 
 @pytest.mark.parametrize("values", [(), ("watchNamespaces={a,operators}",)])
-def test_the_lease_is_the_operator_s_own_in_its_own_namespace(values: tuple[str, ...]) -> None:
+def test_lease_is_the_operator_s_own_in_its_own_namespace(values: tuple[str, ...]) -> None:
     objects = render(*values)
     (role,) = [each for each in of_kind(objects, "Role") if each["metadata"]["name"] == "cprjob-lease"]
     assert role["metadata"]["namespace"] == "operators"
@@ -151,7 +151,7 @@ def test_requests_for_the_lease_have_the_priority_of_elections() -> None:
     assert of_kind(render("flowSchema.create=false"), "FlowSchema") == []
 
 
-def test_two_replicas_on_different_nodes_and_one_is_always_there() -> None:
+def test_replicas_run_on_different_nodes_and_one_is_always_available() -> None:
     objects = render()
     (deployment,) = of_kind(objects, "Deployment")
     spec = deployment["spec"]
@@ -168,7 +168,7 @@ def test_two_replicas_on_different_nodes_and_one_is_always_there() -> None:
     assert alone["spec"]["replicas"] == 1
 
 
-def test_a_replica_on_a_lost_node_is_replaced_soon() -> None:
+def test_replica_on_a_lost_node_is_replaced_soon() -> None:
     for values in ((), ("tolerations[0].key=dedicated", "tolerations[0].operator=Exists")):
         tolerations = operator(render(*values))["tolerations"]
         soon = {each["key"]: each["tolerationSeconds"] for each in tolerations if each.get("effect") == "NoExecute"}
@@ -176,7 +176,7 @@ def test_a_replica_on_a_lost_node_is_replaced_soon() -> None:
         assert len(tolerations) == 2 + len(values) // 2
 
 
-def test_the_image_s_digest_wins_over_its_tag() -> None:
+def test_image_s_digest_wins_over_its_tag() -> None:
     digest = f"sha256:{'a' * 64}"
     settings = {
         (): "cprjob-operator:0.1.0",
@@ -189,7 +189,7 @@ def test_the_image_s_digest_wins_over_its_tag() -> None:
         assert [pod["containers"][0]["image"] for pod in (operator(objects), test["spec"])] == [image, image]
 
 
-def test_names_can_be_others() -> None:
+def test_names_follow_the_overrides() -> None:
     names = {
         (): ("cprjob", "cprjob"),
         ("nameOverride=trainer",): ("cprjob-trainer", "trainer"),
@@ -209,7 +209,7 @@ def test_names_can_be_others() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Pod"])
-def test_pods_ask_for_the_restricted_profile_and_bound_their_memory(kind: str) -> None:
+def test_pods_have_the_restricted_profile_and_a_memory_limit(kind: str) -> None:
     objects = render()
     pod = operator(objects) if kind == "Deployment" else of_kind(objects, "Pod")[0]["spec"]
     (container,) = pod["containers"]
@@ -237,7 +237,7 @@ def test_probes_metrics_and_service_share_the_port() -> None:
     assert monitor["spec"]["endpoints"] == [endpoint]
 
 
-def test_what_is_optional_is_off() -> None:
+def test_optional_objects_are_off() -> None:
     kinds = {each["kind"] for each in render()}
     asked_for = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy"}
     assert not kinds & {*asked_for, "Secret", "Namespace"}
@@ -268,7 +268,7 @@ def test_what_is_optional_is_off() -> None:
         "jobPeers[0].namespace=x",
     ],
 )
-def test_the_schema_refuses(value: str) -> None:
+def test_schema_refuses(value: str) -> None:
     done = helm("template", "cprjob", str(CHART), "--set", value)
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr

@@ -50,7 +50,7 @@ def test_alerts_fire_when_they_should_and_only_then() -> None:
     assert {each["alertname"] for each in expected if not each["exp_alerts"]} == names
 
 
-def test_queries_ask_for_metrics_that_exist() -> None:
+def test_queries_use_existing_metrics() -> None:
     for query in queries():
         names = set(re.findall(r"\bcprjob_\w+", query))
         assert names, query
@@ -108,32 +108,32 @@ def test_legends_name_only_labels_that_their_query_keeps() -> None:
 
 
 @pytest.mark.parametrize(("label", "known"), [("condition", ConditionType), ("phase", Phase)])
-def test_queries_ask_for_conditions_and_phases_that_exist(label: str, known: Any) -> None:
+def test_queries_use_existing_conditions_and_phases(label: str, known: Any) -> None:
     assert asked(label)
     assert asked(label) <= set(get_args(known))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
-def test_alerts_say_what_is_wrong_and_name_only_labels_that_their_query_keeps(alert: dict[str, Any]) -> None:
+def test_alerts_have_a_summary_and_only_labels_of_their_query(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in {"warning", "critical"}
     assert set(alert["annotations"]) == {"summary", "description"}
     kept = {label for labels in re.findall(r"\bby \(([^)]*)\)", alert["expr"]) for label in labels.split(", ")}
     assert set(re.findall(r"\$labels\.(\w+)", alert["annotations"]["description"])) <= kept
 
 
-def test_the_page_explains_every_alert() -> None:
+def test_page_explains_every_alert() -> None:
     section = PAGE.partition("\n## Monitoring\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [alert["alert"] for alert in ALERTS]
 
 
-def test_the_rule_has_all_alerts_as_they_are() -> None:
+def test_rule_has_all_alerts_unchanged() -> None:
     (rule,) = of_kind(render("prometheusRule.enabled=true", "prometheusRule.labels.release=p"), "PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "p"
     assert list(rule["spec"]) == ["groups"]
     assert [each for group in rule["spec"]["groups"] for each in group["rules"]] == ALERTS
 
 
-def test_the_dashboard_is_found_by_its_label() -> None:
+def test_dashboard_is_found_by_its_label() -> None:
     values = ("dashboard.enabled=true", "dashboard.annotations.grafana_folder=Training")
     (config,) = of_kind(render(*values), "ConfigMap")
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
@@ -144,9 +144,7 @@ def test_the_dashboard_is_found_by_its_label() -> None:
 @pytest.mark.parametrize(
     ("values", "namespaces"), [((), {"any": True}), (("watchNamespaces={a,b}",), {"matchNames": ["a", "b"]})]
 )
-def test_jobs_pods_are_scraped_where_jobs_are_served_and_wear_the_job_s_name(
-    values: tuple[str, ...], namespaces: dict[str, Any]
-) -> None:
+def test_pods_of_jobs_are_scraped_with_the_name_of_the_job(values: tuple[str, ...], namespaces: dict[str, Any]) -> None:
     (monitor,) = of_kind(render("podMonitor.enabled=true", "podMonitor.labels.release=p", *values), "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "p"
     spec = monitor["spec"]

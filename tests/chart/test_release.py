@@ -60,11 +60,11 @@ def test_each_wheel_has_every_module_of_its_own_and_no_other(dist: Path, folder:
     assert {name for name in zipfile.ZipFile(wheel(dist, folder)).namelist() if name.endswith(".py")} == modules
 
 
-def test_the_bench_asks_for_the_product_of_its_own_version() -> None:
+def test_bench_requires_the_product_of_its_own_version() -> None:
     assert PROJECTS[ROOT / "benchmarks"]["project"]["dependencies"] == [f"cprjob[cli]=={VERSION}"]
 
 
-def test_a_registry_takes_the_chart(dist: Path, tmp_path: Path) -> None:
+def test_registry_takes_the_chart(dist: Path, tmp_path: Path) -> None:
     (chart,) = dist.glob("*.tgz")
     push = [binary("helm"), "push", str(chart), "oci://ADDRESS/charts", "--plain-http"]
     command = [sys.executable, str(REGISTRY), str(tmp_path), *map(str, push)]

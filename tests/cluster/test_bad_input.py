@@ -114,7 +114,7 @@ class TestBadInput:
             assert word in events
         assert {pod.incarnation for pod in space.pods(job=case.name, role="trainer")} == {1}
 
-    def test_quota_holds_pods_back_until_it_is_raised(self, space: Space) -> None:
+    def test_exceeded_quota_blocks_pods_until_it_is_raised(self, space: Space) -> None:
         space.apply(quota(0))
         # Until its controller has seen the quota, the API server refuses pods with other words.
         in_force = ("get", "resourcequota", "pods", "-o", "jsonpath={.status.hard.pods}")

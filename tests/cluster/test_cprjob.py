@@ -44,7 +44,7 @@ class Cprjob:
 
 
 @pytest.mark.timeout(600, func_only=True)
-def test_job_is_submitted_watched_struck_and_exported(space: Space, tmp_path: Path) -> None:
+def test_cprjob_submits_watches_kills_and_exports(space: Space, tmp_path: Path) -> None:
     cprjob = Cprjob(space.editor(tmp_path), tmp_path)
     file, shown, log = tmp_path / "job.yaml", tmp_path / "watch.log", tmp_path / "shard-1.log"
     small = {"data": DATA, "trainers__replicas": 1, "shards__replicas": 2}

@@ -4,7 +4,7 @@ from cluster.harness import Cluster, Space
 from cluster.jobs import Run, account, failures, verify_stopped
 
 
-def test_job_resumed_in_another_size_loses_nothing_and_takes_its_saves_along(cluster: Cluster, space: Space) -> None:
+def test_resized_job_loses_nothing_and_deletes_its_saves(cluster: Cluster, space: Space) -> None:
     nothing = {"portionOfLostSamples": 1e-9}
     run = Run.endless(space, "resized", shards__replicas=3, accuracyBudget=nothing, snapshots__deleteWithJob=True)
     suspended = run.stop()

@@ -4,7 +4,7 @@ from cluster.harness import Cluster, Space
 from cluster.jobs import LOSSLESS, Member, Run, account, failures, pod_template, verify_stopped
 
 
-def test_node_without_power_costs_the_pods_on_it_in_one_decision(cluster: Cluster, space: Space) -> None:
+def test_powered_off_node_is_one_decision_for_all_its_pods(cluster: Cluster, space: Space) -> None:
     run = Run.endless(
         space,
         "dark",

@@ -17,7 +17,7 @@ def test_deleted_shard_is_replaced_alone_and_loses_nothing(cluster: Cluster, spa
     assert space.told("deleted", "Replacing")
 
 
-def test_trainer_and_shard_lost_in_a_row_are_one_recovery_after_the_other(cluster: Cluster, space: Space) -> None:
+def test_trainer_and_shard_lost_in_a_row_recover_one_after_the_other(cluster: Cluster, space: Space) -> None:
     run = Run.endless(space, "in-a-row", trainers__replicas=2, recovery=LOSSLESS["recovery"])
     leader, shard = run.leader(), run.pod("shard", 0)
     trainer = run.pod("trainer", leader)

@@ -5,7 +5,7 @@ from cluster.harness.space import condition
 from cluster.jobs import Run, failures, verify_stopped
 
 
-def test_store_away_stops_saves_and_restores_and_nothing_else(cluster: Cluster, space: Space) -> None:
+def test_unavailable_store_stops_saves_and_restores_alone(cluster: Cluster, space: Space) -> None:
     run = Run.endless(space, "outage")
     anchors = run.wait("is saved", lambda status: bool(status.get("anchors")), within_s=60)["anchors"]
     with cluster.store_down():

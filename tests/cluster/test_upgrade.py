@@ -9,9 +9,7 @@ from support.before import unpack
 IMAGE = "localhost/cprjob-trainer-before:dev"
 
 
-def test_job_of_the_release_before_trains_on_and_is_recovered_by_this_one(
-    cluster: Cluster, space: Space, tmp_path: Path
-) -> None:
+def test_job_of_the_previous_release_is_recovered_by_this_one(cluster: Cluster, space: Space, tmp_path: Path) -> None:
     unpack(tmp_path)
     with cluster.operator_before(tmp_path):
         assert cluster.operator_images() == {"localhost/cprjob-operator-before:dev"}

@@ -28,7 +28,7 @@ def disruption_budget(name: str, **metadata: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_job_is_listed_in_its_namespace(bench: Bench) -> None:
+async def test_job_is_listed_in_its_namespace(bench: Bench) -> None:
     job = await bench.make_job("listed")
     assert job.uid in {each.uid for each in await bench.cluster.list_jobs((NAMESPACE,))}
     assert job.uid in {each.uid for each in await bench.cluster.list_jobs(())}
@@ -57,7 +57,7 @@ async def test_status_under_an_old_version_conflicts(bench: Bench) -> None:
     assert "phase" not in read.status
 
 
-async def test_status_of_a_job_that_is_gone_is_not_found(bench: Bench) -> None:
+async def test_status_of_a_deleted_job_is_not_found(bench: Bench) -> None:
     job = await bench.make_job("gone")
     await bench.cluster.delete_job(job)
     with pytest.raises(NotFoundError):
@@ -93,7 +93,7 @@ async def test_finalizer_blocks_the_deletion_of_a_job(bench: Bench) -> None:
         await bench.cluster.get_job(NAMESPACE, "held")
 
 
-async def test_a_pod_is_created_once(bench: Bench) -> None:
+async def test_pod_is_created_once(bench: Bench) -> None:
     job = await bench.make_job("once")
     manifest = pod_manifest(job, index=2, incarnation=5)
     created = await bench.cluster.create_pod(manifest)
@@ -113,7 +113,7 @@ async def test_pods_of_an_earlier_job_of_the_same_name_are_listed_with_their_own
     assert await bench.cluster.list_pods(await bench.make_job("other")) == ()
 
 
-async def test_cached_list_comes_to_show_the_pods(bench: Bench) -> None:
+async def test_cached_list_shows_the_pods_eventually(bench: Bench) -> None:
     job = await bench.make_job("cached")
     regular = bench.cluster.at(Priority.REGULAR)
     created = await bench.cluster.create_pod(pod_manifest(job))
@@ -123,7 +123,7 @@ async def test_cached_list_comes_to_show_the_pods(bench: Bench) -> None:
     assert [pod.uid for pod in pods] == [created.uid]
 
 
-async def test_impossible_pod_is_refused_and_a_check_creates_nothing(bench: Bench) -> None:
+async def test_impossible_pod_is_refused_and_dry_run_creates_nothing(bench: Bench) -> None:
     job = await bench.make_job("refused")
     await bench.cluster.check_pod(pod_manifest(job))
     assert await bench.cluster.list_pods(job) == ()
@@ -177,7 +177,7 @@ async def test_objects_may_be_made_and_deleted_twice(bench: Bench) -> None:
     assert not await bench.cluster.has_secret(secret)
 
 
-async def test_the_status_of_an_object_is_merged_under_the_version_that_was_read(bench: Bench) -> None:
+async def test_status_of_an_object_is_merged_under_the_version_that_was_read(bench: Bench) -> None:
     counts = {"currentHealthy": 2, "desiredHealthy": 1, "disruptionsAllowed": 1, "expectedPods": 3}
     assert await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged") is None
     await bench.cluster.apply(disruption_budget("merged"))
@@ -199,7 +199,7 @@ async def test_the_status_of_an_object_is_merged_under_the_version_that_was_read
         await bench.cluster.merge_status(third, counts)
 
 
-async def test_an_object_stays_until_its_finalizer_is_removed(bench: Bench) -> None:
+async def test_object_stays_until_its_finalizer_is_removed(bench: Bench) -> None:
     finalizer = "cprjob.io/test"
     await bench.cluster.apply(disruption_budget("kept", finalizers=[finalizer]))
     first = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "kept")
@@ -216,7 +216,7 @@ async def test_an_object_stays_until_its_finalizer_is_removed(bench: Bench) -> N
         await bench.cluster.remove_finalizer(second, finalizer)
 
 
-async def test_a_pod_without_an_address_reports_nothing(bench: Bench) -> None:
+async def test_pod_without_an_address_reports_nothing(bench: Bench) -> None:
     job = await bench.make_job("silent")
     pod = await bench.cluster.create_pod(pod_manifest(job))
     assert await bench.cluster.fetch_report(pod, 0.1, 1024) is None

@@ -101,7 +101,7 @@ def test_every_golden_file_is_tested() -> None:
         if (GOLDEN / f"v{version}" / f"{name}.json").exists()
     ],
 )
-def test_this_version_and_the_one_before_are_read(version: int, name: str) -> None:
+def test_contract_reads_this_version_and_the_one_before(version: int, name: str) -> None:
     """JSON has lists and names of states; documents have tuples and states, so that they are equal and hashed."""
     document = read(name, version)
     assert isinstance(hash(document), int)
@@ -153,7 +153,7 @@ def test_documents_without_names_of_models_are_read() -> None:
     assert earlier("dense_manifest", "model").model is None
 
 
-def test_every_document_has_an_example_with_all_that_may_be_in_it() -> None:
+def test_documents_have_an_example_with_every_field() -> None:
     kinds = {
         kind
         for module in (manifests, model, reports, roster, spec)

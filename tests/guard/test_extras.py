@@ -80,7 +80,9 @@ def run_alone(extra: str, folder: Path, *command: str) -> str:
         ("serving", ("-m", "cprjob_serving", "apply", "--help"), "cprjob export --since"),
     ],
 )
-def test_extra_is_enough_alone(extra: str, command: tuple[str, ...], prints: str, tmp_path: Path) -> None:
+def test_extra_alone_runs_the_commands_of_its_page(
+    extra: str, command: tuple[str, ...], prints: str, tmp_path: Path
+) -> None:
     said = run_alone(extra, tmp_path, *(word.replace("{folder}", str(tmp_path)) for word in command))
     assert prints in " ".join(said.split())
 

@@ -15,12 +15,12 @@ SOURCES = sorted({source for line in COPIED for source in line.split()})
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_what_is_copied_exists_and_is_let_in(source: str) -> None:
+def test_copied_sources_exist_and_are_not_ignored(source: str) -> None:
     assert (ROOT / source).exists()
     assert any(fnmatch(source, pattern) for pattern in LET_IN)
 
 
-def test_the_trainer_image_has_every_package_of_its_folder() -> None:
+def test_trainer_image_has_every_package_of_its_folder() -> None:
     packages = {f"trainer_image/{path.parent.name}" for path in (ROOT / "trainer_image").glob("*/__init__.py")}
     assert packages
     assert packages <= set(SOURCES)

@@ -42,14 +42,14 @@ cprjob.fit({})
 """
 
 
-def test_operator_is_the_standard_librarys() -> None:
+def test_import_of_operator_is_the_standard_library() -> None:
     assert not [folder for folder in ("operator", "trainer_image") if (ROOT / folder / "__init__.py").exists()]
     found = importlib.util.find_spec("operator")
     assert found is not None
     assert Path(str(found.origin)).parent == Path(sysconfig.get_path("stdlib"))
 
 
-def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() -> None:
+def test_shard_loads_only_its_own_packages() -> None:
     done = subprocess.run([sys.executable, "-c", SHARD], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
@@ -68,7 +68,7 @@ def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() 
     assert not {name for name in loaded if name.startswith(others)}
 
 
-def test_a_trainer_that_goes_on_loads_none_of_what_torch_loads_late() -> None:
+def test_restarted_trainer_loads_no_late_modules_of_torch() -> None:
     """Sympy alone takes seconds at each restart of a killed trainer: its supervisor has not loaded it."""
     done = subprocess.run([sys.executable, "-c", NETWORK], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def test_a_trainer_that_goes_on_loads_none_of_what_torch_loads_late() -> None:
 
 
 @pytest.mark.parametrize(("package", "extra"), [("pydantic", "operator"), ("torch", "trainer")])
-def test_fit_is_light_until_it_is_called_and_names_the_extra_that_it_misses(package: str, extra: str) -> None:
+def test_fit_imports_lazily_and_names_the_missing_extra(package: str, extra: str) -> None:
     command = [sys.executable, "-c", WITHOUT_PACKAGE, package]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert "cprjob" in done.stdout.split()

@@ -27,11 +27,11 @@ def section(title: str) -> str:
         ("Events", tuple(EventReason)),
     ],
 )
-def test_every_word_is_explained(title: str, words: tuple[str, ...]) -> None:
+def test_page_explains_every_phase_condition_and_event(title: str, words: tuple[str, ...]) -> None:
     assert words
     assert [word for word in words if f"`{word}" not in section(title)] == []
 
 
-def test_the_metrics_are_those_that_there_are() -> None:
+def test_page_lists_exactly_the_metrics() -> None:
     tables = (DOCS / "metrics.md").read_text("utf-8").partition("## Monitoring\n")[0]
     assert sorted(re.findall(r"^\| `(\w+)` \|", tables, re.MULTILINE)) == sorted(metrics())

@@ -83,7 +83,7 @@ def check_cprjob(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_printed_command_is_possible(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_commands_are_valid(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     found = [command for block in blocks(ROOT / page) for command in block.commands()]
     assert len(found) > 10
@@ -92,21 +92,21 @@ def test_every_printed_command_is_possible(page: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("page", PAGES[:2])
-def test_users_need_kubectl_alone_and_no_namespace_but_their_own(page: str) -> None:
+def test_users_commands_need_kubectl_and_one_namespace(page: str) -> None:
     """tests/cluster/test_readme.py runs these."""
     for command in (command for block in of_a_user(ROOT / page) for command in block.commands()):
         assert command[0] == "kubectl"
         assert not {"--namespace", "--all-namespaces", "-n", "-A", "node", "nodes"} & set(command)
 
 
-def test_both_commands_of_contributors_are_in_the_readme() -> None:
+def test_readme_has_both_commands_of_contributors() -> None:
     printed = [command for block in blocks(ROOT / "README.md") for command in block.commands()]
     ours = [command for command in printed if command[0] == "make" and command != ["make", "images"]]
     assert ours == [["make", "demo"], ["make", "test"]]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_example_says_what_it_needs_and_how_to_apply_check_and_clean_it(path: Path) -> None:
+def test_examples_state_prerequisites_apply_check_and_clean(path: Path) -> None:
     lines = path.read_text("utf-8").partition("\napiVersion")[0].splitlines()
     header = {name: [line for line in lines if line.startswith(f"# {name}:")] for name in HEADER}
     assert all(len(found) == 1 for found in header.values())
@@ -125,7 +125,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_links_have_a_target() -> None:
     pattern = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
     links = [(page, *found) for page in DOCUMENTS for found in pattern.findall(page.read_text("utf-8"))]
     assert len(links) > 50
@@ -135,7 +135,7 @@ def test_every_link_leads_somewhere() -> None:
         assert not anchor or anchor in anchors(target), f"{page}: {path}#{anchor}"
 
 
-def test_the_images_have_one_name_each() -> None:
+def test_images_have_one_name_each() -> None:
     chart, values = (
         yaml.safe_load((ROOT / "charts" / "cprjob" / f).read_text()) for f in ("Chart.yaml", "values.yaml")
     )
@@ -148,7 +148,7 @@ def test_the_images_have_one_name_each() -> None:
     assert named == IMAGES
 
 
-def test_jobs_that_need_a_store_find_that_of_the_examples() -> None:
+def test_example_jobs_use_the_store_of_the_examples() -> None:
     secret, service, deployment = objects("examples/store.yaml")
     (port,) = service["spec"]["ports"]
     endpoint = f"http://{service['metadata']['name']}:{port['port']}"
@@ -163,7 +163,7 @@ def test_jobs_that_need_a_store_find_that_of_the_examples() -> None:
     assert stores == dict.fromkeys(stores, wanted)
 
 
-def test_the_store_of_the_examples_keeps_to_the_restricted_profile() -> None:
+def test_store_of_the_examples_has_the_restricted_profile() -> None:
     pod = objects("examples/store.yaml")[2]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

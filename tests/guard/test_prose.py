@@ -30,6 +30,6 @@ def test_prose_is_wrapped(page: Path) -> None:
     assert [line for line in prose(page.read_text("utf-8")) if len(line) > COLUMNS] == []
 
 
-def test_the_glossary_stays_small() -> None:
+def test_glossary_has_at_most_twelve_terms() -> None:
     words = re.findall(r"^\*\*[^*]+\.\*\*", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)
     assert 0 < len(words) <= MOST_WORDS

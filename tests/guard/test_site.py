@@ -66,7 +66,7 @@ def test_every_page_is_in_the_site(pages: dict[Path, Page], site: Path) -> None:
     assert {(site / page.relative_to(ROOT)).with_suffix(".html") for page in PAGES} <= set(pages)
 
 
-def test_no_page_fetches_anything_from_elsewhere(pages: dict[Path, Page], site: Path) -> None:
+def test_pages_fetch_nothing(pages: dict[Path, Page], site: Path) -> None:
     for path, page in pages.items():
         for each in (load for load in page.loads if load != "#"):
             assert not re.match(r"(\w+:)?//", each), f"{path}: {each}"
@@ -98,7 +98,7 @@ def messages(schema: Any) -> Iterator[str]:
         yield from messages(field)
 
 
-def test_the_reference_has_every_field_and_every_rule(pages: dict[Path, Page], site: Path) -> None:
+def test_reference_has_every_field_and_every_rule(pages: dict[Path, Page], site: Path) -> None:
     text = " ".join(pages[site / "docs" / "reference" / "resource.html"].text.split())
     (version,) = yaml.safe_load((ROOT / "crds" / "cprjobs.cprjob.io.yaml").read_text("utf-8"))["spec"]["versions"]
     root = version["schema"]["openAPIV3Schema"]
@@ -120,14 +120,14 @@ def words(command: Any, name: str) -> Iterator[str]:
         yield from (option for parameter in command.params for option in parameter.opts if option[0] == "-")
 
 
-def test_the_reference_has_every_option_of_every_command(pages: dict[Path, Page], site: Path) -> None:
+def test_reference_has_every_option_of_every_command(pages: dict[Path, Page], site: Path) -> None:
     text = pages[site / "docs" / "reference" / "commands.html"].text
     found = set(words(get_command(app), "cprjob"))
     assert len(found) > 60
     assert {word for word in found if word not in text} == set()
 
 
-def test_a_dead_link_a_dead_anchor_and_a_page_outside_the_navigation_fail_the_build(tmp_path: Path) -> None:
+def test_build_fails_at_dead_links_and_pages_outside_the_navigation(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "docs/site", "crds", "requirements"):
         source, target = ROOT / name, tmp_path / name
         target.parent.mkdir(exist_ok=True)

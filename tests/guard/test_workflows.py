@@ -39,7 +39,7 @@ def test_nightly_runs_every_part_of_the_soak() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_each_job_says_which_rights_it_has(path: Path) -> None:
+def test_workflow_jobs_state_their_rights(path: Path) -> None:
     rights = yaml.safe_load(path.read_text("utf-8"))["permissions"]
     assert rights in ({}, {"contents": "read"})
     for job in jobs(path).values():
@@ -49,7 +49,7 @@ def test_each_job_says_which_rights_it_has(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_each_action_has_a_version_and_a_checkout_leaves_no_credentials(path: Path) -> None:
+def test_actions_have_versions_and_checkouts_leave_no_credentials(path: Path) -> None:
     used = [step for step in steps(path) if "uses" in step]
     assert used
     for step in used:
@@ -59,7 +59,7 @@ def test_each_action_has_a_version_and_a_checkout_leaves_no_credentials(path: Pa
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_commands_are_those_of_the_makefile_and_what_others_wrote_is_never_pasted_into_one(path: Path) -> None:
+def test_commands_are_those_of_the_makefile_without_pasted_input(path: Path) -> None:
     commands = [step["run"] for step in steps(path) if "run" in step]
     called = re.findall(r"\bmake ((?:--\w+ )*)([\w -]+)", "\n".join(commands))
     assert called
@@ -68,11 +68,11 @@ def test_commands_are_those_of_the_makefile_and_what_others_wrote_is_never_paste
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_no_host_is_named(path: Path) -> None:
+def test_workflows_name_no_host(path: Path) -> None:
     assert re.findall(r"\b[\w-]+\.(?:io|com|org|net|dev)\b", path.read_text("utf-8")) == []
 
 
-def test_a_release_builds_every_image_of_the_dockerfile_that_is_run() -> None:
+def test_release_builds_every_image_of_the_dockerfile() -> None:
     stages = re.findall(r"^FROM run AS (\w+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
     release = jobs(ROOT / ".github" / "workflows" / "release.yaml")
     assert sorted(release["images"]["strategy"]["matrix"]["target"]) == sorted(stages)

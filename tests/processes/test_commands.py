@@ -107,7 +107,7 @@ def test_run_with_a_killed_pod_is_evaluated_exported_and_served_without_the_trai
 
 
 @pytest.mark.parametrize("end", ["pipe", "terminal", "hangup"])
-def test_run_whose_output_is_closed_saves_everything(tmp_path: Path, end: str) -> None:
+def test_run_with_closed_output_saves_everything(tmp_path: Path, end: str) -> None:
     mine, its = pty.openpty() if end == "terminal" else os.pipe()
     # It trains until it is stopped: a closed pipe is noticed at the next line of output.
     command = (*CPRJOB, "run", str(write_job(tmp_path, 100 * EPOCHS)), "--workdir", str(tmp_path / "work"))
@@ -140,7 +140,7 @@ def test_run_whose_output_is_closed_saves_everything(tmp_path: Path, end: str) -
         os.close(mine)
 
 
-def test_interrupted_run_goes_on_with_another_number_of_shards(tmp_path: Path) -> None:
+def test_interrupted_run_resumes_with_another_number_of_shards(tmp_path: Path) -> None:
     with started(tmp_path, write_job(tmp_path, 4 * EPOCHS)) as process:
         until(lambda: status(tmp_path).get("progress", {}).get("samples"))
         process.send_signal(signal.SIGINT)

@@ -96,7 +96,7 @@ def test_killed_shard_reports_exactly_the_row_updates_it_lost(lose: Callable[[Lo
     assert row_updates_of(job, anchor) == RowUpdates(count.all(), report.row_updates.lost, exact=True)
 
 
-def test_shard_that_dies_with_a_trainer_loses_what_that_one_kept_and_no_more(tmp_path: Path) -> None:
+def test_shard_lost_with_a_trainer_loses_only_that_trainers_pushes(tmp_path: Path) -> None:
     """The other trainer sends its pushes again. So few steps are reported slice by slice."""
     job = replace(of_two(tmp_path), replay_bytes=64 << 20)
     with LocalJob(job, tmp_path, NEVER_S) as running:
@@ -120,7 +120,7 @@ def test_shard_that_dies_with_a_trainer_loses_what_that_one_kept_and_no_more(tmp
     assert report.row_updates.lost > 0
 
 
-def test_only_trainer_goes_on_from_a_dense_save_and_reports_what_that_misses(tmp_path: Path) -> None:
+def test_single_trainer_resumes_from_a_dense_save_and_reports_its_loss(tmp_path: Path) -> None:
     """There is no anchor yet; the store is away when it dies."""
     job = JOBS["plain"](tmp_path)
     job = replace(job, snapshots=replace(job.snapshots, dense_interval_s=OFTEN_S))
@@ -154,7 +154,7 @@ def test_only_trainer_goes_on_from_a_dense_save_and_reports_what_that_misses(tmp
     ],
     ids=["up to the allowance", "up to the end", "up to the end without lockstep"],
 )
-def test_training_goes_on_without_a_shard_and_counts_what_it_misses(
+def test_training_without_a_shard_counts_the_missing_updates(
     tmp_path: Path, dense_sync: DenseSync, more: int, state: TrainerState
 ) -> None:
     """Then all wait for the shard, which gets the last steps again, so that it can take the last cut."""

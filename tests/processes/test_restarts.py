@@ -45,7 +45,7 @@ def end_container(story: Story) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "half", "after"])
-def test_process_killed_in_a_push_is_followed_by_one_that_has_it_once(moment: str, tmp_path: Path) -> None:
+def test_process_killed_in_a_push_restarts_with_it_applied_once(moment: str, tmp_path: Path) -> None:
     with Story(tmp_path, {KEEPER: "1"}) as story:
         story.start(KilledInPushes((5, 11), moment))
         story.join()

@@ -92,7 +92,7 @@ def with_replaced(job: JobSpec, folder: Path, *victims: int, last: int = STEPS) 
         yield running
 
 
-def test_job_whose_pods_have_ipv6_addresses_is_trained_by_two_trainers(tmp_path: Path) -> None:
+def test_ipv6_addresses_work_for_two_trainers(tmp_path: Path) -> None:
     """Status pages, trainers' control port, Gloo, shards' data port and parity between shards."""
     job = replace(JOBS["two_trainers"](tmp_path), replay_bytes=64 << 20, parity_shards=1)
     with LocalJob(job, tmp_path, NEVER_S, host="::1") as running:
@@ -104,7 +104,7 @@ def test_job_whose_pods_have_ipv6_addresses_is_trained_by_two_trainers(tmp_path:
         assert running.result().samples == SAMPLES
 
 
-def test_two_trainers_in_lockstep_learn_as_well_as_one_though_the_leader_is_killed(tmp_path: Path) -> None:
+def test_two_trainers_in_lockstep_match_one_despite_a_killed_leader(tmp_path: Path) -> None:
     """The AUC of fewer steps depends more on the order of the pushes."""
     steps = 600
     job = replace(JOBS["two_trainers"](tmp_path), data=small_job(tmp_path, samples=steps * BATCH).data)
@@ -117,7 +117,7 @@ def test_two_trainers_in_lockstep_learn_as_well_as_one_though_the_leader_is_kill
     assert steps * BATCH * 4 // 5 - unmerged <= model.scored <= steps * BATCH * 4 // 5
 
 
-def test_replaced_trainers_are_sent_the_moments(tmp_path: Path) -> None:
+def test_replaced_trainers_receive_the_moments(tmp_path: Path) -> None:
     """The second leader has a copy of the state; its count of steps differs from that of moments that begin anew."""
     job = replace(JOBS["recipe"](tmp_path), trainers=2)
     with with_replaced(job, tmp_path, 1, 0) as running:
@@ -145,7 +145,7 @@ def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp
     assert found.logloss == pytest.approx(alone.logloss, abs=0.02)
 
 
-def test_replaced_trainers_have_the_workers_that_were_measured(tmp_path: Path) -> None:
+def test_replaced_trainers_have_the_measured_workers(tmp_path: Path) -> None:
     """The first leader has measured, and was lost since. No trainer here would measure so many."""
     job = replace(JOBS["two_trainers"](tmp_path), workers=MEASURED)
     found = WorkersManifest(CONTRACT_VERSION, job.job_uid, 3, "measured before")
@@ -165,7 +165,7 @@ def meet(running: LocalJob) -> AnchorRef:
 
 
 @pytest.mark.parametrize("sync", ["AllReduce", "ShadowEASGD"])
-def test_trainers_whose_number_changes_train_every_sample_once(tmp_path: Path, sync: DenseSync) -> None:
+def test_changed_number_of_trainers_trains_every_sample_once(tmp_path: Path, sync: DenseSync) -> None:
     """Two, three, and two again. Without lockstep the leader and a shard of the three die on the way to a step."""
     job, anchor = replace(JOBS["two_trainers"](tmp_path), dense_sync=sync), None
     for generation, (trainers, until) in enumerate(((2, 60), (3, 140)), start=1):

@@ -21,7 +21,7 @@ from support.store_suite import errors_of
 DATA = os.urandom(3 << 20)
 
 
-def test_store_that_is_down_is_unreachable(tmp_path: Path) -> None:
+def test_stopped_store_is_unreachable(tmp_path: Path) -> None:
     with free_port() as port:
         spec = StoreSpec(f"http://127.0.0.1:{port}", None, "bucket", "")
         store = open_store(spec, write_credentials(tmp_path, "a", "b"), None)

@@ -149,7 +149,7 @@ class FaultSuite(Proxied):
             store.put("job/manifest", b"committed", if_absent=True)
         assert store.get("job/manifest") == b"committed"
 
-    def test_store_that_was_down_is_found_again(self, store: Store, proxy: FaultProxy) -> None:
+    def test_store_is_used_again_after_an_outage(self, store: Store, proxy: FaultProxy) -> None:
         proxy.down()
         for operation in (write, read):
             with pytest.raises(StoreUnreachableError):
@@ -354,7 +354,7 @@ class AnswerSuite:
         proxy.inject(Answer(200, b"", ('ETag: "the tag"',), has_length=False))
         assert uris.version(f"s3://{spec.bucket}/{self.KEY}") == Version(len(DATA), "the tag")
 
-    def test_object_without_a_tag_cannot_be_told_apart(self, uris: Uris, spec: StoreSpec, proxy: FaultProxy) -> None:
+    def test_object_without_a_tag_cannot_be_distinguished(self, uris: Uris, spec: StoreSpec, proxy: FaultProxy) -> None:
         proxy.inject(Answer(200))
         with pytest.raises(StoreUnsuitableError, match=f"http://{proxy.address} names no ETag"):
             uris.version(f"s3://{spec.bucket}/{self.KEY}")

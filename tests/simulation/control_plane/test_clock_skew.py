@@ -30,7 +30,7 @@ async def test_drained_shard_has_its_whole_grace_period(skew_s: float) -> None:
 
 
 @skews
-async def test_lost_node_is_waited_for_no_longer_than_its_pods_grace_period(skew_s: float) -> None:
+async def test_lost_node_delays_at_most_the_grace_period_of_its_pods(skew_s: float) -> None:
     plain, skewed = await run(0, lose_node("shard", 1)), await run(skew_s, lose_node("shard", 1))
     assert skewed.cluster.now == plain.cluster.now
 
@@ -41,7 +41,7 @@ def scenario(name: str) -> Scenario:
 
 
 @skews
-async def test_startup_deadline_counts_from_when_the_operator_saw_the_pod(skew_s: float) -> None:
+async def test_startup_deadline_counts_from_the_first_observation_of_the_pod(skew_s: float) -> None:
     stuck = scenario("unschedulable for ever")
     ends = set()
     for seconds in (0, skew_s):
@@ -84,7 +84,7 @@ async def test_deleted_job_keeps_its_quota_while_its_pods_flush(skew_s: float) -
     assert no_workload(simulation.cluster)
 
 
-async def test_progress_is_written_although_the_last_operators_clock_was_ahead() -> None:
+async def test_progress_is_written_despite_a_fast_clock_of_the_previous_operator() -> None:
     simulation = Simulation(Scenario("ahead", (), spec(data__samples=10**6)))
     simulation.cluster.total = 10**6
     simulation.skew_s = 3600.0

@@ -37,7 +37,7 @@ KILLED = faults("1.75 kill shard 1")
 HELD_UP = faults("1.75 kill shard 1; 0.25 store down for 8")
 
 
-def test_training_goes_on_and_the_account_is_what_is_missing() -> None:
+def test_degraded_training_charges_exactly_the_missing_updates() -> None:
     result = run_storm(Storm(job(0.3), KILLED))
     assert result.status.progress.degraded_samples > 0
     assert result.status.budget is not None
@@ -46,7 +46,7 @@ def test_training_goes_on_and_the_account_is_what_is_missing() -> None:
     assert missing(result)[0] == set()
 
 
-def test_who_pauses_loses_less_and_waits() -> None:
+def test_pause_loses_less_than_degrade_and_waits() -> None:
     on, off = (run_storm(Storm(job(0.9, loss=loss), HELD_UP)) for loss in ("Degrade", "Pause"))
     assert off.status.progress.degraded_samples == 0
     assert not allowances(off)
@@ -54,7 +54,7 @@ def test_who_pauses_loses_less_and_waits() -> None:
     assert time_of(on, 1800) < time_of(off, 1800)
 
 
-def test_training_waits_where_the_allowance_ends() -> None:
+def test_degraded_training_waits_at_the_end_of_its_allowance() -> None:
     result = run_storm(Storm(job(0.2), HELD_UP))
     (until,) = allowances(result)
     stand = [s.progress.samples for s in statuses(result) if any(shard.allowance for shard in s.shards)]
@@ -71,7 +71,7 @@ def test_training_waits_where_the_allowance_ends() -> None:
     [(0.125, "1.75 kill shard 1", True), (0.3, "1.75 drain shard 1", False)],
     ids=["the worst of the loss takes all of the budget", "a drained shard loses nothing"],
 )
-def test_training_waits_if_no_allowance_is_given(portion: float, script: str, *, spends: bool) -> None:
+def test_degraded_training_waits_without_an_allowance(portion: float, script: str, *, spends: bool) -> None:
     result = run_storm(Storm(job(portion), faults(script)))
     assert not allowances(result)
     assert result.status.progress.degraded_samples == 0
@@ -102,7 +102,7 @@ def test_training_waits_if_no_allowance_is_given(portion: float, script: str, *,
         "more is lost than there is budget for",
     ],
 )
-def test_whatever_happens_meanwhile(storm: Storm, rollbacks: int) -> None:
+def test_degraded_training_survives_further_faults(storm: Storm, rollbacks: int) -> None:
     result = run_storm(storm)
     assert allowances(result)
     starts = [status for status in statuses(result) if status.phase == "Starting"]

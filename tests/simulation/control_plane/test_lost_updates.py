@@ -20,7 +20,7 @@ def costs(failures: tuple[FailureRecord, ...]) -> list[tuple[int | None, int | N
     return [(f.lost_samples, f.lost_row_updates, f.lost_row_updates_exact) for f in failures]
 
 
-async def test_what_is_lost_again_counts_once() -> None:
+async def test_row_updates_lost_again_count_once() -> None:
     result = await live(500, 1500, portion=0.9)
     first, second = costs(result.status.failures)
     assert first[0] is not None
@@ -32,7 +32,7 @@ async def test_what_is_lost_again_counts_once() -> None:
     assert reported == missing_row_updates(result) == [0, (first[0] + second[0]) // BATCH, 0]
 
 
-async def test_what_a_rollback_undoes_is_not_lost() -> None:
+async def test_row_updates_undone_by_a_rollback_are_not_lost() -> None:
     result = await live(500, 1500, portion=0.15)
     assert result.status.budget is not None
     assert result.status.budget.rollbacks == 1

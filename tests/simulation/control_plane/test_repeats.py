@@ -30,7 +30,7 @@ class RepeatedEvents(Simulation):
 
 @settings(max_examples=30)
 @given(times=st.integers(1, 5), samples=st.integers(1, 15).map(BATCH.__mul__), shard=st.integers(0, 2))
-async def test_a_failure_repeated_in_events_is_charged_once(times: int, samples: int, shard: int) -> None:
+async def test_failure_repeated_in_events_is_charged_once(times: int, samples: int, shard: int) -> None:
     steps = ((trained(samples), kill("shard", shard)),)
     result = await RepeatedEvents(Scenario("repeated", steps, spec(), replaced=(f"shard/{shard}",)), times).run()
     status = result.status

@@ -189,7 +189,7 @@ def target(cluster: Cluster, clicks: None, space: Space) -> Iterator[Target]:
 
 @pytest.mark.realdata
 @pytest.mark.timeout(0)
-def test_storm_keeps_every_promise(target: Target) -> None:
+def test_storm_keeps_every_guarantee(target: Target) -> None:
     log = FOLDER / f"storm-{SEED}.log"
     log.unlink(missing_ok=True)
     storm = Storm(target, int(SEED), log, [name.strip() for name in ONLY.split(";") if name.strip()])

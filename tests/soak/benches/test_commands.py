@@ -29,7 +29,7 @@ def test_recovery_times_a_pause_in_each_tier() -> None:
     assert all(0 < sizes["2"]["p50_s"] == sizes["2"]["p99_s"] for sizes in found.values())
 
 
-def test_redundancy_measures_every_mode_and_recovers_where_there_is_a_copy() -> None:
+def test_redundancy_measures_every_mode_and_recovers_with_a_copy() -> None:
     modes = bench("redundancy", "--rows=500", "--repeats=1", "--seconds=12", "--size=1", "--runs=1")["modes"]
     assert list(modes) == ["none", "replay", "parity-1", "parity-2", "parity-4", "eager"]
     assert all(mode["throughput_of_none"] > 0 for mode in modes.values())
@@ -44,7 +44,7 @@ def test_snapshot_measures_speeds_pauses_and_bytes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "all that was written is gone"
 
 
-def test_train_measures_each_contender() -> None:
+def test_train_measures_each_baseline() -> None:
     options = ("--trainers=2", "--shards=3", "--workers=2", "--rows=1000", "--repeats=1", "--seconds=4")
     found = bench("train", *options)
     assert found["contenders"].keys() == {"single", "single-2", "cprjob"}

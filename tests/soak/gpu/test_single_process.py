@@ -18,14 +18,14 @@ pytestmark = NO_GPU
 
 
 @pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
-def test_a_job_without_losses_ends_as_the_oracle(tmp_path: Path, kind: Kind) -> None:
+def test_job_without_losses_ends_as_the_oracle(tmp_path: Path, kind: Kind) -> None:
     job = small_job(tmp_path, samples=3000, shards=3, batch_size=100)
     sparse = replace(job.model.sparse_optimizer, kind=kind)
     job = replace(job, model=replace(job.model, sparse_optimizer=sparse), device="cuda")
     assert_close(single_process_model(job), train_alone(job))
 
 
-def test_a_fitted_model_is_handed_out_on_the_cpu() -> None:
+def test_fitted_model_is_handed_out_on_the_cpu() -> None:
     data = {"format": "Synthetic", "samples": 4000, "batchSize": 100}
     job = edited({"spec.data": data, "spec.trainers": {"device": "cuda"}})["spec"]
     found = fit({name: job[name] for name in ("model", "data", "trainers")})

@@ -137,7 +137,7 @@ def dark(laptop: Laptop) -> Dark:
 
 
 class TestLaptop:
-    def test_the_nodes_have_their_names_and_operator_and_store_their_places(self, laptop: Laptop) -> None:
+    def test_nodes_have_their_names_and_pods_their_nodes(self, laptop: Laptop) -> None:
         nodes = {each["metadata"]["name"] for each in laptop.kubectl.get("nodes")["items"]}
         assert nodes == {f"{NAME}-control-plane", STABLE, *OTHERS}
 
@@ -147,14 +147,14 @@ class TestLaptop:
         assert len(set(places("-n", "cprjob-system", "-l", "app.kubernetes.io/component=operator"))) == 2
         assert places("-l", "app.kubernetes.io/name=cprjob-store") == [STABLE]
 
-    def test_a_killed_shard_comes_back_and_no_other_pod_restarts(self, laptop: Laptop, watched: str) -> None:
+    def test_killed_shard_is_replaced_and_no_other_pod_restarts(self, laptop: Laptop, watched: str) -> None:
         status = laptop.status("quickstart")
         assert status["phase"] == "Succeeded"
         assert failures(status) == [("shard", 1, 1, "Vanished")]
         pods = dict(re.findall(r"^quickstart-\w+-(\w+-\d+-\d+) +\S+ +\S+ +(\d+) ", watched, re.MULTILINE))
         assert pods == dict.fromkeys(("trainer-0-1", "shard-0-1", "shard-1-1", "shard-1-2"), "0")
 
-    def test_of_a_node_without_power_only_the_shard_is_replaced(self, laptop: Laptop, dark: Dark) -> None:
+    def test_powered_off_node_replaces_only_its_shard(self, laptop: Laptop, dark: Dark) -> None:
         (node,) = dark.unready
         assert {node, dark.status["shards"][1]["node"]} == set(OTHERS)
         assert re.search(rf"^{node} +NotReady ", dark.shown, re.MULTILINE)
@@ -165,7 +165,7 @@ class TestLaptop:
         assert [failure[:3] for failure in failures(status)] == [("shard", 1, 1)]
         assert status["budget"]["spent"] == 0
 
-    def test_the_last_commands_leave_nothing(self, laptop: Laptop, watched: str, dark: Dark) -> None:
+    def test_last_commands_leave_nothing(self, laptop: Laptop, watched: str, dark: Dark) -> None:
         for block in of("Clean up"):
             laptop.terminal.run(block.text)
         environment = laptop.kubectl.environment

@@ -24,7 +24,7 @@ def anchored(cluster: Cluster, uid: str) -> set[int]:
     return {int(step) for step in re.findall(r"/step-(\d+)/manifest\.json$", keys, re.MULTILINE)}
 
 
-def test_job_that_ends_while_the_api_server_is_down_has_succeeded(cluster: Cluster, space: Space) -> None:
+def test_job_that_ends_during_an_outage_of_the_api_server_succeeds(cluster: Cluster, space: Space) -> None:
     if cluster.nodes.backend != "bare":
         pytest.skip("kind has the API server in a container of its own")
     run = Run.endless(space, "unheard", data=ENDLESS | {"samples": SAMPLES}, trainers__replicas=2)
@@ -43,7 +43,7 @@ def test_job_that_ends_while_the_api_server_is_down_has_succeeded(cluster: Clust
     assert (status["counters"]["generation"], status["counters"]["group"]) == (1, 1)
 
 
-def test_job_goes_back_to_an_anchor_from_before_the_operator_was_away(cluster: Cluster, space: Space) -> None:
+def test_job_rolls_back_to_an_anchor_before_the_outage_of_the_operator(cluster: Cluster, space: Space) -> None:
     run = Run.endless(
         space,
         "stale",

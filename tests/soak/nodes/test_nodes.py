@@ -8,7 +8,7 @@ from cluster.jobs import Member, Run, account, failures, ledger, pod_template, v
 
 @pytest.mark.parametrize("cut", ["a shard", "a trainer and a shard", "the only trainer and a shard"])
 @pytest.mark.timeout(240, func_only=True)
-def test_members_of_a_node_that_is_cut_off_are_replaced_once(cluster: Cluster, space: Space, cut: str) -> None:
+def test_partitioned_node_has_its_members_replaced_once(cluster: Cluster, space: Space, cut: str) -> None:
     count, template = {
         "a shard": (2, pod_template(cluster.nodes.name(1))),
         "a trainer and a shard": (2, pod_template(apart="trainer", unstable=True)),

@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-def test_shard_is_replaced_though_the_leader_lost_its_power(cluster: Cluster, space: Space) -> None:
+def test_shard_is_replaced_despite_a_powered_off_leader(cluster: Cluster, space: Space) -> None:
     with cluster.operator_on(2, 3):
         leader = cluster.leader()
         lost = cluster.nodes.number(leader.node)

@@ -123,9 +123,7 @@ def only(api: httpx.Client, job: str, pod: str) -> bool:
     return [each["metadata"]["name"] for each in pods_of(api, job)] == [pod]
 
 
-def test_quota_goes_from_job_to_job_when_the_pods_are_gone(
-    server: ApiServer, api: httpx.Client, tmp_path: Path
-) -> None:
+def test_quota_moves_to_the_next_job_after_the_pods(server: ApiServer, api: httpx.Client, tmp_path: Path) -> None:
     grant(api)
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", server.url, server.ca_file, TOKEN)
     log = tmp_path / "operator.log"

@@ -72,9 +72,7 @@ class TestMonitoring:
         yield run
         cluster.store.delete(SALES_KEY)
 
-    def test_every_panel_of_the_dashboard_has_something_to_show(
-        self, space: Space, prometheus: Prometheus, run: Run
-    ) -> None:
+    def test_dashboard_has_data_in_every_panel(self, space: Space, prometheus: Prometheus, run: Run) -> None:
         queries = panel_queries(namespace=space.name, cprjob=".*", window=WINDOW)
         assert len(queries) > 20
         run.wait("has an AUC", lambda status: status.get("progress", {}).get("auc") is not None, within_s=240)

@@ -38,7 +38,7 @@ needs_torchrec = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="TorchRec 
         pytest.param((PEERS_PYTHON, "torchrec_peer.py", "2"), id="torchrec-gloo", marks=needs_torchrec),
     ],
 )
-def test_a_peer_ends_where_one_process_does(tmp_path: Path, command: tuple[str | Path, ...]) -> None:
+def test_baseline_ends_with_the_parameters_of_one_process(tmp_path: Path, command: tuple[str | Path, ...]) -> None:
     job = small_job(tmp_path, samples=1000)
     with closing(Trace(None)) as untraced:
         alone, _ = train(job, untraced)

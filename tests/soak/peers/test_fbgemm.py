@@ -24,7 +24,7 @@ ROWS, DIM, STEPS, IDS = 60, 8, 20, 30
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
 @pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad"])
-def test_rows_end_where_fbgemm_leaves_them(
+def test_rows_equal_those_of_fbgemm(
     tmp_path: Path, kind: Literal["SGD", "RowWiseAdagrad", "Adagrad"], epsilon: float
 ) -> None:
     rng = np.random.default_rng(6)

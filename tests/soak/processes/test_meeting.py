@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(800)]
 SAMPLES, BATCH = 60_000, 100
 
 
-def test_shard_killed_on_the_way_takes_the_cut_with_what_it_lost(tmp_path: Path) -> None:
+def test_shard_killed_before_the_common_step_takes_the_cut_with_its_losses(tmp_path: Path) -> None:
     job = replace(small_job(tmp_path, samples=SAMPLES, trainers=2), dense_sync="ShadowMA")
     with resized(job, tmp_path / "run-1", 1, None) as running:
         running.interval_s = 3600.0

@@ -16,7 +16,7 @@ from support.warm_start import run_held
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
-def test_job_suspended_while_a_shard_is_away_ends_with_all_that_it_learnt(tmp_path: Path) -> None:
+def test_job_suspended_with_a_lost_shard_loses_nothing(tmp_path: Path) -> None:
     """Trainers alone hold the updates, and wait for the shard, which returns late."""
     job = replace(small_job(tmp_path, samples=20_000, trainers=2), replay_bytes=64 << 20)
     with LocalJob(job, tmp_path, interval_s=600.0) as running:

@@ -22,7 +22,7 @@ SAMPLES = 60_000
 KEPT = {KEEPER: "1"}
 
 
-def test_hung_server_of_a_shard_is_followed_by_one_with_all_rows(tmp_path: Path) -> None:
+def test_hung_server_of_a_shard_restarts_with_all_rows(tmp_path: Path) -> None:
     with Story(tmp_path, KEPT) as story:
         story.job = hasty(story.job)
         story.start()
@@ -54,7 +54,7 @@ def test_third_crash_within_a_minute_ends_the_pod(tmp_path: Path) -> None:
     [(signal.SIGSTOP, run, "hangs"), (signal.SIGKILL, run_with_a_thread, "loads its code itself")],
     ids=["hung", "supervisor with threads"],
 )
-def test_process_of_a_trainer_is_followed_by_one_with_the_same_bits(
+def test_process_of_a_trainer_restarts_with_the_same_bits(
     number: signal.Signals, main: Main, logged: str, tmp_path: Path
 ) -> None:
     """A supervisor with threads cannot fork: the next process loads its code itself, which takes seconds."""
@@ -69,7 +69,7 @@ def test_process_of_a_trainer_is_followed_by_one_with_the_same_bits(
     assert_fitted(notebook.train(job, None, progress=False), job, saved_model(job, anchor, tmp_path / "model"))
 
 
-def test_hung_members_are_reported_as_silent(tmp_path: Path) -> None:
+def test_hung_members_are_reported_as_unresponsive(tmp_path: Path) -> None:
     """A hung trainer by the other one and by a shard; a hung shard by both trainers."""
     job = hasty(small_job(tmp_path, samples=SAMPLES, trainers=2))
     with LocalJob(job, tmp_path) as running:

@@ -31,12 +31,12 @@ class TestOneShard:
     def run(cls, space: Space, former: set[str]) -> Run:
         return Run.start(space, "again", data=ENDLESS)
 
-    def test_job_applied_again_while_old_pods_flush_starts_anew(self, run: Run, former: set[str]) -> None:
+    def test_job_applied_again_while_old_pods_flush_starts_from_scratch(self, run: Run, former: set[str]) -> None:
         assert former.isdisjoint(run.before.values())
         status = run.wait("has an anchor", lambda status: bool(status.get("anchors")))
         assert (failures(status), status["budget"]["spent"], status["counters"]["generation"]) == ([], 0, 1)
 
-    def test_two_shards_at_once_and_one_again_while_it_restores(self, cluster: Cluster, run: Run) -> None:
+    def test_shards_lost_together_and_one_during_its_restore_recover(self, cluster: Cluster, run: Run) -> None:
         first, third = run.pod("shard", 0), run.pod("shard", 2)
 
         def kill_three() -> None:
@@ -65,7 +65,7 @@ class TestOneShard:
         told = run.recover_from("a loss that nobody saw", delete_unseen)
         assert told == [("shard", 0, victim.incarnation, "Vanished")]
 
-    def test_ledger_is_what_the_manifests_say(self, cluster: Cluster, run: Run) -> None:
+    def test_ledger_equals_the_manifests(self, cluster: Cluster, run: Run) -> None:
         status = verify_stopped(run, cluster.store, replaced={("shard", 0), ("shard", 2)})
         assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
 
@@ -97,7 +97,7 @@ class TestSilence:
         assert (replacement["incarnation"], replacement["avoid"]) == (frozen.incarnation + 1, frozen.node)
         assert replacement["node"] != frozen.node
 
-    def test_no_other_member_was_replaced(self, cluster: Cluster, run: Run) -> None:
+    def test_other_members_keep_their_pods(self, cluster: Cluster, run: Run) -> None:
         replaced: set[Member] = {("trainer", 1 - run.leader()), ("shard", 2)}
         assert len(failures(verify_stopped(run, cluster.store, replaced))) == len(replaced)
 

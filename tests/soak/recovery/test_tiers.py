@@ -42,14 +42,14 @@ class TestInPlace:
         shards = {"replicas": 2, "template": pod_template(apart="shard", restarted=True)}
         return Run.endless(space, "in-place", **LOSSLESS, shards=shards, trainers__replicas=2)
 
-    def test_killed_server_goes_on_in_its_pod(self, cluster: Cluster, space: Space, run: Run) -> None:
+    def test_killed_server_restarts_in_its_pod(self, cluster: Cluster, space: Space, run: Run) -> None:
         before, victim = run.uids(), run.pod("shard", 0)
         told = run.recover_from("the kill", lambda: cluster.nodes.kill_child(victim))
         assert told == [("shard", 0, victim.incarnation, "Crashed")]
         assert (run.uids(), tier(run)) == (before, ("InPlace", 0))
         assert space.told("in-place", "RestartedInPlace")
 
-    def test_killed_leader_goes_on_in_its_pod_after_the_last_step(
+    def test_killed_leader_restarts_in_its_pod_after_the_last_step(
         self, cluster: Cluster, space: Space, run: Run
     ) -> None:
         before, leader = run.uids(), run.leader()
@@ -62,7 +62,7 @@ class TestInPlace:
         assert (report["lives"], report["lost"]) == (2, [])
         assert "loads its code itself" not in space.logs(victim.name), "the supervisor forked"
 
-    def test_killed_container_begins_again_in_its_pod_with_all_rows(self, cluster: Cluster, run: Run) -> None:
+    def test_killed_container_restarts_in_its_pod_with_all_rows(self, cluster: Cluster, run: Run) -> None:
         before, victim = run.uids(), run.pod("shard", 1)
         assert (restarts(victim), run.status()["runtime"]["restartRules"]) == (0, True)
         told = run.recover_from("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
@@ -79,7 +79,7 @@ class TestInPlace:
         assert tier(run) == ("NewPod", 0)
         assert run.pod("shard", 1).incarnation == victim.incarnation + 1
 
-    def test_all_of_it_cost_nothing(self, cluster: Cluster, run: Run) -> None:
+    def test_restarts_in_place_cost_nothing(self, cluster: Cluster, run: Run) -> None:
         judge(cluster, run, ["Crashed", "Crashed", "Killed", "Killed"], replaced={("shard", 1)})
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.store
 class TestSilence(Proxied):
     @pytest.mark.parametrize("silence_s", [2.0])
     @pytest.mark.parametrize("operation", [write, read])
-    def test_silent_server_is_given_up(self, store: Store, proxy: FaultProxy, operation: Operation) -> None:
+    def test_unresponsive_server_is_given_up(self, store: Store, proxy: FaultProxy, operation: Operation) -> None:
         proxy.inject(*[Stall()] * ATTEMPTS)
         with pytest.raises(StoreUnreachableError, match="timed out"):
             operation(store)

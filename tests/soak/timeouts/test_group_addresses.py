@@ -45,7 +45,7 @@ def _is_open_store(port: int) -> bool:
         return False
 
 
-def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(threads: ThreadPoolExecutor) -> None:
+def test_unauthenticated_client_sends_no_address_to_a_group(threads: ThreadPoolExecutor) -> None:
     leader, friend = Member(0), Member(1)
     before = _listening_ports()
     over = threading.Event()

@@ -17,7 +17,7 @@ print(standstill.take_s() > 0, flush=True)
 """
 
 
-def test_sigstop_is_noticed() -> None:
+def test_sigstop_is_detected_as_a_suspension() -> None:
     with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -14,7 +14,7 @@ def pod_at(port: int) -> PodView:
     return PodView("p", "u", "o", "shard", 0, 1, "Running", 0.0, host="127.0.0.1", port_base=port - 1)
 
 
-async def test_a_pod_that_dribbles_does_not_stretch_its_deadline() -> None:
+async def test_pod_that_sends_byte_by_byte_does_not_extend_its_deadline() -> None:
     hung_up = asyncio.Event()
 
     async def dribble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,7 +34,7 @@ async def test_a_pod_that_dribbles_does_not_stretch_its_deadline() -> None:
         await hung_up.wait()
 
 
-async def test_a_pod_of_which_no_kernel_answers_is_not_reached() -> None:
+async def test_pod_without_a_kernel_is_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         pod = pod_at(full.getsockname()[1])
         # Linux drops what comes to a full queue, as a lost node does.

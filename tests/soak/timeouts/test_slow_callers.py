@@ -38,7 +38,7 @@ def test_status_server_cuts_off_a_client_that_sends_byte_by_byte(monkeypatch: py
         assert_cut_off(server.port, b"GET /status HTTP/1.0\r\nX: " + b"y" * 2000)
 
 
-def test_lobby_cuts_off_a_stranger_that_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_cuts_off_an_unauthenticated_client_that_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_HANDSHAKE_S", 0.5)
     listener = PeerListener(Identity("job", "trainer", 0, 1, 0), b"key", HOST, 0, silence_s=5)
     listener.start()

@@ -24,9 +24,7 @@ def versions(run: Run) -> set[int]:
     return {json.loads(run.pod(role, index).roster)["contract"] for role, index in run.uids()}
 
 
-def test_operator_of_the_next_contract_version_goes_on_with_the_job_and_so_does_the_one_before(
-    cluster: Cluster, space: Space
-) -> None:
+def test_operators_of_the_next_and_this_contract_version_continue_the_job(cluster: Cluster, space: Space) -> None:
     run = Run.endless(space, "upgraded")
     before = versions(run)
     cluster.have("operator-next")
@@ -38,7 +36,7 @@ def test_operator_of_the_next_contract_version_goes_on_with_the_job_and_so_does_
     verify_stopped(run, cluster.store, replaced={("shard", 0), ("shard", 1)})
 
 
-def test_suspended_job_of_this_release_goes_on_under_0_1_0(cluster: Cluster, space: Space, tmp_path: Path) -> None:
+def test_suspended_job_of_this_release_resumes_under_0_1_0(cluster: Cluster, space: Space, tmp_path: Path) -> None:
     unpack(tmp_path)
     run = Run.endless(space, "back")
     samples = run.stop()["progress"]["samples"]
