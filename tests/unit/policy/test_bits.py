@@ -9,7 +9,7 @@ from cpr_operator.policy.inputs import Bits, bits_for
 
 
 def inputs(**changes: object) -> policy.Inputs:
-    """Ten shards, one lost at each failure; the job takes as long as a hundred failures."""
+    """Ten shards, one lost at each failure; the job lasts a hundred mean times between failures."""
     figures: dict[str, Any] = {
         "mode": "Partial",
         "limit": 0.1,
@@ -32,7 +32,7 @@ def test_bits_follow_from_the_expected_restores(restores: float, bits: Bits) -> 
 @pytest.mark.parametrize(
     ("changes", "bits"),
     [
-        ({}, 4),  # 100 failures, of which each row sees one in ten
+        ({}, 4),  # 100 failures, and each row sees one in ten
         ({"shards": 100}, 2),
         ({"saved_samples": 270_000}, 3),
         ({"saved_samples": 270_000, "restored": 8.0}, 4),

@@ -105,7 +105,7 @@ def test_rolled_back_time_is_at_most_the_lost_time(
 
 @pytest.mark.parametrize(("shards", "k"), [(5, 1), (8, 2), (18, 4), (4, 3)])
 def test_uncovered_portion_matches_the_parity_ring(shards: int, k: int) -> None:
-    """Of all pairs of shards, counted one by one."""
+    """Count all pairs of shards one by one."""
     pairs = [(a, b) for a in range(shards) for b in range(shards) if a != b]
     given_back = [recoverable(a, {a, b}, shards, k) and recoverable(b, {a, b}, shards, k) for a, b in pairs]
     assert eq.uncovered(shards, k, 2.0) == pytest.approx(1 - sum(given_back) / len(pairs))

@@ -1,4 +1,4 @@
-"""What the law promises of every choice, whatever the figures."""
+"""Properties of every choice of the law, for any inputs."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_moved_ignores_swings_within_the_step(swings: list[float]) -> None:
 
 @given(st.floats(0.05, 1.0), st.floats(1, 1000))
 def test_quiet_job_is_replanned_after_steady_s(left: float, mtbf_h: float) -> None:
-    """What the simulator skips is what the operator would not act on."""
+    """The simulator skips only intervals without a new plan."""
     estimate, total = prior(mtbf_h * HOUR), INPUTS.total_samples
 
     def figures(quiet_s: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Which node a successor keeps off, and when that is given up."""
+"""The node that a replacement avoids, and the end of that avoidance."""
 
 import pytest
 

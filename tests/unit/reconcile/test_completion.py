@@ -20,9 +20,9 @@ KILLED = Lost(None, Failure(Kind.KILLED, "Error", "the process was killed by SIG
 
 
 async def test_lost_trainers_are_done_after_the_final_anchor_and_shards_are_not() -> None:
-    world = await input_in_mid_training(1)
+    observed = await input_in_mid_training(1)
     facts: dict[str, Fact] = {"trainer/0": KILLED, "shard/0": KILLED, "shard/1": NoPod(), "shard/2": NoPod()}
-    found = with_late_shards_lost(ReconcileState(world, world.job.status, facts))
+    found = with_late_shards_lost(ReconcileState(observed, observed.job.status, facts))
     assert found.facts == facts | {"trainer/0": Done("")}
 
 
@@ -41,10 +41,10 @@ BEST = Anchor(key="best", digest="0", generation=1, step=5, samples=500)
 async def test_result_is_the_best_model_if_there_is_one(
     samples: int, best: BestModel | None, reason: str, model: str, percent: int
 ) -> None:
-    world = await input_in_mid_training(1)
-    status = world.job.status.evolve(best=best)
+    observed = await input_in_mid_training(1)
+    status = observed.job.status.evolve(best=best)
     last = Anchor(key="last", digest="0", generation=1, step=samples // BATCH, samples=samples)
-    ended = succeed(ReconcileState(world, status, {}), last).status
+    ended = succeed(ReconcileState(observed, status, {}), last).status
     assert ended.phase == "Succeeded"
     assert ended.result is not None
     assert ended.result.key == model
@@ -55,17 +55,17 @@ async def test_result_is_the_best_model_if_there_is_one(
 
 
 async def test_restored_shard_awaits_no_push_after_an_early_stop() -> None:
-    """Nobody will push to it, and it lacks nothing: that tells what it lost, though the data has more samples."""
-    world = await input_in_mid_training(1)
-    status, step = world.job.status, 8
-    shard = status.shards[0].evolve(lost_at=world.now)
-    report = world.reports[shard.uid]
+    """No trainer will push to it, and it misses no step: it reports its losses, though the data has more samples."""
+    observed = await input_in_mid_training(1)
+    status, step = observed.job.status, 8
+    shard = status.shards[0].evolve(lost_at=observed.now)
+    report = observed.reports[shard.uid]
     assert isinstance(report, ShardReport)
     report = replace(report, state=ShardState.READY, applied=(step, step), resumed_samples=None, lost=((100, 200),))
-    reports = {**world.reports, shard.uid: report}
+    reports = {**observed.reports, shard.uid: report}
     for result, settled in ((None, False), (Anchor(key="k", digest="0", generation=1, step=step, samples=800), True)):
         before = status.evolve(shards=(shard, *status.shards[1:]), result=result)
-        given = replace(world, job=replace(world.job, status=before), reports=reports)
+        given = replace(observed, job=replace(observed.job, status=before), reports=reports)
         found = apply_reports(begin(given)).status
         assert (found.shards[0].lost_at is None) is settled
         assert (found.ledger.ranges[0] == ((100, 200),)) is settled

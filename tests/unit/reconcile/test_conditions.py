@@ -53,14 +53,14 @@ def test_spill_unavailable_stands_until_all_trainers_have_disk_space() -> None:
     assert finding.message.startswith("trainer/1: the disk has no room for spec.recovery.replay.spill")
     before = with_conditions(without, 1, 1.0, finding)
     starting = before.evolve(trainers=(well.trainers[0], well.trainers[1].evolve(state="Starting")))
-    assert found(starting) == [], "it may tell it later"
+    assert found(starting) == [], "it may report it later"
     assert found(before.evolve(trainers=well.trainers)) == [("False", "Allocated")]
 
 
-def told(
+def conditions_of(
     *, spent: int = 0, reserved: int = 0, limit: int = 2000, plan: Plan | None = None, unsaved: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """The budget's conditions of a job of 10 000 samples on two shards, 2000 sample-shards of which may be lost."""
+    """The budget's conditions of a job of 10 000 samples on two shards, with a limit of 2000 sample-shards."""
     status = Status(
         shards=(Shard(index=0, reserved=((5000, 5000 + reserved),)), Shard(index=1)),
         ledger=Ledger(total_samples=10_000, limit_sample_shards=limit, ranges=(((0, spent),), ())),
@@ -73,7 +73,7 @@ def told(
 
 
 def plan(interval_s: float = 5, mode: Literal["Partial", "Full"] = "Partial", **figures: float) -> Plan:
-    """Of a job that trains 100 samples a second, whose saves are committed in 2 s."""
+    """A plan for 100 samples a second and commits of 2 s."""
     figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0} | figures
     return Plan(mode=mode, interval_seconds=interval_s, inputs=figures)
 
@@ -106,7 +106,7 @@ EXHAUSTED: list[tuple[dict[str, Any], str]] = [
     [("BudgetAtRisk", *each) for each in AT_RISK] + [("BudgetExhausted", *each) for each in EXHAUSTED],
 )
 def test_budget_is_at_risk_or_exhausted(condition: str, changes: dict[str, Any], reason: str) -> None:
-    assert told(**changes)[condition] == ("False" if reason == "Enough" else "True", reason)
+    assert conditions_of(**changes)[condition] == ("False" if reason == "Enough" else "True", reason)
 
 
 def test_budget_at_risk_ignores_losses_of_lost_shards() -> None:

@@ -12,7 +12,7 @@ from cpr_operator.reconcile.effects import POINTS, with_history
 TOTAL = 100_000
 
 
-def told(status: Status, samples: int, now: float, generation: int = 1, total: int = TOTAL) -> Status:
+def after_report(status: Status, samples: int, now: float, generation: int = 1, total: int = TOTAL) -> Status:
     """After a report of the leader."""
     progress = Progress(
         samples=samples,
@@ -30,7 +30,7 @@ def told(status: Status, samples: int, now: float, generation: int = 1, total: i
 
 def trained(status: Status, first: int, last: int, generation: int = 1) -> Status:
     for samples in range(first, last + 1, 100):
-        status = told(status, samples, 1e9 + samples / 1000 + 1000 * generation, generation)
+        status = after_report(status, samples, 1e9 + samples / 1000 + 1000 * generation, generation)
     return status
 
 
@@ -41,7 +41,7 @@ def test_history_has_points_at_even_distances() -> None:
 
 
 def test_history_has_a_point_for_each_rollback() -> None:
-    status = told(trained(Status(), 0, 50_000), 20_000, 2e9, generation=2)
+    status = after_report(trained(Status(), 0, 50_000), 20_000, 2e9, generation=2)
     assert [(point.samples, point.generation) for point in status.history[-2:]] == [(49_400, 1), (20_000, 2)]
 
 
@@ -68,13 +68,13 @@ def test_thinned_history_keeps_the_first_point_of_each_generation() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param(lambda status: status, id="nobody reported"),
-        pytest.param(lambda status: told(status, 50_100, 2e9), id="little was trained"),
-        pytest.param(lambda status: told(status, 99_000, 2e9, total=0), id="nobody knows yet how much there is"),
+        pytest.param(lambda status: status, id="no report"),
+        pytest.param(lambda status: after_report(status, 50_100, 2e9), id="little was trained"),
+        pytest.param(lambda status: after_report(status, 99_000, 2e9, total=0), id="the total is unknown"),
     ],
 )
 def test_history_has_no_point_without_a_new_report(changed: object) -> None:
-    status = told(Status(), 50_000, 1e9)
+    status = after_report(Status(), 50_000, 1e9)
     assert callable(changed)
     assert changed(status).history == status.history
 
@@ -87,7 +87,7 @@ def test_history_point_has_the_state_of_the_job() -> None:
         shards=(Shard(index=0), Shard(index=1)),
         trainers=(Trainer(index=0),),
     )
-    (found,) = told(status, 500, 1764032647.1234).history
+    (found,) = after_report(status, 500, 1764032647.1234).history
     assert found == PointFigures(
         time=1764032647.123, samples=500, samples_per_second=12345.7, loss=0.456789, logloss=0.47, auc=0.75,
         calibration=1.01, spent=0.0123457, saved_samples=400, interval_seconds=99.5392, mode="Partial", shards=2,
@@ -96,7 +96,7 @@ def test_history_point_has_the_state_of_the_job() -> None:
 
 
 def test_history_point_is_one_line_of_json() -> None:
-    status = told(Status(), 500, 1764032647.1234)
+    status = after_report(Status(), 500, 1764032647.1234)
     written = status.to_dict()
     assert written["history"] == ["1764032647.123,500,12345.7,0.456789,0.47,0.75,1.01,,0,,,0,0,1"]
     assert parse_status(written).history == status.history

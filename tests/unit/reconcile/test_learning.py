@@ -1,4 +1,4 @@
-"""What a job learns: each saving and each failure once, whoever leads, however often the operator starts anew."""
+"""Measurements of a job: each save and each failure once, across leaders and restarts of the operator."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ def job() -> CPRJobSpec:
 
 
 def report(**fields: Any) -> TrainerReport:
-    """Of the leader, in the middle of training at 100 samples/s."""
+    """Return a report of the leader, in the middle of training at 100 samples/s."""
     base = TrainerReport(
         1,
         "job",

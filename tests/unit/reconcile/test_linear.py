@@ -14,8 +14,8 @@ from support.large_job import MOMENTS
 MOST = 2.5
 
 
-def calls(world: ReconcileInput) -> int:
-    """How many functions a pass calls, Python's own included."""
+def calls(observed: ReconcileInput) -> int:
+    """Return the number of function calls of a reconciliation, with Python's own."""
     count = 0
 
     def profile(_frame: FrameType, event: str, _argument: Any) -> None:
@@ -24,7 +24,7 @@ def calls(world: ReconcileInput) -> int:
 
     sys.setprofile(profile)
     try:
-        reconcile(world)
+        reconcile(observed)
     finally:
         sys.setprofile(None)
     return count

@@ -15,15 +15,15 @@ from simulation.control_plane.run import TICK_S, Simulation
 from simulation.control_plane.workload import Scenario, spec
 from support.passes import with_status, without_reports
 
-WANTED = 3
+DESIRED = 3
 
 
-async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> ReconcileInput:
-    """A job of two trainers that is to have three, and the operator does not know; with `meets` they have met."""
+async def input_of(dense_sync: str = "ShadowMA", *, meets: bool) -> ReconcileInput:
+    """Return a job with two trainers and three in its spec; with `meets` they are aligned."""
     driver = Simulation(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
     cluster = driver.cluster
     await driver.passes(12)
-    cluster.set_spec("job", trainers={"replicas": WANTED, "denseSync": dense_sync})
+    cluster.set_spec("job", trainers={"replicas": DESIRED, "denseSync": dense_sync})
     while meets and not any(trainer.met for trainer in cluster.plane().trainers.values()):
         await driver.controller.run_pass("default", "job")
         cluster.tick(TICK_S)
@@ -31,7 +31,7 @@ async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> ReconcileInp
 
 
 async def test_trainers_of_a_shadow_mode_align_before_they_stop() -> None:
-    outcome = reconcile(await world_of(meets=False))
+    outcome = reconcile(await input_of(meets=False))
     assert outcome.status.meeting
     assert outcome.status.phase == "Running"
     assert "2 trainers become 3" in next(event.message for event in outcome.events if event.reason == "Meeting")
@@ -40,37 +40,37 @@ async def test_trainers_of_a_shadow_mode_align_before_they_stop() -> None:
 
 
 async def test_trainers_in_lockstep_stop_at_once() -> None:
-    world = await world_of("AllReduce", meets=False)
-    outcome = reconcile(world)
-    assert trainers_aligned(world)
+    observed = await input_of("AllReduce", meets=False)
+    outcome = reconcile(observed)
+    assert trainers_aligned(observed)
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
 
 
 async def test_aligned_trainers_stop_at_the_newest_anchor() -> None:
-    world = await world_of(meets=True)
-    met = world.job.status.evolve(anchors=world.job.status.anchors[-1:])
-    news = with_status(world, met.evolve(anchors=()))
+    observed = await input_of(meets=True)
+    met = observed.job.status.evolve(anchors=observed.job.status.anchors[-1:])
+    news = with_status(observed, met.evolve(anchors=()))
     assert not trainers_aligned(news)
     assert reconcile(news).status.phase == "Running"
     assert reconcile(news).status.anchors[-1:] == met.anchors
-    assert trainers_aligned(with_status(world, met))
-    outcome = reconcile(with_status(world, met))
+    assert trainers_aligned(with_status(observed, met))
+    outcome = reconcile(with_status(observed, met))
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", True)
 
 
 async def test_trainers_aligned_needs_the_newest_anchor_and_the_leaders_answer() -> None:
-    world = await world_of(meets=True)
-    status = world.job.status
-    assert trainers_aligned(world)
+    observed = await input_of(meets=True)
+    status = observed.job.status
+    assert trainers_aligned(observed)
     later = status.anchors[-1].evolve(key="later", samples=status.anchors[-1].samples + 100)
-    assert not trainers_aligned(with_status(world, anchors=(*status.anchors, later)))
-    assert not trainers_aligned(with_status(world, counters=status.counters.evolve(generation=2)))
-    assert not trainers_aligned(without_reports(world, "trainer/0"))
+    assert not trainers_aligned(with_status(observed, anchors=(*status.anchors, later)))
+    assert not trainers_aligned(with_status(observed, counters=status.counters.evolve(generation=2)))
+    assert not trainers_aligned(without_reports(observed, "trainer/0"))
 
 
 async def test_trainers_suspended_before_the_common_step_are_not_aligned() -> None:
-    world = await world_of(meets=False)
-    asked = with_status(world, reconcile(world).status)
+    observed = await input_of(meets=False)
+    asked = with_status(observed, reconcile(observed).status)
     suspended = replace(asked, job=replace(asked.job, spec=asked.job.spec.evolve(suspend=True)))
     outcome = reconcile(suspended)
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
@@ -78,12 +78,12 @@ async def test_trainers_suspended_before_the_common_step_are_not_aligned() -> No
 
 @pytest.mark.parametrize("met", [True, False])
 async def test_resize_in_a_shadow_mode_needs_aligned_trainers(*, met: bool) -> None:
-    world = await world_of(meets=True)
-    status = world.job.status
-    nobody = dict.fromkeys(observe(world), NoPod())
-    suspended = with_status(world, phase="Suspended", meeting=met)
-    state = resize(ReconcileState(suspended, suspended.before, nobody))
+    observed = await input_of(meets=True)
+    status = observed.job.status
+    no_pods = dict.fromkeys(observe(observed), NoPod())
+    suspended = with_status(observed, phase="Suspended", meeting=met)
+    state = resize(ReconcileState(suspended, suspended.before, no_pods))
     assert (state is not None) == met
     if state is not None:
-        assert len(state.status.trainers) == WANTED
+        assert len(state.status.trainers) == DESIRED
         assert state.status.anchors == status.anchors[-1:], "older ones are of two ranks"

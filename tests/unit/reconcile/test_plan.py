@@ -1,4 +1,4 @@
-"""When a plan is made anew, and when that is news."""
+"""The conditions for a new plan, and for its event."""
 
 import logging
 
@@ -54,11 +54,11 @@ def test_plan_that_hardly_differs_keeps_its_interval_with_new_inputs() -> None:
     in_force = {
         "inputs": {name: 2 * value for name, value in first.plan.inputs.items()},  # all of them have moved since
         "interval_seconds": 1.01 * first.plan.interval_seconds,
-        "reason": "as it was told",
+        "reason": "as it was before",
     }
     held = first.model_copy(update={"plan": first.plan.model_copy(update=in_force)})
     plan = plan_of(SPEC, held, renew=False)
-    assert (plan.interval_seconds, plan.reason) == (in_force["interval_seconds"], "as it was told")
+    assert (plan.interval_seconds, plan.reason) == (in_force["interval_seconds"], "as it was before")
     assert plan.inputs == first.plan.inputs
 
 
@@ -140,14 +140,14 @@ async def test_plan_has_the_same_reason_in_status_event_and_log(caplog: pytest.L
             Scenario("struck", ((trained(1200), kill("shard", 1)),), job, replaced=("shard/1",))
         ).run()
     plans = [status.plan for each in life.cluster.statuses if (status := Status.model_validate(each)).plan is not None]
-    told = [event.message for event in life.cluster.events.values() if event.reason == "Planned"]
+    announced = [event.message for event in life.cluster.events.values() if event.reason == "Planned"]
     # At the start, when the speed is known, and after the failure.
     assert len({plan.interval_seconds for plan in plans}) >= 3
-    assert len(told) >= 3
-    assert told[0] == plans[0].reason
-    assert set(told) <= {plan.reason for plan in plans}
+    assert len(announced) >= 3
+    assert announced[0] == plans[0].reason
+    assert set(announced) <= {plan.reason for plan in plans}
     logged = [message.removeprefix("job: Planned: ") for message in caplog.messages if ": Planned: " in message]
-    assert logged == told
+    assert logged == announced
     for plan in plans:
         assert plan.reason
         assert plan.inputs["shards"] == 3

@@ -1,4 +1,4 @@
-"""What a leader tells settles what was set aside for it."""
+"""Reports of shards and of the leader settle reservations."""
 
 from dataclasses import replace
 
@@ -17,72 +17,72 @@ from support.passes import with_report, with_status
 RESULT = AnchorRef("12345678-0000/gen-0001/dense/anchor-2000/manifest.json", "ab" * 32, 1, 20, 2000)
 
 
-async def told(result: AnchorRef | None) -> ReconcileInput:
-    """A job that set [100, 300) aside for the dense state; its leader, of the group before, reports [200, 250)."""
-    world = await input_in_mid_training(1)
-    status = world.job.status
+async def input_with(result: AnchorRef | None) -> ReconcileInput:
+    """A job with [100, 300) reserved for the dense state; its leader, of the group before, reports [200, 250)."""
+    observed = await input_in_mid_training(1)
+    status = observed.job.status
     counters = status.counters.evolve(group=status.counters.group + 1)
-    world = with_status(world, counters=counters, dense=status.dense.evolve(reserved=((100, 300),)))
-    return with_report(world, "trainer/0", state=TrainerState.FINISHED, lost=((200, 250),), result=result)
+    observed = with_status(observed, counters=counters, dense=status.dense.evolve(reserved=((100, 300),)))
+    return with_report(observed, "trainer/0", state=TrainerState.FINISHED, lost=((200, 250),), result=result)
 
 
 async def test_dense_state_is_settled_by_a_final_anchor_of_the_group_before() -> None:
-    status = apply_reports(begin(await told(RESULT))).status
+    status = apply_reports(begin(await input_with(RESULT))).status
     assert status.dense.reserved == ()
     assert status.ledger.ranges == (((200, 250),),) * len(status.shards)
-    world = await told(None)
-    status = apply_reports(begin(world)).status
+    observed = await input_with(None)
+    status = apply_reports(begin(observed)).status
     assert status.dense.reserved == ((100, 300),)
-    assert status.ledger.ranges == world.job.status.ledger.ranges
+    assert status.ledger.ranges == observed.job.status.ledger.ranges
 
 
-KNOWN_AND_TOLD = pytest.mark.parametrize(
-    ("known_at", "told_at", "expected"),
+KNOWN_AND_REPORTED = pytest.mark.parametrize(
+    ("known_at", "reported_at", "expected"),
     [(None, 200, 200), (100, 200, 200), (100, None, 100), (900, None, None)],
     ids=["first", "newer", "a new leader has none to tell", "a rollback has undone it"],
 )
 
 
-@KNOWN_AND_TOLD
+@KNOWN_AND_REPORTED
 async def test_last_evaluation_stays_unless_it_is_undone(
-    known_at: int | None, told_at: int | None, expected: int | None
+    known_at: int | None, reported_at: int | None, expected: int | None
 ) -> None:
-    world = await input_in_mid_training(1)
+    observed = await input_in_mid_training(1)
     if known_at is not None:
         known = HeldOut(step=1, samples=10**9 if expected is None else known_at, scored=5, auc=0.6)
-        world = with_status(world, progress=world.job.status.progress.evolve(held_out=known))
-    told = None if told_at is None else HeldOutScores(2, told_at, 5, 0.7, 0.5, 0.9, 1.1)
-    found = apply_reports(begin(with_report(world, "trainer/0", evaluation=told))).status.progress.held_out
+        observed = with_status(observed, progress=observed.job.status.progress.evolve(held_out=known))
+    reported = None if reported_at is None else HeldOutScores(2, reported_at, 5, 0.7, 0.5, 0.9, 1.1)
+    found = apply_reports(begin(with_report(observed, "trainer/0", evaluation=reported))).status.progress.held_out
     assert (None if found is None else found.samples) == expected
-    if told is not None:
+    if reported is not None:
         scores = {"auc": 0.7, "logloss": 0.5, "normalised_entropy": 0.9, "calibration": 1.1}
         assert found == HeldOut(step=2, samples=200, scored=5, **scores)
 
 
-@KNOWN_AND_TOLD
+@KNOWN_AND_REPORTED
 async def test_best_model_stays_unless_it_is_undone(
-    known_at: int | None, told_at: int | None, expected: int | None
+    known_at: int | None, reported_at: int | None, expected: int | None
 ) -> None:
-    world = await input_in_mid_training(1)
+    observed = await input_in_mid_training(1)
     if known_at is not None:
         known = BestModel(anchor=Anchor.of(replace(RESULT, samples=known_at, generation=0)), value=0.7, since=1)
         forks = (Fork(generation=1, anchor=Anchor.of(replace(RESULT, samples=500))),)
-        world = with_status(world, best=known, forks=forks)
-    best = None if told_at is None else BestEvaluation(replace(RESULT, samples=told_at), 0.8, 0)
-    found = apply_reports(begin(with_report(world, "trainer/0", best=best))).status.best
+        observed = with_status(observed, best=known, forks=forks)
+    best = None if reported_at is None else BestEvaluation(replace(RESULT, samples=reported_at), 0.8, 0)
+    found = apply_reports(begin(with_report(observed, "trainer/0", best=best))).status.best
     assert (None if found is None else found.anchor.samples) == expected
 
 
-@pytest.mark.parametrize("teller", ["shard", "leader"])
-async def test_report_of_8000_ranges_leaves_a_valid_status_and_is_charged_in_full(teller: str) -> None:
-    world = await input_in_mid_training(2)
-    world = with_status(world, ledger=world.job.status.ledger.evolve(total_samples=20_000))
-    told = tuple((2 * n, 2 * n + 1) for n in range(8000))
-    world = with_report(world, "trainer/0", total_samples=20_000)
-    world = with_report(world, "shard/0" if teller == "shard" else "trainer/0", lost=told)
-    status = apply_reports(begin(world)).status
+@pytest.mark.parametrize("reporter", ["shard", "leader"])
+async def test_report_of_8000_ranges_leaves_a_valid_status_and_is_charged_in_full(reporter: str) -> None:
+    observed = await input_in_mid_training(2)
+    observed = with_status(observed, ledger=observed.job.status.ledger.evolve(total_samples=20_000))
+    reported = tuple((2 * n, 2 * n + 1) for n in range(8000))
+    observed = with_report(observed, "trainer/0", total_samples=20_000)
+    observed = with_report(observed, "shard/0" if reporter == "shard" else "trainer/0", lost=reported)
+    status = apply_reports(begin(observed)).status
     again = Status.model_validate(status.to_dict())
     assert again.ledger == status.ledger
     charged = again.ledger.ranges
-    assert charged[0] == union(charged[0], told)
-    assert (charged[1] == union(charged[1], told)) is (teller == "leader")
+    assert charged[0] == union(charged[0], reported)
+    assert (charged[1] == union(charged[1], reported)) is (reporter == "leader")

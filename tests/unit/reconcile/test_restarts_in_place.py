@@ -1,4 +1,4 @@
-"""Processes of members that ended and went on in their pods, as reports tell it."""
+"""Processes of members that restarted in place, by reports and kubelets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from simulation.control_plane.run import input_in_mid_training
 from support.passes import with_pod, with_report, without_reports
 
 
-async def told(*lives: int, by: str = "shards") -> ReconcileInput:
-    """A job whose shards, or its trainers, tell these lives; the leader tells those of the shards, too."""
-    world = await input_in_mid_training(1)
-    return again(world, world.job.status, *lives, by=by)
+async def with_process_counts(*lives: int, by: str = "shards") -> ReconcileInput:
+    """Return a job with these counts of processes in the reports of shards, trainers or the leader."""
+    observed = await input_in_mid_training(1)
+    return again(observed, observed.job.status, *lives, by=by)
 
 
-def again(world: ReconcileInput, status: Status, *lives: int, by: str = "shards") -> ReconcileInput:
+def again(observed: ReconcileInput, status: Status, *lives: int, by: str = "shards") -> ReconcileInput:
     """The next pass, five seconds later."""
-    reports = dict(world.reports)
-    for uid, report in world.reports.items():
+    reports = dict(observed.reports)
+    for uid, report in observed.reports.items():
         if isinstance(report, TrainerReport) and by in ("leader", "shards"):
             counters = replace(report.counters, roster=status.counters.roster)
             reports[uid] = replace(report, counters=counters, shard_lives=lives)
@@ -34,7 +34,7 @@ def again(world: ReconcileInput, status: Status, *lives: int, by: str = "shards"
             reports[uid] = replace(report, lives=lives[report.index])
         if isinstance(report, TrainerReport) and by == "trainers":
             reports[uid] = replace(report, lives=lives[report.index])
-    return replace(world, job=replace(world.job, status=status), reports=reports, now=world.now + 5)
+    return replace(observed, job=replace(observed.job, status=status), reports=reports, now=observed.now + 5)
 
 
 def in_place(outcome: Outcome) -> list[tuple[str, int, int, int, bool]]:
@@ -42,24 +42,24 @@ def in_place(outcome: Outcome) -> list[tuple[str, int, int, int, bool]]:
 
 
 async def test_restart_of_a_shard_is_an_event_and_a_failure_only() -> None:
-    world = await told(1, 2, 1)
-    outcome = reconcile(world)
+    observed = await with_process_counts(1, 2, 1)
+    outcome = reconcile(observed)
     assert in_place(outcome) == [("InPlace", 1, 1, 1, True)]
     (event,) = [each for each in outcome.events if each.reason == "RestartedInPlace"]
     assert "shard/1" in event.message
     status = outcome.status
     (failure,) = status.failures
     assert (failure.action, failure.lost_samples, failure.lost_row_updates) == ("RestartInPlace", 0, 0)
-    assert failure.recovery_seconds is None, "nobody has told yet"
+    assert failure.recovery_seconds is None, "no report has it yet"
     assert (status.recovery, status.restarts, status.phase) == (None, 0, "Running")
     assert [shard.reserved for shard in status.shards] == [(), (), ()]
     assert (outcome.creates, outcome.deletes) == ((), ())
-    assert status.restart_times == (world.now,)
+    assert status.restart_times == (observed.now,)
 
 
 async def test_restart_of_a_trainer_is_an_event_and_a_failure_only() -> None:
-    world = await told(3, by="trainers")
-    outcome = reconcile(world)
+    observed = await with_process_counts(3, by="trainers")
+    outcome = reconcile(observed)
     status = outcome.status
     assert [(f.role, f.tier, f.life, f.action, f.lost_samples) for f in status.failures] == [
         ("trainer", "InPlace", 1, "RestartInPlace", 0),
@@ -68,31 +68,31 @@ async def test_restart_of_a_trainer_is_an_event_and_a_failure_only() -> None:
     assert ["trainer/0" in e.message for e in outcome.events if e.reason == "RestartedInPlace"] == [True, True]
     assert (status.recovery, status.restarts, status.phase, status.trainers[0].lives) == (None, 0, "Running", 3)
     assert (outcome.creates, outcome.deletes) == ((), ())
-    later = reconcile(again(world, status, 3, by="trainers")).status
+    later = reconcile(again(observed, status, 3, by="trainers")).status
     assert later.failures == status.failures
 
 
 async def test_restart_is_recorded_once() -> None:
-    world = await told(1, 2, 1)
-    first = reconcile(world).status
-    assert in_place(reconcile(again(world, first, 1, 2, 1))) == [("InPlace", 1, 1, 1, True)]
-    later = in_place(reconcile(again(world, first, 1, 4, 1)))
+    observed = await with_process_counts(1, 2, 1)
+    first = reconcile(observed).status
+    assert in_place(reconcile(again(observed, first, 1, 2, 1))) == [("InPlace", 1, 1, 1, True)]
+    later = in_place(reconcile(again(observed, first, 1, 4, 1)))
     assert [(life, counted) for _, _, _, life, counted in later] == [(1, True), (2, True), (3, True)]
 
 
 async def test_restart_in_the_leaders_report_polls_the_shard() -> None:
-    world = await told(1, 2, 1, by="leader")
-    assert world.job.status.shards[1].pod in {pod.name for pod in second_round(world)}
-    assert in_place(reconcile(world)) == []
+    observed = await with_process_counts(1, 2, 1, by="leader")
+    assert observed.job.status.shards[1].pod in {pod.name for pod in second_round(observed)}
+    assert in_place(reconcile(observed)) == []
 
 
 @pytest.mark.parametrize("lives", [(1, 2, 1), (1, 3, 1)], ids=["one", "two in one pass"])
 async def test_restarts_in_place_beyond_the_limit_fail_the_job(lives: tuple[int, ...]) -> None:
-    world = await told(*lives)
-    limit = world.job.spec.failure_policy.restart_limit
-    times = tuple(world.now - 1 for _ in range(limit.count))
-    world = replace(world, job=replace(world.job, status=world.job.status.evolve(restart_times=times)))
-    status = reconcile(world).status
+    observed = await with_process_counts(*lives)
+    limit = observed.job.spec.failure_policy.restart_limit
+    times = tuple(observed.now - 1 for _ in range(limit.count))
+    observed = replace(observed, job=replace(observed.job, status=observed.job.status.evolve(restart_times=times)))
+    status = reconcile(observed).status
     assert status.phase == "Failed"
     (condition,) = [c for c in status.conditions if c.reason == "RestartLimitReached"]
     assert f"the last: Crashed: the process ended and restarted in place with all rows: process {lives[1]}" in (
@@ -100,20 +100,20 @@ async def test_restarts_in_place_beyond_the_limit_fail_the_job(lives: tuple[int,
     )
 
 
-def timed(world: ReconcileInput, **in_place: tuple[tuple[int, float], ...]) -> ReconcileInput:
-    """The same, in which members tell how long they were away after each life, as shard_1."""
-    members = {m.uid: m.name for m in world.job.status.members}
-    told = {name.replace("_", "/"): times for name, times in in_place.items()}
+def timed(observed: ReconcileInput, **in_place: tuple[tuple[int, float], ...]) -> ReconcileInput:
+    """Return the input with the durations of restarts in reports, by member, such as shard_1."""
+    members = {m.uid: m.name for m in observed.job.status.members}
+    durations = {name.replace("_", "/"): times for name, times in in_place.items()}
     reports = {
-        uid: replace(report, in_place_s=told.get(members[uid], ())) if uid in members else report
-        for uid, report in world.reports.items()
+        uid: replace(report, in_place_s=durations.get(members[uid], ())) if uid in members else report
+        for uid, report in observed.reports.items()
     }
-    return replace(world, reports=reports)
+    return replace(observed, reports=reports)
 
 
 async def test_restart_has_the_duration_in_the_pods_report() -> None:
-    world = timed(await told(3, by="trainers"), trainer_0=((1, 0.25), (2, 1.5)))
-    outcome = reconcile(world)
+    observed = timed(await with_process_counts(3, by="trainers"), trainer_0=((1, 0.25), (2, 1.5)))
+    outcome = reconcile(observed)
     status = outcome.status
     assert [f.recovery_seconds for f in status.failures] == [0.25, 1.5]
     assert [e.message.partition("in place ")[2] for e in outcome.events if e.reason == "RestartedInPlace"] == [
@@ -123,75 +123,75 @@ async def test_restart_has_the_duration_in_the_pods_report() -> None:
 
 
 async def test_restart_duration_of_a_later_report_is_set_once() -> None:
-    world = await told(1, 2, 1)
-    first = reconcile(world).status
+    observed = await with_process_counts(1, 2, 1)
+    first = reconcile(observed).status
     assert [f.recovery_seconds for f in first.failures] == [None]
-    over = first.evolve(recovery=Recovery(kind="ReplaceShards", since=world.now - 60))
-    finished = reconcile(again(world, over, 1, 2, 1)).status
+    over = first.evolve(recovery=Recovery(kind="ReplaceShards", since=observed.now - 60))
+    finished = reconcile(again(observed, over, 1, 2, 1)).status
     assert finished.recovery is None
     assert [f.recovery_seconds for f in finished.failures] == [None]
-    later = reconcile(timed(again(world, finished, 1, 2, 1), shard_1=((1, 0.125),))).status
+    later = reconcile(timed(again(observed, finished, 1, 2, 1), shard_1=((1, 0.125),))).status
     assert [f.recovery_seconds for f in later.failures] == [0.125]
-    last = timed(again(world, later, 1, 2, 1), shard_1=((1, 9.0),))
+    last = timed(again(observed, later, 1, 2, 1), shard_1=((1, 9.0),))
     assert [f.recovery_seconds for f in reconcile(last).status.failures] == [0.125]
 
 
 @pytest.mark.parametrize("nonsense", [-1.0, float("nan"), float("inf")])
 async def test_restart_duration_that_is_invalid_is_ignored(nonsense: float) -> None:
-    status = reconcile(timed(await told(1, 2, 1), shard_1=((1, nonsense),))).status
+    status = reconcile(timed(await with_process_counts(1, 2, 1), shard_1=((1, nonsense),))).status
     assert [f.recovery_seconds for f in status.failures] == [None]
 
 
 async def test_restarted_members_are_polled_until_they_report_the_duration() -> None:
-    calm, world = await told(1, 1, 1), await told(1, 2, 1)
+    calm, observed = await with_process_counts(1, 1, 1), await with_process_counts(1, 2, 1)
     asked = {pod.name for pod in second_round(calm)}
-    victim = world.job.status.shards[1].pod
+    victim = observed.job.status.shards[1].pod
     assert victim not in asked
-    assert {pod.name for pod in second_round(world)} == {*asked, victim}
-    first = reconcile(world).status
-    assert {pod.name for pod in second_round(again(world, first, 1, 2, 1))} == {*asked, victim}
-    later = reconcile(timed(again(world, first, 1, 2, 1), shard_1=((1, 0.125),))).status
-    assert {pod.name for pod in second_round(again(world, later, 1, 2, 1))} == asked
+    assert {pod.name for pod in second_round(observed)} == {*asked, victim}
+    first = reconcile(observed).status
+    assert {pod.name for pod in second_round(again(observed, first, 1, 2, 1))} == {*asked, victim}
+    later = reconcile(timed(again(observed, first, 1, 2, 1), shard_1=((1, 0.125),))).status
+    assert {pod.name for pod in second_round(again(observed, later, 1, 2, 1))} == asked
 
 
-def with_restarts(world: ReconcileInput, index: int, restarts: int, **changes: Any) -> ReconcileInput:
-    """The same, in which a shard's container has begun again so often, the last time after it ran out of memory."""
+def with_restarts(observed: ReconcileInput, index: int, restarts: int, **changes: Any) -> ReconcileInput:
+    """Return the input with `restarts` of a shard's container, the last one after it ran out of memory."""
     end = ContainerView("Terminated", "OOMKilled", "", 137)
-    return with_pod(world, f"shard/{index}", restarts=restarts, last_end=end, **changes)
+    return with_pod(observed, f"shard/{index}", restarts=restarts, last_end=end, **changes)
 
 
-def with_container_ends(world: ReconcileInput, index: int) -> ReconcileInput:
-    """The same, in which a shard tells that one of its lives ended with its container."""
-    return with_report(world, f"shard/{index}", restarts=1)
+def with_container_ends(observed: ReconcileInput, index: int) -> ReconcileInput:
+    """Return the input with a shard's report that one of its processes ended with its container."""
+    return with_report(observed, f"shard/{index}", restarts=1)
 
 
-@pytest.mark.parametrize("told_lives", [(), (1, 2, 1)])
+@pytest.mark.parametrize("reported_counts", [(), (1, 2, 1)])
 async def test_container_restart_counts_with_and_without_the_shards_report(
-    told_lives: tuple[int, ...],
+    reported_counts: tuple[int, ...],
 ) -> None:
-    world = await told(*told_lives)
-    world = with_container_ends(world, 1) if told_lives else without_reports(world, "shard/1")
-    outcome = reconcile(with_restarts(world, 1, 1))
+    observed = await with_process_counts(*reported_counts)
+    observed = with_container_ends(observed, 1) if reported_counts else without_reports(observed, "shard/1")
+    outcome = reconcile(with_restarts(observed, 1, 1))
     status = outcome.status
     assert in_place(outcome) == [("InPlace", 1, 1, 1, True)]
     (failure,) = status.failures
     assert (failure.kind, failure.exit_code, failure.reason) == ("OOMKilled", 137, "OOMKilled")
     assert "process 2" in failure.message
     assert (status.shards[1].lives, status.shards[1].restarts) == (2, 1)
-    assert status.restart_times == (world.now,)
+    assert status.restart_times == (observed.now,)
     assert (outcome.creates, outcome.deletes, status.recovery) == ((), (), None)
     assert [event.reason for event in outcome.events if event.reason == "RestartedInPlace"] == ["RestartedInPlace"]
-    later = with_container_ends(again(await told(), status, 1, 2, 1), 1)
-    again_told = reconcile(with_restarts(later, 1, 1)).status
-    assert again_told.failures == status.failures, "it is recorded once"
+    later = with_container_ends(again(await with_process_counts(), status, 1, 2, 1), 1)
+    again_reported = reconcile(with_restarts(later, 1, 1)).status
+    assert again_reported.failures == status.failures, "it is recorded once"
 
 
 Ends = list[tuple[int, str]]
 
 
-def ends(world: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
-    """The status once the kubelet has told so many restarts, and the ends of lives in it."""
-    status = reconcile(with_restarts(world, 1, restarts)).status
+def ends(observed: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
+    """Return the status after the kubelet has counted `restarts`, and the ends of processes in it."""
+    status = reconcile(with_restarts(observed, 1, restarts)).status
     return status, [(f.life, str(f.kind)) for f in status.failures]
 
 
@@ -206,34 +206,34 @@ def ends(world: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
 async def test_container_restart_that_the_shard_reports_first_counts_once(
     lives: int, first: Ends, later_lives: int | None, last: Ends
 ) -> None:
-    """The kubelet alone knows the exit code and the reason."""
-    world = with_container_ends(await told(1, lives, 1), 1)
-    status, found = ends(world, 0)
+    """Only the kubelet has the exit code and the reason."""
+    observed = with_container_ends(await with_process_counts(1, lives, 1), 1)
+    status, found = ends(observed, 0)
     assert found == first
-    status, found = ends(with_container_ends(again(world, status, 1, lives, 1), 1), 1)
+    status, found = ends(with_container_ends(again(observed, status, 1, lives, 1), 1), 1)
     if later_lives is not None:
-        status, found = ends(with_container_ends(again(world, status, 1, later_lives, 1), 1), 1)
+        status, found = ends(with_container_ends(again(observed, status, 1, later_lives, 1), 1), 1)
     assert found == last
 
 
 async def test_container_restarts_and_process_restarts_are_told_apart() -> None:
-    _, found = ends(with_container_ends(await told(1, 4, 1), 1), 1)
+    _, found = ends(with_container_ends(await with_process_counts(1, 4, 1), 1), 1)
     assert found == [(1, "Crashed"), (2, "Crashed"), (3, "OOMKilled")]
 
 
 async def test_restarting_container_is_awaited() -> None:
-    world = await told()
+    observed = await with_process_counts()
     ended = ContainerView("Restarting", "OOMKilled", "", 137)
-    outcome = reconcile(with_restarts(world, 1, 0, container=ended))
+    outcome = reconcile(with_restarts(observed, 1, 0, container=ended))
     assert in_place(outcome) == []
     assert (outcome.creates, outcome.deletes) == ((), ())
 
 
 async def test_shard_that_ends_after_a_restart_is_replaced_and_both_ends_count() -> None:
-    world = with_container_ends(await told(1, 2, 1), 1)
-    status = reconcile(with_restarts(world, 1, 1)).status
+    observed = with_container_ends(await with_process_counts(1, 2, 1), 1)
+    status = reconcile(with_restarts(observed, 1, 1)).status
     ended = ContainerView("Terminated", "OOMKilled", "", 137)
-    later = with_container_ends(replace(again(world, status, 1, 2, 1), now=world.now + 60), 1)
+    later = with_container_ends(replace(again(observed, status, 1, 2, 1), now=observed.now + 60), 1)
     outcome = reconcile(with_restarts(later, 1, 1, container=ended))
     assert [(f.tier, f.life, f.counted) for f in outcome.status.failures] == [("InPlace", 1, True), ("NewPod", 0, True)]
     assert outcome.status.shards[1].incarnation == 2
@@ -243,7 +243,7 @@ async def test_shard_that_ends_after_a_restart_is_replaced_and_both_ends_count()
 
 async def test_container_without_the_memory_of_the_last_one_is_replaced() -> None:
     """An image of an older release begins with nothing, as if it were the first process of its incarnation."""
-    world = await told(1, 1, 1)
-    outcome = reconcile(with_restarts(world, 1, 1))
+    observed = await with_process_counts(1, 1, 1)
+    outcome = reconcile(with_restarts(observed, 1, 1))
     assert outcome.status.shards[1].incarnation == 2
     assert outcome.status.failures[-1].reason == "MemoryLost"

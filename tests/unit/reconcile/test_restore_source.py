@@ -1,4 +1,4 @@
-"""Which anchor a job starts from that names another job."""
+"""The anchor of a job that names another job in restoreFrom."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_job_without_a_source_starts(wanted: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "reason", "told"),
+    ("other", "reason", "text"),
     [
         (None, AWAITED, "spec.restoreFrom.job: yesterday does not exist"),
         (yesterday(deleting=True, status={"result": RESULT}), AWAITED, "is being deleted"),
@@ -77,16 +77,16 @@ def test_job_without_a_source_starts(wanted: dict[str, Any]) -> None:
         (yesterday(STORE | {"bucket": "b"}, status={"result": RESULT}), REFUSED, "another store, bucket or prefix"),
     ],
 )
-def test_source_without_an_anchor_gives_a_reason(other: JobView | None, reason: str, told: str) -> None:
+def test_source_without_an_anchor_gives_a_reason(other: JobView | None, reason: str, text: str) -> None:
     found = restore_source(job(**BYNAME), () if other is None else (other,))
     assert isinstance(found, NoSource)
-    assert (found.reason, told in found.message) == (reason, True)
+    assert (found.reason, text in found.message) == (reason, True)
 
 
 @pytest.mark.parametrize("found", ["y/result", None])
 def test_source_anchor_is_in_the_jobs_description(found: str | None) -> None:
-    told = to_json(to_job_spec(parse_spec(spec(restoreFrom={"job": "yesterday"})), "t", "today", found=found))
-    assert (source_anchor_in(told), source_anchor_in(pack(told))) == (found, found)
+    description = to_json(to_job_spec(parse_spec(spec(restoreFrom={"job": "yesterday"})), "t", "today", found=found))
+    assert (source_anchor_in(description), source_anchor_in(pack(description))) == (found, found)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"snapshots": null}', "zlib:"])

@@ -62,7 +62,7 @@ def test_unreadable_result_is_the_known_anchor_of_the_last_sample(message: str) 
     facts = {"trainer/0": Done(message)}
     known = Status(trainers=(Trainer(index=0),), ledger=Ledger(total_samples=1200), anchors=(anchor(1, 800),))
     assert result_of(known, facts) is None
-    assert result_of(known.evolve(result=anchor(1, 900)), facts) == anchor(1, 900), "told by a report, of an early end"
+    assert result_of(known.evolve(result=anchor(1, 900)), facts) == anchor(1, 900), "reported, of an early end"
     last = known.evolve(anchors=(anchor(1, 800), anchor(1, 1200)))
     assert result_of(last, facts) == anchor(1, 1200)
     assert result_of(last, {}) is None, "the leader still trains"
@@ -73,9 +73,9 @@ def test_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
     best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
     result = Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out, best)
-    told = with_termination_message(SPEC, status, {"trainer/0": Done(to_json(result))})
-    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
-    progress = told.progress
+    ended = with_termination_message(SPEC, status, {"trainer/0": Done(to_json(result))})
+    assert ended.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
+    progress = ended.progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
     assert progress.held_out == HeldOut.of(held_out)
@@ -90,20 +90,20 @@ def test_termination_message_settles_the_dense_loss() -> None:
         dense=Dense(reserved=((300, 500),)),
     )
     done = Done(to_json(Result(anchor(1, 1200).to_contract(), ((600, 700),), None, None, None)))
-    told = with_termination_message(SPEC, status, {"trainer/0": done})
-    assert told.ledger.ranges == (((600, 700),), ((100, 200), (600, 700)))
-    assert told.dense.reserved == ()
-    assert told.shards[1].reserved == ((900, 1000),)
+    ended = with_termination_message(SPEC, status, {"trainer/0": done})
+    assert ended.ledger.ranges == (((600, 700),), ((100, 200), (600, 700)))
+    assert ended.dense.reserved == ()
+    assert ended.shards[1].reserved == ((900, 1000),)
 
 
 def test_job_that_ends_before_its_first_report_has_the_total_of_its_result() -> None:
     status = Status(trainers=(Trainer(index=0),), shards=(Shard(index=0), Shard(index=1)))
     done = Done(to_json(Result(anchor(1, 100).to_contract(), (), None, None, None, total_samples=1200)))
-    told = with_termination_message(SPEC, status, {"trainer/0": done})
-    assert (told.progress.total_samples, told.ledger.total_samples) == (1200, 1200)
-    assert told.ledger.limit_sample_shards == int(SPEC.accuracy_budget.portion * 1200 * 2)
+    ended = with_termination_message(SPEC, status, {"trainer/0": done})
+    assert (ended.progress.total_samples, ended.ledger.total_samples) == (1200, 1200)
+    assert ended.ledger.limit_sample_shards == int(SPEC.accuracy_budget.portion * 1200 * 2)
     older = Done(to_json(Result(anchor(1, 100).to_contract(), (), None, None, None)))
-    assert with_termination_message(SPEC, told, {"trainer/0": older}).progress.total_samples == 1200
+    assert with_termination_message(SPEC, ended, {"trainer/0": older}).progress.total_samples == 1200
     assert with_termination_message(SPEC, status, {"trainer/0": older}).progress.total_samples == 100
 
 

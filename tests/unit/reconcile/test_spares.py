@@ -1,4 +1,4 @@
-"""Warm spares: which one takes a lost shard's place, who is told, and how many there are."""
+"""Warm spares: the choice for a lost shard, rosters, and their number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulation.control_plane.workload import Scenario, spec
 from support.passes import then, with_pod, with_spec, with_status, without_reports
 
 
-async def world(spares: int = 1, **changes: Any) -> ReconcileInput:
+async def observed(spares: int = 1, **changes: Any) -> ReconcileInput:
     """A job that trains, and its spares are warm."""
     driver = Simulation(Scenario("spares", (), spec(shards__spares=spares, **changes)))
     await driver.passes(16)
@@ -67,7 +67,7 @@ def events(outcome: Outcome) -> list[str]:
 
 
 async def test_spare_replaces_a_lost_shard_and_rosters_have_its_address() -> None:
-    seen = await world()
+    seen = await observed()
     spare = spare_of(seen)
     outcome = reconcile(killed(seen, "shard/1"))
     shard = outcome.status.shards[1]
@@ -77,20 +77,20 @@ async def test_spare_replaces_a_lost_shard_and_rosters_have_its_address() -> Non
     (failure,) = outcome.status.failures
     assert (failure.incarnation, failure.tier, failure.action) == (1, "Spare", "ReplaceShards")
     first, *others = outcome.rosters
-    assert first.uid == spare.uid, "it is told first"
+    assert first.uid == spare.uid, "it gets its roster first"
     labels = {env.LABEL_ROLE: "shard", env.LABEL_INDEX: "1", env.LABEL_INCARNATION: "2"}
     assert labels.items() <= first.labels.items()
     roster = from_json(ShardRoster, first.annotations[env.ANNOTATION_ROSTER])
     assert (roster.index, roster.incarnation, roster.may_restore) == (1, 2, True)
-    told = [from_json(TrainerRoster, patch.annotations[env.ANNOTATION_ROSTER]) for patch in others[:2]]
-    assert [(peer.incarnation, peer.host) for each in told for peer in each.shards if peer.index == 1] == [
+    rosters = [from_json(TrainerRoster, patch.annotations[env.ANNOTATION_ROSTER]) for patch in others[:2]]
+    assert [(peer.incarnation, peer.host) for each in rosters for peer in each.shards if peer.index == 1] == [
         (2, spare.host)
     ] * 2
     assert all(not patch.labels for patch in others)
 
 
 async def test_promoted_spare_is_a_member_before_its_labels() -> None:
-    seen = killed(await world(), "shard/1")
+    seen = killed(await observed(), "shard/1")
     once = reconcile(seen)
     again = reconcile(then(seen, once))
     assert again.status.shards[1].evolve(state="Starting") == once.status.shards[1]
@@ -99,7 +99,7 @@ async def test_promoted_spare_is_a_member_before_its_labels() -> None:
 
 
 async def test_promoted_spare_that_dies_before_its_labels_is_replaced_and_deleted() -> None:
-    seen = killed(await world(), "shard/1")
+    seen = killed(await observed(), "shard/1")
     twice = reconcile(with_spare(then(seen, reconcile(seen)), ENDED, None))
     assert (twice.status.shards[1].incarnation, twice.status.shards[1].uid) == (3, "")
     assert spare_of(seen).name in [each.name for each in twice.deletes]
@@ -107,7 +107,7 @@ async def test_promoted_spare_that_dies_before_its_labels_is_replaced_and_delete
 
 
 async def test_spares_replace_one_shard_each() -> None:
-    seen = await world(2)
+    seen = await observed(2)
     names = spares_of(seen.job.status)
     outcome = reconcile(killed(seen, "shard/0", "shard/1", "shard/2"))
     assert [shard.pod for shard in outcome.status.shards[:2]] == names
@@ -120,14 +120,14 @@ async def test_spares_replace_one_shard_each() -> None:
 
 
 async def test_spares_do_not_replace_trainers() -> None:
-    seen = await world()
+    seen = await observed()
     outcome = reconcile(killed(seen, "trainer/1"))
     assert [pod["metadata"]["labels"][env.LABEL_ROLE] for pod in outcome.creates] == ["trainer"]
     assert spares_of(outcome.status) == spares_of(seen.job.status)
 
 
 async def test_spare_of_a_drained_shard_waits_for_the_last_save() -> None:
-    seen = await world()
+    seen = await observed()
     evicted = {"deleting_until": seen.now + 30, "disruption": "EvictionByEvictionAPI", "deletion_grace_s": 30}
     outcome = reconcile(with_pod(seen, "shard/1", **evicted))
     (roster,) = [
@@ -155,7 +155,7 @@ SHARD = Shard(index=1, incarnation=2, pod="job-shard-1-2", avoid="node-7")
     ],
 )
 async def test_unfit_spare_has_a_reason(pod: Any, report: Any, why: str) -> None:
-    seen = await world()
+    seen = await observed()
     (spare,) = seen.job.status.spares
     assert choose([spare], seen, SHARD).pod == spare_of(seen)
     choice = choose([spare], with_spare(seen, pod, report), SHARD)
@@ -163,7 +163,7 @@ async def test_unfit_spare_has_a_reason(pod: Any, report: Any, why: str) -> None
 
 
 async def test_first_fit_spare_is_chosen() -> None:
-    seen = await world(3)
+    seen = await observed(3)
     first, second, _ = (pod for pod in seen.pods if pod.role == env.ROLE_SPARE)
     silent = {uid: report for uid, report in seen.reports.items() if uid != first.uid}
     choice = choose(seen.job.status.spares, replace(seen, reports=silent), SHARD)
@@ -171,7 +171,7 @@ async def test_first_fit_spare_is_chosen() -> None:
 
 
 async def test_restart_of_a_spare_is_no_failure_of_the_shard() -> None:
-    outcome = reconcile(with_spare(killed(await world(), "shard/1"), {}, {"lives": 2}))
+    outcome = reconcile(with_spare(killed(await observed(), "shard/1"), {}, {"lives": 2}))
     assert outcome.status.shards[1].lives == 2
 
 
@@ -179,14 +179,14 @@ async def test_spares_are_created_once_the_job_trains_without_losses() -> None:
     driver = Simulation(Scenario("start", (), spec(shards__spares=1)))
     await driver.passes(1)
     assert (driver.status().phase, driver.status().spares) == ("Starting", ())
-    seen = killed(await world(), "shard/1")
+    seen = killed(await observed(), "shard/1")
     recovering = reconcile(seen)
     assert recovering.status.phase == "Recovering"
     assert reconcile(then(seen, recovering)).status.spares == ()
 
 
 async def test_lost_spare_is_replaced_after_a_pause() -> None:
-    dead = with_spare(await world(), ENDED, None)
+    dead = with_spare(await observed(), ENDED, None)
     (old,) = spares_of(dead.job.status)
     once = reconcile(dead)
     assert [(spare.pod, spare.state) for spare in once.status.spares] == [(old, "Lost")]
@@ -199,7 +199,7 @@ async def test_lost_spare_is_replaced_after_a_pause() -> None:
 
 
 async def test_refused_spare_is_retried_under_its_name() -> None:
-    seen = await world()
+    seen = await observed()
     number = seen.job.status.last_spare + 1
     name = f"{seen.job.id.stem}-spare-{number}"
     spare = Spare(number=number, pod=name, started_at=seen.now - 2 * PAUSE_S)
@@ -212,7 +212,7 @@ async def test_refused_spare_is_retried_under_its_name() -> None:
 
 
 async def test_spare_names_are_never_reused() -> None:
-    seen = await world(2)
+    seen = await observed(2)
     outcome = reconcile(with_status(seen, spares=(), last_spare=0))
     there = {pod.name for pod in seen.pods}
     made = [pod["metadata"]["name"] for pod in outcome.creates]
@@ -223,7 +223,7 @@ async def test_spare_names_are_never_reused() -> None:
 
 @pytest.mark.parametrize(("wanted", "there"), [(0, 0), (1, 1), (3, 3)])
 async def test_number_of_spares_follows_the_spec(wanted: int, there: int) -> None:
-    outcome = reconcile(with_spec(await world(2), "shards", spares=wanted))
+    outcome = reconcile(with_spec(await observed(2), "shards", spares=wanted))
     assert len(outcome.status.spares) == there
     assert len(outcome.creates) == max(wanted - 2, 0)
     assert len(outcome.deletes) == max(2 - wanted, 0)

@@ -1,4 +1,4 @@
-"""What pods report about saves becomes a condition, while training goes on and nobody is missing."""
+"""Problems with saves in reports become a condition, while training continues without a lost member."""
 
 from collections.abc import Callable, Iterator
 
@@ -30,7 +30,7 @@ def test_store_problems_are_complete() -> None:
 
 
 def give_up(cluster: SimulatedCluster) -> None:
-    """From here on shard 1 gives up every save, so no cut is ever committed; the leader knows of no problem."""
+    """From here on shard 1 gives up every save, so no cut is ever committed; the leader reports no problem."""
     plane = cluster.plane()
     plane.store.down = True
     next(shard for shard in plane.shards.values() if shard.roster.index == 1).problem = OUTRUN
@@ -46,21 +46,21 @@ def recover(cluster: SimulatedCluster) -> None:
 async def test_shard_with_late_saves_is_polled() -> None:
     job = spec(snapshots__interval={"mode": "Fixed", "seconds": 1})
     life = await Simulation(Scenario("outrun", ((trained(500), give_up), (after(6.0), recover)), job)).run()
-    told = []
+    polled = []
     for document in life.cluster.statuses:
         status = Status.model_validate(document)
         degraded = next((c for c in status.conditions if c.type == "SnapshotsDegraded"), None)
         if degraded is not None and degraded.status == "True":
-            told.append(status.progress.samples)
+            polled.append(status.progress.samples)
             assert degraded.reason == "SaveOutrun"
             assert degraded.message.startswith("shard/1: Training changed rows faster")
             saved = min(shard.saved_samples for shard in status.shards)
             assert degraded.message.endswith(f"lost now goes back to sample {saved}")
             assert saved < status.progress.samples
-    assert told, "nobody was asked"
+    assert polled, "no shard was polled"
     end = next(c for c in life.status.conditions if c.type == "SnapshotsDegraded")
     assert (end.status, end.reason) == ("False", "Healthy")
-    assert min(told) > 400 + LATE * 400, "while saves may still come only the leader is asked"
+    assert min(polled) > 400 + LATE * 400, "while saves may still come only the leader is asked"
     assert [e.message for e in life.cluster.events.values() if e.reason == "SnapshotsDegraded"]
 
 

@@ -1,4 +1,4 @@
-"""What a leader still tells of the generation before, right after a rollback, is not believed."""
+"""Reports of the generation before, right after a rollback, do not count."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,38 +23,38 @@ STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
 
 async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> ReconcileInput:
     """A job that has just gone back to step 0: shards restore, and the leader reports with new counters."""
-    world = await input_in_mid_training(2)
-    rolled = apply_rollback(begin(world), RollBack(None, (), "test")).status
+    observed = await input_in_mid_training(2)
+    rolled = apply_rollback(begin(observed), RollBack(None, (), "test")).status
     counters = rolled.counters.to_contract()
     reports: dict[str, Report] = {}
-    told: Report
-    for uid, report in world.reports.items():
+    changed: Report
+    for uid, report in observed.reports.items():
         if isinstance(report, ShardReport):
-            told = replace(report, state=shards, applied=(), lost=(), row_updates=None)
+            changed = replace(report, state=shards, applied=(), lost=(), row_updates=None)
         else:
-            told = replace(report, **(leader if report.index == 0 else {"state": TrainerState.JOINING}))
-        reports[uid] = replace(told, counters=counters)
-    return replace(with_status(world, rolled), reports=reports, now=world.now + 1)
+            changed = replace(report, **(leader if report.index == 0 else {"state": TrainerState.JOINING}))
+        reports[uid] = replace(changed, counters=counters)
+    return replace(with_status(observed, rolled), reports=reports, now=observed.now + 1)
 
 
 @pytest.mark.parametrize(("samples", "recorded"), [(0, 0), (199, 0), (200, 20), (400, 20)])
 async def test_rollback_removes_an_evaluation_that_it_undoes(samples: int, recorded: int) -> None:
     """Otherwise the next generation's evaluation of that step would count as recorded."""
-    world = await input_in_mid_training(2)
-    progress = world.before.progress.evolve(step=50, samples=500, held_out=HeldOut(step=20, samples=200, scored=10))
-    world = with_status(world, progress=progress)
+    observed = await input_in_mid_training(2)
+    progress = observed.before.progress.evolve(step=50, samples=500, held_out=HeldOut(step=20, samples=200, scored=10))
+    observed = with_status(observed, progress=progress)
     anchor = Anchor(key="job/1", digest="", generation=1, step=samples // 10, samples=samples) if samples else None
-    rolled = apply_rollback(begin(world), RollBack(anchor, (), "test")).status
+    rolled = apply_rollback(begin(observed), RollBack(anchor, (), "test")).status
     assert recorded_in(rolled).evaluation == recorded
-    assert recorded_in(rolled).generation == recorded_in(world.before).generation + 1
+    assert recorded_in(rolled).generation == recorded_in(observed.before).generation + 1
 
 
 @pytest.mark.parametrize("state", STATES)
 async def test_premature_leader_report_ends_no_recovery_and_charges_nothing(
     state: TrainerState,
 ) -> None:
-    world = await sent_back({"state": state, "lost": ((200, 300),)})
-    now = reconcile(world).status
+    observed = await sent_back({"state": state, "lost": ((200, 300),)})
+    now = reconcile(observed).status
     assert now.budget is not None
     assert now.budget.spent == 0
     assert now.phase != "Running"
@@ -62,13 +62,13 @@ async def test_premature_leader_report_ends_no_recovery_and_charges_nothing(
 
 
 async def test_leader_report_counts_once_a_shard_serves() -> None:
-    world = await sent_back({"state": TrainerState.TRAINING, "lost": ()}, ShardState.READY)
-    assert {shard.state for shard in apply_reports(begin(world)).status.shards} == {"Ready"}
+    observed = await sent_back({"state": TrainerState.TRAINING, "lost": ()}, ShardState.READY)
+    assert {shard.state for shard in apply_reports(begin(observed)).status.shards} == {"Ready"}
 
 
 @pytest.mark.parametrize(("generation", "saved"), [(1, 0), (2, 1500)])
 async def test_dense_save_of_an_earlier_generation_is_ignored(generation: int, saved: int) -> None:
     uid = (await sent_back({})).job.id.uid
     key = f"{uid}/gen-000{generation}/dense/group-0001/step-000000015-dense/manifest.json"
-    world = await sent_back({"state": TrainerState.JOINING, "dense_save": SaveRef(key, 15, 1500), "samples": 0})
-    assert apply_reports(begin(world)).status.dense.saved_samples == saved
+    observed = await sent_back({"state": TrainerState.JOINING, "dense_save": SaveRef(key, 15, 1500), "samples": 0})
+    assert apply_reports(begin(observed)).status.dense.saved_samples == saved

@@ -59,7 +59,7 @@ def test_reshard_charges_reservations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dense", "owed"),
+    ("dense", "pending"),
     [
         (Dense(floor_samples=300), ()),
         (Dense(floor_samples=300, owes_from=300), ((300, 500),)),
@@ -68,8 +68,8 @@ def test_reshard_charges_reservations() -> None:
         (Dense(floor_samples=300, reserved=((300, 400),)), ((300, 500),)),
     ],
 )
-def test_pending_dense_loss_is_charged_up_to_the_anchor(dense: Dense, owed: tuple[tuple[int, int], ...]) -> None:
+def test_pending_dense_loss_is_charged_up_to_the_anchor(dense: Dense, pending: tuple[tuple[int, int], ...]) -> None:
     status = Status(shards=(Shard(index=0), Shard(index=1)), dense=dense)
     account = account_of(status)
-    assert account.roll_back(500).ledger.lost == (owed, owed)
+    assert account.roll_back(500).ledger.lost == (pending, pending)
     assert account_of(with_account(status, account)) == account

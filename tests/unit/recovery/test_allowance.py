@@ -1,4 +1,4 @@
-"""How far training may go on without lost shards, and what is set aside for it."""
+"""The extent of training without lost shards, and its reservation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, RollBack,
 
 
 def account(limit: int, *, lost: int = 0, reserved: int = 0) -> Account:
-    """Of 2000 samples and two shards; what is lost or set aside lies at the beginning of shard 1."""
+    """Return an account of 2000 samples and two shards, with losses and reservations at the beginning of shard 1."""
     spent = ((0, lost),) if lost else ()
     aside = ((lost, lost + reserved),) if reserved else ()
     return Account(Ledger(total=2000, limit=limit, lost=((), spent)), ((), aside))
@@ -82,7 +82,7 @@ def test_allowance_of_another_loss_uses_the_other_half() -> None:
 
 
 def test_allowance_of_a_shard_lost_again_reuses_its_reservation() -> None:
-    """Its first replacement died untold at 1050: nothing is charged anew, and half of the rest is added."""
+    """Its first replacement died unreported at 1050: no sample is charged twice, and half of the remainder is added."""
     before = account(300).reserve({0: ((900, 1100),)})
     decision = decide(situation(account=before, trainer_bound=1050))
     assert isinstance(decision, Replace)
