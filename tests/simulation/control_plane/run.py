@@ -119,7 +119,7 @@ class Simulation:
             self.cluster.tick(TICK_S)
             await self.controller.run_pass("default", "job")
 
-    async def pass_input(self) -> ReconcileInput:
+    async def reconcile_input(self) -> ReconcileInput:
         """The input of the next pass, with a report of every pod that answers."""
         job = job_of(await self.cluster.get_job("default", "job"))
         pods = tuple(pod.view() for pod in self.cluster.pods.values())
@@ -225,6 +225,6 @@ async def input_in_mid_training(trainers: int) -> ReconcileInput:
     """A job that trains, and a report of each member."""
     driver = Simulation(Scenario("half", (), spec(trainers__replicas=trainers)))
     await driver.passes(10)
-    found = await driver.pass_input()
+    found = await driver.reconcile_input()
     assert found.job.status.phase == "Running"
     return found

@@ -19,7 +19,7 @@ from cpr_operator.reconcile.recovery_decision import STEPS_UNDER_WAY, recovery_i
 from cpr_operator.reconcile.types import Lost, Report
 from simulation.control_plane.run import Simulation, input_in_mid_training
 from simulation.control_plane.workload import BATCH, Scenario, spec
-from support.passes import pod_of, with_pod, with_report, with_shard, with_spec, with_status, without_reports
+from support.reconcile_inputs import pod_of, with_pod, with_report, with_shard, with_spec, with_status, without_reports
 
 
 def missing(observed: ReconcileInput, target: str, *reporters: str) -> ReconcileInput:
@@ -346,7 +346,7 @@ async def input_after(dense_sync: str) -> ReconcileInput:
     """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
     driver = Simulation(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
     await driver.passes(10)
-    observed = await driver.pass_input()
+    observed = await driver.reconcile_input()
     lost = {("trainer", 1), ("shard", 0)}
     pods = tuple(pod for pod in observed.pods if (pod.role, pod.index) not in lost)
     reports = dict[str, Report]()

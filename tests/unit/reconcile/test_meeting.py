@@ -13,7 +13,7 @@ from cpr_operator.reconcile.suspend import resize, trainers_aligned
 from cpr_operator.reconcile.types import NoPod, ReconcileState
 from simulation.control_plane.run import TICK_S, Simulation
 from simulation.control_plane.workload import Scenario, spec
-from support.passes import with_status, without_reports
+from support.reconcile_inputs import with_status, without_reports
 
 DESIRED = 3
 
@@ -27,7 +27,7 @@ async def input_of(dense_sync: str = "ShadowMA", *, meets: bool) -> ReconcileInp
     while meets and not any(trainer.met for trainer in cluster.plane().trainers.values()):
         await driver.controller.run_pass("default", "job")
         cluster.tick(TICK_S)
-    return await driver.pass_input()
+    return await driver.reconcile_input()
 
 
 async def test_trainers_of_a_shadow_mode_align_before_they_stop() -> None:

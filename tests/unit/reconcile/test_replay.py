@@ -23,7 +23,7 @@ from cpr_operator.reconcile.types import Lost, ReconcileInput
 from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, ShardGrant
 from cpr_trainer.parity.coding import Ring
 from simulation.control_plane.run import input_in_mid_training
-from support.passes import with_report, with_shard, with_spec, with_status, without_reports
+from support.reconcile_inputs import with_report, with_shard, with_spec, with_status, without_reports
 
 Samples = tuple[int, ...]
 #: The dropped samples of each shard in a trainer's buffer, and its newest saves.

@@ -12,7 +12,7 @@ from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
-from support.passes import with_report, with_status
+from support.reconcile_inputs import with_report, with_status
 
 RESULT = AnchorRef("12345678-0000/gen-0001/dense/anchor-2000/manifest.json", "ab" * 32, 1, 20, 2000)
 

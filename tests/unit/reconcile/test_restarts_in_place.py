@@ -14,7 +14,7 @@ from cpr_operator.reconcile import second_round
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
-from support.passes import with_pod, with_report, without_reports
+from support.reconcile_inputs import with_pod, with_report, without_reports
 
 
 async def with_process_counts(*lives: int, by: str = "shards") -> ReconcileInput:

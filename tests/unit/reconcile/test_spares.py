@@ -18,14 +18,14 @@ from cpr_operator.reconcile.spares import PAUSE_S, choose
 from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
-from support.passes import then, with_pod, with_spec, with_status, without_reports
+from support.reconcile_inputs import then, with_pod, with_spec, with_status, without_reports
 
 
 async def observed(spares: int = 1, **changes: Any) -> ReconcileInput:
     """A job that trains, and its spares are warm."""
     driver = Simulation(Scenario("spares", (), spec(shards__spares=spares, **changes)))
     await driver.passes(16)
-    seen = await driver.pass_input()
+    seen = await driver.reconcile_input()
     assert (seen.job.status.phase, seen.job.status.recovery) == ("Running", None)
     assert [spare.state for spare in seen.job.status.spares] == ["Ready"] * spares
     return seen

@@ -16,7 +16,7 @@ from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import ReconcileInput, Report
 from cpr_operator.recovery.decide import RollBack
 from simulation.control_plane.run import input_in_mid_training
-from support.passes import with_status
+from support.reconcile_inputs import with_status
 
 STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
 

@@ -16,7 +16,7 @@ from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
 from support.documents import edited
-from support.passes import with_report, with_status
+from support.reconcile_inputs import with_report, with_status
 
 MEASURING = WorkerCount(reason="the first leader measures")
 TWO = WorkerCount(count=2, reason="measured")
