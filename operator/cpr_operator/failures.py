@@ -168,7 +168,7 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
 
 
 def hung(reporters: tuple[str, ...], same_node: str = "") -> Failure:
-    """The failure of a member whose heartbeats no longer reach its peers while its pod runs.
+    """The failure of a member that its peers get no heartbeats of while its pod runs.
 
     reporters: the peers, such as trainer/0; empty if no peer runs that could receive its heartbeats.
     same_node: an unresponsive member on the same node; empty if there is none.

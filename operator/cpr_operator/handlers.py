@@ -21,7 +21,7 @@ from cpr_operator.metrics import Metrics
 from cpr_operator.queue import DEBOUNCE_S, ReconcileQueue
 from cpr_operator.reconcile.kueue import awaits_release
 
-#: Phases of jobs whose first pass after the operator's start must not wait.
+#: Phases of jobs without a wait for the first pass after the operator's start.
 URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})
 
 

@@ -37,6 +37,11 @@ class Ledger:
     running: int = 0
     carried: int = 0
 
+    def __post_init__(self) -> None:
+        """Check that no amount is negative."""
+        amounts = (self.total, self.limit, self.running, self.carried)
+        assert min(amounts) >= 0, f"negative amount in the ledger: {amounts}"
+
     @property
     def spent(self) -> int:
         """Sample-shards lost."""
@@ -50,7 +55,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class BudgetCheck:
-    """Whether a charge fits, and why."""
+    """The answer to a charge, with the reason."""
 
     fits: bool
     reason: str
@@ -145,7 +150,9 @@ def resharded(ledger: Ledger, shards: int, limit: int) -> Ledger:
         return -(-sample_shards * shards // len(ledger.lost))
 
     spent = carried(ledger.spent)
-    return Ledger(ledger.total, max(limit, spent), ((),) * shards, carried(ledger.running), spent)
+    after = Ledger(ledger.total, max(limit, spent), ((),) * shards, carried(ledger.running), spent)
+    assert after.left >= 0, "a change of the number of shards overspent the budget"
+    return after
 
 
 def recovered(ledger: Ledger, sample_shards: int) -> Ledger:
@@ -173,6 +180,8 @@ def fits(ledger: Ledger, reserved: int, charges: int) -> BudgetCheck:
 
     A charge of 0 always fits. With 0 < charges, spent + reserved + charges must not exceed the limit.
     """
+    assert charges >= 0, f"negative charge: {charges}"
+    assert reserved >= 0, f"negative reservation: {reserved}"
     if charges == 0:
         return BudgetCheck(fits=True, reason="nothing is lost")
     if sum(len(ranges) for ranges in ledger.lost) >= MAX_RANGES:

@@ -1,4 +1,4 @@
-"""What every `Cluster` must do with objects, errors included. Pods need not start here."""
+"""The behaviour of every `Cluster` with objects, errors included. Pods need not start here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real API server answers in a namespace that is being deleted: nothing can be created, and we know why."""
+"""The answers of a real API server in a namespace that is being deleted: creates fail with their own error."""
 
 from __future__ import annotations
 

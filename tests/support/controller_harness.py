@@ -1,4 +1,4 @@
-"""A cluster with one job and a controller, of which a test runs pass after pass."""
+"""A cluster with one job and a controller; a test runs its passes."""
 
 from __future__ import annotations
 

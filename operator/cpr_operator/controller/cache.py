@@ -31,7 +31,7 @@ MAX_ENDED_PODS = 2048
 
 @dataclass(slots=True)
 class JobCache:
-    """What the controller remembers of one job, and may forget at any time.
+    """The controller's memory of one job. It may be lost at any time.
 
     prerequisites: the state of the objects that the pods need.
     refusals: the server's messages about refused creates, by pod name. refused_passes: passes in a row with refusals.
@@ -42,7 +42,7 @@ class JobCache:
     events: the number of pod events from the watch.
     listed: that number when the pods were last listed.
     written_at: the time of the last written status.
-    leader_unresponsive: whether the leader did not answer in the last pass.
+    leader_unresponsive: True if the leader did not answer in the last pass.
     unreported: since when trainers have most likely ended without a report of their kubelets, by uid.
     workload_refused: the server's message if it refused the last change of the job's Workload.
     job: the job as last read, at `read_version`, which is its uid and resourceVersion.
@@ -92,7 +92,7 @@ class JobCache:
         return now - self.watched_since
 
     def ending(self, unreported: frozenset[str], now: float) -> frozenset[str]:
-        """The pods with an unreported end whose kubelets may still report it."""
+        """The pods with an unreported end that their kubelets may still report."""
         self.unreported = {uid: self.unreported.get(uid, now) for uid in unreported}
         return frozenset(uid for uid, since in self.unreported.items() if now - since < KUBELET_S)
 
@@ -106,7 +106,7 @@ class JobCache:
         return self.first_seen.own((pod for pod in (*listed, *ended) if pod.owner_uid == view.uid), now)
 
     def to_look_up(self, unexplained: tuple[PodView, ...], now: float) -> PodView | None:
-        """The pod whose events were read longest ago; None if all were read less than `LOOK_UP_S` ago."""
+        """The next pod to read events of: those of the longest ago. None if all were read less than `LOOK_UP_S` ago."""
         self.warnings = {pod.uid: found for pod in unexplained if (found := self.warnings.get(pod.uid)) is not None}
         read_at = {pod.uid: self.warnings.get(pod.uid, (float("-inf"), None))[0] for pod in unexplained}
         first = min(unexplained, key=lambda pod: read_at[pod.uid], default=None)

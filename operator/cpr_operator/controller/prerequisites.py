@@ -82,7 +82,7 @@ class PrerequisiteWriter:
         return PodPrerequisites(self._new_key(), check_at=self._clock() + self._rng.uniform(0, CHECK_S))
 
     async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, state: PodPrerequisites) -> bool:
-        """Whether the pods' Secret is gone. Without a clear answer from the server, it is assumed to exist."""
+        """Return True if the pods' Secret does not exist. Without a clear answer from the server, it does."""
         runtime = outcome.status.runtime
         if not outcome.needs_prerequisites or runtime is None or runtime.key_digest == state.digest:
             return False
@@ -98,7 +98,7 @@ class PrerequisiteWriter:
     ) -> None:
         """Apply the objects, or delete them if the outcome does not need them.
 
-        Afterwards `state.blocked` says why no pod may be created; empty if pods may be.
+        Afterwards `state.blocked` is the reason why no pod may be created; empty if pods may be.
         """
         if outcome.needs_prerequisites:
             with suppress(BusyError):

@@ -59,7 +59,7 @@ def wake_after_s(requested_s: float, priority: Priority, running_jobs: int) -> f
 
 
 def lists_all_members(status: Status, pods: tuple[PodView, ...]) -> bool:
-    """Whether the list has the pod of every member. A pod that a cache lacks may still exist."""
+    """Return True if the list has the pod of every member. A pod that a cache lacks may still exist."""
     uids = {pod.uid for pod in pods}
     return all(member.uid in uids for member in status.members)
 

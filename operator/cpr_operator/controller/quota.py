@@ -95,7 +95,7 @@ class QuotaRelease:
         self._first_seen: dict[tuple[str, str], FirstSeen] = {}
 
     async def run_pass(self, namespace: str, name: str) -> float | None:
-        """Check one Workload, whose job may be gone. Returns the seconds until the next check; None after the last.
+        """Check one Workload, also of a deleted job. Returns the seconds until the next check; None after the last.
 
         Raises ConflictError, RefusedError, UnavailableError.
         """

@@ -71,8 +71,8 @@ class JobReader:
     """Reads for passes over all jobs.
 
     `admission_gate` returns why no new job may start, None if they may; `restart_rules` returns whether the cluster
-    restarts containers in their pods. `restriction` limits pod templates. `kueue` says whether jobs may stand in
-    queues of Kueue; None: there are none.
+    restarts containers in their pods. `restriction` limits pod templates. `kueue`: jobs may stand in queues of
+    Kueue; None: there are none.
     """
 
     cluster: Cluster

@@ -72,7 +72,7 @@ async def test_nothing_is_written_after_the_term_and_everything_can_be_read(
 ) -> None:
     now = 0.0
     term = Term(lambda: now, until=6.0)
-    server = ApiServer(client.Configuration(host="http://127.0.0.1:9"), term.check)  # nobody listens there
+    server = ApiServer(client.Configuration(host="http://127.0.0.1:9"), term.check)  # no server listens there
     try:
         with pytest.raises(UnavailableError, match="does not answer"):
             await write(server)

@@ -28,9 +28,9 @@ from cpr_operator.cluster.pod_reports import (
 )
 from cpr_operator.cluster.views import PodView
 
-#: A report may have so many bytes.
+#: The maximum bytes of a report.
 MOST = 1000
-#: Longer than any test goes on.
+#: Longer than any test takes.
 NEVER_S = 3600.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -147,7 +147,7 @@ class Held:
         return web.Response(text="held")
 
     async def until(self, count: int) -> None:
-        while self.running < count:  # noqa: ASYNC110 -- nothing tells a test
+        while self.running < count:  # noqa: ASYNC110 -- there is no event to wait for
             await asyncio.sleep(0.01)
 
 

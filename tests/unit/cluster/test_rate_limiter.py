@@ -155,7 +155,7 @@ def test_caller_cancelled_when_granted_leaves_the_slot_to_the_next() -> None:
     run(main())
 
 
-#: Longer than any test goes on.
+#: Longer than any test takes.
 HANGS_S = 1000.0
 
 

@@ -1,4 +1,4 @@
-"""What the API server is requests_seen for, by whom: an HTTP server in its place keeps the requests."""
+"""Requests to the API server: an HTTP server in its place records them."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ async def test_a_server_that_answers_slowly_has_few_requests_and_the_lease_does_
         urgent = works.at(Priority.RECOVERY)
         requests_seen = [asyncio.create_task(urgent.get("/x")) for _ in range(10 * AT_ONCE)]
         requests_seen += [asyncio.create_task(urgent.replace("/x", {})) for _ in range(AT_ONCE)]
-        while under_way < 2 * AT_ONCE:  # noqa: ASYNC110 -- nothing tells a test
+        while under_way < 2 * AT_ONCE:  # noqa: ASYNC110 -- there is no event to wait for
             await asyncio.sleep(0.01)
         lease = await ClusterLeases(elects, "n", "lease").read()
         assert lease is not None

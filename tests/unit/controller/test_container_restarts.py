@@ -12,7 +12,7 @@ from support.controller_harness import ControllerHarness
 
 
 class Server:
-    """What the API server can do, and the pods that it was given."""
+    """An API server with or without restart rules, and the created pods."""
 
     def __init__(self, harness: ControllerHarness, *, has: bool) -> None:
         self.has, self.requested = has, 0
@@ -31,7 +31,7 @@ class Server:
         return self.has
 
     def with_rules(self) -> set[str]:
-        """The roles of the pods whose main containers have rules."""
+        """The roles of the pods with rules for the main container."""
         mains = ((pod["metadata"]["labels"]["cprjob.io/role"], pod["spec"]["containers"][0]) for pod in self.pods)
         return {role for role, main in mains if "restartPolicyRules" in main}
 

@@ -1,4 +1,4 @@
-"""The startup deadline ends no job that is well, and no job that has trained: whatever the operator could not hear."""
+"""The startup deadline fails no healthy job, and no job that has trained, also with lost answers."""
 
 from collections.abc import Callable
 
@@ -47,13 +47,13 @@ async def until(driver: Simulation, condition: Callable[[Status], bool]) -> None
 
 
 def pass_time(cluster: SimulatedCluster, seconds: float) -> None:
-    """The operator is away, and pods go on."""
+    """Time passes for the pods without the operator."""
     for _ in range(int(seconds / TICK_S)):
         cluster.tick(TICK_S)
 
 
 def lose_answers(driver: Simulation, passes: int) -> None:
-    """Nobody's answers reach the operator in so many passes."""
+    """Lose all answers for this number of passes."""
     fetch, left = driver.cluster.fetch_report, [passes]
 
     async def lost(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
@@ -104,7 +104,7 @@ async def test_startup_deadline_counts_from_the_first_rosters() -> None:
     driver = a_driver()
     while not any(pod.phase == "Pending" for pod in driver.cluster.pods.values()):
         await driver.controller.run_pass("default", "job")
-    pass_time(driver.cluster, DEADLINE_S + 40)  # all run, and no trainer knows a shard's address
+    pass_time(driver.cluster, DEADLINE_S + 40)  # all run, and no trainer has a shard's address
     driver.take_over()
     await until(driver, lambda status: status.phase != "Starting")
     assert driver.status().phase == "Running"
@@ -160,7 +160,7 @@ async def test_a_volume_that_cannot_be_mounted_is_named_before_and_after_the_dea
 
 
 async def recovering(victim: str, **changes: object) -> Simulation:
-    """A job that has lost a member, for whose replacement there is no node."""
+    """A job that has lost a member, without a node for its replacement."""
     driver = Simulation(Scenario("recovering", (), spec(data__samples=LONG, recovery__deadlineSeconds=30, **changes)))
     driver.cluster.total = LONG
     await until(driver, lambda status: status.progress.samples > 900)

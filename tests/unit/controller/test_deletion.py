@@ -176,7 +176,7 @@ async def test_cleanup_that_cannot_be_created_is_reported_and_blocks_nothing() -
 
 
 def heir(restore_from: str | None, *, namespace: str = "default", **fields: Any) -> JobView:
-    """A job that has begun with an anchor of another, or is otherwise as its status and its store say."""
+    """A job that has started from an anchor of another one, or has this status and store."""
     store = fields.pop("store", {"endpoint": "file:///store", "bucket": "saves"})
     job_spec = to_job_spec(parse_spec(spec()), "h", "heir", found=restore_from)
     status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", **fields.pop("status", {})}

@@ -69,7 +69,7 @@ async def test_operator_without_the_key_promotes_a_spare_without_sending_rosters
 async def test_leader_gets_what_is_recorded_sealed_or_in_its_roster_from_an_operator_without_the_key(
     driver: Simulation,
 ) -> None:
-    """Whoever else asks for its report cannot have it delete anchors."""
+    """Polls of another process cannot make it delete anchors."""
     cluster, held = driver.cluster, recorded_in(driver.status())
     leader, key = cluster.member("trainer", 0).name, key_of(cluster)
     assert held.anchor

@@ -1,4 +1,4 @@
-"""What takes long for a large job runs beside the event loop, or once: other jobs go on meanwhile."""
+"""Slow steps of a large job run in a thread, or once: the event loop serves other jobs meanwhile."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from simulation.control_plane.workload import spec
 
 
 class Meanwhile:
-    """A slow step of a pass, which goes on only when another job did."""
+    """A slow step of a pass, which continues only after another job did."""
 
     def __init__(self) -> None:
         self._began, self._others_went_on = threading.Event(), threading.Event()
@@ -27,7 +27,7 @@ class Meanwhile:
         self.seen.append(self._others_went_on.wait())
 
     async def run(self, job: dict[str, Any]) -> None:
-        """A pass over the job, and another job beside it."""
+        """A pass over the job, and a concurrent other job."""
         cluster = SimulatedCluster(2000)
         cluster.add_job("job", job)
 
@@ -78,7 +78,7 @@ async def test_rules_are_evaluated_once_per_metadata_generation(monkeypatch: pyt
     cluster = SimulatedCluster(2000)
     cluster.add_job("job", spec())
     passes = Controller(cluster, lambda: cluster.now)
-    for _ in range(3):  # each writes a status, so that the next one reads the job anew
+    for _ in range(3):  # each writes a status, so that the next one parses the job again
         await passes.run_pass("default", "job")
         cluster.now += 1.0
     assert len(evaluated) > 1

@@ -22,7 +22,7 @@ Lie = Callable[[bytes], bytes]
 
 
 def longest_lists(report: bytes) -> bytes:
-    """Lists as long as a reader takes, and after them, to the last byte, what takes most memory to parse."""
+    """The longest lists that a reader accepts, and up to the limit the fields that take most memory to parse."""
     lied = json.loads(report)
     lied["lost"] = [[300 + 2 * n, 301 + 2 * n] for n in range(MAX_RANGES)]
     lied["silent"] = lied["overdue"] = lied["waiting_for"] = [f"no{n}" for n in range(MAX_MEMBERS)]
@@ -54,7 +54,7 @@ async def test_largest_reports_take_little_memory(lie: Lie, monkeypatch: pytest.
 
     async def fetch(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         if pod.role == "trainer" and pod.index == driver.status().leader:
-            return None  # so everybody else is requested
+            return None  # the controller polls all others then
         requested.add(pod.name)
         body = lies[pod.name]
         return bytes(bytearray(body)) if len(body) <= max_bytes else None

@@ -111,7 +111,7 @@ async def test_members_that_sigterm_ends_before_they_work_are_incidents_unless_t
 
 
 async def outage(driver: Simulation, seconds: float, role: str, index: int) -> list[float]:
-    """Ends each process of a member for want of the store as soon as it runs. Returns when that was."""
+    """End each process of a member as StoreUnreachable once it runs. Returns the times."""
     ends: list[float] = []
     until = driver.cluster.now + seconds
     while driver.cluster.now < until:

@@ -21,7 +21,7 @@ from simulation.control_plane.workload import Scenario, spec, trained
 
 
 async def lowered(document: dict[str, Any], *losses: tuple[int, int]) -> tuple[Status, float]:
-    """The end of a job that loses shards after so many samples, and the limit, lowered once to what is spent."""
+    """The end of a job that loses shards at these samples, and its limit, lowered once to the spent portion."""
     driver = Simulation(Scenario("lowered", (), document))
     driver.cluster.total = document["data"]["samples"]
     steps, limit = [(trained(samples), kill("shard", shard)) for samples, shard in losses], 0.0

@@ -1,4 +1,4 @@
-"""Trainers whose processors emulate the job's precision: reported once, and revoked when it no longer holds."""
+"""Trainers with processors that emulate the job's precision: reported once, and revoked when no longer true."""
 
 from collections.abc import Callable
 

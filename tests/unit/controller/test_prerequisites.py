@@ -233,7 +233,7 @@ async def test_pods_of_an_earlier_version_stay_in_their_policy_and_budgets() -> 
 
 
 def specs(harness: ControllerHarness) -> dict[tuple[str, str, str], Any]:
-    """What the objects say, by kind, namespace and name."""
+    """The specs of the objects, by kind, namespace and name."""
     return {key: manifest["spec"] for key, manifest in harness.cluster.objects.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a recovery waits for when a thousand jobs share the API server: the real controller and the real limit."""
+"""Waits of a recovery while a thousand jobs share the API server, with the real controller and limiter."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
 from support.controller_harness import ControllerHarness
 
-#: How long the API server takes for any request.
+#: Seconds of the API server for any request.
 ANSWER_S = 0.005
-#: How long the others run before a shard is lost.
+#: Seconds that the others run before a shard is lost.
 WATCHED_S = 120.0
 
 
 class Limiters:
-    """What all jobs share, and what was taken of it: seconds, priority and the kind of request."""
+    """The limiters that all jobs share, and the requests: seconds, priority and kind."""
 
     def __init__(self) -> None:
         self.limiters = {
@@ -43,7 +43,7 @@ class Limiters:
 
 
 class RateLimitedCluster(SimulatedCluster):
-    """One job's cluster, whose requests wait as those to an API server do."""
+    """One job's cluster with the limits of an API server."""
 
     def __init__(self, limiters: Limiters, total: int = 1 << 30) -> None:
         super().__init__(total)
@@ -71,7 +71,7 @@ class _At:
 
 
 class Shared(ControllerHarness):
-    """A job with 20 trainers and 3 shards, whose requests share the limit."""
+    """A job with 20 trainers and 3 shards under the shared limit."""
 
     def __init__(self, limiters: Limiters) -> None:
         super().__init__(spec(trainers__replicas=20, data__samples=1 << 30), cluster=RateLimitedCluster(limiters))
@@ -86,7 +86,7 @@ class Shared(ControllerHarness):
 
 
 async def progress_of(jobs: int, limiters: Limiters) -> None:
-    """So many running jobs read and write what changes all the time, as often as the controller lets them."""
+    """Running jobs that read, and write their progress, as often as the controller allows."""
     status = Status(phase="Running", start_time=0.0)
     later = status.evolve(restarts=1)
     priority = request_priority(status, Outcome(later))
@@ -141,7 +141,7 @@ def test_recovery_does_not_wait_for_progress_writes_of_other_jobs() -> None:
 
 
 def test_jobs_that_are_applied_together_start_one_after_another() -> None:
-    """What each of them needs before its pods does not go before the pods of all."""
+    """Prerequisites of one job do not delay the pods of all others."""
     jobs, pods = 60, 5
 
     async def main() -> list[float]:

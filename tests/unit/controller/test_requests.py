@@ -1,4 +1,4 @@
-"""What the controller asks of the API server: caches where they do no harm, several rosters at once, nothing twice."""
+"""Requests of the controller to the API server: caches in steady state, concurrent rosters, no repetitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of jobs whose members are lost, through controller, core and simulated cluster."""
+"""Ends of jobs that lose members, with the real controller on a simulated cluster."""
 
 from fractions import Fraction
 from itertools import pairwise

@@ -33,7 +33,7 @@ class Held(ControllerHarness):
         return self.cluster.jobs["default", "job"]
 
     def edit(self, **status: Any) -> None:
-        """What a newer operator, or somebody with an editor, wrote."""
+        """Store a status of a newer operator, or of an editor."""
         job = replace(self.job, status={**self.job.status, **status}, resource_version=self.cluster._next())
         self.cluster.jobs["default", "job"] = job
 

@@ -1,4 +1,4 @@
-"""How long a pass waits for pods that do not answer, and how soon members that are cut off are replaced."""
+"""Waits of a pass for pods that do not answer, and replacements of members that are cut off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDLESS = 1 << 30
 #: The default of `failurePolicy.silenceSeconds`.
 SILENCE_S = 10.0
 CONNECTING_S = CONNECT_S * CONNECT_TRIES
-#: How long a pod takes to answer, and how often the processes move on.
+#: Seconds until a pod answers, and between two steps of the processes.
 ANSWER_S, TICK_S = 0.01, 0.05
 #: When a pod of a trainer that waits is no longer ready, at the latest.
 UNREADY_S = 3.0
@@ -35,7 +35,7 @@ NEXT_LOOK_S = Timing().changing_s / 2
 
 
 class Cluster(SimulatedCluster):
-    """Pods take their time to answer, and those that hang keep whoever asks them waiting."""
+    """Pods answer after a delay, and hung ones never."""
 
     def __init__(self, together: Members) -> None:
         super().__init__(ENDLESS)
@@ -94,7 +94,7 @@ class Slow(ControllerHarness):
         self.cluster.polled.clear()
 
     async def replace(self) -> None:
-        """Passes as they ask for each other, until something is replaced."""
+        """Run passes, each when the last one requests it, until a pod is replaced."""
         created, begun, wake_s = len(self.cluster.history), now(), 0.0
         while len(self.cluster.history) == created:
             assert now() - begun < 60.0, "nothing is replaced"
@@ -103,7 +103,7 @@ class Slow(ControllerHarness):
 
 
 def in_training(steps: Callable[[Slow], Awaitable[None]], together: Members = (), **changes: object) -> None:
-    """Tell a steps of a job that trains, with these members on one node; `changes` are of its spec."""
+    """Run `steps` on a training job with these members on one node; `changes` are of its spec."""
 
     async def move(cluster: Cluster) -> None:
         while True:
@@ -278,7 +278,7 @@ def test_pod_that_no_member_misses_is_waited_for() -> None:
 
 def test_a_leader_that_does_not_answer_is_waited_for_only_once() -> None:
     async def steps(harness: Slow) -> None:
-        for role, index in (("trainer", 0), ("shard", 1)):  # their peers hear them all the while
+        for role, index in (("trainer", 0), ("shard", 1)):  # their peers get their heartbeats
             harness.cluster.answers_s[harness.cluster.member(role, index).name] = float("inf")
         took = []
         for _ in range(2):

@@ -34,7 +34,7 @@ def upgrade(driver: Simulation, monkeypatch: pytest.MonkeyPatch, releases: int) 
 
 
 def reads(pod: Pod, folder: Path) -> ShardRoster | TrainerRoster | None:
-    """What a process of the job's image makes of the pod's roster."""
+    """The pod's roster as parsed by a process of the job's image."""
     path = folder / pod.name
     path.write_text(pod.meta["annotations"][env.ANNOTATION_ROSTER])
     kind: type[ShardRoster | TrainerRoster] = ShardRoster if pod.view().role == "shard" else TrainerRoster

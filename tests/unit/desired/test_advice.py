@@ -1,4 +1,4 @@
-"""Parts of valid jobs that will not do what they seem to say, and templates that were written for other operators."""
+"""Parts of valid jobs without their apparent effect, and templates for other operators."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SMALL = (
     "own_data/job.yaml",
     "two_labels/job.yaml",
 )
-#: Of 2 cores and 4 GiB; what kubelet, CNI, operator and a store take is off.
+#: Nodes of 2 cores and 4 GiB, without the shares of kubelet, CNI, operator and a store.
 NODES, NODE_CPU_M, NODE_MIB = 3, 1500, 2560
 TRAINERS, SHARDS = 2, 4
 JOB = JobId("research", "example", "0a1b2c3d-0000-4000-8000-000000000000")
@@ -62,7 +62,7 @@ def test_two_trainers_and_four_shards_fit_on_three_nodes_of_two_cores(name: str)
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_shard_may_hold_its_tables_and_what_a_process_needs(name: str) -> None:
-    """As docs/operator.md says: all tables on one shard, with the two moments of Adam, a quarter more, and 300 MiB."""
+    """As in docs/operator.md: all tables on one shard, with the two moments of Adam, a quarter more, and 300 MiB."""
     document = yaml.safe_load((EXAMPLES / name).read_text("utf-8"))
     model = document["spec"]["model"]
     rows = sum(table["rows"] * table.get("dim", model["embeddingDim"]) for table in model["tables"])

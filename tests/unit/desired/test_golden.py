@@ -1,4 +1,4 @@
-"""What is created in the cluster, word for word, or as a difference from another manifest.
+"""The manifests that the operator creates, in full or as a difference from another one.
 
 `CPR_UPDATE_GOLDEN=1` writes the files: read what git shows.
 """
@@ -81,7 +81,7 @@ TEMPLATE: Mapping[str, Any] = {
 }
 
 
-#: Of which the tool's pod has the resources of the main container, and nothing else.
+#: The tool's pod has only the resources of the main container of this template.
 SHARD_TEMPLATE: Mapping[str, Any] = {
     "spec": {
         "nodeSelector": {"memory": "much"},
@@ -90,13 +90,13 @@ SHARD_TEMPLATE: Mapping[str, Any] = {
 }
 
 
-#: Whose own rules give way to those that its memory is made for.
+#: The operator's restart rules replace those of this template.
 RESTARTED: Mapping[str, Any] = {
     "spec": {"containers": [{"name": "main", "restartPolicy": "Always", "restartPolicyRules": [{"action": "None"}]}]},
 }
 
 
-#: To whose memory a trainer's pod adds what pushes take.
+#: A trainer's pod adds the memory of pushes to that of this template.
 SIZED_TEMPLATE: Mapping[str, Any] = {
     "spec": {
         "containers": [
@@ -107,7 +107,7 @@ SIZED_TEMPLATE: Mapping[str, Any] = {
 }
 
 
-#: Of which a spare keeps its own rule, and its priority.
+#: A spare has the affinity and priority of this template.
 APART: Mapping[str, Any] = {
     "spec": {
         "priorityClassName": "members",
@@ -129,7 +129,7 @@ def plan(**changes: Any) -> PodPlan:
 
 
 def replaying(**changes: Any) -> PodPlan:
-    """A plan of a job whose trainers keep 256 MiB of pushes."""
+    """A plan of a job with 256 MiB of buffered pushes per trainer."""
     made = plan(**changes)
     return replace(made, replay=ReplayPolicy(256 << 20, reason="asked for"))
 
@@ -140,13 +140,13 @@ def spilling(**changes: Any) -> PodPlan:
 
 
 def job_objects(*, by_uid: bool) -> list[Mapping[str, Any]]:
-    """The objects around two trainers and four shards, beside the key."""
+    """The objects of two trainers and four shards, without the key."""
     status = Status(trainers=tuple(Trainer(index=i) for i in range(2)), shards=tuple(Shard(index=i) for i in range(4)))
     sources = IngressSources("operators", ({"namespaceSelector": {"matchLabels": {"team": "monitoring"}}},))
     return [network_policy(JOB, sources, by_uid=by_uid), *disruption_budgets(JOB, status, by_uid=by_uid)]
 
 
-#: Data in a store of its own, beside that of the saves.
+#: Data in another store than the saves.
 LAKE: Mapping[str, Any] = {
     "snapshots__store__credentialsSecret": "minio",
     "data__store__endpoint": "https://lake.example",

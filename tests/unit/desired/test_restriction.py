@@ -1,4 +1,4 @@
-"""What restricted pod templates may say."""
+"""The allowed contents of restricted pod templates."""
 
 from __future__ import annotations
 

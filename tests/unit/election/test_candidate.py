@@ -19,7 +19,7 @@ JOBS = 200
 
 
 def passes() -> int:
-    """How many queue there are."""
+    """The number of jobs in the queue."""
     return sum(task.get_name().startswith("reconcile ") for task in asyncio.all_tasks())
 
 
@@ -41,13 +41,13 @@ async def test_passes_that_hang_end_before_the_watches(monkeypatch: pytest.Monke
         async def run(self) -> None:
             for number in range(JOBS):
                 made[0].wake("n", f"job-{number}")
-            while passes() < JOBS:  # noqa: ASYNC110 -- nothing tells a test
+            while passes() < JOBS:  # noqa: ASYNC110 -- there is no event to wait for
                 await asyncio.sleep(0)
             left.append(passes())
             hang.set()
             await self._stopped.wait()
             made[0].wake("n", "late")
-            while passes():  # noqa: ASYNC110 -- nothing tells a test
+            while passes():  # noqa: ASYNC110 -- there is no event to wait for
                 await asyncio.sleep(0)
             left.append(passes())
 

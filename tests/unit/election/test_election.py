@@ -118,7 +118,7 @@ class Candidate:
 
 
 def play(*names: str, server: FakeLeases, script: Callable[..., Awaitable[None]]) -> None:
-    """Run candidates, and the script beside them."""
+    """Run candidates and the script concurrently."""
 
     async def main() -> None:
         candidates = [Candidate(server, name, offset_s=1000.0 * index) for index, name in enumerate(names)]
@@ -154,7 +154,7 @@ def test_dead_leader_is_followed_after_its_lease_was_observed_unchanged_for_its_
         leader, task, other = (a, first, b) if a.terms else (b, second, a)
         task.cancel()
         died, renewed = now(), server.writes[-1][0]
-        while not other.terms:  # noqa: ASYNC110 -- nothing tells a test
+        while not other.terms:  # noqa: ASYNC110 -- there is no event to wait for
             await asyncio.sleep(0.01)
         assert renewed + TIMING.lease_s <= now() <= died + TIMING.lease_s + 2.5
         assert not leader.leads

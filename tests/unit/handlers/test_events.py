@@ -1,4 +1,4 @@
-"""Which events of the watches lead to a pass, and which say nothing new."""
+"""Events of the watches that lead to a pass, and those without changes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_event_line_written_in_part_is_skipped(tmp_path: Path) -> None:
     assert [each.reason for each in read_events(tmp_path, "one")] == ["Started"]
 
 
-#: Of these tests alone: whoever else draws from the same seed may hold a block, and give it back meanwhile.
+#: A seed of these tests alone: another process with the same seed could hold a block.
 SEED = int.from_bytes(os.urandom(8))
 
 

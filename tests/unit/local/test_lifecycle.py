@@ -22,7 +22,7 @@ from support.benches import NAMESPACE, document, pod_manifest
 
 pytestmark = pytest.mark.dist
 
-#: Says where it is and who it is, then waits for a signal.
+#: Prints its folder and identity, then waits for a signal.
 DUTIFUL = """
 import os, pathlib, signal, sys, time
 def end(*_):
@@ -60,7 +60,7 @@ def manifest(job: JobView, program: str, **spec: Any) -> dict[str, Any]:
 
 async def until(found: Callable[[], Any]) -> None:
     """Poll what cannot be awaited: files, and processes that are not our children."""
-    while not found():  # noqa: ASYNC110 -- nothing tells a test
+    while not found():  # noqa: ASYNC110 -- there is no event to wait for
         await asyncio.sleep(0.02)
 
 
@@ -73,7 +73,7 @@ async def until_pod(cluster: LocalCluster, job: JobView, condition: Callable[[Po
 
 
 def shown(cluster: LocalCluster, job: JobView) -> list[PodView]:
-    """What is shown of a job's pods from now on, at each change. The end of a deleted one is not shown for long."""
+    """The views of a job's pods from now on, at each change. The end of a deleted one is not shown for long."""
     seen: list[PodView] = []
     looks: list[asyncio.Task[None]] = []
 
@@ -85,7 +85,7 @@ def shown(cluster: LocalCluster, job: JobView) -> list[PodView]:
 
 
 async def until_deleted(cluster: LocalCluster, job: JobView) -> None:
-    while await cluster.list_pods(job):  # noqa: ASYNC110 -- nothing tells a test
+    while await cluster.list_pods(job):  # noqa: ASYNC110 -- there is no event to wait for
         await asyncio.sleep(0.02)
 
 
@@ -259,7 +259,7 @@ async def test_a_later_cluster_finds_the_jobs_and_no_pods(tmp_path: Path) -> Non
 
 
 def members(tmp_path: Path, pod: PodView) -> list[int]:
-    """Processes whose standard output is the pod's log."""
+    """Processes with the pod's log as standard output."""
     path = str(tmp_path / "pods" / pod.name / "log.txt")
     return [pid for pid in processes() if output_of(pid) == path]
 

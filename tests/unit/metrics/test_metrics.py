@@ -39,7 +39,7 @@ def families(metrics: Metrics) -> list[Metric]:
 
 
 def value(metrics: Metrics, name: str, *labels: str) -> float | None:
-    """The sample of that name whose label values are these, in any order."""
+    """The sample of that name with these label values, in any order."""
     found = (each for family in families(metrics) for each in family.samples if each.name == name)
     return next((each.value for each in found if sorted(each.labels.values()) == sorted(labels)), None)
 

@@ -48,7 +48,7 @@ class Passes:
 
 
 class Jobs:
-    """The queue of many jobs, whose passes are noted and want the next one in a long time."""
+    """The queue of many jobs, with records of their passes, which request the next one after a long time."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -20,15 +20,15 @@ from cpr_operator.queue import ReconcileQueue
 from cpr_operator.watches import Watches
 from support.fake_api_server import JOBS, PODS, FakeApiServer
 
-#: Waits pass so many times as fast.
+#: The factor by which waits are shorter.
 HASTE = 100.0
-#: So many attempts fail in an outage.
+#: The failed attempts of an outage.
 ATTEMPTS = 10
 
 
 @dataclass
 class Seen:
-    """What came out of the watches."""
+    """The results of the watches."""
 
     watched: WatchCache = field(default_factory=lambda: WatchCache(time.monotonic))
     passes: list[str] = field(default_factory=list)
