@@ -39,7 +39,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         """Check that no amount is negative."""
-        amounts = (self.total, self.limit, self.running, self.carried)
+        amounts = (self.total, self.running, self.carried)
         assert min(amounts) >= 0, f"negative amount in the ledger: {amounts}"
 
     @property
