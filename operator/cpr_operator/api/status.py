@@ -61,7 +61,6 @@ __all__ = [
     "MAX_SHARDS",
     "MAX_TRAINERS",
     "TERMINAL_PHASES",
-    "Ancestor",
     "Anchor",
     "BestModel",
     "Budget",
@@ -90,6 +89,7 @@ __all__ = [
     "Shard",
     "ShardPhase",
     "Shown",
+    "SourceJob",
     "Spare",
     "Status",
     "Trainer",
@@ -222,7 +222,7 @@ class Anchor(Model):
         )
 
 
-class Ancestor(Model):
+class SourceJob(Model):
     """The job whose model this one started from."""
 
     job: Name
@@ -312,7 +312,7 @@ class Status(Model):
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
     """The settings that the job was started with."""
-    ancestor: Ancestor | None = None
+    ancestor: SourceJob | None = None
     """What spec.restoreFrom.job or latestOf chose when the job started; absent otherwise, and if the job started from
     first values."""
     counters: Counters = Counters()

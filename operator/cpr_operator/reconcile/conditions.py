@@ -123,18 +123,18 @@ def update_conditions(state: ReconcileState) -> ReconcileState:
 def record_events(state: ReconcileState) -> ReconcileState:
     """Add events for changes: all pods are ready, a condition became bad, a pod was rejected."""
     before, status = state.before, state.status
-    news = []
+    events = []
     if status.phase == "Running" and before.phase == "Starting":
-        news.append(Event("Normal", EventReason.RUNNING, "all pods are ready", f"running-{status.counters.group}"))
+        events.append(Event("Normal", EventReason.RUNNING, "all pods are ready", f"running-{status.counters.group}"))
     for kind, wrong, reason in WARNINGS:
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
         if new is None or new.status != wrong or new.reason in EXPECTED:
             continue
         if old is None or old.reason != new.reason:
-            news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
+            events.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
     for pod, refusal in state.observed.refusals.items():
-        news.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
-    return state.to(status, *news)
+        events.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
+    return state.to(status, *events)
 
 
 def suspended(state: ReconcileState) -> ConditionUpdate:

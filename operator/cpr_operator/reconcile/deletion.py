@@ -84,20 +84,20 @@ def delete(observed: ReconcileInput) -> Outcome:
     status = before.evolve(deleting_since=since)
     live = (pod for pod in live_pods(observed.pods) if not pod.is_stuck(observed.now))
     writers = [pod for pod in live if pod.role != env.ROLE_CLEANUP]
-    going = tuple(
+    deletes = tuple(
         PodDelete(pod.name, pod.uid, "the job is being deleted", GRACE_S)
         for pod in writers
         if pod.deleting_until is None
     )
     match decide(observed, since, writing=bool(writers)):
         case Wait(again_s=again_s):
-            return Outcome(status, deletes=going, wake_after_s=again_s)
+            return Outcome(status, deletes=deletes, wake_after_s=again_s)
         case Try(attempt=attempt):
             return _attempt(ReconcileState(observed, status), attempt)
         case Finished(deleted=deleted):
             return Outcome(status, events=(_deleted(observed, deleted),), release=True)
         case GiveUp(reason=reason):
-            return Outcome(status, deletes=going, events=(_left_of(job, reason),), release=True)
+            return Outcome(status, deletes=deletes, events=(_left_of(job, reason),), release=True)
         case step:
             assert_never(step)
 
@@ -129,9 +129,9 @@ def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | T
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
     if newest is not None and _exit_code(newest) == ExitCode.OK:
         return Finished(_message(Deleted, newest))
-    hopeless = _hopeless(observed, since, newest)
-    if hopeless:
-        return GiveUp(hopeless)
+    reason = _reason_to_give_up(observed, since, newest)
+    if reason:
+        return GiveUp(reason)
     if writing or (newest is not None and not newest.ended):
         return Wait(observed.timing.changing_s)
     if newest is None:
@@ -140,7 +140,7 @@ def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | T
     return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
 
 
-def _hopeless(observed: ReconcileInput, since: float, newest: PodView | None) -> str:
+def _reason_to_give_up(observed: ReconcileInput, since: float, newest: PodView | None) -> str:
     """Return a reason to give up; empty if there is none."""
     if observed.terminating:
         return "the namespace is being deleted, so nothing can be created in it"

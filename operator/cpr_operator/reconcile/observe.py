@@ -113,9 +113,9 @@ def start_anchor(status: Status) -> Anchor | None:
 
 def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
     """Return whether a save is of this generation of the job `uid`, or the one that the generation started from."""
-    origin = start_anchor(status)
+    start = start_anchor(status)
     prefix = generation_prefix(uid, status.counters.generation) + "/"
-    return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
+    return save.key.startswith(prefix) or save.samples == (start.samples if start else 0)
 
 
 def flush_of(observed: ReconcileInput, failure: Failure) -> SaveRef | None:
@@ -185,8 +185,8 @@ def _fact(observed: ReconcileInput, member: Shard | Trainer, pods: Mapping[tuple
     match classify(pod):
         case Failure() as failure:
             until = pod.deleting_until if pod else None
-            going = not failure.ended and until is not None and observed.now < until + GRACE_SLACK_S
-            return Terminating(pod, failure, until) if going and pod and until else Lost(pod, failure)
+            terminating = not failure.ended and until is not None and observed.now < until + GRACE_SLACK_S
+            return Terminating(pod, failure, until) if terminating and pod and until else Lost(pod, failure)
         case trouble:
             return _unharmed(observed, member, pod, trouble) if pod else NoPod()
 

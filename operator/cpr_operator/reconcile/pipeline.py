@@ -75,7 +75,7 @@ def reconcile(observed: ReconcileInput) -> Outcome:
     result = _decide(observed)
     if observed.queue is None:
         return result
-    idle = observed.job.spec.suspend or _held_up(observed) is not None
+    idle = observed.job.spec.suspend or _blocked(observed) is not None
     # By the new status: a job that starts keeps its quota, and one that has ended releases it.
     return replace(result, workload=workload_change(observed, result.status, idle=idle))
 
@@ -126,16 +126,16 @@ def _run_phases(observed: ReconcileInput) -> ReconcileState:
 
 def _without_pods(observed: ReconcileInput) -> Outcome:
     """Start or resume a new or suspended job, unless something blocks it or its queue has no quota."""
-    held = _held_up(observed)
-    if held is not None:
-        return held
+    blocked = _blocked(observed)
+    if blocked is not None:
+        return blocked
     waits = must_wait(observed)
     if waits is not None:
         return await_quota(observed, waits)
     return outcome(with_quota(_begin(observed) if observed.before.start_time is None else resume(observed)))
 
 
-def _held_up(observed: ReconcileInput) -> Outcome | None:
+def _blocked(observed: ReconcileInput) -> Outcome | None:
     """Return the outcome of a job without pods that may not start or resume, even with quota; None if it may."""
     job, before = observed.job, observed.before
     if observed.restriction is not None and (refusal := observed.restriction.refuses(job.spec)):

@@ -84,8 +84,8 @@ def with_total(spec: CPRJobSpec, status: Status, total_samples: int) -> Status:
 
 def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...]:
     """Return the anchors on the job's lineage: of this generation, or not after the anchor that it started from."""
-    generation, origin = status.counters.generation, start_anchor(status)
-    start = origin.samples if origin else 0
+    generation, first = status.counters.generation, start_anchor(status)
+    start = first.samples if first else 0
     return tuple(a for a in anchors if a.generation == generation or a.samples <= start)[-MAX_ANCHORS:]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cpr_contract.codec import ContractError, unpack
 from cpr_operator.api.data_spec import LatestOf, Requirement
-from cpr_operator.api.status import TERMINAL_PHASES, Ancestor, Runtime
+from cpr_operator.api.status import TERMINAL_PHASES, Runtime, SourceJob
 from cpr_operator.cluster.views import JobView, epoch
 from cpr_operator.reconcile.types import Job
 
@@ -21,13 +21,13 @@ _LATEST = "spec.restoreFrom.latestOf"
 class RestoreSource:
     """The source of a job: another job's anchor, or none. `event_suffix` ends the message of its event."""
 
-    ancestor: Ancestor | None = None
+    job: SourceJob | None = None
     event_suffix: str = ""
 
     @property
     def key(self) -> str | None:
         """The key of the other job's anchor."""
-        return None if self.ancestor is None else self.ancestor.key
+        return None if self.job is None else self.job.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ def restore_source(job: Job, others: tuple[JobView, ...]) -> RestoreSource | NoS
     return _newest(field, job, other)
 
 
-def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
+def _latest(job: Job, latest: LatestOf, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
     """Return the result of the job that succeeded last, once all matching jobs created before this one have ended."""
     matching = [other for other in others if other.uid != job.id.uid and not other.deleting]
-    matching = [other for other in matching if selects(wanted, other.labels)]
+    matching = [other for other in matching if selects(latest, other.labels)]
     own = next((other for other in others if other.uid == job.id.uid), None)
     under_way = [other for other in matching if other.status.get("phase") not in TERMINAL_PHASES]
     if earlier := [other for other in under_way if own is not None and _created(other) < _created(own)]:
@@ -79,16 +79,16 @@ def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> RestoreS
         newest = max(succeeded, key=_completed)
         return _newest(f"{_LATEST}: {newest.name}", job, newest)
     none = f"{_LATEST} matches no job that has succeeded"
-    if wanted.none == "Initialise":
+    if latest.none == "Initialise":
         return RestoreSource(event_suffix=f", from first values: {none}")
     remedy = f"correct the labels, or create this job again with {_LATEST}.none: Initialise"
     return NoSource(AWAITED, f"{none}; this job starts when one has; {remedy}")
 
 
-def selects(wanted: LatestOf, labels: Mapping[str, str]) -> bool:
+def selects(latest: LatestOf, labels: Mapping[str, str]) -> bool:
     """Return whether a job with these labels is chosen, by the rules of label selectors of Kubernetes."""
-    stated = (wanted.match_labels or {}).items()
-    return stated <= labels.items() and all(_holds(each, labels) for each in wanted.match_expressions or ())
+    stated = (latest.match_labels or {}).items()
+    return stated <= labels.items() and all(_holds(each, labels) for each in latest.match_expressions or ())
 
 
 def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
@@ -120,7 +120,7 @@ def _newest(field: str, job: Job, other: JobView) -> RestoreSource | NoSource:
     status = other.status
     newest = status.get("result") or (status.get("anchors") or [{}])[-1]
     if key := newest.get("key"):
-        return RestoreSource(Ancestor(job=other.name, key=str(key)), f", from the model of {other.name}: {key}")
+        return RestoreSource(SourceJob(job=other.name, key=str(key)), f", from the model of {other.name}: {key}")
     if status.get("phase") == "Failed":
         return NoSource(REFUSED, f"{field} has failed and has no anchor; name another job")
     return NoSource(AWAITED, f"{field} has no anchor yet; this job starts from its first one")

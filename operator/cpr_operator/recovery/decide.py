@@ -169,8 +169,8 @@ def decide(given: RecoveryInput) -> Decision:
     """Decide on the lost members: partial recovery if it is allowed and fits the budget, else rollback."""
     s = given
     if not s.survivors and not s.shard_state:
-        everybody = tuple(range(len(s.account.reserved)))
-        return roll_back(s.account, s.anchors, "no surviving process holds state of this job", everybody)
+        all_shards = tuple(range(len(s.account.reserved)))
+        return roll_back(s.account, s.anchors, "no surviving process holds state of this job", all_shards)
     needs_bound = not s.survivors or bool(s.orphaned) or any(not loss.flushed for loss in s.losses)
     bound = s.trainer_bound if s.survivors else s.shard_bound
     if needs_bound and bound is None:

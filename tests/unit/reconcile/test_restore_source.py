@@ -10,7 +10,7 @@ import pytest
 from cpr_contract.codec import pack, to_json
 from cpr_operator.api.data_spec import LatestOf
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.status import Ancestor, Status
+from cpr_operator.api.status import SourceJob, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView
 from cpr_operator.desired.names import JobId
@@ -56,7 +56,7 @@ RESULT, FIRST, SECOND = ({"key": f"y/{name}"} for name in ("result", "first", "s
 def test_source_is_the_result_or_else_the_newest_anchor(status: dict[str, Any], key: str) -> None:
     found = restore_source(job(**BYNAME), (yesterday(status=status),))
     assert isinstance(found, RestoreSource)
-    assert (found.ancestor, found.key) == (Ancestor(job="yesterday", key=key), key)
+    assert (found.job, found.key) == (SourceJob(job="yesterday", key=key), key)
 
 
 @pytest.mark.parametrize("wanted", [{}, {"restoreFrom": {"anchor": "key"}}])
