@@ -63,36 +63,6 @@ class FailureEstimate:
         return self.beta_s / self.alpha
 
 
-def prior(mtbf_s: float, lost_per_failure: float = 1.0) -> FailureEstimate:
-    """Return the estimate before any observation. Raises ValueError if the arguments are not positive."""
-    if mtbf_s <= 0 or lost_per_failure <= 0:
-        raise ValueError(f"mean time between failures {mtbf_s} s and shards lost {lost_per_failure} must be positive")
-    return FailureEstimate(PRIOR_FAILURES, PRIOR_FAILURES * mtbf_s, lost_per_failure)
-
-
-def after_failure(estimate: FailureEstimate, shards: int) -> FailureEstimate:
-    """Return the estimate after a failure that lost the state of `shards` shards. Raises ValueError if `shards` < 1."""
-    if shards < 1:
-        raise ValueError("a failure without a lost shard does not affect the budget")
-    lost = (estimate.lost_per_failure * estimate.alpha + shards) / (estimate.alpha + 1)
-    return FailureEstimate(estimate.alpha + 1, estimate.beta_s, lost)
-
-
-def after_quiet(estimate: FailureEstimate, seconds: float) -> FailureEstimate:
-    """Return the estimate after `seconds` more of training without a failure. Negative seconds count as 0.
-
-    Pending, paused and suspended time is not training.
-    """
-    return FailureEstimate(estimate.alpha, estimate.beta_s + max(seconds, 0.0), estimate.lost_per_failure)
-
-
-def guessed(shard_bytes: int) -> dict[str, float]:
-    """Return the values to assume for shards with `shard_bytes` bytes of rows."""
-    commit_s, load_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
-    by_size = {"save_stall_s": STALLED * commit_s, "commit_s": commit_s, "load_s": load_s}
-    return {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds of training. `guessed` names the fields that are not measured yet.
@@ -128,11 +98,6 @@ class Costs:
         guesses = guessed(shard_bytes)
         known = {name: guesses[name] if value is None else value for name, value in given.items()}
         return cls(**known, guessed=tuple(name for name, value in given.items() if value is None))
-
-
-def running(old: float | None, measured: float) -> float:
-    """Return the exponential moving average with one more measurement. The first one is the average itself."""
-    return measured if old is None else old + NEWEST * (measured - old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +198,41 @@ class Inputs:
             commit_s=self.costs.commit_s,
             replay=self.rho,
         )
+
+
+def prior(mtbf_s: float, lost_per_failure: float = 1.0) -> FailureEstimate:
+    """Return the estimate before any observation. Raises ValueError if the arguments are not positive."""
+    if mtbf_s <= 0 or lost_per_failure <= 0:
+        raise ValueError(f"mean time between failures {mtbf_s} s and shards lost {lost_per_failure} must be positive")
+    return FailureEstimate(PRIOR_FAILURES, PRIOR_FAILURES * mtbf_s, lost_per_failure)
+
+
+def after_failure(estimate: FailureEstimate, shards: int) -> FailureEstimate:
+    """Return the estimate after a failure that lost the state of `shards` shards. Raises ValueError if `shards` < 1."""
+    if shards < 1:
+        raise ValueError("a failure without a lost shard does not affect the budget")
+    lost = (estimate.lost_per_failure * estimate.alpha + shards) / (estimate.alpha + 1)
+    return FailureEstimate(estimate.alpha + 1, estimate.beta_s, lost)
+
+
+def after_quiet(estimate: FailureEstimate, seconds: float) -> FailureEstimate:
+    """Return the estimate after `seconds` more of training without a failure. Negative seconds count as 0.
+
+    Pending, paused and suspended time is not training.
+    """
+    return FailureEstimate(estimate.alpha, estimate.beta_s + max(seconds, 0.0), estimate.lost_per_failure)
+
+
+def guessed(shard_bytes: int) -> dict[str, float]:
+    """Return the values to assume for shards with `shard_bytes` bytes of rows."""
+    commit_s, load_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
+    by_size = {"save_stall_s": STALLED * commit_s, "commit_s": commit_s, "load_s": load_s}
+    return {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
+
+
+def running(old: float | None, measured: float) -> float:
+    """Return the exponential moving average with one more measurement. The first one is the average itself."""
+    return measured if old is None else old + NEWEST * (measured - old)
 
 
 def uncovered_at_least(shards: int, data_shards: int, lost: float) -> float:

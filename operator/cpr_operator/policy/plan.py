@@ -14,83 +14,11 @@ from cpr_operator.policy.law import TIE, Choice, Odds, choose
 STEP = 0.25
 #: Changes below this are noise, in the input's own unit.
 NOISE = 1e-2
-
 _WHY = {
     "fixed": "The interval is fixed.",
     "tie": f"Longer intervals would save less than {TIE:.1%} of the time and lose more samples.",
     "replay": "With longer intervals, failures would cost more time than saves, because more is pushed again.",
 }
-
-
-def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
-    """Return the plan, its expected cost once that is measured, its reason, and the inputs that are guesses, as text.
-
-    `recoveries` is the expected cost of O_load + O_res in either mode, as a fraction of the training time.
-    `restores` is the expected number of restores of a row in the whole job.
-    """
-    full, partial = (f"{cost + recoveries:.2%}" for cost in (choice.full_cost, choice.partial_cost))
-    every = f"a save every {duration(choice.interval_s)}"
-    if inputs.replays:
-        done = f"{choice.mode} recovery with replay, {every}"
-        cost = f"expected overhead {partial}"
-        rho = "" if inputs.replay_ratio is None else f", at {inputs.replay_ratio:.2g} s for each second of training"
-        why = f"Trainers push again what a lost shard had learnt{rho}. {_why_interval(inputs, odds, choice)}"
-        if inputs.data_shards:
-            parity = f"Parity gives back a lost shard, after all but {inputs.uncovered:.0%} of failures."
-            why = f"{parity} {_why_interval(inputs, odds, choice)}"
-    elif choice.mode == "Full":
-        done = f"Full recovery, {every}"
-        cost = f"expected overhead {full}"
-        why = _why_full(inputs, partial)
-    else:
-        done = f"Partial recovery, {every}"
-        cost = f"expected overhead {partial}, compared with {full} for full recovery"
-        why = _why_interval(inputs, odds, choice)
-    done = f"{done}: {cost}." if inputs.measured else f"{done}."
-    bits = f"Rows are saved with {bits_for(restores)} bits per value for {restores:.2g} expected restores."
-    chosen = "" if inputs.fixed_bits else bits
-    guessed = f"Still guessed: {', '.join(inputs.guesses)}." if inputs.guesses else ""
-    return " ".join(filter(None, (done, why, chosen, inputs.basis, guessed)))
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in s, min or h, to three digits."""
-    for size, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def _why_full(inputs: Inputs, partial: str) -> str:
-    if inputs.mode == "Full":
-        return "The spec requires it."
-    if inputs.limit <= 0:
-        return "The budget allows no loss."
-    if inputs.remaining <= 0:
-        return "The budget is used up."
-    costs = f"cost {partial} and " if inputs.measured else ""
-    return f"Partial recovery would {costs}lose samples, and save too little time to justify that."
-
-
-def _why_interval(inputs: Inputs, odds: Odds, choice: Choice) -> str:
-    left = f"the remaining budget ({inputs.remaining:.3g})"
-    shards = f"{odds.lost:.2g} shard{'' if odds.lost == 1 else 's'}"
-    match choice.bound:
-        case "fixed" | "tie" | "replay":
-            return _WHY[choice.bound]
-        case "failures":
-            failures = f" ({odds.left_s / odds.mtbf_s:.2g}, of {shards} each)" if inputs.total_s is not None else ""
-            expected = f"the remaining expected failures{failures} and their spread"
-            return f"With longer intervals, {expected} would exceed {left}."
-        case "failure":
-            return f"With longer intervals, the next failure, of {shards}, would exceed {left}."
-        case "commit":
-            return f"Saves cannot be more frequent, because each takes {duration(odds.commit_s)}."
-        case "full":
-            return (
-                f"With {left}, saving more often than full recovery would does not pay off; "
-                "a loss that exceeds the budget rolls the job back."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +63,45 @@ class Plan:
         } | ({} if inputs.rho is None else {"replayRatio": inputs.rho})
 
 
+def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
+    """Return the plan, its expected cost once that is measured, its reason, and the inputs that are guesses, as text.
+
+    `recoveries` is the expected cost of O_load + O_res in either mode, as a fraction of the training time.
+    `restores` is the expected number of restores of a row in the whole job.
+    """
+    full, partial = (f"{cost + recoveries:.2%}" for cost in (choice.full_cost, choice.partial_cost))
+    every = f"a save every {duration(choice.interval_s)}"
+    if inputs.replays:
+        done = f"{choice.mode} recovery with replay, {every}"
+        cost = f"expected overhead {partial}"
+        rho = "" if inputs.replay_ratio is None else f", at {inputs.replay_ratio:.2g} s for each second of training"
+        why = f"Trainers push again what a lost shard had learnt{rho}. {_why_interval(inputs, odds, choice)}"
+        if inputs.data_shards:
+            parity = f"Parity gives back a lost shard, after all but {inputs.uncovered:.0%} of failures."
+            why = f"{parity} {_why_interval(inputs, odds, choice)}"
+    elif choice.mode == "Full":
+        done = f"Full recovery, {every}"
+        cost = f"expected overhead {full}"
+        why = _why_full(inputs, partial)
+    else:
+        done = f"Partial recovery, {every}"
+        cost = f"expected overhead {partial}, compared with {full} for full recovery"
+        why = _why_interval(inputs, odds, choice)
+    done = f"{done}: {cost}." if inputs.measured else f"{done}."
+    bits = f"Rows are saved with {bits_for(restores)} bits per value for {restores:.2g} expected restores."
+    chosen = "" if inputs.fixed_bits else bits
+    guessed = f"Still guessed: {', '.join(inputs.guesses)}." if inputs.guesses else ""
+    return " ".join(filter(None, (done, why, chosen, inputs.basis, guessed)))
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in s, min or h, to three digits."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def plan(inputs: Inputs) -> Plan:
     """Return the plan that the law chooses."""
     odds = inputs.odds
@@ -152,14 +119,6 @@ def plan(inputs: Inputs) -> Plan:
     )
 
 
-def _expected_pls(inputs: Inputs, odds: Odds, choice: Choice) -> float:
-    """Return the expected loss that is not rolled back; at most the remaining budget."""
-    failures, interval_s = odds.left_s / odds.mtbf_s, min(choice.interval_s, odds.left_s)
-    again = rolled_back(failures, interval_s, odds.commit_s, odds.budget_s / odds.lost)
-    lost_s = odds.lost * (failures * expected_age(interval_s, odds.commit_s) - again)
-    return min(lost_s * inputs.left / (odds.left_s * inputs.shards), inputs.remaining)
-
-
 def moved(old: Mapping[str, float], new: Mapping[str, float]) -> bool:
     """Return whether any input differs enough from the inputs `old` of the plan in force, so that it does not flap."""
     if old.keys() != new.keys():
@@ -170,3 +129,43 @@ def moved(old: Mapping[str, float], new: Mapping[str, float]) -> bool:
 def steady_s(beta_s: float, left_s: float, total_s: float) -> float:
     """Return the seconds without a failure until the failure rate or the remaining training changes enough."""
     return min(STEP * beta_s, max(STEP * left_s, NOISE * total_s))
+
+
+def _why_full(inputs: Inputs, partial: str) -> str:
+    if inputs.mode == "Full":
+        return "The spec requires it."
+    if inputs.limit <= 0:
+        return "The budget allows no loss."
+    if inputs.remaining <= 0:
+        return "The budget is used up."
+    costs = f"cost {partial} and " if inputs.measured else ""
+    return f"Partial recovery would {costs}lose samples, and save too little time to justify that."
+
+
+def _why_interval(inputs: Inputs, odds: Odds, choice: Choice) -> str:
+    left = f"the remaining budget ({inputs.remaining:.3g})"
+    shards = f"{odds.lost:.2g} shard{'' if odds.lost == 1 else 's'}"
+    match choice.bound:
+        case "fixed" | "tie" | "replay":
+            return _WHY[choice.bound]
+        case "failures":
+            failures = f" ({odds.left_s / odds.mtbf_s:.2g}, of {shards} each)" if inputs.total_s is not None else ""
+            expected = f"the remaining expected failures{failures} and their spread"
+            return f"With longer intervals, {expected} would exceed {left}."
+        case "failure":
+            return f"With longer intervals, the next failure, of {shards}, would exceed {left}."
+        case "commit":
+            return f"Saves cannot be more frequent, because each takes {duration(odds.commit_s)}."
+        case "full":
+            return (
+                f"With {left}, saving more often than full recovery would does not pay off; "
+                "a loss that exceeds the budget rolls the job back."
+            )
+
+
+def _expected_pls(inputs: Inputs, odds: Odds, choice: Choice) -> float:
+    """Return the expected loss that is not rolled back; at most the remaining budget."""
+    failures, interval_s = odds.left_s / odds.mtbf_s, min(choice.interval_s, odds.left_s)
+    again = rolled_back(failures, interval_s, odds.commit_s, odds.budget_s / odds.lost)
+    lost_s = odds.lost * (failures * expected_age(interval_s, odds.commit_s) - again)
+    return min(lost_s * inputs.left / (odds.left_s * inputs.shards), inputs.remaining)

@@ -65,12 +65,6 @@ def must_stop(observed: ReconcileInput) -> str:
             return _more_spares(observed, queue.place.queue, spares_in(queue.workload))
 
 
-def _more_spares(observed: ReconcileInput, queue: str, admitted: int) -> str:
-    """Return why a job with more spares in its spec than in its quota stops. With fewer it continues."""
-    requested = observed.job.spec.shards.spares
-    return f"{admitted} spares become {requested}, and {queue} has to admit them" if requested > admitted else ""
-
-
 def must_wait(observed: ReconcileInput) -> Waits | Evicted | None:
     """Return why a job without pods may not start or resume; None if it may."""
     queue = observed.queue
@@ -130,6 +124,12 @@ def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> W
     if uses_quota(observed.pods, observed.now):
         return _readiness(observed, found, after)
     return _unused(observed, queue, found, after, idle=idle)
+
+
+def _more_spares(observed: ReconcileInput, queue: str, admitted: int) -> str:
+    """Return why a job with more spares in its spec than in its quota stops. With fewer it continues."""
+    requested = observed.job.spec.shards.spares
+    return f"{admitted} spares become {requested}, and {queue} has to admit them" if requested > admitted else ""
 
 
 def _unused(

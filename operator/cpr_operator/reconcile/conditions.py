@@ -42,7 +42,6 @@ AT_RISK = 0.75
 REFUSAL_REMEDY = "free quota, or correct the pod template; the operator retries"
 #: Reasons of PodsReady=False that need no action, or that have an event of their own.
 EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
-
 #: A change of a condition to this status causes an event of this reason.
 WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("PodsReady", "False", EventReason.POD_STUCK),
@@ -54,7 +53,6 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("ReplayMemoryShort", "True", EventReason.REPLAY_MEMORY_SHORT),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
 )
-
 _MESSAGE_CHARS = 4096
 
 
@@ -179,10 +177,6 @@ def not_started(fact: Fact | None) -> bool:
     return isinstance(fact, NeverSeen) or (isinstance(fact, Active) and fact.pod.phase == "Pending")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")  # noqa: PLR2004 -- enough for a message
-
-
 def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
     """Return Recovering, with the reason of a recovery and the causes of its delay."""
     if status.recovery is None:
@@ -193,12 +187,6 @@ def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
     parts = (status.recovery.reason, _continues_until(status), *stuck)
     return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, parts)))
-
-
-def _continues_until(status: Status) -> str:
-    """Return the extent of training without the missing shards; empty if it waits for them."""
-    until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
-    return f"training continues up to sample {until}" if status.progress.samples < until else ""
 
 
 def reports_available(state: ReconcileState) -> Iterator[ConditionUpdate]:
@@ -243,29 +231,6 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate("BudgetAtRisk", "False", "Enough", balance)
 
 
-def _worst_failure(status: Status) -> float:
-    """Return the expected permanent loss of a failure right before a save, in sample-shards."""
-    plan = status.plan
-    if plan is None or plan.mode == "Full":
-        return 0.0
-    age_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
-    each = min(age_s * plan.inputs.get("samplesPerSecond", 0.0), status.ledger.total_samples)
-    # The law lets exactly one such failure fit, so a rounding error must not count as a risk.
-    return 0.999 * each * plan.inputs.get("lostPerFailure", 1.0)
-
-
-def _exposed(status: Status) -> float:
-    """Return the expected permanent loss of a failure now, in sample-shards: above the plan if saves are overdue.
-
-    Losses of shards that are already lost are reserved, so they do not count.
-    """
-    plan = status.plan
-    if plan is None or plan.mode == "Full":
-        return 0.0
-    at_risk = (status.progress.samples - shard.saved_samples for shard in status.shards if shard.lost_at is None)
-    return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
-
-
 def snapshots(state: ReconcileState) -> Iterator[ConditionUpdate]:
     """Yield SnapshotsDegraded: whether members have reported problems with saves."""
     problem = store_problem(state.observed)
@@ -275,14 +240,6 @@ def snapshots(state: ReconcileState) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate("SnapshotsDegraded", "True", reported.reason, message)
     elif state.leader_report is not None or not state.status.conditions:
         yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
-
-
-def _at_risk(status: Status) -> str:
-    """Describe the cost of a loss without another save. The message stays the same until the next save."""
-    oldest = min((shard.saved_samples for shard in status.shards), default=0)
-    if (status.progress.protected_samples or 0) > oldest:
-        return f"parity rebuilds a shard that is lost alone now, and several go back to sample {oldest:,}"
-    return f"a shard that is lost now goes back to sample {oldest:,}"
 
 
 def store_problem(observed: ReconcileInput) -> tuple[str, Problem] | None:
@@ -352,6 +309,52 @@ def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[Cond
         yield ConditionUpdate("ReplayMemoryShort", "False", "Planned", f"a save is made every {planned}, as planned")
 
 
+def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
+    """Return the status of a condition for a bool."""
+    return "True" if value else "False"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")  # noqa: PLR2004 -- enough for a message
+
+
+def _continues_until(status: Status) -> str:
+    """Return the extent of training without the missing shards; empty if it waits for them."""
+    until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
+    return f"training continues up to sample {until}" if status.progress.samples < until else ""
+
+
+def _worst_failure(status: Status) -> float:
+    """Return the expected permanent loss of a failure right before a save, in sample-shards."""
+    plan = status.plan
+    if plan is None or plan.mode == "Full":
+        return 0.0
+    age_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
+    each = min(age_s * plan.inputs.get("samplesPerSecond", 0.0), status.ledger.total_samples)
+    # The law lets exactly one such failure fit, so a rounding error must not count as a risk.
+    return 0.999 * each * plan.inputs.get("lostPerFailure", 1.0)
+
+
+def _exposed(status: Status) -> float:
+    """Return the expected permanent loss of a failure now, in sample-shards: above the plan if saves are overdue.
+
+    Losses of shards that are already lost are reserved, so they do not count.
+    """
+    plan = status.plan
+    if plan is None or plan.mode == "Full":
+        return 0.0
+    at_risk = (status.progress.samples - shard.saved_samples for shard in status.shards if shard.lost_at is None)
+    return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
+
+
+def _at_risk(status: Status) -> str:
+    """Describe the cost of a loss without another save. The message stays the same until the next save."""
+    oldest = min((shard.saved_samples for shard in status.shards), default=0)
+    if (status.progress.protected_samples or 0) > oldest:
+        return f"parity rebuilds a shard that is lost alone now, and several go back to sample {oldest:,}"
+    return f"a shard that is lost now goes back to sample {oldest:,}"
+
+
 def _with_problem(status: Status, condition: ConditionType, problem: str) -> tuple[list[str], bool]:
     """Return the trainers that report a problem, and whether certainly none of them has it any more.
 
@@ -360,8 +363,3 @@ def _with_problem(status: Status, condition: ConditionType, problem: str) -> tup
     having = [trainer.name for trainer in status.trainers if trainer.problem == problem]
     reported = any(each.type == condition for each in status.conditions)
     return having, reported and all(is_settled(each) and not each.problem for each in status.trainers)
-
-
-def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
-    """Return the status of a condition for a bool."""
-    return "True" if value else "False"

@@ -29,7 +29,6 @@ from cpr_operator.reconcile.restore_source import source_anchor_in
 from cpr_operator.reconcile.types import EventReason, Job, Outcome, PodDelete, ReconcileInput, ReconcileState
 
 T = TypeVar("T")
-
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: The number of cleanup attempts. The pause doubles after each of them.
 ATTEMPTS = 5
@@ -102,6 +101,50 @@ def delete(observed: ReconcileInput) -> Outcome:
             assert_never(step)
 
 
+def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
+    """Return the next step. `since`: the time of the first observation. `writing`: a pod may still write."""
+    attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
+    newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
+    if newest is not None and _exit_code(newest) == ExitCode.OK:
+        return Finished(_message(Deleted, newest))
+    reason = _reason_to_give_up(observed, since, newest)
+    if reason:
+        return GiveUp(reason)
+    if writing or (newest is not None and not newest.ended):
+        return Wait(observed.timing.changing_s)
+    if newest is None:
+        return Try(1)
+    pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - observed.now
+    return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
+
+
+def anchors_in_use(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
+    """Return the anchors (keys) of a job that other jobs still need to start from.
+
+    Any user may write a key into a job, so only jobs that have started from it count: those of the same
+    namespace and store that have started, have not ended, and have no anchor of their own yet.
+    """
+    keys = (_restores_from(other) for other in others if _shares_saves(job, other))
+    return tuple(sorted({key for key in keys if key.startswith(f"{job.id.uid}/")}))
+
+
+def location(store: Store) -> str:
+    """Return the location of the saves, as arguments of `cprjob snapshots`."""
+    inner = "/".join(part for part in (store.bucket, store.prefix.strip("/")) if part)
+    if store.endpoint.startswith("file:"):
+        return f"{store.endpoint.rstrip('/')}/{inner}"
+    return f"s3://{inner} --endpoint {store.endpoint}"
+
+
+def left_by(job: JobView, reason: str) -> Event:
+    """Return the event of a job that is deleted but cannot be read, so its saves stay."""
+    try:
+        where = location(Store.model_validate(job.spec.get("snapshots", {}).get("store")))
+    except (ValidationError, AttributeError):
+        where = "STORE"  # spec.snapshots.store is invalid
+    return _left(job.uid, where, reason)
+
+
 def _attempt(state: ReconcileState, attempt: int) -> Outcome:
     """Create a cleanup pod. If that is impossible now, it stays impossible, so the job does not wait for it."""
     job, status = state.observed.job, state.status
@@ -123,23 +166,6 @@ def _refused(state: ReconcileState) -> str:
     return restriction.refuses_trainers(state.spec)
 
 
-def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
-    """Return the next step. `since`: the time of the first observation. `writing`: a pod may still write."""
-    attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
-    newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
-    if newest is not None and _exit_code(newest) == ExitCode.OK:
-        return Finished(_message(Deleted, newest))
-    reason = _reason_to_give_up(observed, since, newest)
-    if reason:
-        return GiveUp(reason)
-    if writing or (newest is not None and not newest.ended):
-        return Wait(observed.timing.changing_s)
-    if newest is None:
-        return Try(1)
-    pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - observed.now
-    return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
-
-
 def _reason_to_give_up(observed: ReconcileInput, since: float, newest: PodView | None) -> str:
     """Return a reason to give up; empty if there is none."""
     if observed.terminating:
@@ -151,24 +177,6 @@ def _reason_to_give_up(observed: ReconcileInput, since: float, newest: PodView |
     return ""
 
 
-def anchors_in_use(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
-    """Return the anchors (keys) of a job that other jobs still need to start from.
-
-    Any user may write a key into a job, so only jobs that have started from it count: those of the same
-    namespace and store that have started, have not ended, and have no anchor of their own yet.
-    """
-    keys = (_restores_from(other) for other in others if _shares_saves(job, other))
-    return tuple(sorted({key for key in keys if key.startswith(f"{job.id.uid}/")}))
-
-
-def location(store: Store) -> str:
-    """Return the location of the saves, as arguments of `cprjob snapshots`."""
-    inner = "/".join(part for part in (store.bucket, store.prefix.strip("/")) if part)
-    if store.endpoint.startswith("file:"):
-        return f"{store.endpoint.rstrip('/')}/{inner}"
-    return f"s3://{inner} --endpoint {store.endpoint}"
-
-
 def _deleted(observed: ReconcileInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
@@ -177,15 +185,6 @@ def _deleted(observed: ReconcileInput, deleted: Deleted | None) -> Event:
     message += f"; kept, because other jobs restore from them: {kept}" if kept else ""
     message += f"; not kept, because they are unreadable: {', '.join(unreadable)}" if unreadable else ""
     return Event("Normal", EventReason.SAVES_DELETED, message, "saves-deleted")
-
-
-def left_by(job: JobView, reason: str) -> Event:
-    """Return the event of a job that is deleted but cannot be read, so its saves stay."""
-    try:
-        where = location(Store.model_validate(job.spec.get("snapshots", {}).get("store")))
-    except (ValidationError, AttributeError):
-        where = "STORE"  # spec.snapshots.store is invalid
-    return _left(job.uid, where, reason)
 
 
 def _left_of(job: Job, reason: str) -> Event:

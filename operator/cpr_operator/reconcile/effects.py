@@ -37,7 +37,6 @@ BACKOFF = 0.1
 POINTS = 80
 #: The metric of a single label; with several labels it is LABEL.calibration.
 CALIBRATION = "calibration"
-
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
@@ -63,21 +62,6 @@ def outcome(state: ReconcileState) -> Outcome:
     )
 
 
-def _check_order(before: Status, after: Status) -> None:
-    """Assert the order of the job's history, on which restores, rosters and the budget rely."""
-    old, new = before.counters, after.counters
-    assert new.generation >= old.generation, f"the generation fell from {old.generation} to {new.generation}"
-    assert new.group >= old.group, f"the group fell from {old.group} to {new.group}"
-    assert new.roster >= old.roster, f"the roster fell from {old.roster} to {new.roster}"
-    earlier = {(member.role, member.index): member.incarnation for member in before.members}
-    for member in after.members:
-        last = earlier.get((member.role, member.index), 0)
-        assert member.incarnation >= last, f"{member.name} fell from incarnation {last} to {member.incarnation}"
-    if new.generation == old.generation and before.ledger.ranges != after.ledger.ranges:
-        charged = account_of(before).ledger.spent, account_of(after).ledger.spent
-        assert charged[0] <= charged[1], f"losses fell from {charged[0]} to {charged[1]} sample-shards in a generation"
-
-
 def stamped(before: Status, after: Status) -> Status:
     """Return `after` with the next roster number on all members with a changed roster."""
     number = before.counters.roster + 1
@@ -95,10 +79,6 @@ def stamped(before: Status, after: Status) -> Status:
     if shards == after.shards and trainers == after.trainers:
         return after
     return after.evolve(shards=shards, trainers=trainers, counters=after.counters.evolve(roster=number))
-
-
-def _unnumbered(status: Status) -> Status:
-    return status.evolve(counters=status.counters.evolve(roster=0))
 
 
 def with_history(before: Status, status: Status) -> Status:
@@ -135,27 +115,6 @@ def point(status: Status, now: float) -> PointFigures:
     )
 
 
-def _thinned(points: tuple[PointFigures, ...]) -> tuple[PointFigures, ...]:
-    """Return every second point, the last one, and the first of each generation, so that rollbacks stay in place."""
-    kept = [
-        here
-        for place, here in enumerate(points)
-        if place % 2 == 0 or here.generation != points[place - 1].generation or place + 1 == len(points)
-    ]
-    return tuple(kept[-MAX_HISTORY + 1 :])
-
-
-def _calibration(metrics: Mapping[str, float]) -> float | None:
-    """Return the metric of the first label: a report has its metrics in the order of the labels."""
-    names = (name for name in metrics if name == CALIBRATION or name.endswith(f".{CALIBRATION}"))
-    name = next(names, None)
-    return None if name is None else metrics[name]
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
-
-
 def with_shown(status: Status, job_name: str) -> Status:
     """Return the status with its metrics for people, rounded and with units, and the subresource scale."""
     progress, plan, budget = status.progress, status.plan, status.budget
@@ -172,11 +131,6 @@ def with_shown(status: Status, job_name: str) -> Status:
     )
     selector = f"{env.LABEL_JOB}={job_name},{env.LABEL_ROLE}={env.ROLE_TRAINER}"
     return status.evolve(shown=shown, scale=Scale(replicas=len(status.trainers), selector=selector))
-
-
-def _portion(value: float) -> str:
-    """Return a portion, rounded up: the printed spent budget, used as a limit, allows the losses."""
-    return f"{_FOUR_DIGITS_UP.create_decimal(repr(value)).normalize():f}"
 
 
 def creates(observed: ReconcileInput, after: Status) -> Iterator[Manifest]:
@@ -259,6 +213,51 @@ def rosters(observed: ReconcileInput, after: Status) -> Iterator[PodPatch]:
 def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
     """Return the pods that may have a running process."""
     return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
+
+
+def _check_order(before: Status, after: Status) -> None:
+    """Assert the order of the job's history, on which restores, rosters and the budget rely."""
+    old, new = before.counters, after.counters
+    assert new.generation >= old.generation, f"the generation fell from {old.generation} to {new.generation}"
+    assert new.group >= old.group, f"the group fell from {old.group} to {new.group}"
+    assert new.roster >= old.roster, f"the roster fell from {old.roster} to {new.roster}"
+    earlier = {(member.role, member.index): member.incarnation for member in before.members}
+    for member in after.members:
+        last = earlier.get((member.role, member.index), 0)
+        assert member.incarnation >= last, f"{member.name} fell from incarnation {last} to {member.incarnation}"
+    if new.generation == old.generation and before.ledger.ranges != after.ledger.ranges:
+        charged = account_of(before).ledger.spent, account_of(after).ledger.spent
+        assert charged[0] <= charged[1], f"losses fell from {charged[0]} to {charged[1]} sample-shards in a generation"
+
+
+def _unnumbered(status: Status) -> Status:
+    return status.evolve(counters=status.counters.evolve(roster=0))
+
+
+def _thinned(points: tuple[PointFigures, ...]) -> tuple[PointFigures, ...]:
+    """Return every second point, the last one, and the first of each generation, so that rollbacks stay in place."""
+    kept = [
+        here
+        for place, here in enumerate(points)
+        if place % 2 == 0 or here.generation != points[place - 1].generation or place + 1 == len(points)
+    ]
+    return tuple(kept[-MAX_HISTORY + 1 :])
+
+
+def _calibration(metrics: Mapping[str, float]) -> float | None:
+    """Return the metric of the first label: a report has its metrics in the order of the labels."""
+    names = (name for name in metrics if name == CALIBRATION or name.endswith(f".{CALIBRATION}"))
+    name = next(names, None)
+    return None if name is None else metrics[name]
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _portion(value: float) -> str:
+    """Return a portion, rounded up: the printed spent budget, used as a limit, allows the losses."""
+    return f"{_FOUR_DIGITS_UP.create_decimal(repr(value)).normalize():f}"
 
 
 def _wake_after(state: ReconcileState) -> float | None:

@@ -87,17 +87,6 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
     )
 
 
-def _fixed_bits(spec: CPRJobSpec) -> Bits | None:
-    quantisation = spec.snapshots.quantisation
-    return 32 if quantisation.mode == "Exact" else quantisation.bits
-
-
-def _restored(status: Status) -> float:
-    """Return the maximum of a row's restores so far. A restored flush counts, though it is exact."""
-    incarnations = [shard.incarnation - 1 for shard in status.shards]
-    return max(status.counters.generation - 1, 0) + (fmean(incarnations) if incarnations else 0.0)
-
-
 def plan_events(before: Status, after: Status) -> tuple[Event, ...]:
     """Return the event of a plan that differs from the one before, with the reason of the plan."""
     old, new = before.plan, after.plan
@@ -105,23 +94,6 @@ def plan_events(before: Status, after: Status) -> tuple[Event, ...]:
         return ()
     key = f"planned-{before.counters.roster}-{new.mode}-{new.interval_seconds:.6g}"
     return (Event("Normal", EventReason.PLANNED, new.reason, key),)
-
-
-def _refreshed(old: Plan, new: Plan) -> Plan:
-    """Return the new plan, or if it hardly differs the old one with the new inputs. Its reason names its interval."""
-    if _differs(old, new) or new.interval_seconds == old.interval_seconds:
-        return new
-    return old.evolve(
-        inputs=new.inputs,
-        expected_lost_samples=new.expected_lost_samples,
-        expected_overhead=new.expected_overhead,
-    )
-
-
-def _differs(old: Plan, new: Plan) -> bool:
-    if (old.mode, old.stored_bits) != (new.mode, new.stored_bits):
-        return True
-    return abs(new.interval_seconds - old.interval_seconds) > _SAME * old.interval_seconds
 
 
 def failure_estimate(spec: CPRJobSpec, status: Status) -> policy.FailureEstimate:
@@ -224,6 +196,34 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
         load_seconds=scaled(learnt.load_seconds),
         replay_ratio=scaled(learnt.replay_ratio),
     )
+
+
+def _fixed_bits(spec: CPRJobSpec) -> Bits | None:
+    quantisation = spec.snapshots.quantisation
+    return 32 if quantisation.mode == "Exact" else quantisation.bits
+
+
+def _restored(status: Status) -> float:
+    """Return the maximum of a row's restores so far. A restored flush counts, though it is exact."""
+    incarnations = [shard.incarnation - 1 for shard in status.shards]
+    return max(status.counters.generation - 1, 0) + (fmean(incarnations) if incarnations else 0.0)
+
+
+def _refreshed(old: Plan, new: Plan) -> Plan:
+    """Return the new plan, or if it hardly differs the old one with the new inputs. Its reason names its interval."""
+    if _differs(old, new) or new.interval_seconds == old.interval_seconds:
+        return new
+    return old.evolve(
+        inputs=new.inputs,
+        expected_lost_samples=new.expected_lost_samples,
+        expected_overhead=new.expected_overhead,
+    )
+
+
+def _differs(old: Plan, new: Plan) -> bool:
+    if (old.mode, old.stored_bits) != (new.mode, new.stored_bits):
+        return True
+    return abs(new.interval_seconds - old.interval_seconds) > _SAME * old.interval_seconds
 
 
 def _with_estimate(learnt: Policy, estimate: policy.FailureEstimate, now: float) -> Policy:

@@ -64,6 +64,26 @@ def restore_source(job: Job, others: tuple[JobView, ...]) -> RestoreSource | NoS
     return _newest(field, job, other)
 
 
+def selects(latest: LatestOf, labels: Mapping[str, str]) -> bool:
+    """Return whether a job with these labels is chosen, by the rules of label selectors of Kubernetes."""
+    stated = (latest.match_labels or {}).items()
+    return stated <= labels.items() and all(_holds(each, labels) for each in latest.match_expressions or ())
+
+
+def source_anchor(runtime: Runtime | None) -> str | None:
+    """Return the anchor that a job has started from, by its description for pods; None if there is none."""
+    return None if runtime is None else source_anchor_in(runtime.job_spec)
+
+
+def source_anchor_in(job_spec: str) -> str | None:
+    """Return the anchor in a job's description, of any version; None if it has none, or cannot be read."""
+    try:
+        key = json.loads(unpack(job_spec))["snapshots"]["restore_from"]
+    except (ContractError, ValueError, LookupError, TypeError):
+        return None
+    return None if key is None else str(key)
+
+
 def _latest(job: Job, latest: LatestOf, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
     """Return the result of the job that succeeded last, once all matching jobs created before this one have ended."""
     matching = [other for other in others if other.uid != job.id.uid and not other.deleting]
@@ -83,12 +103,6 @@ def _latest(job: Job, latest: LatestOf, others: tuple[JobView, ...]) -> RestoreS
         return RestoreSource(event_suffix=f", from first values: {none}")
     remedy = f"correct the labels, or create this job again with {_LATEST}.none: Initialise"
     return NoSource(AWAITED, f"{none}; this job starts when one has; {remedy}")
-
-
-def selects(latest: LatestOf, labels: Mapping[str, str]) -> bool:
-    """Return whether a job with these labels is chosen, by the rules of label selectors of Kubernetes."""
-    stated = (latest.match_labels or {}).items()
-    return stated <= labels.items() and all(_holds(each, labels) for each in latest.match_expressions or ())
 
 
 def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
@@ -124,20 +138,6 @@ def _newest(field: str, job: Job, other: JobView) -> RestoreSource | NoSource:
     if status.get("phase") == "Failed":
         return NoSource(REFUSED, f"{field} has failed and has no anchor; name another job")
     return NoSource(AWAITED, f"{field} has no anchor yet; this job starts from its first one")
-
-
-def source_anchor(runtime: Runtime | None) -> str | None:
-    """Return the anchor that a job has started from, by its description for pods; None if there is none."""
-    return None if runtime is None else source_anchor_in(runtime.job_spec)
-
-
-def source_anchor_in(job_spec: str) -> str | None:
-    """Return the anchor in a job's description, of any version; None if it has none, or cannot be read."""
-    try:
-        key = json.loads(unpack(job_spec))["snapshots"]["restore_from"]
-    except (ContractError, ValueError, LookupError, TypeError):
-        return None
-    return None if key is None else str(key)
 
 
 def _same_store(job: Job, other: JobView) -> bool:

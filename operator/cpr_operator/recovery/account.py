@@ -155,11 +155,11 @@ def pending_from(shard: Shard) -> int | None:
     return shard.floor_samples
 
 
-def _dense_pending_from(dense: Dense) -> int | None:
-    # Releases that did not write owesFrom made a reservation whenever the dense state could miss a sample.
-    return dense.floor_samples if dense.owes_from is None and dense.reserved else dense.owes_from
-
-
 def is_overspent(status: Status) -> bool:
     """Return whether more is lost than the budget allows. Both are 0 while the total is unknown."""
     return account_of(status).ledger.left < 0
+
+
+def _dense_pending_from(dense: Dense) -> int | None:
+    # Releases that did not write owesFrom made a reservation whenever the dense state could miss a sample.
+    return dense.floor_samples if dense.owes_from is None and dense.reserved else dense.owes_from
