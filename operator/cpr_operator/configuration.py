@@ -70,7 +70,9 @@ class Configuration:
         if not re.fullmatch(f"{_NAME}/{_NAME}", lease):
             raise ConfigurationError(f"{LEASE} is {lease!r}; it must be a namespace and a name: NAMESPACE/NAME")
         namespace, _, name = lease.partition("/")
-        sources, restriction, kueue = _ingress_sources(environ), _restriction(environ), _truth(environ, KUEUE, "false")
+        restricted = _truth(environ, RESTRICT_TEMPLATES, "true")
+        restriction = Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS))) if restricted else None
+        sources, kueue = _ingress_sources(environ), _truth(environ, KUEUE, "false")
         return cls(_names(environ, NAMESPACES), int(port), (namespace, name), sources, restriction, kueue)
 
 
@@ -101,12 +103,6 @@ def _ingress_sources(environ: Mapping[str, str]) -> IngressSources | None:
     if not isinstance(others, list) or not all(isinstance(peer, dict) for peer in others):
         raise ConfigurationError(f"{REPORT_PEERS} is {text!r}; it must be a JSON list of NetworkPolicyPeers")
     return IngressSources(namespace, tuple(others)) if namespace else None
-
-
-def _restriction(environ: Mapping[str, str]) -> Restriction | None:
-    if not _truth(environ, RESTRICT_TEMPLATES, "true"):
-        return None
-    return Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS)))
 
 
 def _truth(environ: Mapping[str, str], variable: str, default: str) -> bool:

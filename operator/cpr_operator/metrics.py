@@ -165,10 +165,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._records: dict[tuple[str, str], dict[_Record, FailureRecord]] = {}
         self._gauges = JobGauges()
-        self._define_events()
-        self._define_gauges()
 
-    def _define_events(self) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=self._registry)
 
@@ -185,8 +182,6 @@ class Metrics:
             buckets=RECOVERY_BUCKETS_S,
             registry=self._registry,
         )
-
-    def _define_gauges(self) -> None:
         self.leading = Gauge("cprjob_leader", "1 for the operator that leads.", registry=self._registry)
         text = "Requests to the API server that the rate limit defers."
         self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)

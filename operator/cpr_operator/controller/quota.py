@@ -119,18 +119,14 @@ class QuotaRelease:
 
 async def _read(cluster: Cluster, view: JobView, job: Job, name: str) -> Queue:
     found = await cluster.read("Workload", job.id.namespace, job.id.stem)
-    flavors = {each: await cluster.read("ResourceFlavor", "", each) for each in _flavors(job, found)}
+    # Existing pods have their flavors already.
+    names = flavors_of(found) if found is not None and job.status.phase in {"Pending", "Suspended"} else ()
+    flavors = {each: await cluster.read("ResourceFlavor", "", each) for each in names}
     return Queue(
         await _place(cluster, name, view.labels.get(PRIORITY_LABEL, ""), found),
         workload=found,
         flavors={each: flavor for each, flavor in flavors.items() if flavor is not None},
     )
-
-
-def _flavors(job: Job, workload: Manifest | None) -> tuple[str, ...]:
-    """The flavors that the next pods need. Existing pods have theirs."""
-    without_pods = job.status.phase in {"Pending", "Suspended"}
-    return flavors_of(workload) if workload is not None and without_pods else ()
 
 
 async def _place(cluster: Cluster, queue: str, priority_class: str, workload: Manifest | None) -> Place:

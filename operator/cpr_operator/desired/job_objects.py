@@ -71,6 +71,10 @@ def network_policy(job: JobId, sources: IngressSources | None, *, by_uid: bool) 
     """
     members = {"matchLabels": _members(job, by_uid=by_uid)}
     http = env.DEFAULT_PORT_BASE + env.HTTP_PORT
+    allowed: list[Mapping[str, Any]] = [{"namespaceSelector": {}}]
+    if sources is not None:
+        own = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": sources.namespace}}}
+        allowed = [own, *sources.others]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -80,17 +84,10 @@ def network_policy(job: JobId, sources: IngressSources | None, *, by_uid: bool) 
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": [{"podSelector": members}]},
-                {"from": _ingress_from(sources), "ports": [{"protocol": "TCP", "port": http}]},
+                {"from": allowed, "ports": [{"protocol": "TCP", "port": http}]},
             ],
         },
     }
-
-
-def _ingress_from(sources: IngressSources | None) -> list[Mapping[str, Any]]:
-    if sources is None:
-        return [{"namespaceSelector": {}}]
-    own = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": sources.namespace}}}
-    return [own, *sources.others]
 
 
 def _members(job: JobId, *, by_uid: bool) -> dict[str, str]:

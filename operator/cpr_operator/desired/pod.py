@@ -113,7 +113,11 @@ def spare_spec(plan: PodPlan) -> Manifest:
 def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     """The pod that reads `roster`, on any node but `avoid`."""
     name = pod_name(plan.job, roster.role, roster.index, roster.incarnation)
-    pod = _pod(plan, roster.role, roster.role, _metadata(plan, name, roster))
+    own = metadata(plan.job, name) | {
+        "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation),
+        "annotations": roster.annotations | spec_annotations(plan.job_spec),
+    }
+    pod = _pod(plan, roster.role, roster.role, own)
     spec = pod["spec"]
     if avoid:
         spec["affinity"] = keeping_off(spec.get("affinity") or {}, avoid)
@@ -167,13 +171,6 @@ def _placed(plan: PodPlan, pod_set: str) -> Manifest:
 def grace_s(expected_flush_s: float | None) -> int:
     """Time between SIGTERM and SIGKILL: twice the expected flush, and never less than Kubernetes' default."""
     return max(LEAST_GRACE_S, round(2 * (expected_flush_s or 0)))
-
-
-def _metadata(plan: PodPlan, name: str, roster: Document) -> Manifest:
-    return metadata(plan.job, name) | {
-        "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation),
-        "annotations": roster.annotations | spec_annotations(plan.job_spec),
-    }
 
 
 def _spread(job: JobId) -> Manifest:

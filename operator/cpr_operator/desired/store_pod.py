@@ -51,6 +51,8 @@ def store_pod(
         **CONFINED_CONTAINER,
         **container,
     }
+    if annotations := spec_annotations(plan.job_spec):
+        own = {**own, "annotations": annotations}
     required = {
         **CONFINED,
         "terminationGracePeriodSeconds": 1,
@@ -64,7 +66,7 @@ def store_pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": merge(template.get("metadata") or {}, {**own, **_annotated(plan.job_spec)}),
+        "metadata": merge(template.get("metadata") or {}, own),
         "spec": merge(_unsized(template.get("spec") or {}), required),
     }
 
@@ -93,11 +95,6 @@ def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifes
         "resources": {"requests": CLEANUP_RESOURCES, "limits": CLEANUP_RESOURCES},
     }
     return store_pod(plan, own, container)
-
-
-def _annotated(job_spec: str) -> Manifest:
-    annotations = spec_annotations(job_spec)
-    return {"annotations": annotations} if annotations else {}
 
 
 def _unsized(spec: Mapping[str, Any]) -> Manifest:

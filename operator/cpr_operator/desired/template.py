@@ -162,7 +162,9 @@ class Restriction:
     def refuses(self, spec: CPRJobSpec) -> str:
         """The first disallowed part of the templates, with the remedy; empty if there is none."""
         message = self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
-        return message or _refused_class("spec.shards.sparePriorityClassName", spec.shards.spare_priority_class_name)
+        if not message and (spec.shards.spare_priority_class_name or "").startswith(SYSTEM_PRIORITY):
+            return f"spec.shards.sparePriorityClassName: {_SYSTEM_CLASSES}; {_REMEDY}"
+        return message
 
     def refuses_trainers(self, spec: CPRJobSpec) -> str:
         """The same for the trainers' template, from which cleanup pods are made."""
@@ -171,11 +173,6 @@ class Restriction:
     def _refuses(self, field: str, template: Mapping[str, Any]) -> str:
         part = next(_template(template, self.service_accounts), None)
         return f"{field}.{part.path}: {part.message}; {part.remedy}" if part else ""
-
-
-def _refused_class(field: str, name: str | None) -> str:
-    """The refusal of a spare's priority class; empty if it is allowed."""
-    return f"{field}: {_SYSTEM_CLASSES}; {_REMEDY}" if (name or "").startswith(SYSTEM_PRIORITY) else ""
 
 
 def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator[BadPart]:

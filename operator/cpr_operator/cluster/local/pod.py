@@ -145,7 +145,8 @@ class LocalPod:
             try:
                 process = await self._start(environment)
             except (RefusedError, OSError) as error:
-                self._wait_for("CreateContainerConfigError", str(error))
+                waiting = {"reason": "CreateContainerConfigError", "message": str(error)}
+                self._report("Pending", {"waiting": waiting})
                 await asyncio.sleep(RETRY_S)
             else:
                 self._end(await process.wait())
@@ -168,9 +169,6 @@ class LocalPod:
         reason = "Completed" if code == os.EX_OK else "Error"
         ended = {"exitCode": code, "reason": reason, "message": self._folder.read_termination()}
         self._report("Failed" if code else "Succeeded", {"terminated": ended})
-
-    def _wait_for(self, reason: str, message: str) -> None:
-        self._report("Pending", {"waiting": {"reason": reason, "message": message}})
 
     def _report(self, phase: str, state: Mapping[str, Any], **more: str) -> None:
         status = {"phase": phase, "containerStatuses": [{"name": env.MAIN_CONTAINER, "state": state}]}
