@@ -13,19 +13,19 @@ from cpr_trainer.store import Store, open_store
 _LOG = logging.getLogger(__name__)
 
 
-def run(environ: Mapping[str, str], spared: Iterable[str]) -> Deleted:
+def run(environ: Mapping[str, str], retained: Iterable[str]) -> Deleted:
     """Clean up after the job that the environment names; see `clean_up`."""
     job = read_job(environ)
-    return clean_up(open_store(job.snapshots.store, *store_access(environ)), job.job_uid, spared)
+    return clean_up(open_store(job.snapshots.store, *store_access(environ)), job.job_uid, retained)
 
 
-def clean_up(store: Store, job_uid: str, spared: Iterable[str]) -> Deleted:
-    """Delete all objects of a job but what the anchors `spared` (keys) need, and say how much that was.
+def clean_up(store: Store, job_uid: str, retained: Iterable[str]) -> Deleted:
+    """Delete all objects of a job except those that the anchors `retained` (keys) need; return the amount.
 
     Raises StoreError.
     """
-    doomed, unreadable = everything(store, job_uid, spared)
-    delete_saves(store, doomed)
-    deleted = Deleted(len(doomed), sum(entry.size_bytes for entry in doomed), unreadable)
+    to_delete, unreadable = everything(store, job_uid, retained)
+    delete_saves(store, to_delete)
+    deleted = Deleted(len(to_delete), sum(entry.size_bytes for entry in to_delete), unreadable)
     _LOG.info("%s", deleted)
     return deleted

@@ -68,7 +68,7 @@ class Bench:
         """Let time pass; a priority save that came of it."""
         before = len(self.writer.saves)
         self.saving.tick(now_s, interval_s, self.service.progress)
-        while self.saving._chooser._asked and not self.chosen:  # type: ignore[union-attr]
+        while self.saving._chooser._choosing and not self.chosen:  # type: ignore[union-attr]
             pass
         for chosen in self.chosen:
             self.saving.on_chosen(chosen, self.mark())

@@ -161,7 +161,7 @@ def test_a_cut_that_a_shard_gave_up_is_void_and_the_next_waits_for_its_time(worl
 
 
 def test_a_problem_is_told_until_the_store_has_answered(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "_ASK_STORE_S", 0.05)
+    monkeypatch.setattr(committer, "_POLL_STORE_S", 0.05)
     world.saver.offer_cut(_dense(5))
     world.wait_for(lambda saves: saves.dense_save)
     world.store.down = True

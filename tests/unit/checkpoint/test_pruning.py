@@ -193,13 +193,13 @@ def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
     bench = JobBench(store)
     bench.serve()
     for step in (10, 20, 30):
-        spared = bench.anchor(step)
+        retained = bench.anchor(step)
         values = [shard.values() for shard in bench.shards]
     later = bench.anchor(40)
     bench.dense(45)
     store.put("other/gen-0001/dense/group-0001/step-000000001/manifest.json", b"another job's")
-    delete_saves(store, everything(store, "uid", (spared.key, "uid/never/there/manifest.json"))[0])
-    assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, spared.key))
+    delete_saves(store, everything(store, "uid", (retained.key, "uid/never/there/manifest.json"))[0])
+    assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, retained.key))
     for shard, value in zip(bench.shards, values, strict=True):
         candidate = Candidate("RestoreFrom", shard.layout, 0, (shard.links[2].ref,))
         assert same(shard.values(shard.restore(candidate)[1]), value)

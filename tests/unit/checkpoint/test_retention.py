@@ -22,7 +22,7 @@ FIRST, SECOND, THIRD = (AnchorRef(f"job/{step}", "", 1, step, 10 * step) for ste
 
 
 class Sweeper:
-    """A pruner that remembers its sweeps: which steps were spared, and whether the store was full."""
+    """A pruner that remembers its sweeps: which steps were retained, and whether the store was full."""
 
     def __init__(self) -> None:
         self.sweeps: list[tuple[set[int], bool]] = []
@@ -31,8 +31,8 @@ class Sweeper:
 
     def note(self, _anchor: AnchorRef, _shards: Iterable[ShardManifest]) -> None: ...
 
-    def prune(self, _keep: tuple[AnchorRef, ...], spared: Collection[int] = (), *, full: bool = False) -> bool:
-        self.sweeps.append((set(spared), full))
+    def prune(self, _keep: tuple[AnchorRef, ...], retained: Collection[int] = (), *, full: bool = False) -> bool:
+        self.sweeps.append((set(retained), full))
         if self.error is not None:
             raise self.error
         return self.young

@@ -1,4 +1,4 @@
-"""What is saved of a job, or of all jobs of a store, as people look at it: points to go back to, and their damage."""
+"""The saves of one or all jobs of a store, as users see them: points to restore, and their damage."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from cpr_trainer.embedding.optimizers import state_widths
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
-# What lies in a store: every committed save with its manifest, and how much it takes.
-
-
 M = TypeVar("M", ShardManifest, DenseManifest)
 
+_NOTHING = "no such object"
 _OF_A_JOB = re.compile(r"[^/]+/gen-\d+/.+")
 _OF_A_SHARD = re.compile(r"[^/]+/gen-\d+/shard-\d+/.+")
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSave(Generic[M]):
-    """One committed save. Its folder's objects take `size_bytes`; the last of them was written at `written_s`."""
+    """A committed save. Its folder's objects take `size_bytes`; the last of them was written at `written_s`."""
 
     manifest: M
     ref: ManifestRef
@@ -42,8 +40,8 @@ class ListedSave(Generic[M]):
 class Inventory:
     """All objects of some jobs by key; saves of shards, and dense saves and anchors, by the keys of their manifests.
 
-    `damaged` are manifests that cannot be read. `forks` are the steps at which each generation of a job but the first
-    began, by job and generation, as far as records tell.
+    `damaged` are unreadable manifests. `forks` are the steps at which generations but the first began, by job and
+    generation, from the restore records.
     """
 
     entries: Mapping[str, Entry]
@@ -59,7 +57,7 @@ class Inventory:
 
 
 def read_inventory(store: Store, job_uid: str | None) -> Inventory:
-    """Read what there is of one job, or of all. Raises StoreError."""
+    """Read the inventory of one job, or of all. Raises StoreError."""
     entries = list_jobs(store, job_uid)
     folders: dict[SaveName, list[Entry]] = defaultdict(list)
     for entry in entries.values():
@@ -73,7 +71,7 @@ def read_inventory(store: Store, job_uid: str | None) -> Inventory:
 
 
 def list_jobs(store: Store, job_uid: str | None) -> Mapping[str, Entry]:
-    """List the objects of one job, or the saves of all: others may lie beside those. Raises StoreError."""
+    """List the objects of one job, or the saves of all, without foreign objects. Raises StoreError."""
     listed = store.list("" if job_uid is None else f"{job_uid}/")
     return {entry.key: entry for entry in listed if job_uid is not None or _OF_A_JOB.fullmatch(entry.key)}
 
@@ -99,7 +97,7 @@ def _read(store: Store, kind: type[M], save: SaveName, folder: list[Entry]) -> L
 
 
 def _forks(store: Store, keys: Iterable[str]) -> Mapping[tuple[str, int], int]:
-    """Where generations began: the step that shards restored which took no save of the generation itself."""
+    """Return the first step of generations: that of restores from no save of the generation itself."""
     forks: dict[tuple[str, int], int] = {}
     for record in in_parallel(lambda key: _read_record(store, key), filter(is_restore_record, keys)):
         if record is not None and record.parent is None and record.generation > 1:
@@ -113,9 +111,6 @@ def _read_record(store: Store, key: str) -> RestoreRecord | None:
         return read_document(store, RestoreRecord, key)[0]
     except (DamagedError, MissingError):
         return None
-
-
-# The points that a job can be restored to, out of its saves: anchors, and the saves after them. Pure.
 
 
 Shards = Sequence[ListedSave[ShardManifest]]
@@ -152,7 +147,7 @@ def _dense_point(held: ListedSave[DenseManifest], inventory: Inventory) -> tuple
 def _point(
     first: ListedSave[DenseManifest] | ListedSave[ShardManifest], kind: PointKind, shards: Shards, inventory: Inventory
 ) -> tuple[Point, frozenset[str]]:
-    """Make a point of the save that it is known by, and of its shards' saves."""
+    """Return the point of the save that names it, and of its shards' saves."""
     saves = {held.ref.key: held for held in (first, *shards)}
     bases = {ref.key for held in shards for ref in held.manifest.chain}
     point = Point(
@@ -180,15 +175,9 @@ def _place(point: Point) -> tuple[str, int, int, float, str]:
     return point.job_uid, point.generation, point.step, point.written_s, point.key
 
 
-# Every object of a job's saves against what has to be there: present, as long, of that checksum, of that layout.
-
-
-_NOTHING = "no such object"
-
-
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """What is wrong, and the manifest that says so."""
+    """A damage, and the manifest that it contradicts."""
 
     manifest: str
     damage: Damage
@@ -206,15 +195,15 @@ def verify(store: Store, inventory: Inventory, job_uid: str | None, model: Model
     parts = [(held, part) for held in saves for part in held.manifest.parts]
     checked = in_parallel(lambda item: _check_part(store, item[0].manifest, item[1], model), parts)
     found += [_Finding(held.ref.key, damage) for (held, _), damage in zip(parts, checked, strict=True) if damage]
-    if found:  # a job that trains prunes its saves, manifests first: what is gone by now is no damage
+    if found:  # a training job prunes its saves, manifests first: deleted ones are no damage
         there = list_jobs(store, job_uid)
         found = [finding for finding in found if finding.manifest in there]
-    spoilt = {_folder(finding.damage.key) for finding in found}
+    damaged_folders = {_folder(finding.damage.key) for finding in found}
     points = points_with_saves(inventory)
     return Verification(
         points=tuple(point for point, _ in points),
         damaged=tuple(dict.fromkeys(finding.damage for finding in found)),
-        unusable=tuple(point.key for point, needs in points if not spoilt.isdisjoint(map(_folder, needs))),
+        unusable=tuple(point.key for point, needs in points if not damaged_folders.isdisjoint(map(_folder, needs))),
         objects=len(parts) + len(saves) + len(inventory.damaged),
         size_bytes=sum(part.size_bytes for _, part in parts),
     )
@@ -235,14 +224,14 @@ def _check_shards(inventory: Inventory, model: ModelSpec | None) -> Iterator[_Fi
             yield from _check_named(held.ref.key, ref, inventory)
             base = inventory.shards.get(ref.key)
             if base is not None and base.manifest.spans != held.manifest.spans:
-                damage = Damage(ref.key, f"places {_told(held.manifest)}", f"places {_told(base.manifest)}")
+                damage = Damage(ref.key, f"places {_spans_text(held.manifest)}", f"places {_spans_text(base.manifest)}")
                 yield _Finding(held.ref.key, damage)
 
 
 def _check_place(
     held: ListedSave[ShardManifest] | ListedSave[DenseManifest], inventory: Inventory, model: ModelSpec | None
 ) -> Iterator[_Finding]:
-    """Say whether a manifest lies elsewhere than it says, or is of another layout."""
+    """Yield the damage of a manifest with another key than its own, or of another layout."""
     manifest, key = held.manifest, held.ref.key
     place = place_of(manifest).manifest
     if place != key:
@@ -253,7 +242,7 @@ def _check_place(
 
 
 def _check_named(by: str, ref: ManifestRef, inventory: Inventory) -> Iterator[_Finding]:
-    """Say whether a manifest that another names is there, and the one that was meant."""
+    """Yield the damage of a manifest, named by another one, that is missing or has another digest."""
     found = inventory.shards.get(ref.key)
     if found is not None and found.ref.digest != ref.digest:
         yield _Finding(by, Damage(ref.key, f"SHA-256 {ref.digest}", f"SHA-256 {found.ref.digest}"))
@@ -262,7 +251,7 @@ def _check_named(by: str, ref: ManifestRef, inventory: Inventory) -> Iterator[_F
 
 
 def _check_cover(held: ListedSave[DenseManifest], inventory: Inventory, model: ModelSpec | None) -> Iterator[_Finding]:
-    """Say whether an anchor's shards hold every place once; those that are not there are told of elsewhere."""
+    """Yield the damage of an anchor without a shard for each place. Missing shards are reported elsewhere."""
     found = [inventory.shards.get(ref.key) for ref in held.manifest.shards]
     manifests = [shard.manifest for shard in found if shard is not None]
     if not manifests or len(manifests) < len(found):
@@ -281,7 +270,7 @@ def _check_cover(held: ListedSave[DenseManifest], inventory: Inventory, model: M
 def _check_part(
     store: Store, manifest: ShardManifest | DenseManifest, part: Part, model: ModelSpec | None
 ) -> Damage | None:
-    """Read one part and say what is wrong with it, None if nothing is. Raises StoreError."""
+    """Read one part; return its damage, None if there is none. Raises StoreError."""
     data = bytearray(part.size_bytes)
     try:
         received = store.get_into(part.key, [memoryview(data)])
@@ -295,7 +284,7 @@ def _check_part(
 
 
 def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, data: bytearray) -> Damage | None:
-    """Say whether a part holds what its manifest, and the model, say that it does."""
+    """Return the damage of a part that differs from its manifest, or from the model."""
     try:
         found = Shape.read(data)
         dim, state = (found.dim, found.state) if model is None else _width_at(part.first, model)
@@ -309,13 +298,13 @@ def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, da
 
 
 def _width_at(place: int, model: ModelSpec) -> tuple[int, int]:
-    """Return how many values a row at this place has, and how many its optimizer keeps."""
+    """Return the number of values of a row at this place, and of its optimizer state."""
     ends = (end for _, end in Placement.of(model, 1).spans(0))
     widths = zip(ends, model.dims, state_widths(model), strict=True)
     return next(((dim, state) for end, dim, state in widths if place < end), (0, 0))
 
 
-def _told(manifest: ShardManifest) -> str:
+def _spans_text(manifest: ShardManifest) -> str:
     return ", ".join(f"{first} to {last}" for first, last in manifest.spans)
 
 

@@ -174,7 +174,7 @@ class Capture:
 
         The log is read first once it is full enough. Raises UndoLogFullError, EndedError.
         """
-        assert not buffer.used, "a capture fills empty buffers"
+        assert buffer.free == len(buffer.slots), "a capture fills empty buffers"
         if not self._log_exceeds(_LOG_GOES_FIRST):
             while buffer.free and self._sweep(buffer):
                 pass

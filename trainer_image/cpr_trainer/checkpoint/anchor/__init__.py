@@ -1,1 +1,1 @@
-"""The leader's saves: the dense state, anchors of the whole job, and the deletion of what no restore needs."""
+"""The leader's saves: the dense state, anchors of the whole job, and the deletion of unneeded saves."""

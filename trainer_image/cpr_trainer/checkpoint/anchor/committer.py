@@ -1,7 +1,7 @@
-"""The leader's saves: when it cuts, and its thread that commits anchors and the dense state aside of training.
+"""The leader's saves: the schedule of cuts, and the thread that commits anchors and the dense state.
 
-A thread does all the writing. A store that fails is tried again and reported; training does not wait for it. Any other
-error is raised on the main thread: without saves a job must not look healthy.
+The thread does all the writing. It retries and reports errors of the store, and training does not wait for them. Any
+other error is raised on the main thread: a job without saves must not look healthy.
 """
 
 from __future__ import annotations
@@ -29,18 +29,24 @@ from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError, StoreFullError
 from cprjob_serving.vocabulary import Vocabulary
 
-# When the leader cuts: a pure schedule over steps and trained seconds.
-
+_LOG = logging.getLogger(__name__)
 
 #: Steps between the announcement of a cut and the cut: more than are prefetched, so that every push carries it.
 LEAD_STEPS = 3
+_POLL_S = 0.05
+#: Acknowledgements of a shard report its commits; without traffic the store is polled at this interval.
+_POLL_STORE_S = 5.0
+#: The dense state of a cut is saved alone only after a pause of this many times the last duration: a large one would
+#: delay anchors.
+_DENSE_PAUSE = 20
 
 
 class CutSchedule:
-    """Announces cuts. Each step that `next_stop` returns is one: the first after a step at which all trainers stand.
+    """Announces cuts: a pure schedule over steps and trained seconds.
 
-    `trained_s` everywhere: seconds of training since the process started, pauses left out. `early_s`: the seconds from
-    the last cut but one to the last, if that was urgent and its interval not over; else None.
+    Each step that `next_stop` returns is a cut: the next step at which all trainers stand. `trained_s` everywhere:
+    seconds of training since the process started, without pauses. `early_s`: the seconds between the last two cuts if
+    the last one was urgent and its interval not over; else None.
     """
 
     def __init__(self, next_stop: Callable[[int], int]) -> None:
@@ -55,8 +61,8 @@ class CutSchedule:
     ) -> int:
         """Return the cut that all pushes of `step` carry, 0 if there is none.
 
-        A cut is announced once and stays so until the next; none is while one is `uncommitted`, except where all stand.
-        While it is `urgent` the interval is not waited for.
+        A cut stays announced until the next. While one is `uncommitted` no other is announced, except a barrier at
+        which all trainers stand. An `urgent` cut does not wait for the interval.
         """
         if self._since_s is None:
             self._since_s = trained_s
@@ -77,23 +83,13 @@ class CutSchedule:
         self._since_s, self._due_now = trained_s, False
 
     def hasten(self) -> None:
-        """Let the next cut be due at once."""
+        """Make the next cut due at once."""
         self._due_now = True
 
     def void(self) -> None:
-        """Forget a cut that a shard did not survive: the next is due at once."""
+        """Drop a cut that a shard did not survive: the next is due at once."""
         self.hasten()
         self.announced = 0
-
-
-_LOG = logging.getLogger(__name__)
-
-_POLL_S = 0.05
-#: A shard's acknowledgements say when it has committed; without traffic the store is asked this often.
-_ASK_STORE_S = 5.0
-#: The dense state of a cut is not saved alone before so many times as long as that took last have passed: a large one
-#: would keep anchors waiting.
-_DENSE_PAUSE = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,18 +102,18 @@ class DenseCopy:
 
 @dataclass(slots=True, eq=False)
 class Cut:
-    """A cut on its way to an anchor. `shards[i]` is the incarnation of shard i that must commit it."""
+    """A cut that is not an anchor yet. `shards[i]` is the incarnation of shard i that must commit it."""
 
     dense: DenseCopy
     shards: tuple[int, ...]
     began: float
     found: dict[int, tuple[ShardManifest, ManifestRef]] = field(default_factory=dict)
-    asked: float = 0.0
+    polled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """What has been saved so far; the fields are those of the leader's report.
+    """The state of saves; the fields are those of the leader's report.
 
     `void` is the step of the last cut that a shard did not survive, 0 without one.
     """
@@ -133,14 +129,14 @@ class Saves:
 class AnchorCommitter:
     """Saves of one generation, by the leader of one group.
 
-    `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
-    names as shards. `keep` anchors stay, the rest is for `pruner`, as `recorded` allows (see `Retention`); `anchors`
-    are those that exist, oldest first. `frozen` is what the first leader found for as long as the job lives,
-    `vocabularies` those of tables, by their name; what was lost of them is written again before each anchor.
-    `committed` is called after each anchor. `failing`: the store did not take the last thing that was to be saved.
+    `saved` returns the newest acknowledged save of each shard; `incarnations` the shards' incarnations in the newest
+    roster. `keep` anchors stay, and `pruner` deletes others as `recorded` allows (see `Retention`); `anchors` are the
+    existing ones, oldest first. `frozen` documents and `vocabularies` of tables, by name, were written by the first
+    leader and hold for the job's life; lost ones are written again before each anchor. `committed` is called after each
+    anchor. `failing`: the last request to the store failed.
     """
 
-    def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
+    def __init__(  # noqa: PLR0913 -- the store, two views of the job, and choices
         self,
         store: Store,
         saved: Callable[[], tuple[SaveState, ...]],
@@ -161,7 +157,7 @@ class AnchorCommitter:
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
-        # A new generation begins with fewer anchors: those before it stay until it has made as many.
+        # A new generation has fewer anchors at first: those before it stay until it has as many.
         staying = anchors[-keep:] if len(anchors) >= keep else ()
         self._retention = Retention(pruner, rng, recorded, lambda anchor: _best_step_of(store, anchor), staying)
         self._rng = rng
@@ -176,16 +172,16 @@ class AnchorCommitter:
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
 
     def start(self) -> None:
-        """Begin to save what is offered."""
+        """Start the thread."""
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what ended the thread, on the thread that trains."""
+        """Raise the error that ended the thread, on the thread that trains."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Finish the store call under way, and end; a cut that is not committed is forgotten."""
+        """End after the current call to the store; an uncommitted cut is dropped."""
         self._ended.set()
         self._thread.join()
 
@@ -197,7 +193,7 @@ class AnchorCommitter:
     def offer_cut(self, dense: DenseCopy) -> None:
         """Commit an anchor of this state once all shards have committed the same step.
 
-        Until then it is saved alone: a lone trainer that dies goes back to the cut, whatever becomes of the anchor.
+        The dense state is saved alone before that: a single trainer that dies resumes from the cut without an anchor.
         """
         now = monotonic()
         self._cut = Cut(dense, self._incarnations(), now)
@@ -205,7 +201,7 @@ class AnchorCommitter:
             self._dense = dense
 
     def offer_dense(self, dense: DenseCopy) -> None:
-        """Save this state when there is time; a newer one replaces it."""
+        """Save this state soon; a newer one replaces it."""
         self._dense = dense
 
     def anchor_of(self, step: int) -> AnchorRef | None:
@@ -225,7 +221,7 @@ class AnchorCommitter:
                 asked = self._advance()
             except (StoreError, DamagedError) as error:
                 if isinstance(error, BucketMissingError):
-                    self._cut = None  # what shards committed of it is gone; the next cut comes at its time
+                    self._cut = None  # its saves are gone with the bucket; the next cut comes at its time
                 self.failing = True
                 self._note(problem=problem_of(error))
                 if isinstance(error, StoreFullError):
@@ -233,7 +229,7 @@ class AnchorCommitter:
                 delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
                 self._ended.wait(next(delays))
                 continue
-            if asked:  # otherwise it may fail as before
+            if asked:  # without a request the store may still be failing
                 delays, self.failing = None, False
             self._retention.tick(full=any(state.store_full for state in self._saved()))
             if not self.failing and self.state.problem != self._retention.problem:
@@ -244,7 +240,7 @@ class AnchorCommitter:
         self.state = replace(self.state, **fields)  # type: ignore[arg-type]
 
     def _advance(self) -> bool:
-        """Do what can be done now; return whether the store was asked. Raises StoreError: it is done again."""
+        """Do all that is possible now; return whether the store was used. Raises StoreError: call it again."""
         dense = self._dense
         if dense is not None:
             self._dense_began = monotonic()
@@ -266,8 +262,8 @@ class AnchorCommitter:
             self._cut = None
             self._note(void=cut.dense.meta.step)
         elif given_up := [i for i in missing if self._saved()[i].given_up_step == cut.dense.meta.step]:
-            # The next cut comes at its time: one at once would only be outrun as well.
-            _LOG.warning("cut %d is void: training outran the saves of shards %s", cut.dense.meta.step, given_up)
+            # The next cut comes at its time: another one now would fail for the same reason.
+            _LOG.warning("cut %d is void: shards %s gave up their saves", cut.dense.meta.step, given_up)
             self._cut = None
         elif not missing:
             self._commit(cut)
@@ -275,17 +271,17 @@ class AnchorCommitter:
         return asked
 
     def _find_manifests(self, cut: Cut, incarnations: tuple[int, ...]) -> bool:
-        """Read the manifests of shards that say they have committed, of replaced ones, and now and then of all.
+        """Read the manifests of shards with an acknowledged commit, of replaced ones, and periodically of all.
 
-        Return whether there was one to read.
+        Return whether the store was used.
         """
         meta, now = cut.dense.meta, monotonic()
         saved, asked = self._saved(), False
-        ask_all = now - cut.asked > _ASK_STORE_S
-        if ask_all:
-            cut.asked = now
+        poll_all = now - cut.polled > _POLL_STORE_S
+        if poll_all:
+            cut.polled = now
         for index, incarnation in enumerate(cut.shards):
-            due = ask_all or incarnations[index] != incarnation or saved[index].step >= meta.step
+            due = poll_all or incarnations[index] != incarnation or saved[index].step >= meta.step
             if index not in cut.found and due:
                 asked = True
                 found = read_shard_manifest(self._store, meta.job_uid, meta.generation, index, incarnation, meta.step)
@@ -321,7 +317,7 @@ class AnchorCommitter:
 
 
 def _best_step_of(store: Store, anchor: AnchorRef) -> int:
-    """Return what an anchor says of the best evaluation; 0 if nobody can go back to it. Raises StoreError."""
+    """Return the step of an anchor's best evaluation; 0 if the anchor cannot be read. Raises StoreError."""
     try:
         return read_anchor(store, anchor).best_step
     except DamagedError:

@@ -1,4 +1,4 @@
-"""The dense state written, and anchors committed, which name every shard's save of the same step as well."""
+"""Writes the dense state, and commits anchors, which also name every shard's save of the same step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cpr_trainer.store import Store, checksum
 
 @dataclass(frozen=True, slots=True)
 class DenseMeta:
-    """What the leader says of a dense save, but for its parts: the fields of `DenseManifest`.
+    """The fields of a `DenseManifest` without its parts.
 
-    `process_number` tells the parts of several writers apart, of whom one can commit the save.
+    `process_number` distinguishes the parts of several writers. Only one of them can commit the save.
     """
 
     job_uid: str
@@ -99,6 +99,6 @@ def _save(
     data = safetensors.torch.save(dict(tensors))
     part = Part(name.folder + part_name(0, meta.process_number), len(data), checksum(data))
     manifest = dataclasses.replace(manifest, parts=(part,))
-    if not exists(store, name.manifest):  # What is committed is never written over.
+    if not exists(store, name.manifest):  # committed parts are never overwritten
         store.put(part.key, data)
     return SavedDense(manifest, write_once(store, name.manifest, manifest))

@@ -1,4 +1,4 @@
-"""Deletes saves that no restore can need any more: mark what is needed, sweep the rest. `retention` calls it."""
+"""Deletes saves that no restore can need any more, by mark and sweep. `retention` calls it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_beside, parse_save, part_name, shard_save
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
-# What retention knows without a listing: the saves that its leader has seen committed, or has written itself.
-
-
-#: A listing of so many objects after every anchor is no burden: a second of computing or less.
+#: Listing this many objects after every anchor is cheap: at most a second of computing.
 _FEW_OBJECTS = 10_000
-#: What a thousand objects cost to list, in seconds of a processor that training computes on too; and the share of the
-#: time that listing may take.
+#: The CPU seconds to list a thousand objects during training; and the share of the time that listing may take.
 _LIST_S, _SHARE = 0.065, 0.01
+#: Younger objects stay, unless the store is full: a reader may be about to use them.
+GRACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +30,14 @@ class _Save:
 
 
 class KnownSaves:
-    """Committed saves by the keys of their manifests. Times are seconds of one clock."""
+    """Committed saves that were noted since the last listing, by the keys of their manifests."""
 
     def __init__(self) -> None:
         self._saves: dict[str, _Save] = {}
 
     def note(self, anchor: AnchorRef, shards: Iterable[ShardManifest], now_s: float) -> None:
         """Remember an anchor that is committed, and the saves of all shards that it names."""
-        # An anchor goes before what it stands on. Its own state is one part.
+        # An anchor is deleted before the saves that it names. Its own state is one part.
         part = anchor.key.removesuffix(MANIFEST) + part_name(0)
         self._saves[anchor.key] = _Save(anchor.step, (part,), (), now_s)
         for manifest in shards:
@@ -51,54 +49,48 @@ class KnownSaves:
         oldest_step: int,
         chains: Iterable[tuple[ManifestRef, ...]],
         by_s: float,
-        spared: Collection[int] = (),
+        retained: Collection[int] = (),
     ) -> tuple[str, ...]:
         """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
 
-        Those of the steps `spared` stay.
-        Those stay on which a save stands that stays: one of that step or later, or noted since, or one of `chains`. A
-        save that nobody noted is none the worse for it. It stands on what its shard's save at the anchor of
-        `oldest_step` does, on that save, or on a later one.
+        Saves of the steps `retained` stay, and so do those in the chain of a save that stays: one of `oldest_step` or
+        later, one noted after `by_s`, or one of `chains`. Saves that are not noted are safe, too: their chains are that
+        of their shard's save at the anchor of `oldest_step`, that save, or later ones.
         """
         staying = [
             save
             for save in self._saves.values()
-            if save.step >= oldest_step or save.step in spared or save.noted_s > by_s
+            if save.step >= oldest_step or save.step in retained or save.noted_s > by_s
         ]
         live = [save.chain for save in staying]
         needed = {ref.key for chain in (*live, *chains) for ref in chain}
         return tuple(
             each
             for key, save in self._saves.items()
-            if save.step < oldest_step and save.step not in spared and save.noted_s <= by_s and key not in needed
+            if save.step < oldest_step and save.step not in retained and save.noted_s <= by_s and key not in needed
             for each in (key, *save.keys)
         )
 
-    def has_young(self, oldest_step: int, by_s: float, spared: Collection[int] = ()) -> bool:
-        """Return whether a save before `oldest_step`, of none of the steps `spared`, was noted after `by_s`."""
+    def has_young(self, oldest_step: int, by_s: float, retained: Collection[int] = ()) -> bool:
+        """Return whether a save before `oldest_step`, of none of the steps `retained`, was noted after `by_s`."""
         saves = self._saves.values()
-        return any(save.step < oldest_step and save.step not in spared and save.noted_s > by_s for save in saves)
+        return any(save.step < oldest_step and save.step not in retained and save.noted_s > by_s for save in saves)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Forget the saves whose manifests are among these keys: they are deleted."""
+        """Forget the saves with these keys of manifests: they are deleted."""
         for key in self._saves.keys() & set(keys):
             del self._saves[key]
 
 
 def listing_pause_s(objects: int) -> float:
-    """Return how long to list nothing after a listing that found so many objects."""
+    """Return the pause after a listing that found this many objects."""
     return 0.0 if objects <= _FEW_OBJECTS else objects / 1000 * _LIST_S / _SHARE
 
 
-#: What is younger stays, unless the store is full: a reader may be about to use it.
-GRACE_S = 60.0
-
-
 class Pruner:
-    """Prunes the saves of one job. Remembers which saves stand on which, so that each manifest is read once.
+    """Prunes the saves of one job. It caches the chains of saves, so that each manifest is read once.
 
-    Where a job has many objects they are listed rarely, and in between only saves go that were noted. `clock` returns
-    seconds.
+    Many objects are listed rarely; between listings only noted saves are deleted. `clock` returns seconds.
     """
 
     def __init__(
@@ -117,58 +109,58 @@ class Pruner:
         """Remember an anchor that was committed since the last listing, and the saves of all shards that it names."""
         self._written.note(anchor, shards, self._clock())
 
-    def prune(self, keep: tuple[AnchorRef, ...], spared: Collection[int] = (), *, full: bool = False) -> bool:
-        """Delete what is superfluous, as far as that is known or it is time to list.
+    def prune(self, keep: tuple[AnchorRef, ...], retained: Collection[int] = (), *, full: bool = False) -> bool:
+        """Delete superfluous saves: the known ones, or all if a listing is due.
 
-        Return whether anything stays only because it is young, so that a later sweep deletes more.
-        spared: steps whose saves stay, besides those from the oldest of `keep` on. full: the store is, so nothing is
-        too young, and a job of many objects is listed once a `GRACE_S`. Raises as `superfluous` does.
+        Return whether any saves stay only because they are young, so that a later sweep deletes more.
+        retained: steps with saves that stay, in addition to those from the oldest of `keep` on. full: the store is
+        full, so nothing is too young, and many objects are listed once a `GRACE_S`. Raises as `superfluous` does.
         """
         if not keep:
             return False
         oldest_step, now_s = min(anchor.step for anchor in keep), self._clock()
         grace_s, pause_s = 0.0 if full else self._grace_s, listing_pause_s(self._objects)
         if now_s >= self._listed_s + (min(pause_s, GRACE_S) if full else pause_s):
-            found, young = self._sweep(oldest_step, 0.0, spared, grace_s)
+            found, young = self._sweep(oldest_step, 0.0, retained, grace_s)
             to_delete = tuple(entry.key for entry in found)
             self._listed_s = now_s
         else:
-            chains, by_s = self._live_chains(oldest_step, spared), now_s - grace_s
-            to_delete = self._written.stale(oldest_step, chains, by_s, spared)
-            young = self._written.has_young(oldest_step, by_s, spared)
+            chains, by_s = self._live_chains(oldest_step, retained), now_s - grace_s
+            to_delete = self._written.stale(oldest_step, chains, by_s, retained)
+            young = self._written.has_young(oldest_step, by_s, retained)
         delete_objects(self._store, to_delete)
         self._written.forget(to_delete)
         return young
 
-    def superfluous(self, oldest_step: int, now_s: float = 0.0, spared: Collection[int] = ()) -> tuple[Entry, ...]:
-        """Return the objects of saves before `oldest_step`, that of an anchor, on which no save stands that stays.
+    def superfluous(self, oldest_step: int, now_s: float = 0.0, retained: Collection[int] = ()) -> tuple[Entry, ...]:
+        """Return the objects of saves before `oldest_step`, that of an anchor, in no chain of a save that stays.
 
-        What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Saves of
-        the steps `spared` stay. Raises StoreError; DamagedError if a save that is needed cannot be read: nobody knows
-        what it stands on.
+        Uncommitted saves are among them. `now_s`: the time, at least, as the objects' times may be earlier. Saves of
+        the steps `retained` stay. Raises StoreError; DamagedError if a save that stays cannot be read: its chain is
+        unknown.
         """
-        return self._sweep(oldest_step, now_s, spared, self._grace_s)[0]
+        return self._sweep(oldest_step, now_s, retained, self._grace_s)[0]
 
     def _sweep(
-        self, oldest_step: int, now_s: float, spared: Collection[int], grace_s: float
+        self, oldest_step: int, now_s: float, retained: Collection[int], grace_s: float
     ) -> tuple[tuple[Entry, ...], bool]:
-        """Return what is superfluous, and whether there are saves before `oldest_step` that stay as they are young."""
+        """Return the superfluous objects, and whether saves before `oldest_step` stay because they are young."""
         entries = self._store.list(f"{self._job_uid}/")
         self._objects = len(entries)
         young = young_steps(entries, grace_s, now_s)
-        staying = young.union(spared)
+        staying = young.union(retained)
         saves = committed_in(entry.key for entry in entries)
         live = [save.manifest for save in saves if save.step >= oldest_step or save.step in staying]
         self._read([key for key in live if "/shard-" in key and key not in self._chains])
         self._chains = {key: self._chains[key] for key in live if key in self._chains}
-        found = stale(entries, oldest_step, self._chains, grace_s, now_s, spared=spared)
-        return found, any(step < oldest_step and step not in spared for step in young)
+        found = stale(entries, oldest_step, self._chains, grace_s, now_s, retained=retained)
+        return found, any(step < oldest_step and step not in retained for step in young)
 
-    def _live_chains(self, oldest_step: int, spared: Collection[int]) -> Iterator[tuple[ManifestRef, ...]]:
+    def _live_chains(self, oldest_step: int, retained: Collection[int]) -> Iterator[tuple[ManifestRef, ...]]:
         """Yield the chains of the saves that were live at the last listing and are still."""
         for key, chain in self._chains.items():
             save = parse_save(key)
-            if save is not None and (save.step >= oldest_step or save.step in spared):
+            if save is not None and (save.step >= oldest_step or save.step in retained):
                 yield chain
 
     def _read(self, keys: list[str]) -> None:
@@ -176,41 +168,41 @@ class Pruner:
         self._chains |= dict(zip(keys, read, strict=True))
 
 
-def stale(  # noqa: PLR0913 -- what there is, and three reasons to let it stay
+def stale(  # noqa: PLR0913 -- the objects, and three reasons to keep some
     entries: Iterable[Entry],
     oldest_step: int,
     chains: Mapping[str, tuple[ManifestRef, ...]],
     grace_s: float,
     now_s: float = 0.0,
     *,
-    spared: Collection[int] = (),
+    retained: Collection[int] = (),
 ) -> tuple[Entry, ...]:
-    """Return the objects of saves before `oldest_step` that none of `chains` names; records are of no save, and stay.
+    """Return the objects of saves before `oldest_step` that none of `chains` names; restore records stay.
 
-    A dense save of `oldest_step` goes too if its group has committed the anchor of that step, which holds the same
-    state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard.
-    Those of `young_steps`, and of the steps `spared`, stay.
+    A dense save of `oldest_step` is included if its group has committed the anchor of that step, which has the same
+    state. The newest save of a shard never is: the anchor of `oldest_step` names a save of every shard. Saves of
+    `young_steps`, and of the steps `retained`, stay.
     """
     needed = {ref.key for chain in chains.values() for ref in chain}
     entries = tuple(entries)
     committed = committed_in(entry.key for entry in entries)
-    doubled = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
-    staying = young_steps(entries, grace_s, now_s).union(spared)
+    duplicates = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
+    staying = young_steps(entries, grace_s, now_s).union(retained)
     old: dict[SaveName, list[Entry]] = defaultdict(list)
     for entry in entries:
         save = parse_save(entry.key)
         if save is None or save.manifest in needed or save.step in staying:
             continue
-        if save.step < oldest_step or save.folder in doubled:
+        if save.step < oldest_step or save.folder in duplicates:
             old[save].append(entry)
     return tuple(entry for found in old.values() for entry in found)
 
 
 def young_steps(entries: Iterable[Entry], grace_s: float, now_s: float = 0.0) -> set[int]:
-    """Return the steps of which an object is not older than `grace_s`.
+    """Return the steps with an object that is not older than `grace_s`.
 
-    An anchor is committed after the saves that it names, and all of them must go at once: without one of them it would
-    look damaged. The newest object of all tells the store's time, or `now_s` if that is later.
+    An anchor is committed after the saves that it names, and all of them are deleted at once: without one it would look
+    damaged. The current time is that of the newest object, or `now_s` if that is later.
     """
     touched_s: dict[int, float] = defaultdict(float)
     for entry in entries:
@@ -223,8 +215,8 @@ def young_steps(entries: Iterable[Entry], grace_s: float, now_s: float = 0.0) ->
 def on_lineage(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     """Return those anchors (generation, step) that the newest generation can go back to, oldest first.
 
-    `forks` says at which step each generation but the first began. Of a generation, only anchors up to the step at
-    which a later one began are on the line. Raises KeyError naming a generation whose beginning is not known.
+    `forks` are the steps at which each generation but the first began. A generation's anchors count up to the step at
+    which a later one began. Raises KeyError naming a generation with an unknown beginning.
     """
     found = sorted(anchors)
     limits, limit = dict[int, float](), float("inf")
@@ -235,14 +227,14 @@ def on_lineage(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> 
     return tuple((generation, step) for generation, step in found if step <= limits[generation])
 
 
-def everything(store: Store, job_uid: str, spared: Iterable[str] = ()) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
-    """Return all objects of a job but those that the anchors `spared` (keys of their manifests) need.
+def everything(store: Store, job_uid: str, retained: Iterable[str] = ()) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """Return all objects of a job except those that the anchors `retained` (keys of their manifests) need.
 
-    And those of the keys that cannot be read, so that nothing is kept for them: other jobs name them, who may name
-    anything. Raises StoreError.
+    Also return the unreadable ones of these keys, for which nothing is retained: other jobs name them, and may name any
+    key. Raises StoreError.
     """
     kept, unreadable = set[str](), list[str]()
-    for anchor in spared:
+    for anchor in retained:
         if not _names_anchor(job_uid, anchor):
             unreadable.append(anchor)
             continue
@@ -254,30 +246,30 @@ def everything(store: Store, job_uid: str, spared: Iterable[str] = ()) -> tuple[
 
 
 def _names_anchor(job_uid: str, key: str) -> bool:
-    """Return whether a key is that of an anchor's manifest: no other object of the store is looked at."""
+    """Return whether a key is that of an anchor of the job: no other object of the store is read."""
     save = parse_save(key)
     inside = key.startswith(f"{job_uid}/") and ".." not in key.split("/")
     return inside and save is not None and (save.kind, save.manifest) == ("Anchor", key)
 
 
 def needed_by(store: Store, anchor: str) -> tuple[str, ...]:
-    """Return the keys of all objects that an anchor is restored from; none if it is not there.
+    """Return the keys of all objects that a restore of an anchor needs; none if it is missing.
 
-    Raises StoreError; DamagedError if it is there and cannot be read.
+    Raises StoreError; DamagedError if it exists and cannot be read.
     """
     try:
         dense, _ = read_document(store, DenseManifest, anchor)
         saves = in_parallel(lambda ref: read_document(store, ShardManifest, ref.key)[0], dense.shards)
         bases = {ref.key for save in saves for ref in save.chain}
         saves += in_parallel(lambda key: read_document(store, ShardManifest, key)[0], bases)
-    except MissingError:  # nobody can restore it
+    except MissingError:  # it cannot be restored
         return ()
     parts = (*dense.parts, *(part for save in saves for part in save.parts))
     return (anchor, *(ref.key for ref in dense.shards), *bases, *(part.key for part in parts))
 
 
 def delete_saves(store: Store, entries: Iterable[Entry]) -> None:
-    """Delete objects, manifests before parts, so that nothing half deleted looks like a save. Raises StoreError."""
+    """Delete objects, manifests before parts, so that a partly deleted save has none. Raises StoreError."""
     delete_objects(store, [entry.key for entry in entries])
 
 

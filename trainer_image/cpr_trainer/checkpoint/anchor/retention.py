@@ -1,4 +1,4 @@
-"""Retention: when the leader sweeps the saves that no restore needs any more, and which anchors stay."""
+"""Retention: the time of the leader's sweeps of unneeded saves, and the anchors that stay."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from cpr_trainer.store import StoreError
 
 _LOG = logging.getLogger(__name__)
 
-#: Between two sweeps that fail: each may list everything that the job has.
+#: The pause after a failed sweep: each may list all objects of the job.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 
-#: The operator may be away for so long before the anchors that it knows of go.
+#: Anchors that the job's status holds stay this long without a newer one in it, for example without an operator.
 _UNRECORDED_S = 3600.0
 
-#: Between two sweeps of a store that stays full.
+#: The pause between two sweeps of a store that stays full.
 _FULL_PAUSE_S = 5.0
 
 
 class Retention:
-    """Sweeps by `pruner`. `problem` is why the last sweep failed, None once one has succeeded. For one thread.
+    """Sweeps by `pruner`. `problem` is the error of the last sweep, None if it succeeded. For one thread.
 
-    A sweep is due after each anchor, once what the last one spared for its youth has aged, and at once on a full store:
-    a store without room takes no anchor, so a sweep cannot wait for one. `anchors` are those that stay at first, oldest
-    first. `recorded` returns the key of the newest anchor that the job's status holds. The operator can roll the job
-    back to none that came later, so a sweep that would not leave it waits, for an hour at most. `best_step` returns the
-    step of the best evaluation as of an anchor, 0 without one: the job may go back there. It may raise StoreError.
+    A sweep is due after each anchor, later for saves that were too young, and at once on a full store: that takes no
+    further anchor. `anchors` are those that stay at first, oldest first. `recorded` returns the key of the newest
+    anchor in the job's status. The operator cannot roll back to a later one, so a sweep that would delete it waits, at
+    most for an hour. `best_step` returns the step of the best evaluation as of an anchor, 0 without one: the job may go
+    back there. It may raise StoreError.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Retention:
         self._delays = self._fresh_delays()
 
     def keep(self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest], best_step: int = 0) -> None:
-        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`.
+        """Schedule a sweep that keeps these anchors, oldest first; `shards` are the saves of the last one.
 
         best_step: that of the last one.
         """
@@ -76,11 +76,11 @@ class Retention:
         hurry = full and now_s >= self._full_due_s
         if not self._anchors or not (hurry or now_s >= self._due_s):
             return
-        known = self._recorded() in {anchor.key for anchor in self._anchors}
-        if not known and (self._swept or now_s - self._since_s < _UNRECORDED_S):
+        recorded = self._recorded() in {anchor.key for anchor in self._anchors}
+        if not recorded and (self._swept or now_s - self._since_s < _UNRECORDED_S):
             return
         try:
-            young = self._pruner.prune(self._anchors, self._spared(), full=hurry)
+            young = self._pruner.prune(self._anchors, self._retained(), full=hurry)
         except (StoreError, DamagedError) as error:
             if self.problem is None:
                 _LOG.warning("old saves are not deleted: %s", error)
@@ -92,8 +92,8 @@ class Retention:
             if hurry:
                 self._full_due_s = monotonic() + _FULL_PAUSE_S
 
-    def _spared(self) -> frozenset[int]:
-        """Return the steps of the best evaluations as of each of the anchors that stay. Raises StoreError."""
+    def _retained(self) -> frozenset[int]:
+        """Return the steps of the best evaluations as of the anchors that stay. Raises StoreError."""
         steps = {anchor.key: self._best_steps.get(anchor.key) for anchor in self._anchors}
         unknown = [anchor for anchor in self._anchors if steps[anchor.key] is None]
         self._best_steps = {key: step for key, step in steps.items() if step is not None}

@@ -1,1 +1,1 @@
-"""What lies in the store: keys, manifests, parts and their bytes. No object is written twice with other content."""
+"""The objects of saves in the store: keys, manifests, parts. No object is written twice with different content."""

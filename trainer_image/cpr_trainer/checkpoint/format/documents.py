@@ -1,4 +1,12 @@
-"""Manifests, documents and parts of saves: written once, read back and verified; and what can be wrong with them."""
+"""Manifests, documents and parts of saves: written once, read back and verified.
+
+TrainerError
+└── SnapshotError
+    ├── DamagedError  a save does not verify, or is missing: take the next candidate
+    │   └── UnknownAnchorError  a key in a spec names no anchor
+    ├── OvertakenError  a save came too late: the next incarnation may have chosen already
+    └── LayoutError   another job's anchor is of another shape: it cannot be restored into this job
+"""
 
 from __future__ import annotations
 
@@ -26,15 +34,6 @@ from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import ExistsError, MissingError, Store, checksum, in_parallel
 
-# What can be wrong with a save, as one tree.
-#
-# TrainerError
-# └── SnapshotError
-#     ├── DamagedError  a save does not verify, or is not there (any more): take the next candidate
-#     │   └── UnknownAnchorError  a key that a user states names no anchor
-#     ├── OvertakenError  a save came too late: the next incarnation may have chosen already
-#     └── LayoutError   another job's anchor is of another shape: it cannot be restored into this job
-
 
 class SnapshotError(TrainerError):
     """A save cannot be used."""
@@ -43,7 +42,7 @@ class SnapshotError(TrainerError):
 
 
 class DamagedError(SnapshotError):
-    """A save does not verify; `key` names the object at fault, `what` says what is wrong with it."""
+    """A save does not verify; `key` names the damaged object, `what` describes the damage."""
 
     reason = "DamagedSave"
     advice: ClassVar[str] = "An older save is used where the budget allows it; check the store for lost objects."
@@ -55,14 +54,14 @@ class DamagedError(SnapshotError):
 
 
 class UnknownAnchorError(DamagedError):
-    """A key that a user states names no anchor: it is mistyped, or the anchor was deleted."""
+    """A key in a spec names no anchor: it is mistyped, or the anchor was deleted."""
 
     reason = "BadSpec"
     advice = "State the key of an anchor, ID/gen-.../manifest.json: `cprjob snapshots ls` lists those of a store."
 
 
 class OvertakenError(SnapshotError):
-    """A save was committed after another incarnation had begun to choose: nobody may rely on it."""
+    """A save was committed after another incarnation had begun to choose, so it cannot be relied on."""
 
     reason = "Superseded"
 
@@ -84,9 +83,9 @@ def write_once(
     key: str,
     document: ShardManifest | DenseManifest | RestoreRecord | DataManifest | VocabularyManifest | WorkersManifest,
 ) -> ManifestRef:
-    """Commit a document: from now on it is there, once and for all.
+    """Commit a document, which is never overwritten.
 
-    The same bytes under that key are success: an earlier attempt whose answer got lost. Raises ExistsError for others.
+    The same bytes under that key are success: the answer of an earlier attempt was lost. Raises ExistsError for others.
     """
     data = to_json(document).encode()
     try:
@@ -113,7 +112,7 @@ def read_document(store: Store, kind: type[Document], key: str, digest: str = ""
 
 
 def read_manifest(store: Store, kind: type[Manifest], ref: ManifestRef, layout: str) -> tuple[Manifest, ManifestRef]:
-    """Read a manifest of that digest (if one is given) and layout; it lies where it belongs. Raises DamagedError."""
+    """Read a manifest of that digest (if given) and layout, and check its key. Raises DamagedError."""
     try:
         manifest, found = read_document(store, kind, ref.key, ref.digest)
     except MissingError as error:
@@ -140,7 +139,7 @@ def read_shard_manifest(  # noqa: PLR0913, PLR0917 -- the identity of one save
 
 
 def read_part(store: Store, part: Part) -> bytes:
-    """Read a part whose size and checksum are those of its manifest. Raises DamagedError."""
+    """Read a part, and check its size and checksum. Raises DamagedError."""
     try:
         data = store.get(part.key)
     except MissingError as error:
@@ -161,14 +160,12 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-# Reads what a shard's save consists of: its manifests, and the rows of one part.
-
-
+#: A shard's save: its manifest, and the reference to that.
 Found = tuple[ShardManifest, ManifestRef]
 
 
 def read_chain(store: Store, found: Found) -> tuple[Found, ...]:
-    """Return a save with those that it stands on, oldest first. Raises DamagedError, StoreError."""
+    """Return a save with the saves of its chain, oldest first. Raises DamagedError, StoreError."""
     manifest, ref = found
     below = in_parallel(lambda ref: read_manifest(store, ShardManifest, ref, manifest.layout), manifest.chain)
     for save, its_ref in (*below, found):
@@ -178,7 +175,7 @@ def read_chain(store: Store, found: Found) -> tuple[Found, ...]:
 
 
 def parts_of(found: Found) -> tuple[Part, ...]:
-    """Return the parts of a save. Raises DamagedError unless they hold its rows."""
+    """Return the parts of a save. Raises DamagedError unless they have all of its rows."""
     manifest, ref = found
     if sum(part.rows for part in manifest.parts) != manifest.rows:
         raise DamagedError(ref.key, f"names parts that do not hold {manifest.rows} rows")

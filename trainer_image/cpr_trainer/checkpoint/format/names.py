@@ -25,7 +25,7 @@ _SAVE = re.compile(
 )
 _RESTORE_RECORD = re.compile(r".+/inc-(?P<number>\d+)/" + re.escape(RESTORE_RECORD))
 _KINDS: dict[str | None, SaveKind] = {None: "Anchor", "flush": "Flush", "priority": "Priority", "dense": "Dense"}
-#: In which order saves of one step are taken.
+#: The order of saves of one step.
 _ORDER: dict[SaveKind, int] = {"Anchor": 0, "Dense": 0, "Priority": 1, "Flush": 2}
 
 
@@ -47,8 +47,8 @@ class SaveName:
     def age(self) -> tuple[int, int]:
         """Rises with each save of one writer.
 
-        The step of a priority save is the last that *every* rank had reached: the cut of that step was before it, and
-        that of the next is after it. A flush is the end.
+        The step of a priority save is the last that *every* rank had reached: it is after the cut of that step, and
+        before that of the next. A flush is the last save.
         """
         return self.step, _ORDER[self.kind]
 
@@ -119,7 +119,7 @@ def parse_save(key: str) -> SaveName | None:
 
 
 def committed_in(keys: Iterable[str]) -> tuple[SaveName, ...]:
-    """Return the saves whose manifest is among these keys, in the order of the keys."""
+    """Return the saves with a manifest among these keys, in the order of the keys."""
     found = (parse_save(key) for key in keys if key.endswith("/" + MANIFEST))
     return tuple(save for save in found if save is not None)
 

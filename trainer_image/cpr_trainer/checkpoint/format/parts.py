@@ -1,9 +1,8 @@
-"""What a shard's save consists of: the earlier saves that it stands on, and its parts.
+"""The structure of a shard's save: the chain of earlier saves below it, and its parts.
 
-A part is a head, the rows, then what their optimizers keep of them: float32, little-endian, as they lie in memory; rows
-of fewer bits as records (`quantise`). The head is 40 bytes that say what follows, and the places of the rows: nothing
-if they follow one another, else a bitmap of the part's span or an offset of 4 bytes per row, whichever is shorter,
-padded to 8 bytes.
+A part is a head, the rows, then the state of their optimizers: float32, little-endian, as in memory; rows of fewer bits
+as records (`quantise`). The head is a header of 40 bytes and the places of the rows: nothing for consecutive rows, else
+a bitmap of the part's span or an offset of 4 bytes per row, the shorter one, padded to 8 bytes.
 """
 
 from __future__ import annotations
@@ -19,20 +18,25 @@ from cpr_contract.manifests import ManifestRef, Part
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.format.quantise import record_bytes
 
-# How complete saves are kept small: on which earlier ones the next stands, as pure rules.
-#
-# The rules and their names are those of Check-N-Run (Eisenman et al., NSDI 2022).
-
-
-#: A restore reads a chain one save after another.
+#: A restore reads the saves of a chain one after another.
 _LONGEST_CHAIN = 32
+
+MIB = 1 << 20
+_LARGEST = 64 * MIB
+_SMALLEST = MIB
+_FEWEST = 96  # parts of a save that is neither small nor huge
+
+_MAGIC = b"CPRPART2"
+_HEADER = struct.Struct("<8sIHHQQQ")  # magic, dim, bits, state, rows, first place, span
+_OFFSET = np.dtype("<u4")
+_ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A complete save that the next may stand on.
+    """A complete save that may be a base of the next one.
 
-    It holds `rows` rows, of changes up to `epoch` of the arena; a full save would have held `full_rows` then.
+    It has `rows` rows, of changes up to `epoch` of the arena; a full save would have had `full_rows` then.
     """
 
     ref: ManifestRef
@@ -42,14 +46,15 @@ class Link:
 
     @property
     def size(self) -> float:
-        """Its size; a full save's is 1."""
+        """The size relative to a full save."""
         return self.rows / self.full_rows if self.full_rows else 0.0
 
 
 def basis(rule: Rebase, links: tuple[Link, ...]) -> tuple[Link, ...]:
-    """Return the saves that the next is to stand on, oldest first; empty if it is to be a full one.
+    """Return the chain of the next save, oldest first; empty for a full save.
 
-    `links` are the last full save and all that were committed after it, oldest first.
+    `links` are the last full save and all that were committed after it, oldest first. The rules and their names are
+    those of Check-N-Run (Eisenman et al., NSDI 2022).
     """
     if not links:
         return ()
@@ -68,30 +73,19 @@ def basis(rule: Rebase, links: tuple[Link, ...]) -> tuple[Link, ...]:
 def pays(sizes: list[float]) -> bool:
     """Return whether a full save pays now, after saves of `sizes` S_1 to S_i on the last full one (size 1).
 
-    It does if F <= I: F = 1 + S_1 + ... + S_i is what a full save and as many small ones after it would take, if it
-    went as it did; I = (i + 1) S_i what is to come without one, at least.
+    It does if F <= I: F = 1 + S_1 + ... + S_i is the size of a full save and as many small ones after it, with the same
+    growth; I = (i + 1) S_i is the least size of the next saves without one.
     """
     return bool(sizes) and 1 + sum(sizes) <= (len(sizes) + 1) * sizes[-1]
 
 
-MIB = 1 << 20
-_LARGEST = 64 * MIB
-_SMALLEST = MIB
-_FEWEST = 96  # parts of a save that is neither small nor huge
-
-_MAGIC = b"CPRPART2"
-_HEADER = struct.Struct("<8sIHHQQQ")  # magic, dim, bits, state, rows, first place, span
-_OFFSET = np.dtype("<u4")
-_ALIGNMENT = 8
-
-
 class PartError(ValueError):
-    """A part's bytes are not what its manifest says; the message says what differs."""
+    """A part differs from its manifest; the message has the difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a part holds: `rows` rows, at places in [first, first + span).
+    """The contents of a part: `rows` rows, at places in [first, first + span).
 
     Each is `dim` values of `bits` bits, and `state` float32 of its optimizer.
     """
@@ -105,12 +99,12 @@ class Shape:
 
     @classmethod
     def of(cls, part: Part, dim: int, bits: Bits, *, state: int) -> Shape:
-        """Return the shape that a manifest gives a part."""
+        """Return the shape of a part by its manifest."""
         return cls(dim, bits, state, part.rows, part.first, part.span)
 
     @classmethod
     def read(cls, head: bytes | bytearray) -> Shape:
-        """Return the shape that a part states in its head. Raises PartError."""
+        """Return the shape in the head of a part. Raises PartError."""
         if len(head) < _HEADER.size or not head.startswith(_MAGIC):
             raise PartError(f"begins with {bytes(head[: len(_MAGIC)])!r}, not {_MAGIC!r}")
         _, dim, bits, state, rows, first, span = _HEADER.unpack_from(head)
@@ -180,10 +174,10 @@ def shape_of(places: Ints, dim: int, bits: Bits, *, state: int) -> Shape:
 
 
 def rows_per_part(rows: int, row_bytes: int) -> int:
-    """Rows in a part of a shard of `rows` rows: 64 MiB or a 96th of the whole, but at least 1 MiB.
+    """Return the rows in a part of a shard of `rows` rows: 64 MiB or a 96th of the whole, but at least 1 MiB.
 
-    Large enough for an object store to be fast; small enough that the parts under way take little memory, and that a
-    reader of some of the places reads little else. `row_bytes` is the size of one row with its state.
+    Object stores are slow for smaller parts. Larger ones would take more memory in flight, and a reader of some places
+    would read more of the others. `row_bytes` is the size of one row with its state.
     """
     by_size = min(_LARGEST // row_bytes, -(-rows // _FEWEST))
     return max(1, by_size, -(-_SMALLEST // row_bytes))

@@ -1,6 +1,8 @@
-"""Rows in fewer bits, in saves alone: training goes on with what it has (Check-N-Run, Eisenman et al., NSDI 2022).
+"""Quantised rows in saves, while training keeps exact ones (Check-N-Run, Eisenman et al., NSDI 2022).
 
-What a restore reads is not what was written, so the fewer restores are expected, the fewer bits a row needs.
+Codes of 2 to 8 bits are packed without gaps, eight at a time in a 64-bit word. The range of values of a row's codes is
+narrower than from least to greatest if that errs less: with few levels, cutting an outlier off a little costs less than
+wider steps for all. A restore reads rounded values, so fewer expected restores allow fewer bits.
 """
 
 from __future__ import annotations
@@ -14,19 +16,32 @@ from cpr_contract.choices import Bits
 from cpr_trainer.arrays import Floats
 from cpr_trainer.errors import DivergedError
 
-# Codes of 2 to 8 bits, packed without a gap: eight codes at a time, in one 64-bit word.
-
-
 Bytes = NDArray[np.uint8]
 
 _GROUP = 8
 _WORD = np.dtype("<u8")
-#: Three times neighbours are joined: codes, pairs of them, fours.
+#: Neighbours are joined three times: codes, pairs of them, fours.
 _STAGES = (0, 1, 2)
+
+_REFITS = 3
+#: A gain of less than this part of a step in each value is rounding: the full range stays.
+_NOTICEABLE = 1e-3
+
+_FLOAT = np.dtype("<f4")
+#: The bits of a value that is stored unchanged.
+EXACT: Bits = 32
+#: With this many bits the full range is as good as any other.
+_FULL_RANGE = 8
+_ENDS_BYTES = 2 * _FLOAT.itemsize
+#: Differences of values up to this still fit a float32.
+_HIGHEST = np.finfo(np.float32).max / 2
+#: Values at a time: intermediate results stay in the cache. Each row is a column of them, so that the operations on all
+#: rows are on contiguous values.
+_BLOCK = 1 << 16
 
 
 def packed_bytes(dim: int, bits: int) -> int:
-    """Return how many bytes the codes of one row take: dim * bits, rounded up to whole bytes."""
+    """Return the bytes of the codes of one row: dim * bits, rounded up to whole bytes."""
     return -(-dim * bits // 8)
 
 
@@ -63,7 +78,7 @@ def unpack(packed: Bytes, dim: int, bits: int) -> Bytes:
 
 
 def _repeated(width: int, stage: int) -> np.uint64:
-    """Return a word whose lowest `width` bits are set, and so on in every (16 << stage) bits: the lower neighbours."""
+    """Return a word with the lowest `width` bits set in every (16 << stage) bits: the lower neighbours."""
     period = 16 << stage
     return np.uint64(sum(((1 << width) - 1) << start for start in range(0, 64, period)))
 
@@ -73,25 +88,15 @@ def _gap(bits: int, stage: int) -> np.uint64:
     return np.uint64((8 - bits) << stage)
 
 
-# The range of values that a row's codes stand for: narrower than from least to greatest, where that errs less.
-#
-# With few levels, an outlier that is cut off a little costs less than steps that are wider for all.
-
-
-_REFITS = 3
-#: A gain that is less than this part of a step in each value is rounding: the full range stays.
-_NOTICEABLE = 1e-3
-
-
 def search_range(shape: Floats, levels: int) -> tuple[Floats, Floats]:
     """Return the ends of the range with the least squared error that was found for each row, float32 [n] each.
 
     shape: float32 [D, n], a row in each column, moved and scaled so that it goes from 0 to 1, or all 0; the ends are on
     that scale, within [0, 1]. levels: the highest code. Never worse than the full range, up to rounding.
 
-    Starts half a step inside the full range, which is best for evenly spread values, and goes on by turns as k-means
-    does: round the values to the levels, then fit the levels to the values by least squares. This comes within 4 % of
-    the squared error of Check-N-Run's greedy search (40 steps), for a quarter of its work.
+    It starts half a step inside the full range, which is best for evenly spread values. Then it alternates like
+    k-means: round the values to the levels, and fit the levels to the values by least squares. The squared error is
+    within 4 % of that of Check-N-Run's greedy search (40 steps), for a quarter of its work.
     """
     dim, rows = shape.shape
     low, high = np.zeros(rows, np.float32), np.ones(rows, np.float32)
@@ -124,8 +129,8 @@ def _round(shape: Floats, low: Floats, high: Floats, levels: int) -> tuple[Float
 def _refit(shape: Floats, codes: Floats, levels: int) -> tuple[Floats, Floats]:
     """Return the ends, within [0, 1], that fit values to codes best: a line through (code, value) by least squares.
 
-    Inside [0, 1] the least and the greatest value go to the lowest and the highest code, so that what was decoded once
-    has its full range for the best. Where all codes are equal there is no line, and the full range is returned.
+    Inside [0, 1] the least and the greatest value get the lowest and the highest code, so the full range is best for
+    values that were decoded before. If all codes are equal there is no line, and the full range is returned.
     """
     middle, mean = codes.mean(axis=0), shape.mean(axis=0)
     spread = codes - middle
@@ -137,28 +142,12 @@ def _refit(shape: Floats, codes: Floats, levels: int) -> tuple[Floats, Floats]:
     return np.where(flat, 0, np.maximum(low, 0)), np.where(flat, 1, np.minimum(high, 1))
 
 
-# Rows as records of fixed size: the ends of the row's range, float32 each, then its codes, packed.
-#
-# A record stands alone, so any range of rows of a save can be read. Value d of a row is
-# low + (high - low) * code[d] / (2**bits - 1), so both ends are met exactly, and rows that were decoded once encode to
-# records that decode to the same.
-
-
-_FLOAT = np.dtype("<f4")
-#: Bits of a value that is stored as it is.
-EXACT: Bits = 32
-#: With that many bits the full range is as good as any other.
-_FULL_RANGE = 8
-_ENDS_BYTES = 2 * _FLOAT.itemsize
-#: Of twice this, differences still fit a float32.
-_HIGHEST = np.finfo(np.float32).max / 2
-#: Values at a time: intermediate results stay in the cache. They are worked on with a row in each column, so that what
-#: is done to every row alike lies side by side.
-_BLOCK = 1 << 16
-
-
 def record_bytes(dim: int, bits: Bits) -> int:
-    """Return the size of the record of one row [dim]."""
+    """Return the size of the record of one row [dim]: the ends of its range, float32 each, then its packed codes.
+
+    Value d of a row is low + (high - low) * code[d] / (2**bits - 1): both ends are exact, and decoded rows encode to
+    records that decode to the same values.
+    """
     return _FLOAT.itemsize * dim if bits == EXACT else _ENDS_BYTES + packed_bytes(dim, bits)
 
 
@@ -199,7 +188,7 @@ def decode_rows(records: Bytes, dim: int, bits: Bits) -> Floats:
 
 
 def _blocks(rows: Floats) -> Iterator[slice]:
-    """Yield slices of rows whose values stay in the cache."""
+    """Yield slices of rows that fit into the cache."""
     size = max(1, _BLOCK // rows.shape[1])
     for first in range(0, len(rows), size):
         yield slice(first, first + size)
@@ -207,7 +196,7 @@ def _blocks(rows: Floats) -> Iterator[slice]:
 
 def _check(rows: Floats) -> None:
     for block in _blocks(rows):
-        sound = (np.abs(rows[block]) <= _HIGHEST).all(axis=1)  # what is no number is not less either
+        sound = (np.abs(rows[block]) <= _HIGHEST).all(axis=1)  # false for NaN, too
         if not sound.all():
             row = block.start + int(np.argmin(sound))
             raise DivergedError(
@@ -223,7 +212,7 @@ def _ends(columns: Floats, levels: int, *, search: bool) -> tuple[Floats, Floats
         return least, greatest
     span = greatest - least
     low, high = search_range((columns - least) / np.where(span > 0, span, 1), levels)
-    # Where the full range stays, its ends stay to the bit.
+    # The ends of the full range stay exact.
     return least + low * span, np.where(high < 1, least + high * span, greatest)
 
 

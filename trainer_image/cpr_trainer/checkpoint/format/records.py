@@ -1,4 +1,8 @@
-"""What is recorded beside saves: who begins to restore, what it restored, what a job keeps to, and anchors."""
+"""Documents next to saves: claims of incarnations, restore records, frozen inputs of a job, and anchors.
+
+A claim keeps a late save from being used. An incarnation claims its shard before it lists saves; its predecessor checks
+for claims after each commit. Either the successor lists the save, or the predecessor finds the claim.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +43,12 @@ from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, den
 from cpr_trainer.store import ExistsError, MissingError, Store
 from cprjob_serving.vocabulary import Vocabulary
 
-# Claims: which incarnations have begun to choose a save, so that what comes too late for them is told to nobody.
-#
-# The successor claims, then lists. The predecessor commits, then looks for claims. Whichever comes first, either the
-# successor finds the save, or the predecessor the claim.
+#: A document of a job's frozen inputs: its first leader writes it once, and all trainers use it.
+FrozenInput = TypeVar("FrozenInput", DataManifest, WorkersManifest)
 
 
 def claim(store: Store, roster: ShardRoster, job_uid: str) -> None:
-    """Record that an incarnation is about to list saves: what is committed after that it may not find.
+    """Record that an incarnation is about to list saves: it may not find later ones.
 
     Raises StoreError.
     """
@@ -57,20 +59,17 @@ def claim(store: Store, roster: ShardRoster, job_uid: str) -> None:
 def check_claims(store: Store, saved: ShardManifest) -> None:
     """Raise OvertakenError if a later incarnation may not have found this save, which is committed. Raises StoreError.
 
-    Whoever claims after this listing lists after it, too, and finds the save.
+    An incarnation that claims after this listing also lists after it, and finds the save.
     """
     prefix = claims_prefix(saved.job_uid, saved.generation, saved.index)
     newest = max((int(entry.key.removeprefix(prefix)) for entry in store.list(prefix)), default=0)
     if newest > saved.incarnation:
         what = f"The save of step {saved.step} came after incarnation {newest} had begun to restore"
-        raise OvertakenError(f"{what}.", "Nothing is to be done: that incarnation goes on from an earlier save.")
-
-
-# The record of what an incarnation restored: which of a shard's saves are on its lineage follows from these.
+        raise OvertakenError(f"{what}.", "Nothing is to be done: that incarnation continues from an earlier save.")
 
 
 def write_restore_record(store: Store, record: RestoreRecord) -> None:
-    """Record what an incarnation restored; done before it serves. Writing the same again is success.
+    """Write what an incarnation restored, before it serves: the lineage follows from these. Repeating it is success.
 
     Raises StoreError; ExistsError if another process recorded another choice under this incarnation.
     """
@@ -78,7 +77,7 @@ def write_restore_record(store: Store, record: RestoreRecord) -> None:
 
 
 def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
-    """Record what an incarnation that serves has restored, if nothing is there any more that can be read.
+    """Write the restore record of a serving incarnation again, if it is missing or unreadable.
 
     Raises as `write_restore_record`.
     """
@@ -91,7 +90,7 @@ def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
 
 
 def read_restore_record(store: Store, key: str) -> RestoreRecord | None:
-    """Return a record; None if it cannot be read, or lies under another's key. Raises StoreError."""
+    """Return a record; None if it cannot be read, or has another's key. Raises StoreError."""
     try:
         record, _ = read_document(store, RestoreRecord, key)
     except DamagedError:
@@ -103,14 +102,8 @@ def _key_of(record: RestoreRecord) -> str:
     return restore_record_key(record.job_uid, record.generation, record.index, record.incarnation)
 
 
-# What the first leader found for as long as the job lives, written once and read by all: its data, and its workers.
-
-
-FrozenInput = TypeVar("FrozenInput", DataManifest, WorkersManifest)
-
-
 def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
-    """Return what a job's data was found to be, None if nobody has looked yet. Raises StoreError, DamagedError.
+    """Return the frozen list of a job's data, None if there is none yet. Raises StoreError, DamagedError.
 
     evaluates: see `DataManifest`.
     """
@@ -118,12 +111,12 @@ def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataMan
 
 
 def read_workers(store: Store, job_uid: str) -> WorkersManifest | None:
-    """Return how many workers a job's trainers have, None if nobody has measured it yet. Raises as `read_data`."""
+    """Return the frozen number of workers, None if there is none yet. Raises as `read_data`."""
     return _read(store, WorkersManifest, workers_key(job_uid))
 
 
 def freeze(store: Store, found: FrozenInput) -> FrozenInput:
-    """Pin what was found, and return what counts: another leader may have been faster. Raises as `read_data` does."""
+    """Freeze an input, and return the frozen one: another leader may have been faster. Raises as `read_data`."""
     key = _frozen_key(found)
     try:
         write_once(store, key, found)
@@ -133,7 +126,7 @@ def freeze(store: Store, found: FrozenInput) -> FrozenInput:
 
 
 def restore_frozen(store: Store, frozen: DataManifest | WorkersManifest | None) -> None:
-    """Write the document again if it was lost, with its bucket perhaps; None is of what is not frozen.
+    """Write a frozen document again if it was lost, for example with its bucket; does nothing for None.
 
     Raises StoreError.
     """
@@ -159,13 +152,11 @@ def _frozen_key(frozen: DataManifest | WorkersManifest) -> str:
     return data_key(frozen.job_uid, evaluates=frozen.evaluates)
 
 
-# The vocabularies of a job's tables: found once, so that a file which changes later changes no row.
-
-
 def write_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabulary]) -> None:
-    """Write vocabularies, by the name of their table, unless they are there. Raises StoreError.
+    """Write vocabularies, by the name of their table, unless they exist. Raises StoreError.
 
-    Another leader may have been faster, or what was there was lost, with its bucket perhaps.
+    They are frozen, so a later change of a file changes no row. Another leader may have been faster, or existing ones
+    were lost, for example with the bucket.
     """
     with suppress(MissingError):
         store.get_into(vocabulary_key(job_uid), ())
@@ -178,7 +169,7 @@ def write_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabular
 
 
 def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | None:
-    """Return the vocabularies of a job, by the name of their table; None if nobody has kept any.
+    """Return the vocabularies of a job, by the name of their table; None if there are none yet.
 
     Raises StoreError, DamagedError.
     """
@@ -194,7 +185,7 @@ def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | Non
         except MissingError as error:
             raise DamagedError(key, "is missing") from error
         if hashlib.sha256(text).hexdigest() != kept.digest:
-            raise DamagedError(key, "is not what was kept: its digest differs")
+            raise DamagedError(key, "is not what was written: its digest differs")
         found[kept.table] = Vocabulary.of(text)
     return found
 
@@ -212,13 +203,10 @@ def vocabularies_of(store: Store, anchor: str, model: ModelSpec) -> dict[str, Vo
     return found
 
 
-# Anchors: the commit record of a cut, found, resolved and verified.
-
-
 def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> AnchorRef | None:
     """Return the anchor committed at `step` of this generation, of the newest group if there are several.
 
-    One that cannot be read is passed over. Raises StoreError.
+    Unreadable ones are ignored. Raises StoreError.
     """
     saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
     at_step = (save for save in saves if save.folder.endswith(f"/{step_folder(step)}/"))
@@ -256,7 +244,7 @@ def read_named_anchor(store: Store, key: str) -> tuple[DenseManifest, ManifestRe
 
 
 def seed_of(manifest: DenseManifest) -> int | None:
-    """Return what gives rows their first values that no save of an anchor holds; None if it does not say."""
+    """Return the seed of rows that no save of an anchor has; None if the manifest does not have it."""
     return None if manifest.model is None else manifest.model.seed
 
 
@@ -268,7 +256,7 @@ def read_anchor(store: Store, anchor: AnchorRef) -> DenseManifest:
 def is_even(store: Store, anchor: AnchorRef) -> bool:
     """Return whether every shard's save holds exactly the steps up to the anchor's, of every rank.
 
-    Any number of trainers can go on from such an anchor. Raises DamagedError, StoreError.
+    Any number of trainers can continue from such an anchor. Raises DamagedError, StoreError.
     """
     saves = (read_document(store, ShardManifest, ref.key, ref.digest)[0] for ref in read_anchor(store, anchor).shards)
     return all(set(save.applied) == {anchor.step} for save in saves)
@@ -277,7 +265,7 @@ def is_even(store: Store, anchor: AnchorRef) -> bool:
 def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> AnchorRef:
     """Return the reference of any anchor of this store, of any job, by the key of its manifest (`restore_from`).
 
-    Raises LayoutError if it is of another shape, or its tables have other ids, UnknownAnchorError if it is not there or
+    Raises LayoutError if it is of another shape, or its tables have other ids, UnknownAnchorError if it is missing or
     no anchor, StoreError.
     """
     manifest, ref = read_named_anchor(store, key)

@@ -1,6 +1,6 @@
-"""What a job takes of an anchor of other tables and another network, by name: pure decisions, and refusals.
+"""The mapping by name from an anchor of other tables and another network: pure decisions, and refusals.
 
-What is refused is told with the field of the job that decides it, and what to set there.
+A refusal names the field of the job that decides it, and a value that would be accepted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cpr_contract.spec import ByNameSpec, JobSpec, Resized, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 
 _FIELD = "spec.restoreFrom"
-#: So many names of what does not fit are shown.
+#: The most names in a message.
 _SHOWN = 8
-#: A row is copied so often at most: each copy is looked for in every part of the anchor.
+#: The most copies of a row: each copy costs a search in every part of the anchor.
 _MOST_COPIES = 1024
 
 
@@ -30,16 +30,16 @@ class ByName:
 
     @classmethod
     def of(cls, job: JobSpec) -> Self | None:
-        """Return that of a job; None if its anchor has to be of the same model."""
+        """Return the rules of a job; None if its anchor has to be of the same model."""
         rules = job.snapshots.by_name
         return None if rules is None else cls(rules, job.model)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows of a table come from: row r from row r of the anchor's table `table`, which has `rows` rows.
+    """The source of a table's rows: row r is row r of the anchor's table `table`, which has `rows` rows.
 
-    If they are `repeated`, row r comes from row r mod `rows`; else those from `rows` on have their first values.
+    If they are `repeated`, row r is row r mod `rows`; else rows from `rows` on have their first values.
     """
 
     table: int
@@ -58,7 +58,7 @@ class TableMapping:
 
 @dataclass(frozen=True, slots=True)
 class DenseParts:
-    """What a dense network's state consists of; `optimizer` says what is kept of each parameter."""
+    """The parts of a dense network's state; `optimizer` determines the state of each parameter."""
 
     optimizer: str
     parameters: tuple[SavedTensor, ...]
@@ -67,14 +67,14 @@ class DenseParts:
 
 @dataclass(frozen=True, slots=True)
 class DenseMapping:
-    """What is taken of an anchor's flat dense state, as (first there, first here, size); and which buffers by name."""
+    """The pieces of an anchor's flat dense state to take, as (first there, first here, size), and the buffers."""
 
     pieces: tuple[tuple[int, int, int], ...]
     buffers: tuple[str, ...]
 
 
 def saved_model(manifest: DenseManifest, key: str) -> SavedModel:
-    """Return what an anchor says of its model. Raises LayoutError for one of a version that did not say it."""
+    """Return the model in an anchor's manifest. Raises LayoutError for one of an older version without it."""
     if manifest.model is None:
         raise LayoutError(
             f"{_FIELD}: {key} was saved by a version that did not record tables and parameters by name.",
@@ -85,14 +85,14 @@ def saved_model(manifest: DenseManifest, key: str) -> SavedModel:
 
 
 def sources_of(model: ModelSpec) -> tuple[Source, ...]:
-    """Return the sources of a model's tables in an anchor of the very same ones."""
+    """Return the sources of a model's tables in an anchor of the same tables."""
     return tuple(Source(place, table.rows) for place, table in enumerate(model.tables))
 
 
 def map_tables(saved: SavedModel, by_name: ByName, key: str) -> TableMapping:
-    """Return where the rows of each table come from. `key` is the anchor's. Raises LayoutError.
+    """Return the source of each table's rows. `key` is the anchor's. Raises LayoutError.
 
-    A table of the anchor that `map` names goes where that says, and to no other.
+    A table of the anchor that `map` names goes only to the table in `map`.
     """
     model, rules = by_name.model, by_name.rules
     places = {table.name: place for place, table in enumerate(saved.tables)}
@@ -131,9 +131,9 @@ def map_tables(saved: SavedModel, by_name: ByName, key: str) -> TableMapping:
 
 
 def map_dense(old: DenseParts, new: DenseParts, rules: ByNameSpec, key: str) -> DenseMapping:
-    """Return what a network takes of the dense state of an anchor: what has the same name and shape.
+    """Return the parts of an anchor's dense state with the same name and shape in this network.
 
-    What has another shape is missing here, and extra there. Raises LayoutError.
+    A part with another shape is missing here, and extra there. Raises LayoutError.
     """
     if old.optimizer != new.optimizer:
         raise _refusal(

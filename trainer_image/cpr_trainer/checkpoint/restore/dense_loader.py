@@ -1,4 +1,4 @@
-"""The dense state read back: the saves of a generation, newest first, and the tensors of one."""
+"""Reads the dense state: the saves of a generation, newest first, and the tensors of one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from cpr_trainer.store import Store
 
 @dataclass(frozen=True, slots=True)
 class RestoredDense:
-    """Where the dense state stands after a restore.
+    """The dense state after a restore.
 
-    `tensors` is empty for `Seed`: the caller makes first values. `step`, `samples` and `lost` are those to go on with:
-    0 and empty after `RestoreFrom` and `Seed`; `lost` is empty after `Anchor` too, since it counts from there.
+    `tensors` is empty for `Seed`: the caller makes first values. Training continues from `step`, `samples` and `lost`:
+    0 and empty after `RestoreFrom` and `Seed`; `lost` is empty after `Anchor` too, because it counts from there.
     """
 
     step: int
@@ -48,7 +48,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     """Dense saves of this generation (anchors included), newest group and step first; never empty.
 
     Ends with the generation's anchor; without one with `restore_from` (another job's anchor, by key); without that with
-    `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is not there.
+    `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is missing.
     """
     saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
     return (*dense_lineage(saves, layout), dense_start(store, anchor, restore_from, layout, ids=ids, by_name=by_name))

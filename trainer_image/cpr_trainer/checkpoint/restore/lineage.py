@@ -1,8 +1,8 @@
-"""Which saves of a shard there are, and which of them a restore may take, newest first.
+"""The lineage of a shard: the saves that a restore may take, newest first.
 
-A save of an incarnation is on the lineage if nobody chose before it was written: all saves of the newest incarnation
-that ever served, then those of its parent up to the save it restored, and so on. `origin.json` records each choice, and
-the priority saves that came on top.
+A save is on the lineage if it was written before the next incarnation chose: all saves of the newest incarnation that
+ever served, then those of its parent up to the save that was restored, and so on. The restore record `origin.json` has
+each choice, and the priority saves on top of it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from cpr_trainer.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One state that may be restored; whether it verifies shows when it is loaded.
+    """One state that may be restored. It is verified when it is loaded.
 
     `kind`: `Save` is of this generation, `Anchor` the one that this generation starts from, `RestoreFrom` another job's
     anchor, `Seed` the first values. `saves` are the manifests that hold it: one, but none for `Seed`, and several for a
     shard of an anchor that was taken with other shards. A `Save` has no digest. `priority` are the priority saves to
     put on top, oldest first. `writer` is the incarnation (of a shard's save) or the group (of a dense save) of a
-    `Save`, else None. `step` is where training stands once it is restored. A `damage` that is known already is raised
-    when it is loaded.
+    `Save`, else None. `step` is the step of training after the restore. A known `damage` is raised when it is loaded.
 
-    With `tables` the saves are of other tables, and `layout` is theirs. `seed` is what rows that no save holds have
-    their first values by; None: that of the job.
+    With `tables` the saves are of other tables, and `layout` is theirs. `seed` is that of the first values of rows that
+    no save has; None: the job's.
     """
 
     kind: Literal["Save", "Anchor", "RestoreFrom", "Seed"]
@@ -61,7 +60,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A shard's lineage in one generation: complete saves, newest first, and all priority saves on it, oldest first."""
+    """A shard's lineage in one generation: complete saves, newest first, and its priority saves, oldest first."""
 
     candidates: tuple[Candidate, ...]
     priority: tuple[ManifestRef, ...]
@@ -70,17 +69,17 @@ class Lineage:
 def shard_lineage(
     records: Mapping[int, RestoreRecord | None], saves: Iterable[SaveName], incarnation: int, layout: str
 ) -> Lineage:
-    """Return what `incarnation` may restore of one shard and generation.
+    """Return the lineage of one shard and generation for `incarnation`.
 
-    `origins` holds what each incarnation restored, None where the record cannot be read; an incarnation without one
-    never served. `saves` are the committed saves, in any order. Only incarnations below `incarnation` count. Where the
-    line breaks (an unreadable record), a candidate with its `damage` stands last.
+    `records` are the restore records by incarnation, None for an unreadable one; an incarnation without one never
+    served. `saves` are the committed saves, in any order. Only incarnations below `incarnation` count. If the lineage
+    ends at an unreadable record, the last candidate has that `damage`.
     """
     saves = tuple(saves)
     candidates: list[Candidate] = []
     priority: list[ManifestRef] = []  # newest first
     writer = max((number for number in records if number < incarnation), default=None)
-    chosen: SaveName | None = None  # of `writer`, by the child visited last; None for the newest: nobody has chosen yet
+    chosen: SaveName | None = None  # the save of `writer` that its child restored; None for the newest incarnation
     while writer is not None:
         own = (save for save in saves if save.writer == writer and (chosen is None or save.age <= chosen.age))
         for save in sorted(own, key=lambda save: save.age, reverse=True):
@@ -90,10 +89,13 @@ def shard_lineage(
             else:
                 candidates.append(Candidate("Save", layout, save.step, (ref,), tuple(reversed(priority)), writer))
         record = records.get(writer)
-        if record is None or not _leads_back(record):
+        if record is None or not _is_consistent(record):
             candidates.append(_broken(writer, layout))
             break
         priority += reversed(record.replayed)
+        assert record.parent_incarnation is None or record.parent_incarnation < writer, (
+            "a lineage that does not go back"
+        )
         writer = record.parent_incarnation
         chosen = parse_save(record.parent.key) if record.parent else None
     return Lineage(tuple(candidates), tuple(reversed(priority)))
@@ -102,7 +104,7 @@ def shard_lineage(
 def dense_lineage(saves: Iterable[SaveName], layout: str) -> tuple[Candidate, ...]:
     """Return the dense saves of one generation, newest group first, each group's newest step first.
 
-    A later group began with the state it names, so a late save of an earlier leader never comes before its successor's.
+    A later group began with the state that it names, so a late save of an earlier leader comes after its successor's.
     """
     return tuple(
         Candidate("Save", layout, save.step, (ManifestRef(save.manifest, ""),), writer=save.writer)
@@ -110,8 +112,8 @@ def dense_lineage(saves: Iterable[SaveName], layout: str) -> tuple[Candidate, ..
     )
 
 
-def _leads_back(record: RestoreRecord) -> bool:
-    """Return whether a record names either no parent, or an earlier incarnation and a save of it."""
+def _is_consistent(record: RestoreRecord) -> bool:
+    """Return whether a record has no parent, or an earlier incarnation and a save of it."""
     if record.parent is None or record.parent_incarnation is None:
         return record.parent is None and record.parent_incarnation is None
     chosen = parse_save(record.parent.key)
@@ -123,14 +125,11 @@ def _broken(writer: int, layout: str) -> Candidate:
     return Candidate("Save", layout, 0, (ManifestRef("the lineage", ""),), writer=writer, damage=damage)
 
 
-# Which saves of a shard there are, and what a generation starts from.
-
-
 def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Placement) -> tuple[Candidate, ...]:
-    """What the incarnation that `roster` names may restore, newest first; never empty.
+    """Return the candidates for the incarnation in `roster`, newest first; never empty.
 
-    Ends with the generation's anchor; without one with the job's `restore_from`; without that with `Seed`. Parts are
-    not looked at. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is gone.
+    The last one is the generation's anchor; without one the job's `restore_from`; without that `Seed`. Parts are not
+    read. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is missing.
     """
     layout, generation = layout_hash(job.model), roster.counters.generation
     keys = tuple(entry.key for entry in store.list(shard_folder(job.job_uid, generation, roster.index)))
@@ -145,7 +144,7 @@ def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Place
     return (*lineage.candidates, replace(start, priority=lineage.priority))
 
 
-def dense_start(  # noqa: PLR0913 -- where a generation may start, and what has to fit
+def dense_start(  # noqa: PLR0913 -- the possible starts of a generation, and the model
     store: Store,
     anchor: AnchorRef | None,
     restore_from: str | None,
@@ -154,7 +153,7 @@ def dense_start(  # noqa: PLR0913 -- where a generation may start, and what has 
     ids: TableIds = (),
     by_name: ByName | None = None,
 ) -> Candidate:
-    """Name the dense state that a generation starts from.
+    """Return the dense state that a generation starts from.
 
     Raises for `restore_from` LayoutError if it does not fit, UnknownAnchorError if it names no anchor; StoreError.
     """
@@ -174,11 +173,10 @@ def dense_start(  # noqa: PLR0913 -- where a generation may start, and what has 
 
 
 def shard_start(store: Store, start: Candidate, placement: Placement, index: int) -> Candidate:
-    """Name what shard `index` of `placement` starts from, where the dense state does from `start`.
+    """Return the start of shard `index` of `placement` that belongs to the start of the dense state.
 
-    These are all saves that hold some of its places, and of other tables all there are. An anchor of this job that
-    cannot be read makes a candidate with that damage: there may be newer saves before it. Raises DamagedError for
-    `RestoreFrom`.
+    Its saves are those with some of the shard's places, and for other tables all. An unreadable anchor of this job is a
+    candidate with that damage, because there may be newer saves before it. Raises DamagedError for `RestoreFrom`.
     """
     if start.kind == "Seed":
         return start

@@ -1,4 +1,4 @@
-"""Reads a shard's save back: the chain it stands on, the save, the priority saves on top; then first values."""
+"""Loads a shard's save: its chain, the save, the priority saves on top, and then first values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cpr_trainer.store import Store, in_parallel
 
 @dataclass(frozen=True, slots=True)
 class RestoredShard:
-    """Where a shard stands after a restore.
+    """The state of a shard after a restore.
 
-    `step`, `samples`, `applied` and `lost` are those to go on with: 0 and empty after `RestoreFrom` and `Seed`; `lost`
-    is empty after `Anchor` too, since it counts from there. `ref` is the save's manifest, None for first values and
-    where several were read. `chain`, oldest first, is what the next save may stand on. `replayed` are the priority
-    saves on top; `damaged` says what was wrong with those that are not among them. `row_updates` go on from the save's
-    too, over rollbacks; they begin anew where the shard held other places then. What priority saves hold is taken off
-    what is lost: below 0 until the ranks have pushed again, and told what they pushed before.
+    It continues from `step`, `samples`, `applied` and `lost`: 0 and empty after `RestoreFrom` and `Seed`; `lost` is
+    empty after `Anchor` too, because it counts from there. `ref` is the save's manifest, None for first values and for
+    several saves. `chain`, oldest first, is the possible base of the next save. `replayed` are the priority saves on
+    top; `damaged` has the errors of others. `row_updates` continue from the save's, also over rollbacks, and start at 0
+    if the shard had other places then. Updates in priority saves are subtracted from its `lost`, which is below 0 until
+    the ranks have pushed again, with the counts of their earlier pushes.
     """
 
     step: int
@@ -48,11 +48,11 @@ class RestoredShard:
 
 
 def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> RestoredShard:
-    """Verify a candidate and fill the arena with it: every row, and the epochs of those that are not first values.
+    """Verify a candidate and load it into the arena: every row, and the epochs of rows other than first values.
 
-    Parts are verified one by one as they come, so that memory for some parts is enough: after a DamagedError the arena
-    holds a mixture, and must be loaded from another candidate before it is used. A priority save that is damaged is
-    left out, but for its parts that verify. Raises DamagedError, StoreError.
+    Parts are verified one by one, which takes memory for some parts only. After a DamagedError the arena holds a
+    mixture, and must be loaded from another candidate. A damaged priority save is skipped, except its parts that
+    verify. Raises DamagedError, StoreError.
     """
     if candidate.damage:
         raise DamagedError(candidate.key, candidate.damage)
@@ -85,32 +85,32 @@ def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> Restored
 
 
 def _load_complete(store: Store, candidate: Candidate, local: LocalRows, found: tuple[Found, ...]) -> tuple[Link, ...]:
-    """Load the saves and the chains they stand on; return the chain to go on with.
+    """Load the saves and their chains; return the chain for the next save.
 
-    It is empty, and the next save a full one, after saves of another job, or of shards that held other places.
+    It is empty, and the next save a full one, after saves of another job, or of shards with other places.
     """
     if found:
         _check_cover(local, found)
-    goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == local.spans
+    continues = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == local.spans
     links: list[Link] = []
     for top in found:
         for save, its_ref in read_chain(store, top):
-            epoch = len(links) + 1 if goes_on else 1
+            epoch = len(links) + 1 if continues else 1
             _load_parts(store, (save, its_ref), local, epoch)
             links.append(Link(its_ref, epoch, save.rows, local.arena.epochs.changed_rows))
-    local.arena.epochs.now = len(links) + 1 if goes_on else 2
-    return tuple(links) if goes_on else ()
+    local.arena.epochs.now = len(links) + 1 if continues else 2
+    return tuple(links) if continues else ()
 
 
 def _load_priority(
     store: Store, candidate: Candidate, local: LocalRows
 ) -> tuple[tuple[Found, ...], tuple[DamagedError, ...]]:
-    """Put the priority saves on top, as changes that no complete save holds; return which did, and what was wrong."""
+    """Load the priority saves, as changes that no complete save has; return those loaded, and errors of others."""
     replayed: list[Found] = []
     damaged: list[DamagedError] = []
-    for wanted in candidate.priority:
+    for ref in candidate.priority:
         try:
-            found = read_manifest(store, ShardManifest, wanted, candidate.layout)
+            found = read_manifest(store, ShardManifest, ref, candidate.layout)
             _check_cover(local, (found,))
             _load_parts(store, found, local, local.arena.epochs.now)
         except DamagedError as error:
@@ -121,10 +121,10 @@ def _load_priority(
 
 
 def _with_priority(account: RowUpdates, below: str, saves: tuple[Found, ...], *, whole: bool) -> RowUpdates:
-    """Return the account with what priority saves hold beyond the save `below` (its key).
+    """Return the account with the updates that priority saves add to the save `below` (its key).
 
-    It is exact where each was made after the one that it is put on, tells how much it adds, and is `whole`. Otherwise
-    they hold more than can be told, and what is lost is a bound.
+    It is exact if each was made after the one below it, counts its updates, and is `whole`. Otherwise the loss is an
+    upper bound.
     """
     for manifest, ref in saves:
         if manifest.after != below or manifest.added_updates is None:
@@ -134,7 +134,7 @@ def _with_priority(account: RowUpdates, below: str, saves: tuple[Found, ...], *,
 
 
 def _check_cover(local: LocalRows, found: tuple[Found, ...]) -> None:
-    """Raise DamagedError unless these saves hold every place of the shard, without a gap."""
+    """Raise DamagedError unless these saves cover every place of the shard."""
     for band, (start, end) in enumerate(local.spans):
         reached = start
         for manifest, ref in found:
@@ -142,7 +142,7 @@ def _check_cover(local: LocalRows, found: tuple[Found, ...]) -> None:
                 raise DamagedError(ref.key, f"holds rows of {len(manifest.spans)} dims, not {len(local.spans)}")
             first, last = manifest.spans[band]
             if len(local.spans) > 1 and not (first < end and start < last):
-                continue  # it is there for rows of another dim
+                continue  # it has rows of another dim
             if not first <= reached < last:
                 raise DamagedError(ref.key, f"holds places {first} to {last}, not {reached}")
             reached = last
@@ -151,7 +151,7 @@ def _check_cover(local: LocalRows, found: tuple[Found, ...]) -> None:
 
 
 def _load_parts(store: Store, found: Found, local: LocalRows, epoch: int) -> None:
-    """Load those parts of one save that hold places of this shard, several at once: their rows are not the same."""
+    """Load those parts of one save with places of this shard, several at once: their rows are disjoint."""
     loaders = [
         _PartLoader(store, found[0], local.arena, segment, span, epoch)
         for segment, span in zip(local.arena.segments, local.spans, strict=True)
@@ -162,7 +162,7 @@ def _load_parts(store: Store, found: Found, local: LocalRows, epoch: int) -> Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartLoader:
-    """Loads parts of one save into the segment whose places are those of `span`, as changes of `epoch`."""
+    """Loads parts of one save into the segment with the places of `span`, as changes of `epoch`."""
 
     store: Store
     manifest: ShardManifest
@@ -196,9 +196,9 @@ class _PartLoader:
         self.arena.epochs.of[inside + segment.first] = self.epoch
 
     def _fits(self, shape: Shape) -> bool:
-        """Return whether the bytes of the rows can go straight to where they belong.
+        """Return whether the rows can be received directly into the segment.
 
-        Those of a priority save never do: if they are damaged, they must not spoil what lies below.
+        Those of a priority save cannot: damaged ones must not overwrite the save below.
         """
         first, last = self.span
         inside = first <= shape.first and shape.first + shape.span <= last

@@ -1,6 +1,6 @@
 """Loads an anchor of other tables: every row that some table of this job starts from, and first values.
 
-A row lies elsewhere as soon as there is one table more. So each shard reads all saves of the anchor, part by part.
+One more table changes the place of every row, so each shard reads all saves of the anchor, part by part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.store import Store, in_parallel
 
-# First values of rows that an anchor does not hold, as the job had them that wrote it: nobody ever pushed to those.
+#: Rows that are stored at a time: their temporary memory is small compared to a part's.
+_CHUNK = 1 << 16
 
 
 def take_first_values(local: LocalRows, source: TableMapping | int | None) -> None:
@@ -64,7 +65,7 @@ class _FirstValues:
         self._repeated = np.array([source is not None and source.repeated for source in sources])
 
     def run(self) -> None:
-        """Do it for all rows that have not changed."""
+        """Set the values of all rows that have not changed."""
         arena = self._local.arena
         for chunk in self._local.placement.rows_of(self._local.index):
             slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
@@ -77,14 +78,10 @@ class _FirstValues:
             arena.epochs.of[slots] = 1
 
 
-#: So many rows are put where they belong at a time: what that takes is small beside a part.
-_CHUNK = 1 << 16
-
-
 def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, found: tuple[Found, ...]) -> None:
-    """Fill the arena with the rows that its tables take of the saves of all shards of an anchor, as changes.
+    """Load the rows of the mapped tables from the saves of all shards of an anchor, as changes.
 
-    Rows that no save holds are left as they are. Raises DamagedError, StoreError.
+    Rows that no save has stay as they are. Raises DamagedError, StoreError.
     """
     dims = tuple(dict.fromkeys(table.dim for table in mapping.tables))
     rows = [table.rows for table in mapping.tables]
@@ -104,7 +101,7 @@ def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, fou
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    """One table for each table of the anchor, and where in it its rows go. Rows in it are those below `ends`.
+    """One target table for each table of the anchor, and the places of its rows there, which are below `ends`.
 
     tables: int64 [T], -1 for none. shifts: int64 [T], what is added to a row's place. ends: int64 [T].
     """
@@ -115,26 +112,26 @@ class _Targets:
 
 
 def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[_Targets]:
-    """Return as many as it takes for every place that a row goes to, in tables of so many `rows`."""
+    """Return the targets for all copies of each row, in tables of these `rows`."""
     goals: list[list[tuple[int, int, int]]] = [[] for _ in mapping.tables]
     for table, source in enumerate(mapping.sources):
         if source is not None:
             shifts = range(0, rows[table], source.rows) if source.repeated else (0,)
             goals[source.table] += [(table, shift, rows[table]) for shift in shifts]
     none = (-1, 0, 0)
-    rounds = range(max((len(each) for each in goals), default=0))
-    chosen = ([each[turn] if turn < len(each) else none for each in goals] for turn in rounds)
+    copies = range(max((len(each) for each in goals), default=0))
+    chosen = ([each[copy] if copy < len(each) else none for each in goals] for copy in copies)
     return [_Targets(*np.array(each, np.int64).T) for each in chosen]
 
 
 class _Loader:
     """Loads parts of one save.
 
-    `alone` is the placement of its tables on one shard alone: its places name rows. bands: the dim of each band there,
-    and how many float32 its optimizers keep of a row.
+    `alone` is the placement of its tables on a single shard; saves name rows by these places. bands: the dim of each
+    band there, and the float32 of optimizer state of a row.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- what is read, and what becomes of it
+    def __init__(  # noqa: PLR0913, PLR0917 -- the source, and the target
         self,
         store: Store,
         manifest: ShardManifest,
@@ -154,7 +151,7 @@ class _Loader:
         """Load the rows of a part. Raises DamagedError, StoreError."""
         band = next((band for (first, last), band in self._bands if first <= part.first < last), None)
         if band is None:
-            raise DamagedError(part.key, f"holds place {part.first}, which there is not")
+            raise DamagedError(part.key, f"holds place {part.first}, which does not exist")
         dim, width = band
         shape = Shape.of(part, dim, self._manifest.bits, state=width)
         records = np.empty((shape.rows, record_bytes(dim, shape.bits)), np.uint8)
@@ -167,7 +164,7 @@ class _Loader:
                 self._put(targets, tables, rows, values, state[first:last])
 
     def _put(self, targets: _Targets, tables: Ints, rows: Ints, values: Floats, state: Floats) -> None:
-        """Put rows [k, D] with their state [k, W] where one of the tables has them, if that is on this shard."""
+        """Store rows [k, D] with their state [k, W] in the target tables, if they are on this shard."""
         local = self._local
         goals = targets.tables[tables]
         moved = rows + targets.shifts[tables]
@@ -175,7 +172,7 @@ class _Loader:
         numbers = local.placement.offsets[goals[wanted]] + moved[wanted]
         shards, slots = local.placement.locate(numbers)
         here = np.flatnonzero(shards == local.index)
-        here = here[np.argsort(slots[here])]  # several segments want them ascending
+        here = here[np.argsort(slots[here])]  # several segments need them ascending
         slots, taken = slots[here], wanted[here]
         for segment, inside in local.arena.parted(slots):
             width = min(segment.state.shape[1], state.shape[1])

@@ -1,6 +1,6 @@
-"""How a shard gets its state: the newest save on its lineage that verifies, on a thread of its own.
+"""Restores a shard from parity, or from the newest save on its lineage that verifies, on a thread of its own.
 
-A store that is down is waited for: only a new roster or the end of the process ends a restore early.
+It retries while the store is down: only a new roster or the end of the process ends a restore early.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _LAST_RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The rows are loaded, and it is recorded from where.
+    """The rows are loaded, and the restore record is written.
 
-    `save` is None for first values. `chain` is what the next save may stand on, oldest first; `top` is the key of the
-    last save that was put on top, empty for none. `origin` is that record. With `rebuilt` the rows are from parity, and
-    newer than `save`.
+    `save` is None for first values. `chain` is the possible base of the next save, oldest first; `top` is the key of
+    the last save on top, empty for none. With `rebuilt` the rows are from parity, and newer than `save`.
     """
 
     save: SaveRef | None
@@ -65,24 +64,24 @@ class BelowFloor:
 
 @dataclass(frozen=True, slots=True)
 class NothingVerifies:
-    """Neither a save of this generation nor the anchor that it starts from verifies."""
+    """Neither a save of this generation nor its first anchor verifies."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The restore was called off before it chose."""
+    """The restore was cancelled before its choice."""
 
 
 Outcome = Restored | BelowFloor | NothingVerifies | Cancelled
 
-#: What a restore follows of a roster: if that changes, it must be done again.
+#: The part of a roster that determines a restore: if it changes, the restore is repeated.
 RestoreTarget = tuple[int, int, bool]
 
 
 def restore_target_of(roster: ShardRoster) -> RestoreTarget:
-    """Return what a restore under this roster would follow."""
+    """Return the target of a restore under this roster."""
     return roster.counters.generation, roster.floor_samples, roster.may_restore
 
 
@@ -122,7 +121,7 @@ class Restorer:
         return retry(attempt, StoreError, backoff(self.rng, cap_s=_LAST_RETRY_S), pause)
 
     def _rebuild(self, roster: ShardRoster, cancel: threading.Event) -> Restored | None:
-        """Restore from parity, if there is one: the store is not asked, and may be down."""
+        """Restore from parity, if possible, without the store."""
         if self.from_parity is None or roster.incarnation == 1:
             return None
         started = monotonic()
@@ -130,7 +129,7 @@ class Restorer:
         if found is None:
             return None
         account, rebuilt = found
-        # The first save that this incarnation commits is complete, and brings this record along.
+        # The first save of this incarnation is complete, and is committed with this record.
         record = RestoreRecord(
             CONTRACT_VERSION,
             self.job.job_uid,
@@ -156,7 +155,7 @@ class Restorer:
     def _attempt(self, roster: ShardRoster) -> Outcome:
         started = monotonic()
         if self.job.replay.enabled:
-            # Before the saves are listed: trainers forget what a predecessor commits before this, and nothing after.
+            # Before the listing: trainers drop pushes in saves that a predecessor commits before this, not after.
             claim(self.store, roster, self.job.job_uid)
         for candidate in candidates(self.store, self.job, roster, self.local.placement):
             try:
@@ -175,7 +174,7 @@ class Restorer:
         for damage in restored.damaged:
             _LOG.warning("restore: a priority save is left out: %s", damage)
             self.report(problem_of(damage))
-        # A save of another job is where this one starts, not one of its own.
+        # A save of another job is not one of its own.
         own = candidate.kind in {"Save", "Anchor"}
         save = SaveRef(candidate.key, restored.step, restored.samples) if own else None
         if restored.samples < roster.floor_samples:
@@ -195,10 +194,11 @@ class Restorer:
         write_restore_record(self.store, record)
         none = (0,) * roster.trainers
         applied, updates = restored.applied or none, restored.row_updates
-        if len(applied) != roster.trainers:  # an anchor of other trainers: all had completed its step
+        if len(applied) != roster.trainers:  # an anchor of another number of trainers: all had completed its step
             applied = (restored.step,) * roster.trainers
         if len(updates.pushed) != roster.trainers:
-            updates = replace(updates, pushed=none)  # ranks count on from what they are told
+            updates = replace(updates, pushed=none)  # ranks start their counts with these
+        assert len(applied) == len(updates.pushed) == roster.trainers, "a restored step for each rank"
         return Restored(
             save,
             restored.step,
@@ -214,7 +214,7 @@ class Restorer:
 
 
 def _parent(account: FlushAccount, roster: ShardRoster, job: JobSpec) -> tuple[int | None, ManifestRef | None]:
-    """Return which save comes before those of an incarnation that was rebuilt, and who wrote it."""
+    """Return the newest save before a rebuilt incarnation, and its writer."""
     key = "" if account.save is None else account.save.key
     name = parse_save(key)
     if name is None or not key.startswith(shard_folder(job.job_uid, roster.counters.generation, roster.index)):

@@ -1,4 +1,4 @@
-"""Whether rows of an anchor are of the same values as those of a job: pure decisions, and refusals."""
+"""Checks that rows of an anchor are of the same values as those of a job: pure decisions, and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cprjob_serving.vocabulary import Vocabulary
 
 
 def with_vocabularies(saved: SavedModel, vocabularies: Mapping[str, Vocabulary]) -> SavedModel:
-    """Return what a save tells of its tables, with their vocabularies, which are known by the table's name."""
+    """Return the model of a save with the vocabularies of its tables, which are given by the table's name."""
     tables = (
         replace(table, vocabulary=vocabularies[table.name].digest, values=len(vocabularies[table.name]))
         if table.name in vocabularies
@@ -28,8 +28,8 @@ def check_vocabularies(
 ) -> None:
     """Raise LayoutError if a table would take rows of other values. `key` is the anchor's.
 
-    A vocabulary may go on where that of the anchor ends: all values that both have are in the same rows. Without
-    `rules` all tables are those of the anchor.
+    A vocabulary may extend that of the anchor, because common values have the same rows. Without `rules` all tables are
+    those of the anchor.
     """
     tables = {} if saved is None else {table.name: table for table in saved.tables}
     sources = {} if rules is None else {each.table: each.source for each in rules.map}

@@ -1,11 +1,11 @@
-"""What a serving shard saves, and when: all that changed, at a cut and at the end; between cuts the rows that matter.
+"""The saves of a serving shard: all changed rows at a cut and at the end, and the most important rows between cuts.
 
-Everything here runs on the main thread, which never waits for the store. It marks what a save will hold and hands it to
-the writer's thread; whatever becomes of it comes back as mail.
+Everything here runs on the main thread, which never waits for the store. It captures the rows of a save and passes it
+to the writer's thread; the outcome returns as an event.
 
-A priority save freshens rows above the last complete save; it moves neither the floor nor what a loss costs. Choose,
-mark, write, manifest, forget: one that fails forgets nothing. Its manifest waits until every rank is so many steps
-further that nobody can send again what its rows hold already.
+A priority save updates rows above the last complete save; it changes neither the floor nor the cost of a loss. Its
+steps are choose, mark, write, manifest, forget; a failed one stops before `forget`. The manifest waits until
+no rank can send again a push that the rows contain.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.embedding.priority import Claim, Tracker
 from cpr_trainer.exchange import WINDOW
 
-#: So many pushes of a trainer may be unacknowledged, and one in hand when it dies.
+#: The pushes of a trainer that may be unacknowledged when it dies, and one that it was about to send.
 _REPEATABLE = WINDOW + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TrackedSource:
-    """The rows of a capture, of which a tracker learns."""
+    """The rows of a capture, which are reported to a tracker, too."""
 
     capture: Capture
     tracker: Tracker
@@ -56,11 +56,11 @@ class _TrackedSource:
 class ShardCheckpointer:
     """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`.
 
-    `stored_bits` are those of each value in the next save; whoever follows the roster sets them. `persist` is called
-    when what the next save stands on has changed, before anything relies on that.
+    `stored_bits` are those of each value in the next save, from the roster. `persist` is called after a change of the
+    next save's chain, before its use.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- who saves what for which job, and how
+    def __init__(  # noqa: PLR0913, PLR0917 -- the rows, the writer, and choices
         self,
         job: JobSpec,
         roster: ShardRoster,
@@ -77,7 +77,7 @@ class ShardCheckpointer:
         self._metrics = metrics
         self._chooser = chooser
         self._links: tuple[Link, ...] = ()
-        self._top = ""  # the key of the newest save, on which a priority save is put
+        self._top = ""  # the key of the newest save, below a priority save
         self._restore_record: RestoreRecord | None = None
         self._in_progress: Save | None = None
         self._counted = True
@@ -111,7 +111,7 @@ class ShardCheckpointer:
 
     @property
     def stands_on(self) -> tuple[tuple[Link, ...], str, RestoreRecord | None]:
-        """What `start` takes, as it is by now."""
+        """The current arguments for `start`."""
         return self._links, self._top, self._restore_record
 
     @property
@@ -128,28 +128,29 @@ class ShardCheckpointer:
         *,
         counted: bool = True,
     ) -> None:
-        """Go on from the restore that `origin` records, in which the save `top` was put on last.
+        """Continue from a restore with this record, in which the save `top` was loaded last.
 
-        The next save may stand on `links`. `counted`: the tracker has counted all updates since the last of them.
+        `links` are the possible bases of the next save. `counted`: the tracker has counted all updates since the last
+        of them.
         """
         self._links, self._top, self._restore_record, self._counted = links, top, record, counted
         if self._chooser is not None:
             self._chooser.start(now_s)
 
     def stop(self) -> None:
-        """Drop what is not committed: the rows are about to be restored, or all of them are saved."""
+        """Drop the uncommitted save: the rows are about to be restored, or all of them are saved."""
         self._writer.discard()
         self._in_progress = None
 
     def save(self, kind: Literal["Anchor", "Flush"], mark: Mark) -> None:
-        """Save all that changed since the save that this one stands on; it takes the place of one under way."""
+        """Save all rows that changed since the base of the new save, which replaces one in progress."""
         started_s = monotonic()
         arena = self._arena
         if arena.epochs.used_up:
             self._links = ()
-            self.persist()  # a server that is killed in between must not stand on them
+            self.persist()  # the next process must not use them either
             arena.forget_epochs()
-        # What the finished model is read from is exact, down to the first row.
+        # The last save, from which the finished model is read, is a full and exact one.
         last = mark.last and self.stored_bits != EXACT
         base = () if last else basis(self._rules.rebase, self._links)
         stops = kind == "Flush" or mark.at_barrier
@@ -162,7 +163,7 @@ class ShardCheckpointer:
         self._metrics.mark_seconds.set(monotonic() - started_s)
 
     def tick(self, now_s: float, interval_s: float, position: Position | None) -> None:
-        """Let a priority save be committed, or ask for the rows of the next, when the time has come.
+        """Allow the commit of a priority save, or start the choice of the next, if that is due.
 
         interval_s: time between two of them, 0 for none. `position` is None while nothing is served.
         """
@@ -174,10 +175,10 @@ class ShardCheckpointer:
             if min(steps) >= _REPEATABLE:
                 in_progress.may_commit.set()
         elif self._chooser is not None and interval_s > 0:
-            self._chooser.ask_if_due(now_s, interval_s, position)
+            self._chooser.choose_if_due(now_s, interval_s, position)
 
     def on_chosen(self, chosen: Chosen, mark: Mark | None) -> None:
-        """Save the rows that were chosen, unless a cut came between, or nothing is served. Raises what went wrong."""
+        """Save the chosen rows, unless there was a cut, or nothing is served. Raises the error of the choice."""
         started_s = monotonic()
         arena = self._arena
         claim = None if self._chooser is None else self._chooser.take(chosen, mark)
@@ -190,7 +191,7 @@ class ShardCheckpointer:
         self._metrics.mark_seconds.set(monotonic() - started_s)
 
     def on_commit(self, committed: Committed) -> None:
-        """Forget what is saved, and stand on it, unless another save has taken its place by now."""
+        """Use a committed save as the next base, unless another save has replaced it."""
         save, saved = committed.save, committed.saved
         self._metrics.committed.labels(save.draft.kind).inc()
         self._metrics.rows.inc(saved.manifest.rows)
@@ -206,7 +207,7 @@ class ShardCheckpointer:
             self._counted = True
 
     def on_given_up(self, given_up: GivenUp) -> None:
-        """Forget nothing: the next save carries it, and is a full one if there is nothing to stand on."""
+        """Drop a save: the next one has its rows, and is a full one if the bases are lost."""
         self._metrics.given_up.inc()
         if given_up.base_lost:
             self._links = ()

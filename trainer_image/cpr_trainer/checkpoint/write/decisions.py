@@ -1,4 +1,4 @@
-"""When a shard saves all its rows, and which rows the next priority save is to hold."""
+"""The decisions about a shard's saves: the cuts at which it saves all rows, and the rows of a priority save."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Self
 from cpr_trainer.checkpoint.write.save import Position
 from cpr_trainer.embedding.priority import Claim, Tracker
 
-# When a shard saves all its rows: at a cut step, once every rank has reached it.
-#
-# In lockstep before any rank has passed it, too: the save is exactly of that step. Without lockstep cuts are `loose`:
-# faster ranks are not held, and what they pushed beyond the step is in the save as well.
-
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """`pending` is the cut step that was announced and is not reached, 0 if none; `taken` the last one copied.
+    """The cuts of a shard, at which it saves all rows once every rank has reached the step.
 
-    Both are of this incarnation in this generation: a cut that another incarnation saved must be taken again, because
-    the anchor names saves of the incarnations in its roster. `at_barrier`: all ranks stood at the pending one when it
+    In lockstep no rank has passed it then, so the save is exactly of that step. Without lockstep cuts are `loose`:
+    faster ranks are not held, and their later pushes are in the save too.
+
+    `pending` is the announced cut step that is not reached, 0 if none; `taken` the last one saved. Both are of this
+    incarnation in this generation: a cut that another incarnation saved must be taken again, because the anchor names
+    saves of the incarnations in its roster. `at_barrier`: all ranks stood at the pending one when it
     was announced, because the job stops there; what is saved then is exact.
     """
 
@@ -33,9 +32,9 @@ class Cuts:
     def announced(self, step: int, applied: tuple[int, ...]) -> Self:
         """Return the cuts after a trainer named `step` as the next cut (0: none).
 
-        The newest announcement counts: a new leader voids the cut of its predecessor. An earlier one is that of a slow
-        trainer, unless all ranks stand at it: then the job stops there. A cut that some rank has passed already can no
-        longer be exact, and is not taken. Of loose cuts the leader alone speaks, so the newest always counts.
+        The newest announcement counts: a new leader voids the cut of its predecessor. An earlier step is from a slow
+        trainer, unless all ranks stand at it: then the job stops there. A cut that some rank has passed can no longer
+        be exact, and is ignored. Only the leader announces loose cuts, so the newest always counts.
         """
         if step in {0, self.pending} or step <= self.taken:
             return self
@@ -53,7 +52,7 @@ class Cuts:
     def passed_over(self, step: int, before: int) -> bool:
         """Return whether a rank's push of `step`, after `before`, skips the cut: it can never be reached exactly.
 
-        Then this shard was replaced after its predecessor had acknowledged the cut step: the cut is void.
+        This shard has replaced one that had acknowledged the cut step: the cut is void.
         """
         return before < self.pending < step and not self.loose
 
@@ -62,7 +61,7 @@ class Cuts:
         return replace(self, pending=0, at_barrier=False)
 
     def due(self, applied: tuple[int, ...]) -> bool:
-        """Return whether every rank has reached the cut: it is to be taken now."""
+        """Return whether every rank has reached the cut, so that it is taken now."""
         return 0 < self.pending <= min(applied)
 
     def take(self) -> Self:
@@ -70,44 +69,42 @@ class Cuts:
         return replace(self, pending=0, taken=self.pending, at_barrier=False)
 
 
-# Which rows the next priority save is to hold: asked when it is due, answered by a thread aside.
-#
-# Ranking all rows of a shard takes longer than a push may wait.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """The rows that a priority save is to hold, or what went wrong. `generation` is that in which it was asked."""
+    """The rows for a priority save, or the error of the choice, which was started in `generation`."""
 
     claim: Claim | BaseException
     generation: int
 
 
 class Chooser:
-    """Asks `tracker` for at most `quota` rows of large tables; `report` is told on another thread."""
+    """Chooses at most `quota` rows of large tables by `tracker`, on a thread that calls `report`.
+
+    Ranking all rows of a shard takes longer than a push may wait.
+    """
 
     def __init__(self, tracker: Tracker, quota: int, report: Callable[[Chosen], None]) -> None:
         self.tracker = tracker
         self._quota = quota
         self._report = report
-        self._asked = False
-        self._asked_s = 0.0
+        self._choosing = False
+        self._started_s = 0.0
         self._taken_step = 0
 
     def start(self, now_s: float) -> None:
-        """Begin anew after a restore: the rows as they are now are what is saved."""
+        """Start after a restore, with all rows saved."""
         self.tracker.reset()
-        self._asked_s, self._taken_step = now_s, 0
+        self._started_s, self._taken_step = now_s, 0
 
-    def ask_if_due(self, now_s: float, interval_s: float, position: Position) -> None:
-        """Ask if the last time is `interval_s` ago, and every rank has been further since the last answer was taken."""
-        if not self._asked and now_s - self._asked_s >= interval_s and min(position.applied) > self._taken_step:
-            self._asked, self._asked_s = True, now_s
+    def choose_if_due(self, now_s: float, interval_s: float, position: Position) -> None:
+        """Start a choice, `interval_s` after the last one, if every rank has advanced since that was taken."""
+        if not self._choosing and now_s - self._started_s >= interval_s and min(position.applied) > self._taken_step:
+            self._choosing, self._started_s = True, now_s
             threading.Thread(target=self._choose, args=(position.generation,), name="choose", daemon=True).start()
 
     def take(self, chosen: Chosen, position: Position | None) -> Claim | None:
-        """Return the claim, None if it is of no use any more. Raises what went wrong."""
-        self._asked = False
+        """Return the claim, None if it is obsolete. Raises the error of the choice."""
+        self._choosing = False
         if isinstance(chosen.claim, BaseException):
             raise chosen.claim
         if position is None or position.generation != chosen.generation:

@@ -1,4 +1,4 @@
-"""A save of a shard on its way: what it holds, what its threads tell the main thread, and its figures."""
+"""A save of a shard in progress: its contents, the outcomes that its threads report, and its metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cpr_trainer.store import BucketMissingError
 
 
 class Position(Protocol):
-    """Where the rows stand in a generation."""
+    """The progress of the rows in a generation."""
 
     @property
     def generation(self) -> int:
@@ -33,9 +33,9 @@ class Position(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a save of the rows holds: its manifest says the same.
+    """The state of the rows for the manifest of a save.
 
-    `last`: nothing is trained after it. `at_barrier`: all ranks stand at its step, because the job stops there.
+    `last`: it is the last of training. `at_barrier`: all ranks stand at its step, because the job stops there.
     """
 
     generation: int
@@ -49,7 +49,7 @@ class Mark:
 
 
 class Source(Protocol):
-    """Rows to save."""
+    """A source of rows to save."""
 
     @property
     def urgent(self) -> bool:
@@ -72,10 +72,10 @@ class SavedShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Save:
-    """A save to be written: the rows of `source`, under a manifest that is `draft` but for its parts.
+    """A save to be written: the rows of `source`, under the manifest `draft` with their parts.
 
-    They are those that `capture` holds; `epoch` is the arena's epoch that it ends; `claim` is the tracker's. The
-    manifest is not written before `may_commit` is set, nor without `origin`, if there is one.
+    The rows are those of `capture`; `epoch` is the arena's epoch that it ends; `claim` is the tracker's. The manifest
+    is written after `may_commit` is set, and after `restore_record`, if there is one.
     """
 
     draft: ShardManifest
@@ -89,7 +89,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Committed:
-    """A save is in the store, complete."""
+    """A save is committed."""
 
     save: Save
     saved: SavedShard
@@ -105,7 +105,7 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenUp:
-    """A save failed and will not be repeated: the rows, or the store, are not as they were any more."""
+    """A save failed and is not repeated: the rows or the store have changed."""
 
     save: Save
     problem: Problem
@@ -116,11 +116,8 @@ class GivenUp:
         return self.problem.reason in {BucketMissingError.reason, DamagedError.reason}
 
 
-#: What becomes of a save; an error that nobody foresaw ends the process.
+#: The outcome of a save; an unexpected error ends the process.
 SaveOutcome = Committed | SaveFailed | GivenUp | BaseException
-
-
-# The figures of a shard's saves, for Prometheus.
 
 
 class SaveMetrics:

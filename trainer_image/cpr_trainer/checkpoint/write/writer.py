@@ -1,4 +1,4 @@
-"""How a shard's saves get into the store, on a thread of their own: parts first, several at once, the manifest last."""
+"""Writes a shard's saves to the store, on a thread of their own: parts first, several at once, the manifest last."""
 
 from __future__ import annotations
 
@@ -35,22 +35,27 @@ from cpr_trainer.store import (
     in_parallel,
 )
 
-#: Parts under way at once: their memory is most of what a save takes.
+_LOG = logging.getLogger(__name__)
+
+#: Parts that are uploaded at once: their buffers are most of a save's memory.
 _PARTS_AT_ONCE = 3
+_POLL_S = 0.05
+#: A save that failed because its bucket is gone may be repeated after this pause.
+_WITHOUT_BUCKET_S = 1.0
 
 Result = TypeVar("Result")
 
 
 class Retry(Protocol):
-    """Does something with the store until the store lets it, or the save is of no use any more."""
+    """Repeats a request to the store until it succeeds, or the save is obsolete."""
 
     def __call__(self, attempt: Callable[[], Result], /) -> Result:
-        """Return what `attempt` returns in the end. Raises what ends the save."""
+        """Return the result of `attempt`. Raises the error that ends the save."""
         ...
 
 
 class Writer:
-    """Writes the saves of one arena, one at a time; keeps the memory that parts need on their way."""
+    """Writes the saves of one arena, one at a time, with buffers of its own for the parts."""
 
     def __init__(
         self,
@@ -81,7 +86,7 @@ class Writer:
     def write(self, draft: ShardManifest, source: Source, retry: Retry) -> ShardManifest:
         """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
 
-        Raises what `source` and `retry` raise; DivergedError for values that so few bits cannot hold.
+        Raises the errors of `source` and `retry`, and DivergedError for values that cannot be quantised.
         """
         folder, limit = shard_save(draft).folder, self._bytes_per_s
         self._uncommitted = []
@@ -97,10 +102,10 @@ class Writer:
         return replace(draft, rows=sum(part.rows for part in parts), parts=parts)
 
     def commit(self, manifest: ShardManifest, retry: Retry, record: RestoreRecord | None = None) -> SavedShard:
-        """Commit what was written, unless what it stands on is gone.
+        """Commit the written parts, unless a base is gone.
 
-        Without its incarnation's `origin` nobody would find it: that is written first, if it is gone or damaged. Raises
-        what `retry` raises; DamagedError; ExistsError if another save has this name; OvertakenError.
+        The restore record of the incarnation is written first, if it is missing or damaged: restores follow these
+        records. Raises the errors of `retry`; DamagedError; ExistsError if another save has this name; OvertakenError.
         """
         for base in manifest.chain:
             retry(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
@@ -117,13 +122,13 @@ class Writer:
         self._store.delete(to_delete)
 
     def _write_manifest(self, manifest: ShardManifest) -> tuple[ShardManifest, ManifestRef]:
-        """Write the manifest, or return the last life's if that had committed the same save when it died.
+        """Write the manifest, or return that of an earlier process, if it had committed the same save.
 
-        The parts of the two have different names. Two priority saves never count as the same, because they may hold
+        The parts of the two have different names. Two priority saves never count as the same, because they may have
         different rows of one step.
         """
         key = shard_save(manifest).manifest
-        parts, self._uncommitted = self._uncommitted, []  # an attempt whose answer is lost may commit them
+        parts, self._uncommitted = self._uncommitted, []  # an attempt with a lost answer may commit them
         try:
             return manifest, write_once(self._store, key, manifest)
         except StoreFullError:
@@ -165,30 +170,12 @@ class Writer:
             self._free.put(buffer)
 
 
-def _without_parts(manifest: ShardManifest) -> ShardManifest:
-    return replace(manifest, rows=0, parts=())
-
-
-# The thread that writes a shard's saves, for as long as they are of use.
-#
-# The main thread gives it one save at a time and reads, as mail, what became of it. They share nothing else: a save is
-# immutable but for `may_commit`, and its capture has the arena's lock.
-
-
-_LOG = logging.getLogger(__name__)
-
-
-_POLL_S = 0.05
-#: A save that its bucket vanished under may be made anew at once, but not more often.
-_WITHOUT_BUCKET_S = 1.0
-
-
 class WriterThread:
-    """Writes one save at a time; a newer one takes the place of one that is not committed.
+    """Writes one save at a time; a newer one replaces an uncommitted one.
 
-    `report` gets what becomes of each, on this thread or those of its parts; nothing more of one that was replaced. If
-    a full store is why a save is replaced or given up, its parts are deleted: they are of no use, and take the next
-    save's room.
+    `report` is called with the outcomes of each save, on this thread or those of its parts; not any more for a replaced
+    save. A save is immutable except `may_commit`, and its capture has the arena's lock: the threads share nothing else.
+    If a save is replaced or given up on a full store, its parts are deleted, because the next save needs their room.
     """
 
     def __init__(self, writer: Writer, report: Callable[[SaveOutcome], None], rng: random.Random) -> None:
@@ -208,15 +195,15 @@ class WriterThread:
             return self._save is None
 
     def submit(self, save: Save) -> None:
-        """Write this save as soon as the store lets us."""
+        """Write this save; it replaces an uncommitted one."""
         self._replace(save)
 
     def discard(self) -> None:
-        """Drop a save that is not committed yet."""
+        """Drop an uncommitted save."""
         self._replace(None)
 
     def close(self) -> None:
-        """End the thread after the store's call under way."""
+        """End the thread after its current call to the store."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -255,7 +242,7 @@ class WriterThread:
             _LOG.warning("parts of the save of step %d are not deleted: %s", save.draft.step, error)
 
     def _write(self, save: Save) -> Committed | GivenUp | None:
-        """Try until the save is committed, or is of no use; None if another took its place."""
+        """Try until the save is committed or given up; None if another one replaced it."""
         started, self._full = monotonic(), False
         try:
             manifest = self._writer.write(save.draft, save.source, lambda attempt: self._retry(save, attempt))
@@ -270,10 +257,10 @@ class WriterThread:
         return Committed(save, saved, monotonic() - started)
 
     def _retry(self, save: Save, attempt: Callable[[], Result]) -> Result:
-        """Return what `attempt` returns once the store lets it. Raises EndedError, UndoLogFullError, ExistsError.
+        """Return the result of `attempt`, repeated until it succeeds. Raises EndedError, UndoLogFullError, ExistsError.
 
-        With its bucket, what was written of a save is gone, and what it stands on: BucketMissingError ends it. Only a
-        flush goes on, since none comes after it.
+        BucketMissingError ends the save, because its parts and its bases are gone with the bucket. Only a flush
+        continues: no later save can replace it.
         """
 
         def check_and_attempt() -> Result:
@@ -302,3 +289,7 @@ class WriterThread:
             raise EndedError
         if save.capture.undo_log_full:
             raise UndoLogFullError
+
+
+def _without_parts(manifest: ShardManifest) -> ShardManifest:
+    return replace(manifest, rows=0, parts=())
