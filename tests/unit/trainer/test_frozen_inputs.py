@@ -21,7 +21,7 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
-from cpr_trainer.trainer import frozen_inputs as pinning_module
+from cpr_trainer.trainer import frozen_inputs as module
 from cpr_trainer.trainer.control import Terminated
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.worker_tuning import WorkerChoice
@@ -49,10 +49,10 @@ class World:
         hear: Callable[[int], None] = lambda _: None,
     ) -> tuple[Dataset, FrozenInputs]:
         """Do as a trainer does that starts."""
-        pinning = FrozenInputs("uid", data.uri, leads, poll_interrupts, hear)
+        inputs = FrozenInputs("uid", data.uri, leads, poll_interrupts, hear)
         return open_dataset(
-            data, model_of(TABLES), self.files, lambda find: pinning.indices(self.store, self.files, find)
-        ), pinning
+            data, model_of(TABLES), self.files, lambda find: inputs.freeze_data(self.store, self.files, find)
+        ), inputs
 
 
 def day(number: int, rows: int = 200) -> bytes:
@@ -111,18 +111,18 @@ def test_what_a_job_is_scored_on_is_pinned_beside_what_it_trains(world: World) -
     world.s3.objects |= {"test/1.csv": day(7, 30), "test/2.csv": day(8, 40)}
 
     def scored() -> tuple[Dataset, FrozenInputs]:
-        pinning = FrozenInputs("uid", f"s3://{BUCKET}/test/", lambda: True, lambda: None, evaluates=True)
+        inputs = FrozenInputs("uid", f"s3://{BUCKET}/test/", lambda: True, lambda: None, evaluates=True)
         data = spec("CSV", f"s3://{BUCKET}/test/")
         found = open_dataset(
-            data, model_of(TABLES), world.files, lambda find: pinning.indices(world.store, world.files, find)
+            data, model_of(TABLES), world.files, lambda find: inputs.freeze_data(world.store, world.files, find)
         )
-        return found, pinning
+        return found, inputs
 
     assert scored()[0].layout.rows == 70
     world.s3.objects["test/3.csv"] = day(9, 50)
-    dataset, pinning = scored()
-    pinning.count_new_files()
-    assert (dataset.layout.rows, pinning.new_files, trained.layout.rows) == (70, 0, 400)
+    dataset, inputs = scored()
+    inputs.count_new_files()
+    assert (dataset.layout.rows, inputs.new_files, trained.layout.rows) == (70, 0, 400)
     assert {data_key("uid"), data_key("uid", evaluates=True)} <= world.store.objects.keys()
     world.s3.objects["test/2.csv"] = day(10, 40)
     dataset, _ = scored()
@@ -134,24 +134,24 @@ def test_leader_counts_new_files_seldom_and_bridges_a_failed_listing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, told = 1000.0, list[int]()
-    monkeypatch.setattr(pinning_module, "monotonic", lambda: now)
-    dataset, pinning = world.open(spec("CSV", URI), hear=told.append)
-    assert pinning.new_files == 0
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    dataset, inputs = world.open(spec("CSV", URI), hear=told.append)
+    assert inputs.new_files == 0
     world.s3.objects["day=3.csv"] = day(3)
-    pinning.count_new_files()
+    inputs.count_new_files()
     world.s3.objects["day=4.csv"] = day(4)
     world.s3.listed = 0
-    pinning.count_new_files()
+    inputs.count_new_files()
     assert (told, world.s3.listed) == ([1], 0), "it has just listed them"
     now += 600.0
     objects = dict(world.s3.objects)
     world.s3.objects.clear()
-    pinning.count_new_files()  # a pattern that names no file is an error
+    inputs.count_new_files()  # a pattern that names no file is an error
     world.s3.objects |= objects
-    pinning.count_new_files()
+    inputs.count_new_files()
     assert told == [1]
     now += 600.0
-    pinning.count_new_files()
+    inputs.count_new_files()
     assert told == [1, 2]
     dataset, successor = world.open(spec("CSV", URI))
     assert (successor.new_files, dataset.layout.rows) == (2, 400)
@@ -160,14 +160,14 @@ def test_leader_counts_new_files_seldom_and_bridges_a_failed_listing(
 def test_leader_that_cannot_list_the_data_trains_the_pinned_files(world: World) -> None:
     world.open(spec("CSV", URI))
     world.s3.objects["_delta_log/00000000000000000000.json"] = b"{}"  # the folder has become a table since
-    dataset, pinning = world.open(spec("CSV", URI))
-    assert (pinning.new_files, dataset.layout.rows) == (0, 400)
+    dataset, inputs = world.open(spec("CSV", URI))
+    assert (inputs.new_files, dataset.layout.rows) == (0, 400)
 
 
 def test_data_without_files_has_no_new_ones() -> None:
-    pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
-    pinning.count_new_files()
-    assert pinning.new_files == 0
+    inputs = FrozenInputs("uid", None, lambda: True, lambda: None)
+    inputs.count_new_files()
+    assert inputs.new_files == 0
 
 
 def test_a_local_file_that_has_changed_is_refused_and_a_copy_of_it_is_not(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_local_file_that_has_changed_is_refused_and_a_copy_of_it_is_not(tmp_pa
 def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pinning_module, "_ASK_SLICES", 2)
+    monkeypatch.setattr(module, "_ASK_SLICES", 2)
     leads = False
     turns = 0
 
@@ -206,7 +206,7 @@ def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World)
     data, leads, asked = spec("CSV", URI), True, 0
 
     def start() -> tuple[Dataset, FrozenInputs]:
-        pinning = FrozenInputs("uid", URI, lambda: leads, lambda: None)
+        inputs = FrozenInputs("uid", URI, lambda: leads, lambda: None)
 
         def keep(find: FindVocabularies) -> Vocabularies:
             def counted(poll_interrupts: Callable[[], None]) -> Vocabularies:
@@ -214,12 +214,12 @@ def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World)
                 asked += 1
                 return find(poll_interrupts)
 
-            return pinning.vocabularies(world.store, counted)
+            return inputs.freeze_vocabularies(world.store, counted)
 
         def indices(find: Find) -> Sequence[Index]:
-            return pinning.indices(world.store, world.files, find)
+            return inputs.freeze_data(world.store, world.files, find)
 
-        return open_dataset(data, model_of(BUILT), world.files, indices, vocabularies=keep), pinning
+        return open_dataset(data, model_of(BUILT), world.files, indices, vocabularies=keep), inputs
 
     first, leader = start()
     world.s3.objects["day=0.csv"] = day(9, 500)  # it would change what is frequent
@@ -227,8 +227,8 @@ def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World)
     leads = False
     later, follower = start()
     assert asked == 1
-    assert len(leader.known["user"]) > 10
-    assert {leader.known["user"].text} == {each.known["user"].text for each in (successor, follower)}
+    assert len(leader.vocabularies["user"]) > 10
+    assert {leader.vocabularies["user"].text} == {each.vocabularies["user"].text for each in (successor, follower)}
     for each in (again, later):
         assert_same(everything(each), everything(first))
 
@@ -238,11 +238,11 @@ def _die() -> None:
 
 
 def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
-    _, pinning = world.open(spec("CSV", URI))
+    _, inputs = world.open(spec("CSV", URI))
     before = world.store.get(data_key("uid"))
     world.store.delete([data_key("uid")])
     for _ in range(2):
-        restore_frozen(world.store, pinning.frozen)
+        restore_frozen(world.store, inputs.data)
     assert world.store.get(data_key("uid")) == before
 
 
@@ -254,7 +254,7 @@ def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
         return WorkerChoice(2, "faster")
 
     with pytest.raises(Terminated):
-        FrozenInputs("uid", None, lambda: True, _die).find_workers(store, measure)
+        FrozenInputs("uid", None, lambda: True, _die).freeze_workers(store, measure)
     assert read_workers(store, "uid") is None
 
 
@@ -262,14 +262,14 @@ def test_of_two_leaders_the_faster_one_decides() -> None:
     store = MemoryStore()
 
     def slow(_: object) -> WorkerChoice:
-        FrozenInputs("uid", None, lambda: True, lambda: None).find_workers(store, lambda _: WorkerChoice(4, "faster"))
+        FrozenInputs("uid", None, lambda: True, lambda: None).freeze_workers(store, lambda _: WorkerChoice(4, "faster"))
         return WorkerChoice(2, "slower")
 
-    pinning = FrozenInputs("uid", None, lambda: True, lambda: None)
-    assert pinning.find_workers(store, slow) == WorkerChoice(4, "faster")
+    inputs = FrozenInputs("uid", None, lambda: True, lambda: None)
+    assert inputs.freeze_workers(store, slow) == WorkerChoice(4, "faster")
     store.delete([workers_key("uid")])
     for _ in range(2):
-        restore_frozen(store, pinning.workers)
+        restore_frozen(store, inputs.workers)
     found = read_workers(store, "uid")
     assert found is not None
     assert found.workers == 4, "what was lost with its bucket comes again"

@@ -66,9 +66,9 @@ class _TrainedOn(SoloGroup):
 
 def read_setup(job: JobSpec, roster: TrainerRoster, folder: Path) -> Setup:
     environment = Environment(job, folder / "roster", KEY, HOST, 0, Access(), Access(), folder, folder / "word", None)
-    pinning = FrozenInputs(job.job_uid, job.data.uri, lambda: True, lambda: None)
+    inputs = FrozenInputs(job.job_uid, job.data.uri, lambda: True, lambda: None)
     store = open_store(job.snapshots.store, *environment.store_access)
-    return Setup.read(environment, roster, store, (pinning, pinning))
+    return Setup.read(environment, roster, store, (inputs, inputs))
 
 
 def test_evaluation_without_a_row_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""What the first leader finds, and what is the same for every trainer as long as the job lives.
+"""Inputs that are fixed once for the whole job: its data, the vocabularies of its tables, the number of workers.
 
-That is the data that the job trains, vocabularies of its tables, and how many workers trainers have.
+The first leader determines them and writes them into the store; every trainer reads them from there.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: A follower asks the store so often whether the leader has frozen the data.
-_ASK_SLICES = 20
-#: New files are looked for no more often; a listing of many files is put off longer.
+#: Polls between two requests of a follower for an input that is not there yet.
+_RETRY_POLLS = 20
+#: Least time between two searches for new files; after a long listing it is longer.
 _LIST_EVERY_S = 600.0
 
 
 class FrozenInputs:
-    """One trainer's view of what its job keeps. `leads` tells whether it is the leader by the newest roster.
+    """One trainer's access to the frozen inputs. `leads` returns whether it leads by the newest roster.
 
-    `frozen` is what all train, None for data without files. `new_files` counts those that `uri` names and which came
-    later, as the leader finds them when it starts and by `count_new_files`; `tell` is told of them. With `evaluates` it
-    is the data that the job is scored on, and nobody counts. `known` are the vocabularies of tables. `workers` is what
-    was measured, None where nothing is.
+    `data` has the files that are trained, None for data without files. `new_files` counts later files below `uri`; the
+    leader counts them at its start and by `count_new_files`, and calls `on_new_files`. With `evaluates` these are the
+    inputs of the evaluation, and new files are not counted. `vocabularies` are those of the tables. `workers` is the
+    measured number of workers, None if it is not measured.
     """
 
-    def __init__(  # noqa: PLR0913 -- whose data, of what kind, and with whom
+    def __init__(  # noqa: PLR0913 -- the inputs, and the trainer
         self,
         job_uid: str,
         uri: str | None,
         leads: Callable[[], bool],
         poll_interrupts: PollInterrupts,
-        tell: Callable[[int], None] = lambda _: None,
+        on_new_files: Callable[[int], None] = lambda _: None,
         *,
         evaluates: bool = False,
     ) -> None:
-        self.frozen: DataManifest | None = None
-        self.known: Vocabularies = {}
+        self.data: DataManifest | None = None
+        self.vocabularies: Vocabularies = {}
         self.workers: WorkersManifest | None = None
         self.new_files = 0
         self._job_uid = job_uid
         self._uri = uri or ""
         self._leads = leads
         self._poll_interrupts = poll_interrupts
-        self._tell = tell
+        self._on_new_files = on_new_files
         self._evaluates = evaluates
         self._counts = bool(uri) and not evaluates
         self._files: Uris | None = None
         self._list_at_s = 0.0
 
-    def indices(self, store: Store, files: Uris, find: Find) -> Sequence[Index]:
-        """Return the files of the data and their blocks; the first leader finds and pins them, all others wait for it.
+    def freeze_data(self, store: Store, files: Uris, find: Find) -> Sequence[Index]:
+        """Return the frozen files and their blocks; the first leader freezes the result of `find`.
 
         Raises DataError, DamagedError, StoreError, and what `poll_interrupts` raises.
         """
@@ -75,79 +75,76 @@ class FrozenInputs:
         def read() -> DataManifest | None:
             return read_data(store, self._job_uid, evaluates=self._evaluates)
 
-        def find_and_pin() -> DataManifest:
+        def find_and_freeze() -> DataManifest:
             return freeze(store, manifest_of_indices(self._job_uid, self._uri, find(), evaluates=self._evaluates))
 
-        if (frozen := read()) is None:
-            frozen = self._agree(read, find_and_pin)
+        if (data := read()) is None:
+            data = self._read_or_freeze(read, find_and_freeze)
         elif self._counts and self._leads():
-            self._count(files, frozen)
+            self._count(files, data)
         if self._evaluates:
-            _LOG.info("is scored on %d files", len(frozen.uris))
+            _LOG.info("evaluates on %d files", len(data.uris))
         else:
-            _LOG.info("trains %d files, and leaves %d out that came later", len(frozen.uris), self.new_files)
-        self.frozen, self._files = frozen, files
-        return indices_of_manifest(frozen)
+            _LOG.info("trains %d files, and omits %d later ones", len(data.uris), self.new_files)
+        self.data, self._files = data, files
+        return indices_of_manifest(data)
 
-    def vocabularies(self, store: Store, find: FindVocabularies) -> Vocabularies:
-        """Return the vocabularies of tables; the first leader finds and keeps them, all others wait for it.
+    def freeze_vocabularies(self, store: Store, find: FindVocabularies) -> Vocabularies:
+        """Return the vocabularies of tables; the first leader freezes the result of `find`.
 
-        Raises as `indices` does.
+        Raises as `freeze_data` does.
         """
 
-        def find_and_keep() -> Vocabularies | None:
+        def find_and_freeze() -> Vocabularies | None:
             write_vocabularies(store, self._job_uid, find(self._poll_interrupts))
             return read_vocabularies(store, self._job_uid)
 
-        kept = self._agree(lambda: read_vocabularies(store, self._job_uid), find_and_keep)
-        for table, each in kept.items():
-            _LOG.info("table %s has a vocabulary of %d values", table, len(each))
-        self.known = kept
-        return kept
+        self.vocabularies = self._read_or_freeze(lambda: read_vocabularies(store, self._job_uid), find_and_freeze)
+        for table, vocabulary in self.vocabularies.items():
+            _LOG.info("table %s has a vocabulary of %d values", table, len(vocabulary))
+        return self.vocabularies
 
-    def find_workers(self, store: Store, measure: Callable[[PollInterrupts], WorkerChoice]) -> WorkerChoice:
-        """Return how many workers trainers have; the first leader measures and pins it, all others wait for it.
+    def freeze_workers(self, store: Store, measure: Callable[[PollInterrupts], WorkerChoice]) -> WorkerChoice:
+        """Return the number of workers; the first leader freezes the result of `measure`.
 
-        So a process that is to compute a step again has the number that the step was computed with. Raises as `indices`
+        A step that another process computes again therefore has the same number of workers. Raises as `freeze_data`
         does.
         """
 
-        def measure_and_pin() -> WorkersManifest:
+        def measure_and_freeze() -> WorkersManifest:
             found = measure(self._poll_interrupts)
             _LOG.info("measured: %d workers, %s", found.count, found.reason)
             return freeze(store, WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason))
 
-        self.workers = self._agree(lambda: read_workers(store, self._job_uid), measure_and_pin)
+        self.workers = self._read_or_freeze(lambda: read_workers(store, self._job_uid), measure_and_freeze)
         return WorkerChoice(self.workers.workers, self.workers.reason)
-
-    def _agree(self, read: Callable[[], T | None], find: Callable[[], T | None]) -> T:
-        """Return what `read` returns once it is there. The leader makes it with `find`, all others wait for it."""
-        while (known := read()) is None:
-            if self._leads():
-                if (found := find()) is not None:
-                    return found
-                continue
-            for _ in range(_ASK_SLICES):
-                poll_and_sleep(self._poll_interrupts)
-        return known
 
     def count_new_files(self) -> None:
         """Count the new files again, unless they were listed a short time ago.
 
         The leader's committer calls it after each anchor. A listing that fails is logged and repeated later.
         """
-        if not self._counts or self._files is None or self.frozen is None or monotonic() < self._list_at_s:
+        if not self._counts or self._files is None or self.data is None or monotonic() < self._list_at_s:
             return
-        self._count(self._files, self.frozen)
-
-    def _count(self, files: Uris, frozen: DataManifest) -> None:
-        """Count the new files. A listing that fails keeps nobody from training the files that are frozen."""
         self._list_at_s = monotonic() + _LIST_EVERY_S
         try:
-            found = files.find(self._uri)
+            self._count(self._files, self.data)
         except (StoreError, DataError) as error:
             _LOG.warning("new files are not counted: %s", error)
-            return
-        self.new_files = len(set(found).difference(frozen.uris))
-        self._tell(self.new_files)
+
+    def _read_or_freeze(self, read: Callable[[], T | None], find_and_freeze: Callable[[], T | None]) -> T:
+        """Return the result of `read` once there is one. The leader calls `find_and_freeze`, all others wait."""
+        while (frozen := read()) is None:
+            if self._leads():
+                if (found := find_and_freeze()) is not None:
+                    return found
+                continue
+            for _ in range(_RETRY_POLLS):
+                poll_and_sleep(self._poll_interrupts)
+        return frozen
+
+    def _count(self, files: Uris, data: DataManifest) -> None:
+        found = files.find(self._uri)
+        self.new_files = len(set(found).difference(data.uris))
+        self._on_new_files(self.new_files)
         self._list_at_s = monotonic() + max(_LIST_EVERY_S, listing_pause_s(len(found)))

@@ -1,8 +1,8 @@
-"""Evaluation while the job trains: what held-out samples score, each trainer its part of them.
+"""Evaluation during training: each trainer scores a part of the held-out samples.
 
-After a step that an evaluation is due at, each trainer scores its part before it takes the next step; the counters add
-up in that step's sum. So an evaluation is complete if and only if the next step is, and whoever takes that step again
-has what it scored, or scores it again.
+After the step of an evaluation each trainer scores its part before it takes the next step, and the counters are summed
+with that step's gradients. An evaluation is therefore complete if and only if the next step is; a trainer that takes
+the step again uses its scores again, or scores again.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from cpr_trainer.trainer.store_retry import RetryingReader
 
 
 class HeldOutEvaluator:
-    """This trainer's part of the held-out samples, which it reads once and keeps in memory."""
+    """Scores this trainer's part of the held-out samples, which is read once and kept in memory."""
 
     def __init__(self, setup: Setup, exchange: Exchange, shards: Shards, reader: RetryingReader) -> None:
         self._setup = setup
         self._exchange = exchange
         self._shards = shards
-        self._reading = reader
+        self._reader = reader
         self._slices: tuple[Slice, ...] | None = None
         self._grouped: Grouped | None = None
         self._first = 0
         self._counters: tuple[Tensor, ...] = ()
         self._scored_step = 0
 
-    def forget(self) -> None:
-        """Score anew what was scored before: the job went back."""
+    def reset(self) -> None:
+        """Discard the scores: the job was rolled back."""
         self._counters, self._scored_step = (), 0
 
     def due(self, step: int) -> bool:
-        """Whether the model of this step is to be scored with the next step. The last one is not: no step follows it.
+        """Whether the model of this step is to be scored with the next step. The last step has no next one.
 
-        Where an evaluation may end the job, all stand for it instead: see `stops`.
+        If an evaluation may end the job, all trainers wait for it instead: see `barriers`.
         """
         spec = self._setup.job.evaluation
         if spec is None or not spec.every or spec.early_stop is not None or not 0 < step < self._setup.last_step:
@@ -59,7 +59,7 @@ class HeldOutEvaluator:
         return self._setup.samples_at(step) // spec.every > self._setup.samples_at(step - 1) // spec.every
 
     def score(self, step: int, replica: DenseReplica) -> None:
-        """Score this trainer's part by the model of this step, where that is due and not done.
+        """Score this trainer's part by the model of this step, if that is due and was not done before.
 
         Raises what ends a wait, DataError, DivergedError.
         """
@@ -69,7 +69,7 @@ class HeldOutEvaluator:
     def score_at_barrier(
         self, step: int, replica: DenseReplica, sum_up: Callable[[tuple[Tensor, ...]], None]
     ) -> HeldOutScores:
-        """Return what all trainers score by the model of this step, at which they stand; `sum_up` sums in place.
+        """Return the scores of all trainers by the model of this step, at which they wait; `sum_up` sums in place.
 
         Raises what ends a wait, DataError, DivergedError.
         """
@@ -84,34 +84,34 @@ class HeldOutEvaluator:
         scores = self._fresh(replica)
         set_training(replica.model, on=False)
         found: list[Tensor] = []
-        for wanted, vectors in self._asked_ahead(step):
+        for batch_slice, vectors in self._prefetched(step):
             fetched = self._shards.fetch(vectors)
-            logits = _logits(replica, wanted, fetched)
-            scores.add(logits, torch.from_numpy(wanted.batch.labels), 0)
+            logits = _logits(replica, batch_slice, fetched)
+            scores.add(logits, torch.from_numpy(batch_slice.batch.labels), 0)
             found.append(first_of(logits))
-        self._counters, self._scored_step = (scores.take_delta(), *self._among_all(found)), step
+        self._counters, self._scored_step = (scores.take_delta(), *self._placed_logits(found)), step
 
-    def _among_all(self, found: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _placed_logits(self, found: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return this trainer's logits at their places among those of all, float32 [n], with 0 elsewhere.
 
-        The sum over trainers is exact, because one of them has each. Nothing without a group column.
+        The sum over trainers is exact, because only one of them has each logit. Empty without a group column.
         """
         if self._grouped is None:
             return ()
-        everybodys = torch.zeros(len(self._grouped))
-        own = torch.cat([everybodys[:0], *found])
-        everybodys[self._first : self._first + len(own)] = own
-        return (everybodys,)
+        of_all = torch.zeros(len(self._grouped))
+        own = torch.cat([of_all[:0], *found])
+        of_all[self._first : self._first + len(own)] = own
+        return (of_all,)
 
     def counters(self, step: int) -> tuple[Tensor, ...]:
-        """Return what is to be summed in the sum of this step: copies, or nothing.
+        """Return copies of the counters to be summed in this step, if there are any.
 
         int64 [n], see `ProgressiveValidation`, and with a group column float32 [n], the logits of all.
         """
         return tuple(each.clone() for each in self._counters) if self.due(step - 1) else ()
 
     def scores(self, step: int, summed: Sequence[Tensor], replica: DenseReplica) -> HeldOutScores:
-        """Return what all trainers scored by the model of this step, from the sum of what each has counted."""
+        """Return the scores of all trainers by the model of this step, from the sum of their counters."""
         merged = self._fresh(replica)
         merged.merge(summed[0])
         by_group = None if self._grouped is None else self._grouped.scores(summed[1].numpy())
@@ -131,57 +131,57 @@ class HeldOutEvaluator:
     def _fresh(self, replica: DenseReplica) -> ProgressiveValidation:
         return ProgressiveValidation.of(0, self._setup.job.model, replica.model)
 
-    def _asked_ahead(self, step: int) -> Iterator[tuple[Slice, Vectors]]:
-        """Yield each slice with its vectors on their way; those of the next one are asked for before."""
+    def _prefetched(self, step: int) -> Iterator[tuple[Slice, Vectors]]:
+        """Yield each slice with its vectors, after those of the next slice were requested, too."""
         if self._slices is None:
             self._slices = self._read_own()
-        ahead: tuple[Slice, Vectors] | None = None
-        for wanted in self._slices:
-            vectors = Vectors(self._exchange, replace(wanted, step=step + 1))
+        requested: tuple[Slice, Vectors] | None = None
+        for batch_slice in self._slices:
+            vectors = Vectors(self._exchange, replace(batch_slice, step=step + 1))
             vectors.request_all()
-            if ahead is not None:
-                yield ahead
-            ahead = (wanted, vectors)
-        if ahead is not None:
-            yield ahead
+            if requested is not None:
+                yield requested
+            requested = (batch_slice, vectors)
+        if requested is not None:
+            yield requested
 
     def _read_own(self) -> tuple[Slice, ...]:
-        """Read this trainer's part, and with a group column labels and groups of all parts."""
+        """Read this trainer's part; with a group column also the labels and groups of all parts."""
         setup, own = self._setup, tuple[Slice, ...]()
-        spec, rows = setup.job.evaluation, setup.scored.layout.rows
+        spec, rows = setup.job.evaluation, setup.evaluation_data.layout.rows
         grouped, first = [], 0
-        everybody = spec is not None and spec.group_by is not None
-        for rank in range(setup.job.trainers) if everybody else (setup.rank,):
+        has_groups = spec is not None and spec.group_by is not None
+        for rank in range(setup.job.trainers) if has_groups else (setup.rank,):
             batches = tuple(map(self._read, parts_of(setup.job, rows, rank)))
             if rank == setup.rank:
                 self._first = first
                 own = tuple(slice_of(0, batch, setup.placement) for batch in batches)
             grouped += [(batch.labels, batch.groups) for batch in batches if batch.groups is not None]
             first += sum(map(len, batches))
-        self._grouped = Grouped.of(grouped) if everybody else None
+        self._grouped = Grouped.of(grouped) if has_groups else None
         return own
 
     def _read(self, rows: range) -> Batch:
         numbers = np.arange(rows.start, rows.stop, dtype=np.int64)
-        return self._reading.read(lambda: self._setup.scored.take(numbers))
+        return self._reader.read(lambda: self._setup.evaluation_data.take(numbers))
 
 
 def parts_of(job: JobSpec, rows: int, rank: int) -> Iterator[range]:
-    """Yield the rows, of a dataset of so many, that a rank scores: about as many at once as it trains."""
-    spec, kept = job.evaluation, evaluation_rows(job, rows)
-    count = len(kept) if spec is None else min(len(kept), spec.samples)
-    first, last = (kept.start + count * edge // job.trainers for edge in (rank, rank + 1))
+    """Yield the rows, of the `rows` of a dataset, that a rank scores, in batches of about its slice's size."""
+    spec, held_out = job.evaluation, evaluation_rows(job, rows)
+    count = len(held_out) if spec is None else min(len(held_out), spec.samples)
+    first, last = (held_out.start + count * edge // job.trainers for edge in (rank, rank + 1))
     size = max(1, job.data.batch_size // job.trainers)
     for begin in range(first, last, size):
         yield range(begin, min(begin + size, last))
 
 
 @torch.no_grad()
-def _logits(replica: DenseReplica, wanted: Slice, vectors: Rows) -> Tensor:
+def _logits(replica: DenseReplica, batch_slice: Slice, vectors: Rows) -> Tensor:
     """Return the logits of a slice, [n] or [n, L], float32 on the CPU. vectors: of its unique rows, on the CPU."""
-    dense = torch.from_numpy(wanted.batch.dense).to(replica.device)
-    there = map_rows(lambda values: values.to(replica.device, replica.dtype), vectors)
+    dense = torch.from_numpy(batch_slice.batch.dense).to(replica.device)
+    on_device = map_rows(lambda values: values.to(replica.device, replica.dtype), vectors)
     with replica.autocast():
-        begun = start(replica.model, dense, wanted.batch.labels.shape[1:])
-        logits = begun(wanted.access.to(replica.device).embeddings(there))
+        begun = start(replica.model, dense, batch_slice.batch.labels.shape[1:])
+        logits = begun(batch_slice.access.to(replica.device).embeddings(on_device))
     return logits.float().cpu()

@@ -1,4 +1,4 @@
-"""Where training starts when no trainer brought a dense state: the newest save of the generation that may be used."""
+"""The dense state that training starts from if no trainer has one: the newest save of the generation that is allowed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class InitialStateLoader:
-    """Loads the leader's first state. `roster` returns the newest roster: its floor may sink while this waits."""
+    """Loads the leader's first state. `roster` returns the newest roster: its floor may be lowered during a wait."""
 
     def __init__(self, setup: Setup, status: StatusPublisher, roster: Callable[[], TrainerRoster]) -> None:
         self._setup = setup
@@ -31,10 +31,10 @@ class InitialStateLoader:
         self._roster = roster
 
     def provide(self, state: DenseState, poll_interrupts: PollInterrupts) -> None:
-        """Load the newest dense save that verifies and is not below the roster's floor, else wait for a new roster.
+        """Load the newest dense save that verifies and is not below the roster's floor, or wait for a new roster.
 
-        Raises LayoutError or DamagedError for a `restore_from` that cannot be used, ModelError for a save of another
-        network, and what `poll_interrupts` raises.
+        Raises LayoutError or DamagedError for an unusable `restore_from`, ModelError for a save of another network, and
+        what `poll_interrupts` raises.
         """
         restored = retry_store_errors(self._newest, self._status, poll_interrupts)
         if restored is None:
@@ -48,21 +48,8 @@ class InitialStateLoader:
         else:
             self._begin(restored, state)
 
-    def _begin(self, restored: RestoredDense, state: DenseState) -> None:
-        rules, model = self._setup.job.snapshots.by_name, self._setup.job.model
-        if restored.manifest is not None and restored.ref is not None:
-            saved = restored.manifest.model
-            check_vocabularies(saved, model, rules, self._setup.vocabularies, restored.ref.key)
-        if rules is None or restored.manifest is None or restored.ref is None:
-            state.begin(restored.tensors)
-        elif rules.dense == "Initialise":
-            state.begin({})
-        else:
-            key = restored.ref.key
-            state.begin_by_name(saved_model(restored.manifest, key), restored.tensors, rules, key)
-
     def known_anchors(self) -> tuple[AnchorRef, ...]:
-        """Return the anchors that a new leader finds, oldest first: the generation's own start, and its commits."""
+        """Return the anchors of the generation, oldest first: the one it started from, and those committed since."""
         counters, start = self._roster().counters, self._roster().anchor
         found: list[AnchorRef] = []
         for step in sorted({c.step for c in self._candidates() if c.kind == "Save"}, reverse=True):
@@ -72,6 +59,17 @@ class InitialStateLoader:
             if len(found) == self._setup.job.snapshots.keep:
                 return tuple(found)
         return (start, *found) if start else tuple(found)
+
+    def _newest(self) -> RestoredDense | None:
+        """Return the newest save that verifies, None if none does. Raises StoreError, LayoutError, DamagedError."""
+        for candidate in self._candidates():
+            try:
+                return load_dense(self._setup.store, candidate)
+            except DamagedError:
+                if candidate.kind == "RestoreFrom":
+                    raise
+                _LOG.warning("the dense save %s does not verify", candidate.key, exc_info=True)
+        return None
 
     def _candidates(self) -> tuple[Candidate, ...]:
         roster, job = self._roster(), self._setup.job
@@ -85,17 +83,6 @@ class InitialStateLoader:
             ids=job.model.table_ids,
             by_name=ByName.of(job),
         )
-
-    def _newest(self) -> RestoredDense | None:
-        """Return the newest that verifies, None if none does. Raises StoreError, LayoutError, DamagedError."""
-        for candidate in self._candidates():
-            try:
-                return load_dense(self._setup.store, candidate)
-            except DamagedError:
-                if candidate.kind == "RestoreFrom":
-                    raise
-                _LOG.warning("the dense save %s does not verify", candidate.key, exc_info=True)
-        return None
 
     def _wait_for_another_anchor(self, poll_interrupts: PollInterrupts) -> None:
         anchor = self._roster().anchor
@@ -117,3 +104,16 @@ class InitialStateLoader:
         while restored.samples < self._roster().dense_floor_samples:
             poll_and_sleep(poll_interrupts)
         self._status.update(state=before)
+
+    def _begin(self, restored: RestoredDense, state: DenseState) -> None:
+        rules, model = self._setup.job.snapshots.by_name, self._setup.job.model
+        if restored.manifest is not None and restored.ref is not None:
+            saved = restored.manifest.model
+            check_vocabularies(saved, model, rules, self._setup.vocabularies, restored.ref.key)
+        if rules is None or restored.manifest is None or restored.ref is None:
+            state.begin(restored.tensors)
+        elif rules.dense == "Initialise":
+            state.begin({})
+        else:
+            key = restored.ref.key
+            state.begin_by_name(saved_model(restored.manifest, key), restored.tensors, rules, key)

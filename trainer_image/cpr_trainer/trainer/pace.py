@@ -1,16 +1,16 @@
-"""How fast training goes, and what saves cost it: pure sums over steps. All times are in seconds."""
+"""The pace of training and the cost of saves: pure sums over steps. All times are in seconds."""
 
 from __future__ import annotations
 
 from collections import deque
 from statistics import fmean, median
 
-#: Steps without a save that make up the usual step; two merges of the scores lie among so many.
-_NEIGHBOURS = 64
-#: The first steps of a process fill caches: they are nobody's neighbours.
+#: Steps without a save that the usual step is the mean of; two merges of the scores are among them.
+_USUAL = 64
+#: The first steps of a process, which fill caches, are not usual ones.
 _WARM_UP_STEPS = 3
-#: A wait is a pause once it lasts so long, or so many times the typical step (of so many), if that is longer.
-_PATIENCE_S, _PATIENCE_STEPS, _TYPICAL = 1.0, 5, 9
+#: A wait is a pause once it lasts this many seconds, or this many times the median of the last steps if that is longer.
+_PAUSE_S, _PAUSE_STEPS, _LAST = 1.0, 5, 9
 
 
 class Pace:
@@ -20,14 +20,14 @@ class Pace:
         self.trained_s = 0.0
         self.paused_s = 0.0
         self._steps = 0
-        self._usual: deque[float] = deque(maxlen=_NEIGHBOURS)
-        self._last: deque[float] = deque(maxlen=_TYPICAL)
+        self._usual: deque[float] = deque(maxlen=_USUAL)
+        self._last: deque[float] = deque(maxlen=_LAST)
 
     def note(self, step_s: float, paused_s: float, *, saving: bool) -> float:
-        """Count a step of `step_s`, `paused_s` of it a pause, and return how much the save under way delayed it.
+        """Count a step of `step_s`, `paused_s` of it a pause, and return its delay by a save.
 
-        0 if none was (`saving`). The delay is what the step took beyond its neighbours without a save, so it may be
-        negative: only sums over many steps mean something. A step with a pause in it tells nothing of either kind.
+        The delay is 0 unless `saving`. It is the difference to the usual step and may be negative: only sums over many
+        steps are meaningful. A step with a pause counts neither as usual nor as delayed.
         """
         trained_s = max(step_s - paused_s, 0.0)
         self.trained_s += trained_s
@@ -43,20 +43,19 @@ class Pace:
 
     @property
     def usual_step_s(self) -> float | None:
-        """The mean step while nothing is saved; None before the first such step."""
+        """The mean step without a save; None before the first one."""
         return fmean(self._usual) if self._usual else None
 
     @property
     def pause_after_s(self) -> float:
-        """How long a step may wait for others before the wait is a pause."""
-        return max(_PATIENCE_S, _PATIENCE_STEPS * median(self._last)) if self._last else _PATIENCE_S
+        """The time after which a step's wait for others is a pause."""
+        return max(_PAUSE_S, _PAUSE_STEPS * median(self._last)) if self._last else _PAUSE_S
 
 
 class SaveCost:
     """Training time lost to saves: the stall at the cut, and slower steps while the save is written.
 
-    `stalled_s` is a counter: the highest that the sum of all delays has reached, so that steps which happen to be fast
-    are set off against those which happen to be slow.
+    `stalled_s` is a counter, the maximum of the sum of all delays: fast steps offset slow ones.
     """
 
     def __init__(self) -> None:
@@ -64,6 +63,6 @@ class SaveCost:
         self._delays_s = 0.0
 
     def note(self, delay_s: float) -> None:
-        """Add what one step was delayed by."""
+        """Add the delay of one step."""
         self._delays_s += delay_s
         self.stalled_s = max(self.stalled_s, self._delays_s)

@@ -1,4 +1,4 @@
-"""What the leader does besides training: it plans cuts and hands the dense state to the committer."""
+"""Saves of the leader: it plans cuts and hands copies of the dense state to the committer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cpr_trainer.trainer.pace import SaveCost
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 
-#: Pushes are kept in so much of the memory for them: a save is due that makes room, before the oldest go.
+#: A cut is due once this part of the memory for kept pushes is used: its save frees the memory before pushes are lost.
 _FULL = 0.75
 
 
 class SaveCoordinator:
-    """The leader's duties in one generation, across groups as long as this trainer leads them.
+    """Coordinates the saves of one generation, across groups while this trainer leads them.
 
-    `roster` returns the newest roster; `recorded` the key of the newest anchor that the job's status holds; `anchors`
-    are those already committed, oldest first.
+    `roster` returns the newest roster, `recorded` the key of the newest anchor in the job's status; `anchors` are those
+    already committed, oldest first.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class SaveCoordinator:
             recorded=recorded,
             anchors=anchors,
             rng=random.Random(),
-            frozen=(setup.pinning.frozen, setup.evaluation_pinning.frozen, setup.pinning.workers),
+            frozen=(setup.inputs.data, setup.evaluation_inputs.data, setup.inputs.workers),
             vocabularies=setup.vocabularies,
-            committed=setup.pinning.count_new_files,
+            committed=setup.inputs.count_new_files,
         )
         self.committer.start()
 
@@ -63,28 +63,28 @@ class SaveCoordinator:
         return self._schedule.early_s
 
     def announce(self, step: int, trained_s: float) -> int:
-        """Return the cut that pushes of `step` carry. Raises what ended the committer, as `save` and `finish` do."""
+        """Return the cut that pushes of `step` announce. Raises the committer's error, as `save` and `finish` do."""
         self.committer.check()
         void = self.committer.state.void
         if void > self._void_step:
             self._void_step = void
             self._schedule.void()
-        # Asked for anew at each step: the cut that makes room takes a while to do so, and needs no other after it.
+        # Evaluated at each step: the cut takes a while to free memory, and needs no other one after it.
         full, interval_s = self._exchange.replay_fill() >= _FULL, self._roster().interval_s
         return self._schedule.announce(step, trained_s, interval_s, uncommitted=self.committer.busy, urgent=full)
 
     def on_group_formed(self, state: DenseState) -> None:
-        """A group begins: where pushes are kept, cut at once, because who is new in it keeps none of before.
+        """Cut at once when a group has formed, if pushes are kept: new members have none of the earlier ones.
 
-        A cut that is announced and not reached holds all of that, too.
+        A cut that is announced but not reached yet serves as well.
         """
         if self._setup.job.replay.enabled and state.reached > 0 and self._schedule.announced <= state.reached:
             self._schedule.hasten()
 
     def save(self, state: DenseState) -> None:
-        """Offer the committer what is due after step `state.reached`; called after every step and every meeting.
+        """Offer the committer the save that is due after step `state.reached`; called after every step and join.
 
-        Nothing is before an evaluation that belongs to it.
+        If an evaluation is due at this step, it comes before the save.
         """
         self.committer.check()
         if self._setup.evaluation_due(state):
@@ -96,18 +96,12 @@ class SaveCoordinator:
             self.committer.offer_dense(self._setup.dense_copy(state, self._roster()))
 
     def take_saving(self) -> bool:
-        """Return whether a cut was on its way to an anchor at any time since the last call.
-
-        One that a failing store holds up costs nothing while it waits.
-        """
+        """Return whether a cut was being committed at any time since the last call, and the store did not fail."""
         before, self._saving = self._saving, self.committer.busy and not self.committer.failing
         return before or self._saving
 
     def finish(self, state: DenseState) -> AnchorRef | None:
-        """Return the anchor of the step `state.reached`, None as long as it is not there; see to it that it will be.
-
-        Nothing is trained any more.
-        """
+        """Return the anchor of the step `state.reached`, None until it is committed. Called while no step is trained."""
         self.committer.check()
         anchor = self.committer.anchor_of(state.reached)
         if anchor is None and not (self.committer.busy and self._offered_step == state.reached):

@@ -1,4 +1,4 @@
-"""What does not change while a trainer runs: its job, its place in it, its data and its store."""
+"""The constants of a trainer process: its job, rank, data and store."""
 
 from __future__ import annotations
 
@@ -27,22 +27,12 @@ from cpr_trainer.trainer.worker_tuning import WorkerChoice, choose_workers
 from cprjob_serving.vocabulary import Vocabulary
 
 
-def is_new_job(store: Store, roster: TrainerRoster, job_uid: str) -> bool:
-    """Return whether this process leads a job that has saved nothing of its network yet. Raises StoreError.
-
-    The first process to lead is not asked of the store, which may be one that cannot tell.
-    """
-    if roster.leader != roster.index or roster.counters.generation > 1:
-        return False
-    return roster.incarnation == 1 or not store.list(f"{dense_prefix(job_uid, 1)}/")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """One trainer process. `layout` is the hash that says which saves fit; `pinning` has the files of the data.
+    """The constants of one trainer process. `layout` is the hash that a save must have to be restored.
 
-    `scored` has the samples that the model is scored on, and `evaluation_pinning` its files, if they are others.
-    `workers` is how many this trainer computes with, as all of its job do.
+    `inputs` are the frozen inputs of training. `evaluation_data` has the samples of evaluations, and
+    `evaluation_inputs` their files, if they are separate ones. `workers` is the same for all trainers of the job.
     """
 
     job: JobSpec
@@ -57,9 +47,9 @@ class Setup:
     placement: Placement
     layout: str
     trace: Trace
-    pinning: FrozenInputs
-    scored: Dataset
-    evaluation_pinning: FrozenInputs
+    inputs: FrozenInputs
+    evaluation_data: Dataset
+    evaluation_inputs: FrozenInputs
     vocabularies: Mapping[str, Vocabulary]
     workers: WorkerChoice
 
@@ -69,16 +59,16 @@ class Setup:
         environment: Environment,
         roster: TrainerRoster,
         store: Store,
-        pinnings: tuple[FrozenInputs, FrozenInputs],
+        frozen: tuple[FrozenInputs, FrozenInputs],
         warn: Callable[[Problem], None] = log_problem,
     ) -> Setup:
-        """Open the data that is trained, and the data that the job is scored on, as its pinning has each.
+        """Open the data of training and of evaluations. frozen: the inputs of both.
 
         For `warn` see `open_dataset`. Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what
-        `pinnings` raise.
+        `frozen` raise.
         """
-        job, (pinning, evaluation_pinning) = environment.job, pinnings
-        # Cheap, and better known now than after the data is indexed.
+        job, (inputs, evaluation_inputs) = environment.job, frozen
+        # Cheap, so an error is found before the data is indexed.
         build_network(job.model, job.data.seed, job.precision, device=job.device)
         try:
             placement = Placement.of(job.model, job.shards)
@@ -91,24 +81,26 @@ class Setup:
             job.data,
             job.model,
             files,
-            lambda find: pinning.indices(store, files, find),
-            vocabularies=lambda find: pinning.vocabularies(store, find),
+            lambda find: inputs.freeze_data(store, files, find),
+            vocabularies=lambda find: inputs.freeze_vocabularies(store, find),
             warn=warn,
         )
         order = BatchOrder.of(job.data, dataset.layout)
         workers = WorkerChoice(job.workers, "stated")
         if job.workers == MEASURED:
-            workers = pinning.find_workers(
+            workers = inputs.freeze_workers(
                 store, lambda poll_interrupts: choose_workers(job, dataset, order, placement, poll_interrupts)
             )
-        scored, spec = dataset, job.evaluation
+        evaluation_data, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
-            own = pinning if spec.uri is None else evaluation_pinning
-            scored = open_evaluation(job, files, lambda find: own.indices(store, files, find), lambda _: pinning.known)
-        if spec is not None and spec.every and not evaluation_rows(job, scored.layout.rows):
+            own = inputs if spec.uri is None else evaluation_inputs
+            evaluation_data = open_evaluation(
+                job, files, lambda find: own.freeze_data(store, files, find), lambda _: inputs.vocabularies
+            )
+        if spec is not None and spec.every and not evaluation_rows(job, evaluation_data.layout.rows):
             raise DataError(
-                f"spec.evaluation has no row to score: data.holdOut {job.data.hold_out:g} of {scored.layout.rows} rows "
-                "is less than one.",
+                f"spec.evaluation has no row to score: data.holdOut {job.data.hold_out:g} of "
+                f"{evaluation_data.layout.rows} rows is less than one.",
                 "Raise spec.data.holdOut, or set evaluation.everySamples to 0.",
             )
         return cls(
@@ -124,10 +116,10 @@ class Setup:
             placement=placement,
             layout=layout_hash(job.model),
             trace=Trace(environment.step_trace),
-            pinning=pinning,
-            scored=scored,
-            evaluation_pinning=evaluation_pinning,
-            vocabularies=pinning.known,
+            inputs=inputs,
+            evaluation_data=evaluation_data,
+            evaluation_inputs=evaluation_inputs,
+            vocabularies=inputs.vocabularies,
             workers=workers,
         )
 
@@ -138,13 +130,13 @@ class Setup:
 
     @property
     def early_stop(self) -> EarlyStopSpec | None:
-        """What ends the job early, if anything does."""
+        """The condition that ends the job early, if there is one."""
         return None if self.job.evaluation is None else self.job.evaluation.early_stop
 
     def next_barrier(self, step: int) -> int:
-        """Return the first step after `step` at which all trainers stand: where an evaluation may end the job, or last.
+        """Return the first step after `step` at which all trainers wait: for an evaluation that may end the job, or the end.
 
-        There the model is saved as well, so that the best one is an anchor.
+        The model is saved there, too, so that the best one is an anchor.
         """
         spec = self.job.evaluation
         if spec is None or spec.early_stop is None:
@@ -152,12 +144,12 @@ class Setup:
         return next_evaluation(step, spec.every, self.order.batch_size, self.last_step)
 
     def evaluation_due(self, state: DenseState) -> bool:
-        """Whether the model where all stand now is to be evaluated before anything else happens."""
+        """Whether the model at the present barrier is to be evaluated before it is saved."""
         step = state.done
         return self.early_stop is not None and state.early_stop_state.step < step == self.next_barrier(step - 1)
 
     def samples_at(self, step: int) -> int:
-        """Samples of the steps up to and with `step`."""
+        """Samples of the steps up to and including `step`."""
         return samples_at(step, self.order.batch_size, self.order.total_samples)
 
     def batch_size(self, step: int) -> int:
@@ -165,9 +157,9 @@ class Setup:
         return self.samples_at(step) - self.samples_at(step - 1)
 
     def dense_copy(self, state: DenseState, roster: TrainerRoster, cut_step: int | None = None) -> DenseCopy:
-        """Copy the dense state for a save in the roster's group and generation: of a cut, or of what all have reached.
+        """Copy the dense state for a save in the roster's group and generation, at a cut or the step all have reached.
 
-        Without lockstep a cut may lie before what all have reached by now.
+        Without lockstep all may have gone beyond a cut meanwhile.
         """
         step = state.reached if cut_step is None else cut_step
         meta = DenseMeta(
@@ -184,3 +176,13 @@ class Setup:
             best_step=state.early_stop_state.best_step,
         )
         return DenseCopy(meta, state.tensors())
+
+
+def is_new_job(store: Store, roster: TrainerRoster, job_uid: str) -> bool:
+    """Return whether this process leads a job that has no dense save yet. Raises StoreError.
+
+    For the first leader the answer is known without the store, which may be unable to list.
+    """
+    if roster.leader != roster.index or roster.counters.generation > 1:
+        return False
+    return roster.incarnation == 1 or not store.list(f"{dense_prefix(job_uid, 1)}/")

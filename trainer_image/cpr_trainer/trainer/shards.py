@@ -1,4 +1,4 @@
-"""The exchange with patience: while shards are away the trainer is paused, not failed."""
+"""Access to rows with retries: while shards are unavailable, the trainer is paused and does not fail."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TypeVar
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import Rows
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange import Exchange, PendingLookup, ShardsUnavailableError
-from cpr_trainer.exchange.encoding import Values
+from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, PollInterrupts
 from cpr_trainer.trainer.prefetch import Vectors, as_array
 from cpr_trainer.trainer.status import StatusPublisher
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class Shards:
-    """Reads and changes rows. Every method waits as long as it takes and raises what ends a wait."""
+    """Reads and changes rows. Methods wait without a limit but for `settle_within`, and raise what ends a wait."""
 
     def __init__(self, exchange: Exchange, control: ControlSignals, status: StatusPublisher) -> None:
         self._exchange = exchange
@@ -27,7 +26,7 @@ class Shards:
         self._status = status
 
     def await_ready(self, step: int | None = None) -> None:
-        """Wait until all shards serve this generation, but for those that `step` can spare."""
+        """Wait until all shards serve this generation, but for those that `step` may skip."""
         if not self._exchange.unavailable(step):
             return
         with self._status.paused():
@@ -40,11 +39,13 @@ class Shards:
                 return
 
     def fetch(self, vectors: Vectors) -> Rows:
-        """Return the vectors of a slice; asked for again after a shard was away."""
+        """Return the vectors of a slice; request them again after a shard was unavailable."""
         while True:
             try:
                 with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
-                    return vectors.take(lambda lookup: _result(lookup, poll_interrupts))
+                    return vectors.take(
+                        lambda lookup: _retry_timeouts(lambda: lookup.result(POLL_INTERVAL_S), poll_interrupts)
+                    )
             except ShardsUnavailableError:
                 self.await_ready(vectors.slice.step)
                 vectors.request_all()
@@ -52,24 +53,30 @@ class Shards:
     def push(
         self, step: int, rows: UniqueRows, gradients: Rows, cut_step: int, keep: Callable[[Ints | None], None]
     ) -> None:
-        """Hand over a step's push; it reaches every shard that the step does not spare, whatever happens.
+        """Hand over a step's push, which will reach every shard that the step does not skip.
 
         keep: see `Exchange.push`.
         """
         values = tuple(map(as_array, gradients)) if isinstance(gradients, tuple) else as_array(gradients)
-        self._retry(lambda: self._exchange.push(step, rows, values, cut_step, POLL_INTERVAL_S, keep), step)
+        while True:
+            try:
+                # A request to stop does not end this wait: all trainers push a step that they have summed.
+                with self._status.waiting(self._control.poll_roster) as poll_interrupts:
+                    _retry_timeouts(
+                        lambda: self._exchange.push(step, rows, values, cut_step, POLL_INTERVAL_S, keep),
+                        poll_interrupts,
+                    )
+            except ShardsUnavailableError:
+                self.await_ready(step)
+            else:
+                return
 
-    def settle(self) -> None:
-        """Wait until all pushes are acknowledged."""
-        self._retry(lambda: self._exchange.settle(POLL_INTERVAL_S))
+    def settle_within(self, timeout_s: float) -> bool:
+        """Wait for acknowledgements; return whether all came in time. Does not pause.
 
-    def settle_within(self, pause_after_s: float) -> bool:
-        """Wait a little for acknowledgements; return whether all came. Never pauses.
-
-        Follows rosters meanwhile: they name the successors of shards. Raises what ends a wait, but not because this
-        process is to stop.
+        Follows rosters, which name the successors of shards. Raises what ends a wait but for Terminated.
         """
-        end = monotonic() + pause_after_s
+        end = monotonic() + timeout_s
         while monotonic() < end:
             self._control.poll_roster()
             try:
@@ -78,24 +85,6 @@ class Shards:
                 continue
             return True
         return False
-
-    def _retry(self, call: Callable[[], None], step: int | None = None) -> None:
-        """Call until it succeeds, waiting for shards that are slow or away.
-
-        To stop is no reason not to wait for slow ones: what all trainers have summed is to be pushed by all.
-        """
-        while True:
-            try:
-                with self._status.waiting(self._control.poll_roster) as poll_interrupts:
-                    _retry_timeouts(call, poll_interrupts)
-            except ShardsUnavailableError:
-                self.await_ready(step)
-            else:
-                return
-
-
-def _result(lookup: PendingLookup, poll_interrupts: PollInterrupts) -> Values:
-    return _retry_timeouts(lambda: lookup.result(POLL_INTERVAL_S), poll_interrupts)
 
 
 def _retry_timeouts(call: Callable[[], T], poll_interrupts: PollInterrupts) -> T:

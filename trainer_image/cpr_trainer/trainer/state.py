@@ -1,6 +1,6 @@
-"""The dense state of one trainer: network, optimizer, evaluation, and what is lost of it.
+"""The dense state of one trainer: network, optimizer, scores and lost sample ranges.
 
-Which step it belongs to is part of it: everything in a state counts the samples of steps 1 to `done`.
+The step is part of the state: all of it counts the samples of steps 1 to `done`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState
 from cpr_trainer.trainer.scores import EarlyStopState, Scores
 
-_EVALUATION, _LOST, _STEPS, _VERDICT = "evaluation", "lost", "steps", "verdict"
+#: Names of tensors in a save.
+_EVALUATION, _LOST, _STEPS, _EARLY_STOP = "evaluation", "lost", "steps", "verdict"
 
 
 class DenseState:
-    """Begins without a state: `done` is NO_STATE until one is begun, loaded or copied.
+    """The dense state; `done` is NO_STATE until a state is begun, loaded or copied.
 
-    `lost` are the sample ranges that this state did not train on, in this generation. Without lockstep `done` is the
-    last step of rank `rank` alone, and `averaging` knows of the others. `early_stop_state` is of the evaluations up to
-    `done`, where they may end the job. `before_change` is called before the state is replaced as a whole.
+    `lost` are the sample ranges of this generation that the state was not trained on. Without lockstep `done` is the
+    last step of rank `rank` alone, and `averaging` has those of the others. `early_stop_state` follows from the
+    evaluations up to `done`, if they may end the job. `before_change` is called before the state is replaced as a
+    whole.
     """
 
     def __init__(self, job: JobSpec, total_samples: int, rank: int = 0) -> None:
@@ -38,19 +40,19 @@ class DenseState:
         self.done = NO_STATE
         self.lost: Ranges = ()
         self.early_stop_state = EarlyStopState()
-        self._judged = job.evaluation is not None and job.evaluation.early_stop is not None
+        self._stops_early = job.evaluation is not None and job.evaluation.early_stop is not None
         self._model, self._seed = job.model, job.data.seed
         self.replica = DenseReplica(job.model, job.data.seed, job.device, job.precision)
         self.scores = Scores(ProgressiveValidation.of(total_samples, job.model, self.replica.model))
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples
-        self._alone = job.trainers == 1
+        self._is_only_trainer = job.trainers == 1
         if not job.lockstep:
             self.averaging = AveragingState(self.replica.parameters, rank, job.trainers)
 
     @property
     def done(self) -> int:
-        """The last step that is complete."""
+        """The last complete step."""
         return self._done
 
     @done.setter
@@ -61,30 +63,30 @@ class DenseState:
 
     @property
     def reached(self) -> int:
-        """The last step that all trainers have completed: `done` in lockstep, else as far as is known here."""
+        """The last step that all trainers have completed: `done` in lockstep, else the last one reported here."""
         return self.done if self.averaging is None else min(self.averaging.held_steps())
 
     @property
     def farthest(self) -> int:
-        """The last step that any trainer has completed, as far as is known here."""
+        """The last step that any trainer has completed, as reported here."""
         return max(self.done, 0 if self.averaging is None else max(self.averaging.steps))
 
     @property
     def samples(self) -> int:
-        """Samples up to and with step `reached`."""
+        """Samples up to and including step `reached`."""
         return samples_at(max(self.reached, 0), self._batch_size, self._total_samples)
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
-        """Stand at step 0 with first values, or with the network of another job. Raises ModelError if that differs."""
+        """Start at step 0 with initial values, or with the network of another job. Raises ModelError if that differs."""
         self.before_change()
         if tensors:
             self.replica.load(tensors)
-        self._stand((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
+        self._set_steps((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
 
     def begin_by_name(self, anchor: SavedModel, tensors: Mapping[str, Tensor], rules: ByNameSpec, key: str) -> None:
-        """Stand at step 0 with what another job's network has by the same names, and else first values.
+        """Start at step 0 with another job's values of the same names, and initial values for the others.
 
-        Raises LayoutError if the rules want more than that.
+        Raises LayoutError if the rules require more.
         """
         self.before_change()
         spec, replica = self._model.dense_optimizer, self.replica
@@ -92,10 +94,10 @@ class DenseState:
         new = DenseParts(state_kind(spec), replica.parameter_shapes(), replica.buffer_shapes())
         mapping = map_dense(old, new, rules, key)
         replica.take(tensors, mapping.pieces, mapping.buffers)
-        self._stand((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
+        self._set_steps((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
 
     def saved_model(self) -> SavedModel:
-        """Return what a save tells jobs of other models."""
+        """Return the description in a save by which jobs of other models can use it."""
         model = self._model
         tables = (
             SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
@@ -105,28 +107,20 @@ class DenseState:
         return SavedModel(self._seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
 
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
-        """Go to a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""
+        """Load a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""
         self.before_change()
         self.replica.load(tensors)
         try:
             self.scores.load(tensors[_EVALUATION])
-            self.early_stop_state = EarlyStopState.of(tensors.get(_VERDICT))
+            self.early_stop_state = EarlyStopState.of(tensors.get(_EARLY_STOP))
         except ValueError as error:
             raise another_network(str(error)) from error
         self.lost = tuple((int(start), int(stop)) for start, stop in tensors[_LOST])
-        self._stand(tuple(tensors[_STEPS].tolist()) if self.averaging is not None else (), done)
-
-    def _stand(self, steps: tuple[int, ...], done: int) -> None:
-        """Stand after step `done`; without lockstep after the step of the own rank in `steps`."""
-        self.done = done
-        if self.averaging is not None:
-            if len(steps) != self.averaging.trainers:  # an anchor of other trainers: all had met at its step
-                steps = (done,) * self.averaging.trainers
-            self.averaging.begin(steps)
-            self.done = self.averaging.done
+        self._set_steps(tuple(tensors[_STEPS].tolist()) if self.averaging is not None else (), done)
 
     def skip_to(self, done: int) -> None:
-        """Go on after step `done`: the steps in between were trained by nobody who is still here."""
+        """Continue after step `done`, and mark the skipped steps as lost: no surviving trainer has them."""
+        assert done >= self.done, f"skips from step {self.done} back to {done}"  # noqa: S101
         before = self.samples
         self.done = done
         if self.samples > before:
@@ -135,20 +129,18 @@ class DenseState:
     def tensors(self) -> dict[str, Tensor]:
         """Return copies on the CPU: those of the network, int64 counters, int64 [n, 2] lost ranges.
 
-        Without lockstep int64 [W], too: the last step of each rank that is in the network. Where evaluations may end
-        the job, float64 [4]: see `EarlyStopState`.
-        Several trainers merge their scores at some steps, and what is not merged is no part of a state; a lone one need
-        not ask anybody.
+        Also, without lockstep, int64 [W]: the last step of each rank in the network; and if evaluations may end the
+        job, float64 [4]: see `EarlyStopState`. Unmerged scores are not part of a state; an only trainer merges first.
         """
-        if self._alone:
+        if self._is_only_trainer:
             self.scores.merge(*self.scores.to_merge())
         tensors = {
             **self.replica.tensors(),
             _EVALUATION: self.scores.merged(),
             _LOST: torch.tensor(self.lost, dtype=torch.int64).view(-1, 2),
         }
-        if self._judged:
-            tensors[_VERDICT] = self.early_stop_state.tensor()
+        if self._stops_early:
+            tensors[_EARLY_STOP] = self.early_stop_state.tensor()
         if self.averaging is not None:
             tensors[_STEPS] = torch.tensor(self.averaging.held_steps(), dtype=torch.int64)
         return tensors
@@ -160,3 +152,14 @@ class DenseState:
     def unpack(self, data: bytes | bytearray, done: int) -> None:
         """Replace the state by one that `pack` returned after step `done`."""
         self.load(safetensors.load(bytes(data)), done)
+
+    def _set_steps(self, steps: tuple[int, ...], done: int) -> None:
+        """Set the last step: `done`; without lockstep that of the own rank in `steps`."""
+        self.done = done
+        if self.averaging is not None:
+            if (
+                len(steps) != self.averaging.trainers
+            ):  # from another number of trainers, which had all stopped at `done`
+                steps = (done,) * self.averaging.trainers
+            self.averaging.begin(steps)
+            self.done = self.averaging.done

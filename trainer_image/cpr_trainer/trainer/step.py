@@ -100,7 +100,7 @@ class Stepper:
         self.pushed = None
         self.cut_step = 0
         self.degraded_samples = 0
-        self.held_out.forget()
+        self.held_out.reset()
 
     def repair(self, step: int) -> None:
         """Compute this trainer's slice of a past step again and push it; shards that have it drop it."""
