@@ -1,4 +1,4 @@
-"""The dense state that training starts from if no trainer has one: the newest save of the generation that is allowed."""
+"""The first dense state, if no trainer has one: the newest save of the generation that the roster allows."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class SaveCoordinator:
         return before or self._saving
 
     def finish(self, state: DenseState) -> AnchorRef | None:
-        """Return the anchor of the step `state.reached`, None until it is committed. Called while no step is trained."""
+        """Return the anchor of step `state.reached`, None until it is committed. No step is trained meanwhile."""
         self.committer.check()
         anchor = self.committer.anchor_of(state.reached)
         if anchor is None and not (self.committer.busy and self._offered_step == state.reached):

@@ -134,7 +134,7 @@ class Setup:
         return None if self.job.evaluation is None else self.job.evaluation.early_stop
 
     def next_barrier(self, step: int) -> int:
-        """Return the first step after `step` at which all trainers wait: for an evaluation that may end the job, or the end.
+        """Return the next step after `step` at which all trainers wait, for a decisive evaluation or at the end.
 
         The model is saved there, too, so that the best one is an anchor.
         """

@@ -77,7 +77,7 @@ class DenseState:
         return samples_at(max(self.reached, 0), self._batch_size, self._total_samples)
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
-        """Start at step 0 with initial values, or with the network of another job. Raises ModelError if that differs."""
+        """Start at step 0 with initial values, or the network of another job. Raises ModelError if that differs."""
         self.before_change()
         if tensors:
             self.replica.load(tensors)
