@@ -93,7 +93,7 @@ DATA = (
         "spec.model.features",
         FEATURES | {"spec.model.features.1.table": "b"},
         FEATURES | {"spec.model.features.1.table": "c"},
-        "a feature names a table that there is not",
+        "a feature names a table that does not exist",
     ),
     Case(
         "spec.model.features",

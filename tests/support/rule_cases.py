@@ -251,7 +251,7 @@ RULES = (
             }
         },
         {"spec.restoreFrom": {"job": "yesterday", "map": [{"table": "c", "from": "old"}]}},
-        "map names a table that this job has not",
+        "map names a table that is not in spec.model.tables",
     ),
     Case(
         "spec.restoreFrom.map",
@@ -292,13 +292,13 @@ RULES = (
         "spec.recovery.replay.mode",
         {"spec.recovery": {"replay": {"mode": "Auto"}}, "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
         {"spec.recovery": {"replay": {"mode": "Required"}}, "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
-        "trainers do not wait for what others push again, so replay cannot be Required",
+        "trainers do not wait for replayed pushes, so replay cannot be Required",
     ),
     Case(
         "spec.recovery.replay.mode",
         {"spec.recovery": {"replay": {"mode": "Auto"}}, "spec.snapshots.strategy": "MFU"},
         {"spec.recovery": {"replay": {"mode": "Required"}}, "spec.snapshots.strategy": "MFU"},
-        "would get pushes twice, so replay cannot be Required",
+        "would have pushes applied twice, so replay cannot be Required",
     ),
     Case(
         "spec.recovery.redundancy.dataShards",

@@ -1,7 +1,7 @@
 """The base of every part of the resource: a frozen model with camelCase names, and bounded field types.
 
-Every list and string has a bound, because the API server prices CEL rules by the largest value that
-the schema allows.
+Every list and string has a bound, because the API server estimates the cost of CEL rules by the largest value that the
+schema allows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cpr_contract import limits
 
 #: The maximum lengths of the lists in status.
 MAX_SHARDS = limits.MAX_SHARDS
-#: More shards with a common parity save little memory, and read from more for each that is lost.
+#: More shards with a common parity save little memory, and a rebuild reads from more shards.
 MAX_DATA_SHARDS = 16
 MAX_SPARES = limits.MAX_SPARES
 MAX_TRAINERS = limits.MAX_TRAINERS
@@ -41,7 +41,7 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 #: package.module:factory, in Python identifiers.
 _ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 Entrypoint = Annotated[str, Field(max_length=256, pattern=_ENTRYPOINT)]
-#: Where data lies: of a store, or on a disk.
+#: The location of data: in a store, or on a disk.
 Uri = Annotated[
     str, Field(max_length=1024, pattern=r"^((s3|gs|hdfs)://[^/]+/.+|abfss://[^/@]+@[^/@]+/.+|file:///.+|/.+)$")
 ]
@@ -51,7 +51,7 @@ EXACT = 2**53 - 1
 
 
 class Model(BaseModel):
-    """A part of the resource: camelCase in JSON, snake_case in Python; the docstring of a field documents the CRD."""
+    """A part of the resource: camelCase in JSON, snake_case in Python. The docstring of a field is in the CRD."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -63,13 +63,13 @@ class Model(BaseModel):
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values under the names of the API; absent values are left out."""
+        """Return plain JSON values by the names of the API, without absent values."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     def evolve(self, **changes: Never) -> Self:
-        """A copy with some fields set anew; the model itself where it has those values already.
+        """Return a copy with other values of some fields, or the model itself if it has these values.
 
-        Nothing is validated: mypy checks names and types, which it knows from tools/mypy_evolve.py.
+        Nothing is validated; tools/mypy_evolve.py makes mypy check names and types.
         """
         fields: dict[str, object] = dict(changes)
         if all(getattr(self, name) == value for name, value in fields.items()):
@@ -84,18 +84,18 @@ class SpecModel(Model):
 
 
 def parse_time(value: object) -> object:
-    """An RFC 3339 string as seconds since the epoch; anything else unchanged, for pydantic to judge."""
+    """Convert an RFC 3339 string to seconds since the epoch, and leave anything else to pydantic."""
     return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
 
 
 def format_time(seconds: float) -> str:
-    """Seconds since the epoch as RFC 3339 in UTC, to the millisecond."""
+    """Convert seconds since the epoch to RFC 3339 in UTC, to the millisecond."""
     stamp = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return stamp.replace("+00:00", "Z")
 
 
 def cut(length: int) -> Callable[[object], object]:
-    """A validator that shortens strings to `length` characters and leaves anything else to pydantic."""
+    """Return a validator that shortens strings to `length` characters and leaves anything else to pydantic."""
     return lambda value: value[:length] if isinstance(value, str) else value
 
 
@@ -111,9 +111,9 @@ Count = Annotated[int, Field(ge=0, le=EXACT)]
 Positive = Annotated[int, Field(ge=1, le=EXACT)]
 Seconds = Annotated[float, Field(ge=0)]
 Portion = Annotated[float, Field(ge=0, le=1)]
-#: Text from elsewhere (a kubelet, a process) is truncated, because a status must always be writable.
+#: Foreign text (of a kubelet or a process) is truncated, because a status must always be writable.
 Word = Annotated[str, BeforeValidator(cut(64)), Field(max_length=64)]
-FigureName = Annotated[str, BeforeValidator(cut(160)), Field(max_length=160)]
+MetricName = Annotated[str, BeforeValidator(cut(160)), Field(max_length=160)]
 Name = Annotated[str, Field(max_length=253)]
 Key = Annotated[str, Field(max_length=1024)]
 Sentence = Annotated[str, BeforeValidator(cut(1024)), Field(max_length=1024)]

@@ -39,7 +39,7 @@ class Plan(Model):
     expected_overhead: Seconds = 0
     """Expected time for saves and recoveries, as a fraction of the useful training time."""
     inputs: Annotated[dict[Word, float], Field(max_length=32)] = Field(default={})
-    """The figures from which the plan was computed."""
+    """The inputs from which the plan was computed."""
     reason: Sentence = ""
     """Why this plan."""
 
@@ -59,7 +59,7 @@ class Budget(Model):
     """The losses of all recoveries added up, which the CPR paper calls PLS. It differs from `spent` if samples were
     lost again, or if a rollback undid losses."""
     rollbacks: Count = 0
-    """How often the whole job went back to an anchor."""
+    """The number of rollbacks of the whole job to an anchor."""
 
 
 class Ledger(Model):
@@ -94,11 +94,11 @@ class Counted(Model):
 
 
 class Policy(Model):
-    """What the job has learnt about its failures and costs; absent until measured.
+    """Estimates of the job's failures and costs; absent until measured.
 
     The failure rate has a gamma distribution with shape alpha, rate betaSeconds and mean alpha / betaSeconds. Its prior
     comes from `failurePolicy.expectedJobMtbfSeconds`. Costs are running means. Until they are measured, the plan uses
-    guesses and says so.
+    guesses and marks them.
     """
 
     alpha: Seconds | None = None

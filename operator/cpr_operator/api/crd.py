@@ -1,6 +1,7 @@
-"""The CustomResourceDefinition, made from the models: `python -m cpr_operator.api.crd` prints it.
+"""Generates the CustomResourceDefinition from the models: `python -m cpr_operator.api.crd` prints it.
 
-`--check FILE` exits 1 if the file is not what the models say.
+Pydantic's JSON schema (2020-12) is converted to the structural schema of a CustomResourceDefinition (OpenAPI 3.0).
+`--check FILE` exits 1 if the file differs.
 """
 
 from __future__ import annotations
@@ -21,12 +22,9 @@ from cpr_operator.api.base import Model
 from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION, CPRJobSpec
 from cpr_operator.api.status import Status
 
-# From pydantic's JSON schema (2020-12) to the structural schema of a CustomResourceDefinition (OpenAPI 3.0).
-
-
 Schema = dict[str, Any]
 
-#: Keywords that the older dialect writes differently or does not have.
+#: Keywords of JSON schema that OpenAPI 3.0 lacks, or has under other names.
 _TRANSLATED: Mapping[str, Callable[[Any], Schema]] = {
     "$defs": lambda _: {},
     "title": lambda _: {},
@@ -36,86 +34,11 @@ _TRANSLATED: Mapping[str, Callable[[Any], Schema]] = {
     "exclusiveMinimum": lambda bound: {"minimum": bound, "exclusiveMinimum": True},
     "exclusiveMaximum": lambda bound: {"maximum": bound, "exclusiveMaximum": True},
 }
-#: Additional keywords that the older dialect needs, by type.
+#: Additional keywords of Kubernetes, by type.
 _FOR_TYPE: Mapping[str, Schema] = {
     "integer": {"format": "int64"},
     "array": {"x-kubernetes-list-type": "atomic"},
 }
-
-
-def structural(model: type[Model], *, defaults: bool) -> Schema:
-    """The schema of one model; `defaults` says whether the API server shall fill in what is absent."""
-    source = model.model_json_schema(by_alias=True, mode="validation")
-    return _node(source, source.get("$defs", {}), defaults=defaults)
-
-
-def stored(value: Any, schema: Schema) -> Any:
-    """A JSON value as the API server stores it: without nulls, with defaults, and with numbers of the schema's type.
-
-    What is not as the schema says stays as it is.
-    """
-    match value:
-        case dict() if "properties" in schema:
-            known = schema["properties"]
-            stated = {name: each for name, each in value.items() if each is not None}
-            defaults = {name: below["default"] for name, below in known.items() if "default" in below}
-            return {name: stored(each, known.get(name, {})) for name, each in (defaults | stated).items()}
-        case list() if "items" in schema:
-            return [stored(each, schema["items"]) for each in value]
-        case int() if schema.get("type") == "number" and not isinstance(value, bool):
-            return float(value)
-        case _:
-            return value
-
-
-def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) -> Schema:
-    """One node with all below it."""
-    below = partial(_node, definitions=definitions, defaults=defaults)
-    out: Schema = {}
-    for keyword, value in _inlined(_without_null(node), definitions).items():
-        match keyword, value:
-            case "properties", _:
-                out[keyword] = {name: below(child) for name, child in value.items()}
-            case "items", _:
-                out[keyword] = below(value)
-            case "prefixItems", [first, *_]:  # a tuple here repeats one type
-                out["items"] = below(first)
-            case "additionalProperties", dict():
-                out[keyword] = below(value)
-            case "additionalProperties", _:  # the API server prunes what an object does not list
-                pass
-            case "default", _:
-                if defaults and value is not None:
-                    out[keyword] = _stated(value)
-            case _:
-                out |= _TRANSLATED.get(keyword, lambda same, name=keyword: {name: same})(value)
-    return _FOR_TYPE.get(str(out.get("type")), {}) | out
-
-
-def _inlined(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """The node with its reference resolved. Keywords beside the reference take precedence."""
-    if "$ref" not in node:
-        return node
-    target = definitions[node["$ref"].removeprefix("#/$defs/")]
-    return target | {key: value for key, value in node.items() if key != "$ref"}
-
-
-def _without_null(node: Schema) -> Schema:
-    """`X or null` as X, because an absent field means the same as null."""
-    if "anyOf" not in node:
-        return node
-    kept: Schema
-    (kept,) = (option for option in node["anyOf"] if option.get("type") != "null")
-    return kept | {key: value for key, value in node.items() if key != "anyOf"}
-
-
-def _stated(default: Any) -> Any:
-    """A default without its absent fields."""
-    if not isinstance(default, dict):
-        return default
-    return {name: _stated(value) for name, value in default.items() if value is not None}
-
-
 NAME = f"{PLURAL}.{GROUP}"
 HASH_ANNOTATION = f"{GROUP}/schema-hash"
 HEADER = "# Generated from cpr_operator.api by `make crds`: do not edit.\n"
@@ -147,7 +70,7 @@ COLUMNS = (
     Column("Age", "date", ".metadata.creationTimestamp"),
 )
 
-#: `kubectl scale` and autoscalers change the number of trainers. Its status is what the operator runs.
+#: `kubectl scale` and autoscalers change the number of trainers. The status has the present number.
 SCALE = {
     "specReplicasPath": ".spec.trainers.replicas",
     "statusReplicasPath": ".status.scale.replicas",
@@ -156,7 +79,7 @@ SCALE = {
 
 
 def build() -> dict[str, Any]:
-    """The whole CustomResourceDefinition as plain values."""
+    """Return the CustomResourceDefinition as plain values."""
     version = {
         "name": VERSION,
         "served": True,
@@ -186,13 +109,52 @@ def build() -> dict[str, Any]:
 
 
 def schema_hash() -> str:
-    """The hash that the installed CRD carries in `HASH_ANNOTATION` if it is this operator's."""
+    """Return the hash in the `HASH_ANNOTATION` of this operator's CRD."""
     return str(build()["metadata"]["annotations"][HASH_ANNOTATION])
 
 
 def render() -> str:
-    """The CustomResourceDefinition as YAML."""
+    """Return the CustomResourceDefinition as YAML."""
     return HEADER + yaml.safe_dump(build(), sort_keys=False, width=120, allow_unicode=True)
+
+
+def structural(model: type[Model], *, defaults: bool) -> Schema:
+    """Return the schema of one model. With `defaults` the API server adds the defaults of absent fields."""
+    source = model.model_json_schema(by_alias=True, mode="validation")
+    return _node(source, source.get("$defs", {}), defaults=defaults)
+
+
+def stored(value: Any, schema: Schema) -> Any:
+    """Return a JSON value as the API server stores it: without nulls, with defaults, and numbers of the schema's type.
+
+    Values that do not match the schema stay unchanged.
+    """
+    match value:
+        case dict() if "properties" in schema:
+            known = schema["properties"]
+            stated = {name: each for name, each in value.items() if each is not None}
+            defaults = {name: below["default"] for name, below in known.items() if "default" in below}
+            return {name: stored(each, known.get(name, {})) for name, each in (defaults | stated).items()}
+        case list() if "items" in schema:
+            return [stored(each, schema["items"]) for each in value]
+        case int() if schema.get("type") == "number" and not isinstance(value, bool):
+            return float(value)
+        case _:
+            return value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the CRD, or compare a file with it. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m cpr_operator.api.crd", description="Print the CRD as YAML.")
+    parser.add_argument("--check", metavar="FILE", type=Path, help="exit 1 if FILE differs from the output")
+    file: Path | None = parser.parse_args(arguments).check
+    if file is None:
+        sys.stdout.write(render())
+        return 0
+    if file.exists() and file.read_text(encoding="utf-8") == render():
+        return 0
+    sys.stderr.write(f"{file} differs from the models: run `make crds`\n")
+    return 1
 
 
 def _schema() -> Schema:
@@ -216,7 +178,7 @@ def _schema() -> Schema:
 
 
 def _descend(root: Schema, path: str) -> Schema:
-    """The node at the path of a rule; the root for an empty path."""
+    """Return the node at the path of a rule; the root for an empty path."""
     node = root
     for name in path.split(".") if path else ():
         node = node["properties"][name.removesuffix("[]")]
@@ -235,18 +197,52 @@ def _hash(version: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the CRD, or compare a file with it; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m cpr_operator.api.crd", description="Print the CRD as YAML.")
-    parser.add_argument("--check", metavar="FILE", type=Path, help="exit 1 if FILE is not what would be printed")
-    file: Path | None = parser.parse_args(arguments).check
-    if file is None:
-        sys.stdout.write(render())
-        return 0
-    if file.exists() and file.read_text(encoding="utf-8") == render():
-        return 0
-    sys.stderr.write(f"{file} is not what the models say: run `make crds`\n")
-    return 1
+def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) -> Schema:
+    """Convert a node of the schema with its children."""
+    below = partial(_node, definitions=definitions, defaults=defaults)
+    out: Schema = {}
+    for keyword, value in _inlined(_without_null(node), definitions).items():
+        match keyword, value:
+            case "properties", _:
+                out[keyword] = {name: below(child) for name, child in value.items()}
+            case "items", _:
+                out[keyword] = below(value)
+            case "prefixItems", [first, *_]:  # a tuple here repeats one type
+                out["items"] = below(first)
+            case "additionalProperties", dict():
+                out[keyword] = below(value)
+            case "additionalProperties", _:  # the API server prunes fields that an object does not list
+                pass
+            case "default", _:
+                if defaults and value is not None:
+                    out[keyword] = _stated(value)
+            case _:
+                out |= _TRANSLATED.get(keyword, lambda same, name=keyword: {name: same})(value)
+    return _FOR_TYPE.get(str(out.get("type")), {}) | out
+
+
+def _inlined(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Resolve the reference of a node. Keywords next to the reference take precedence."""
+    if "$ref" not in node:
+        return node
+    target = definitions[node["$ref"].removeprefix("#/$defs/")]
+    return target | {key: value for key, value in node.items() if key != "$ref"}
+
+
+def _without_null(node: Schema) -> Schema:
+    """Convert `X or null` to X, because an absent field means the same as null."""
+    if "anyOf" not in node:
+        return node
+    kept: Schema
+    (kept,) = (option for option in node["anyOf"] if option.get("type") != "null")
+    return kept | {key: value for key, value in node.items() if key != "anyOf"}
+
+
+def _stated(default: Any) -> Any:
+    """Return a default without its absent fields."""
+    if not isinstance(default, dict):
+        return default
+    return {name: _stated(value) for name, value in default.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -1,20 +1,15 @@
-"""`spec.data` and `spec.restoreFrom`: the source of the samples, and what a job takes of another job's model."""
+"""`spec.data`: the source of the samples, their order and their batches."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from cpr_contract.choices import Dense, Extra, Missing
 from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES
-from cpr_contract.spec import DataFormat, Resized
-from cpr_operator.api.base import ColumnName, Entrypoint, ObjectName, SpecModel, Uri
-from cpr_operator.api.model_spec import Name
-from cpr_operator.api.rules import job_rules as rules
+from cpr_contract.spec import DataFormat
+from cpr_operator.api.base import ColumnName, Entrypoint, SpecModel, Uri
 from cpr_operator.api.store_spec import Endpoint
-
-LabelValue = Annotated[str, Field(max_length=63)]
 
 
 class Columns(SpecModel):
@@ -50,7 +45,7 @@ class Data(SpecModel):
     abfss://container@account.dfs.core.windows.net/key, file:///path or a path mounted in the trainers. A / at the end
     names all files below. `*`, `?` and `[...]` are wildcards."""
     store: Endpoint | None = None
-    """Where s3:// is read: uri, evaluation.uri and the files of vocabularies. Default: at the endpoint and with the
+    """The store of s3:// URIs: uri, evaluation.uri and the files of vocabularies. Default: at the endpoint and with the
     credentials of snapshots.store. If it is stated, nothing of snapshots.store is used to read data."""
     entrypoint: Entrypoint | None = None
     """For Custom data: package.module:factory in the image. It is called with uri and returns an indexable dataset: the
@@ -74,86 +69,3 @@ class Data(SpecModel):
     windows in memory."""
     hold_out: Annotated[float, Field(ge=0, le=0.5)] = 0
     """The portion of rows at the end of the data that is never trained. `cprjob evaluate` scores the model on it."""
-
-
-# `spec.restoreFrom`: what a job takes of another job's model, by name.
-
-
-BY_TABLE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["table"]}
-
-
-class MappedTable(SpecModel):
-    """A table that starts from one that the anchor calls otherwise, or that is resized in its own way."""
-
-    table: Name
-    """The table in spec.model.tables."""
-    source: Annotated[Name, Field(alias="from")]
-    """The table of the anchor. It is taken by the tables that name it here, and by no other."""
-    resized: Resized | None = None
-    """What happens if the two have different numbers of rows. Default: restoreFrom.resized."""
-
-
-class Requirement(SpecModel):
-    """A requirement on one label, as in a label selector of Kubernetes."""
-
-    key: Annotated[str, Field(min_length=1, max_length=317)]
-    """The label."""
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How the label relates to values. A job without the label matches NotIn."""
-    values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
-    """The values, for In and NotIn."""
-
-
-class LatestOf(SpecModel):
-    """A choice of jobs by their labels. All of matchLabels and matchExpressions must hold."""
-
-    match_labels: Annotated[dict[str, LabelValue], Field(max_length=16)] | None = None
-    """Labels with their values."""
-    match_expressions: Annotated[tuple[Requirement, ...], Field(max_length=16)] | None = None
-    """Further requirements on labels."""
-    none: Literal["Wait", "Initialise"] = "Wait"
-    """What happens if no such job has succeeded, as on the first day of a series. Wait: this job waits for one.
-    Initialise: it starts from first values."""
-
-
-class RestoreFrom(SpecModel):
-    """Another job's model to start from. Tables are taken by name, and dense parameters by name and shape.
-
-    The position in the data is not taken. Tables of one name must have the same ids, dim, and kind of optimizer.
-    """
-
-    job: ObjectName | None = None
-    """A job in the same namespace with the same snapshots.store. Its result is taken, or its newest anchor if it has
-    not succeeded. The key is chosen once, when this job starts. Until there is one, this job waits. Exactly one of
-    job, anchor and latestOf is required."""
-    anchor: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """The key of an anchor in the same store (status.result.key of its job)."""
-    latest_of: LatestOf | None = None
-    """The job among those of the same namespace with these labels that succeeded last. Its result is taken. It is
-    chosen once, when this job starts. A job with these labels that was created before this one and is not over is
-    waited for."""
-    tables: Literal["ByName"] = "ByName"
-    """How tables of the anchor are found."""
-    missing: Missing = "Fail"
-    """What this job has and the anchor has not: tables, and dense parameters and buffers by name and shape. Fail: the
-    job fails. Initialise: it starts from first values."""
-    extra: Extra = "Fail"
-    """What the anchor has and this job has not: tables, and dense parameters and buffers by name and shape. Fail: the
-    job fails. Ignore: it is left out."""
-    resized: Resized = "Fail"
-    """What happens to a table with another number of rows than in the anchor. Fail: the job fails. Rehash: row r starts
-    from row r modulo the anchor's rows, which is where hashed ids had theirs. For hashed ids, and a multiple of the
-    anchor's rows. Truncate: row r starts from row r, further rows of this job from first values, and further rows of
-    the anchor are left out. For ids RowNumber."""
-    map: (
-        Annotated[
-            tuple[MappedTable, ...],
-            Field(min_length=1, max_length=MAX_TABLES, json_schema_extra=BY_TABLE),
-            rules.MAPPED_ONCE.once("table"),
-        ]
-        | None
-    ) = None
-    """Tables whose name in the anchor is another one."""
-    dense: Dense = "ByName"
-    """ByName: the dense network starts from the anchor's parameters, buffers and optimizer state. Initialise: it starts
-    from first values, whatever missing and extra say."""

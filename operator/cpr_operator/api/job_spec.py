@@ -12,10 +12,12 @@ from cpr_contract.codec import LONGEST, pack, to_json
 from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
-from cpr_operator.api.data_spec import Columns, Data, RestoreFrom
+from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.evaluation_spec import Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, worker_count
-from cpr_operator.api.model_spec import DenseOptimizer, ModelSpec, Table, TableOptimizer
+from cpr_operator.api.model_spec import ModelSpec, Table
+from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
+from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.sizes import data_shards_of
 from cpr_operator.api.snapshots_spec import Snapshots
 from cpr_operator.api.spec import CPRJobSpec

@@ -1,4 +1,4 @@
-"""The entries of `status` for members: one per index, about its newest incarnation."""
+"""The entries of `status` for members: one per index, for its newest incarnation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Role = Literal["shard", "trainer"]
 
 
 class Member(Model):
-    """The fields that shards and trainers share: one entry per index, about its newest incarnation."""
+    """The fields that shards and trainers share: one entry per index, for its newest incarnation."""
 
     role: ClassVar[Role]
 
@@ -53,19 +53,19 @@ class Member(Model):
     lost_at: Timestamp | None = None
     """When the previous incarnation was seen to be lost; absent once this one is at work."""
     lives: Count = 0
-    """How many processes have served this incarnation in turn, as far as it is known; 0 while the first one does."""
+    """The number of processes that this incarnation has had, as far as it is known; 0 during the first one."""
     restarts: Count = 0
-    """How often the container of its pod has begun again, as far as that is recorded."""
+    """The number of restarts of its pod's container, as far as they are recorded."""
     problem: Word = ""
     """The reason of the problem that it reports."""
     avoid: Name = ""
-    """The node that its pod avoids, because the previous incarnation fell silent there; empty for none."""
+    """The node that its pod avoids, because the previous incarnation became silent there; empty for none."""
     roster: Count = 0
     """The roster number at which this member's roster last changed. An older annotation is rewritten."""
 
     @property
     def name(self) -> str:
-        """How reports and messages call it, as shard/3."""
+        """Return its name in reports and messages, as shard/3."""
         return f"{self.role}/{self.index}"
 
 
@@ -95,7 +95,7 @@ class Shard(Member):
     """Samples reserved in the budget for its recovery, until it reports its losses."""
     owes_from: Count | None = None
     """The lowest floor since its last report of losses. It may miss samples from there on. Absent once it reports.
-    After a flush that is all samples: it misses none."""
+    After a flush it is the number of all samples, because none is missing."""
     allowance: Count = 0
     """The sample up to which training may go on without this shard, covered by its reservation; 0 if training
     waits."""
@@ -109,7 +109,7 @@ class Shard(Member):
     """The previous pod, while it may still commit a flush."""
 
 
-#: Lost: its pod is gone or has ended, and another one is made after a pause.
+#: Lost: its pod is gone or has ended. Another one is created after a pause.
 SparePhase = Literal["Pending", "Starting", "Ready", "Lost"]
 
 
@@ -140,14 +140,14 @@ class Trainer(Member):
 
 
 class Dense(Model):
-    """The dense network, of which every trainer holds a copy."""
+    """The dense network. Every trainer has a copy of it."""
 
     saved_samples: Count = 0
     """Samples in its last committed save; 0 if there is none."""
     floor_samples: Count = 0
     """The fewest samples that a dense save must hold to be restored when no trainer survived."""
     reserved: Ranges = ()
-    """Samples reserved on every shard, until a trainer reports from where it continues."""
+    """Samples reserved on every shard, until a trainer reports the sample from which it continues."""
     owes_from: Count | None = None
-    """The first sample that it may miss since it was restored. Absent once a trainer reports from where it
+    """The first sample that it may miss since it was restored. Absent once a trainer reports the sample from which it
     continues."""

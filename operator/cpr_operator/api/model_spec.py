@@ -1,4 +1,4 @@
-"""`spec.model`: embedding tables, the dense network over them, and the optimizers of both."""
+"""`spec.model`: the embedding tables, and the dense network over them."""
 
 from __future__ import annotations
 
@@ -10,109 +10,14 @@ from cpr_contract.model import (
     MAX_FEATURES,
     MAX_NUMERIC,
     MAX_TABLES,
-    DenseOptimizerKind,
     FeaturePooling,
     Ids,
     OutOfRange,
-    PhaseKind,
     Pooling,
-    RowOptimizer,
 )
 from cpr_operator.api.base import ColumnName, Entrypoint, SpecModel, Uri
+from cpr_operator.api.optimizer_spec import DenseOptimizer, SparseOptimizer, TableOptimizer
 from cpr_operator.api.rules import model_rules as rules
-
-# The optimizers in `spec.model`: of the dense network, of the embedding tables, and of one table.
-
-
-LearningRate = Annotated[float, Field(gt=0, le=1000)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
-Epsilon = Annotated[float, Field(gt=0, le=1)]
-
-
-class Phase(SpecModel):
-    """Some steps of a schedule. A phase begins at the level at which the one before ended, the first one at 1."""
-
-    kind: PhaseKind
-    """How the level changes. Constant: not at all. Warmup: in a line from `start`, to 1 in its last step. Linear: in a
-    line to `end`. Cosine: along half a cosine wave to `end`. Polynomial: to `end` like (1 - done)^power, where done is
-    the portion of the phase that is over. Step: times `factor` after each `every` steps."""
-    steps: Annotated[int, Field(ge=1, le=2**53 - 1)]
-    """Number of steps of the job. After the last phase, the level stays as it is."""
-    start: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """The level before a Warmup. Default: 0."""
-    end: Annotated[float, Field(ge=0, le=1000)] | None = None
-    """The level to which Linear, Cosine and Polynomial lead. Default: 0."""
-    power: Annotated[float, Field(gt=0, le=100)] | None = None
-    """The power of a Polynomial."""
-    every: Annotated[int, Field(ge=1, le=2**53 - 1)] | None = None
-    """The number of steps between two changes of a Step."""
-    factor: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """What a Step multiplies the level by."""
-
-
-#: Bounded because the API server prices rules over it for each table.
-Schedule = Annotated[tuple[Phase, ...], Field(max_length=8)]
-
-
-class DenseOptimizer(SpecModel):
-    """The optimizer of the dense network. Its arithmetic is that of torch.optim."""
-
-    kind: DenseOptimizerKind = "SGD"
-    """The algorithm. For each parameter, SGD keeps nothing, or one value with a momentum, Adagrad one, Adam and AdamW
-    two."""
-    learning_rate: LearningRate = 0.1
-    """The step size."""
-    schedule: Schedule = ()
-    """How the learning rate changes from step to step, in phases: learningRate is multiplied by a level. If absent, the
-    level is always 1."""
-    momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """SGD's momentum. Default: none."""
-    nesterov: bool = False
-    """Whether SGD's momentum is Nesterov's."""
-    epsilon: Epsilon | None = None
-    """Added to the square roots by which Adagrad, Adam and AdamW divide. Default: 1e-10 for Adagrad, 1e-8 for Adam and
-    AdamW."""
-    beta1: Decay | None = None
-    """The decay rate of the mean of gradients of Adam and AdamW. Default: 0.9."""
-    beta2: Decay | None = None
-    """The decay rate of the mean of squared gradients of Adam and AdamW. Default: 0.999."""
-    weight_decay: Annotated[float, Field(ge=0, le=1)] | None = None
-    """How much parameters shrink: an L2 penalty in the gradient, but decoupled from it for AdamW. Default: 0.01 for
-    AdamW, 0 for the others."""
-    clip_norm: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Gradients whose norm over all parameters is larger are scaled down to this norm before each step. Default: no
-    limit."""
-
-
-class TableOptimizer(SpecModel):
-    """The optimizer of one embedding table."""
-
-    kind: RowOptimizer
-    """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none. All
-    tables of one dim reserve the space of the largest. Adam is lazy: it updates the moments of a row only when the row
-    has a gradient."""
-    learning_rate: LearningRate
-    """The step size."""
-    schedule: Schedule = ()
-    """How the learning rate changes from step to step, in phases: learningRate is multiplied by a level. If absent, the
-    level is always 1."""
-    epsilon: Epsilon | None = None
-    """Added to the square roots by which RowWiseAdagrad, Adagrad and Adam divide. Default: 1e-8."""
-    beta1: Decay | None = None
-    """Adam's decay rate of the mean of gradients. Default: 0.9."""
-    beta2: Decay | None = None
-    """Adam's decay rate of the mean of squared gradients. Default: 0.999."""
-
-
-class SparseOptimizer(TableOptimizer):
-    """The optimizer of the embedding tables that have no optimizer of their own."""
-
-    kind: RowOptimizer = "RowWiseAdagrad"
-    """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none.
-    Adam is lazy: it updates the moments of a row only when the row has a gradient."""
-    learning_rate: LearningRate = 0.1
-    """The step size."""
-
 
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
@@ -123,10 +28,10 @@ BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name
 
 
 class BuiltVocabulary(SpecModel):
-    """How a vocabulary is made of the data."""
+    """A vocabulary that is built from the data."""
 
     min_count: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
-    """A value gets a row of its own if it occurs at least so often in the training data."""
+    """A value gets a row if it occurs at least this often in the training data."""
 
 
 class Vocabulary(SpecModel):
@@ -148,20 +53,20 @@ class Table(SpecModel):
     rows: Annotated[int, Field(ge=1, le=2**40)]
     """Number of rows."""
     ids: Ids = "CPR64"
-    """How an id becomes a row. RowNumber: an id is the number of its row, an integer from 0 to rows - 1, and no two ids
-    share a row. CPR64, XXH64, Murmur3: an id is hashed, so it may be any text or integer, and some ids share a row.
+    """The mapping of ids to rows. RowNumber: an id is the number of its row, an integer from 0 to rows - 1, and no two
+    ids share a row. CPR64, XXH64, Murmur3: an id is hashed, so it may be any text or integer, and some ids share a row.
     XXH64 and Murmur3 (x64_128, its first 64 bits) are taken modulo rows, as other systems can do too. Vocabulary: each
     value of a file, or of the data, has a row of its own, from row 1 on."""
     vocabulary: Vocabulary | None = None
     """For the ids Vocabulary: their values."""
     out_of_range: OutOfRange | None = None
-    """For RowNumber and Vocabulary: what happens to an id without a row, and to a missing one. Fail: the row of data is
+    """For RowNumber and Vocabulary: the handling of an id without a row, and of a missing one. Fail: the row of data is
     a bad one, see maxBadLines. DefaultRow: the id gets row 0. For RowNumber, text that is no integer always makes a bad
     row. Default: DefaultRow if the vocabulary is built, else Fail."""
     hash_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The seed of XXH64 or Murmur3. Default: 0."""
     pooling: Pooling | None = None
-    """How the vectors of a bag of ids are combined, for a column with any number of ids per sample: Sum or Mean. An
+    """The combination of the vectors of a bag of ids, for a column with any number of ids per sample: Sum or Mean. An
     empty bag gives zeros. If absent, each sample has one id. With features, state it there."""
     optimizer: TableOptimizer | None = None
     """The optimizer of this table. It replaces sparseOptimizer as a whole. Default: sparseOptimizer."""
@@ -171,7 +76,7 @@ class Table(SpecModel):
 
 
 class Feature(SpecModel):
-    """What the network gets by one name: the vectors of the ids in a column. Several features may share a table."""
+    """An input of the network: the vectors of the ids in a column. Several features may share a table."""
 
     name: Name
     """The feature's name, unique in the job."""
@@ -221,7 +126,7 @@ class ModelSpec(SpecModel):
         ]
         | None
     ) = None
-    """What the network gets of the tables, by name. It replaces data.columns.categories and the pooling of tables.
+    """The inputs of the network, by name. It replaces data.columns.categories and the pooling of tables.
     Default: one feature for each table."""
     numeric: Annotated[int, Field(ge=0, le=MAX_NUMERIC)] | None = None
     """Number of numeric features: data.columns.counts and numbers together. Default: 13, and columns that are not

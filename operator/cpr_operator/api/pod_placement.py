@@ -1,4 +1,4 @@
-"""Where the pods of a role may run, as the queue that admitted the job says."""
+"""The placement of pods, as given by the queue that admitted the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cpr_operator.api.base import Model, Word
 
-#: Keys and values of node labels have at most so many characters.
+#: Keys and values of node labels, with their maximum length.
 Label = Annotated[str, Field(max_length=317)]
 
 
@@ -24,7 +24,7 @@ class Toleration(Model):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """The effect of the taint. Empty: every effect."""
     toleration_seconds: int | None = None
-    """How long a NoExecute taint is tolerated; absent: for ever."""
+    """How long a NoExecute taint is tolerated; absent: without limit."""
 
 
 class Placement(Model):
@@ -46,4 +46,4 @@ class Quota(Model):
     cluster_queue: Word = ""
     """The ClusterQueue that admitted the job."""
     placements: Annotated[tuple[Placement, ...], Field(max_length=3)] = ()
-    """Where the pods of each role may run."""
+    """The placement of the pods of each role."""

@@ -1,4 +1,4 @@
-"""`status.progress` and `status.history`: how far training is, how good the model, and how it went."""
+"""`status.progress` and `status.history`: the progress of training, and the scores of the model."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from cpr_contract.reports import HeldOutScores
-from cpr_operator.api.base import MAX_GROUPS, MAX_METRICS, Count, FigureName, Model, Seconds, Timestamp, Word
+from cpr_operator.api.base import MAX_GROUPS, MAX_METRICS, Count, MetricName, Model, Seconds, Timestamp, Word
+
+#: The length of a line of `status.history`, which the longest values of all fields fit into.
+MAX_LINE = 256
 
 
 class GroupScores(Model):
     """The scores of the samples of one group."""
 
     name: Word
-    """The value of the group column, in its first 64 characters; (rest) of all groups that are not told one by one."""
+    """The value of the group column, in its first 64 characters; (rest) for all other groups."""
     samples: Count
-    """How many samples it has."""
+    """The number of its samples."""
     auc: float | None = None
     """Area under the ROC curve."""
     logloss: float | None = None
@@ -54,7 +57,7 @@ class HeldOut(Model):
 
     @classmethod
     def of(cls, scores: HeldOutScores) -> HeldOut:
-        """Those of a report."""
+        """Return the scores of a report."""
         return cls.model_validate(asdict(scores))
 
 
@@ -77,8 +80,8 @@ class Progress(Model):
     """Area under the ROC curve. Each sample is scored before it is trained, and the first 20 % are left out."""
     logloss: float | None = None
     """Log loss over the same samples."""
-    metrics: Annotated[dict[FigureName, float], Field(max_length=MAX_METRICS)] = Field(default={})
-    """Other figures over the same samples, by name: calibration of a single label, or LABEL.auc, LABEL.logloss and
+    metrics: Annotated[dict[MetricName, float], Field(max_length=MAX_METRICS)] = Field(default={})
+    """Other metrics over the same samples, by name: calibration of a single label, or LABEL.auc, LABEL.logloss and
     LABEL.calibration of several, and the network's own metrics."""
     held_out: HeldOut | None = None
     """The last evaluation on held-out rows, if spec.evaluation asks for any."""
@@ -89,23 +92,19 @@ class Progress(Model):
     replayed_samples: Count = 0
     """Samples that trainers pushed again to replaced shards, by shard."""
     protected_samples: Count | None = None
-    """Samples up to which every shard can be had again, by parity or by its last save. Absent without redundancy."""
+    """Samples up to which every shard can be restored, by parity or by its last save. Absent without redundancy."""
     updated: Timestamp | None = None
     """When the report was received."""
 
 
-# How training went: one entry of `status.history`. It is one short line in JSON, because people read a status, too.
+class HistoryPoint(NamedTuple):
+    """The state of a job at one time: an entry of `status.history`. Unknown values are None.
 
-
-#: Of one line; the longest figures of all fields fit.
-MAX_LINE = 256
-
-
-class PointFigures(NamedTuple):
-    """How a job stood at one moment. Figures that were not known then are None."""
+    In JSON it is one short line, because people read a status, too.
+    """
 
     time: float
-    """When the leader's report came, in seconds since the epoch."""
+    """The time of the leader's report, in seconds since the epoch."""
     samples: int
     """Complete samples."""
     samples_per_second: float | None
@@ -127,25 +126,25 @@ class PointFigures(NamedTuple):
     mode: Literal["Partial", "Full"] | None
     """The plan's mode."""
     shards: int
-    """How many shards the job had."""
+    """The number of shards."""
     trainers: int
-    """How many trainers the job had."""
+    """The number of trainers."""
     generation: int
     """Rises with each rollback."""
 
 
-def _to_line(point: PointFigures) -> str:
+def _to_line(point: HistoryPoint) -> str:
     return ",".join("" if value is None else str(value) for value in point)
 
 
 def _from_line(value: object) -> object:
-    """The fields of a line, for pydantic to judge; anything else unchanged."""
+    """Split a line into its fields, and leave anything else to pydantic."""
     return [word or None for word in value.split(",")] if isinstance(value, str) else value
 
 
-#: A `PointFigures` in Python, one line in JSON.
+#: A `HistoryPoint` in Python, one line in JSON.
 Point = Annotated[
-    PointFigures,
+    HistoryPoint,
     BeforeValidator(_from_line),
     PlainSerializer(_to_line, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "maxLength": MAX_LINE}),

@@ -1,7 +1,7 @@
-"""Amounts of memory as Kubernetes writes them: what the container of a template has, and more of it.
+"""Kubernetes quantities of memory: parses those of a template's container, and adds to them.
 
-The parser of the package `kubernetes` is not used: `cprjob plan` and `cprjob run` do without that package, whose import
-takes two thirds of a second. A test compares the two.
+The parser of the package `kubernetes` is not used, because its import would add two thirds of a second to `cprjob
+plan` and `cprjob run`. A test compares the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cpr_contract import env
 _QUANTITY = re.compile(r"(\d+|\d+\.\d*|\.\d+)([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?")
 _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = "KMGTPE"
-#: No machine has more, and no field of a status takes more.
+#: The largest amount, which fits into every field of a status.
 _MOST = 2**53
 _MOST_CHARS = 32
 
@@ -26,7 +26,7 @@ _DISK: Resource = "ephemeral-storage"
 
 
 def read_bytes(quantity: object) -> int | None:
-    """Bytes, rounded up; None for what is no amount of memory: the API server names it when it is asked for the pod."""
+    """Return the bytes of a quantity, rounded up; None if it is invalid, which the API server reports for the pod."""
     text = str(quantity)
     found = _QUANTITY.fullmatch(text) if len(text) <= _MOST_CHARS and not isinstance(quantity, bool) else None
     if found is None:
@@ -40,7 +40,7 @@ def read_bytes(quantity: object) -> int | None:
 
 
 def write_bytes(size: int) -> str:
-    """The same amount in the largest unit up to Gi that divides it."""
+    """Return the bytes in the largest unit up to Gi that divides them."""
     for unit, name in ((2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
         if size % unit == 0:
             return f"{size // unit}{name}"
@@ -48,13 +48,13 @@ def write_bytes(size: int) -> str:
 
 
 def main_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container `main` of a pod template; empty if it has none."""
+    """Return the container `main` of a pod template; empty if it has none."""
     containers = (template.get("spec") or {}).get("containers") or ()
     return next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
 
 
 def limit_of(resources: object, resource: Resource) -> int | None:
-    """What a container is limited to, or else requests; None if it states neither."""
+    """Return the limit of a container, or else its request; None without either."""
     if not isinstance(resources, Mapping):
         return None
     stated = (resources.get(kind) for kind in ("limits", "requests"))
@@ -63,7 +63,7 @@ def limit_of(resources: object, resource: Resource) -> int | None:
 
 
 def with_more(resources: Mapping[str, Any], resource: Resource, size: int) -> dict[str, Any]:
-    """The resources with so many more bytes in the request and in the limit, of those that are stated."""
+    """Return the resources with `size` more bytes in the request and in the limit, if they are stated."""
     more = dict(resources)
     for kind in ("requests", "limits"):
         stated = more.get(kind)
@@ -73,7 +73,7 @@ def with_more(resources: Mapping[str, Any], resource: Resource, size: int) -> di
 
 
 def with_disk(resources: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """The resources with so many more bytes of disk, which are requested where nothing is stated of it."""
+    """Return the resources with `size` more bytes of disk, which are requested even if no disk is stated."""
     more = with_more(resources, _DISK, size)
     if limit_of(more, _DISK) is None:
         more["requests"] = {**(more.get("requests") or {}), _DISK: write_bytes(size)}

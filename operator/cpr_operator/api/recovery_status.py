@@ -1,4 +1,4 @@
-"""`status.recovery` and `status.failures`: the recovery under way, and what failed before."""
+"""`status.recovery` and `status.failures`: the recovery under way, and earlier failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Recovery(Model):
     reason: Sentence = ""
     """Why it was chosen."""
     lost_shards: Annotated[tuple[Count, ...], Field(max_length=MAX_SHARDS)] = ()
-    """Shards whose state was lost. They count as one failure, however many pods died meanwhile."""
+    """Shards whose state was lost. They count as one failure, with any number of pods that died meanwhile."""
     load_seconds: Seconds = 0
     """The longest time that a member took to load a save so far."""
     degraded_before: Count = 0
@@ -33,7 +33,7 @@ class FailureRecord(Model):
     """One failure, for people."""
 
     time: Timestamp
-    """When the operator saw it."""
+    """The time at which the operator detected it."""
     role: Role
     """shard or trainer."""
     index: Count
@@ -44,7 +44,7 @@ class FailureRecord(Model):
     """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
     tier: Word = "NewPod"
     """How it was recovered: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
-    computed its rows from other shards; Spare, by a pod that was there already; or NewPod."""
+    computed its rows from other shards; Spare, by a pod that waited for this; or NewPod."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""
@@ -73,4 +73,4 @@ class FailureRecord(Model):
     """What was done: ReplaceShards, ReplaceTrainers, RollBack, Fail, or RestartInPlace, which the pod does itself."""
     recovery_seconds: Seconds | None = None
     """Time from the detection of the failure until training resumed; absent until then. In place: time from the end of
-    the process until the next one served, or trained, as the pod measured it; absent until it told."""
+    the process until the next one served or trained, as measured in the pod; absent until it is reported."""

@@ -28,8 +28,8 @@ _NARROW_ROWS = 2**31
 class StepTraffic:
     """The traffic of a trainer in a step if ids are drawn evenly. Skewed ids repeat, and cause less.
 
-    rows: distinct rows. pushed_bytes: their gradients with their numbers, as replay keeps them. vectors_bytes: their
-    vectors. bags: columns of lists whose length the spec does not bound; one id of each is counted.
+    rows: distinct rows. pushed_bytes: their gradients and row numbers, in the format of replay. vectors_bytes: their
+    vectors. bags: columns of lists without a bound in the spec, for which one id is counted.
     """
 
     rows: int
@@ -97,8 +97,8 @@ def data_shards_of(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
 def neighbours(shard: int, shards: int, data_shards: int) -> frozenset[int]:
     """Return the shards that a shard connects to (docs/redundancy.md).
 
-    They are the holders of its parity, which are the `data_shards` after it in the ring of shards, and the other
-    members of their stripes, the first of which is `data_shards` - 1 before it.
+    They are the holders of its parity, namely the `data_shards` after it in the ring of shards, and the other members
+    of their stripes, which begin `data_shards` - 1 before it.
     """
     return frozenset((shard + step) % shards for step in range(1 - data_shards, data_shards + 1)) - {shard}
 

@@ -1,4 +1,4 @@
-"""`spec.snapshots` and `spec.accuracyBudget`: how often a job is saved, and what failures may cost."""
+"""`spec.snapshots` and `spec.accuracyBudget`: the saves of a job, and the accuracy that failures may cost."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Quantisation(SpecModel):
 
 
 class Snapshots(SpecModel):
-    """Where and how often the job is saved."""
+    """The store and the frequency of saves."""
 
     store: Store
-    """Where saves go."""
+    """The store of the saves."""
     interval: Interval = Interval()
-    """How often all shards are saved."""
+    """The time between saves of all shards."""
     rebase: Rebase = "Intermittent"
     """The earlier save that a shard's save of changed rows is based on. Consecutive: the last one. OneShot: the last
     full one. Intermittent: the last full one, until a new full save is expected to cost less."""
@@ -65,17 +65,14 @@ class Snapshots(SpecModel):
     the position in the data is not."""
 
 
-# `spec.accuracyBudget`: how much accuracy failures may cost, and the portion of lost samples it amounts to.
-
-
 class AucDrop(SpecModel):
     """A budget as a drop of AUC, with the sensitivity that converts it to lost samples."""
 
     limit: Annotated[float, Field(ge=0, le=0.5)]
-    """How far failures may lower the job's AUC, for example 0.0005. 0 allows no lost samples."""
+    """The AUC that failures may cost, for example 0.0005. 0 allows no lost samples."""
     sensitivity: Annotated[float, Field(gt=0, le=1000)] | None = None
     """AUC lost per unit of the portion of lost samples: losing 1 % of all samples costs a hundredth of this value.
-    `cprjob calibrate` measures it. If absent, the plan uses a cautious guess and says so."""
+    `cprjob calibrate` measures it. If absent, the plan uses a cautious guess and marks it."""
 
     @property
     def portion(self) -> float:
@@ -84,7 +81,7 @@ class AucDrop(SpecModel):
 
 
 class AccuracyBudget(SpecModel):
-    """How much accuracy failures may cost, stated in one of two ways."""
+    """The accuracy that failures may cost, stated in one of two ways."""
 
     type: Literal["PortionOfLostSamples", "AUCDrop"] = "PortionOfLostSamples"
     """Which of the fields below states the budget: portionOfLostSamples or aucDrop."""
@@ -96,14 +93,14 @@ class AccuracyBudget(SpecModel):
 
     @property
     def portion(self) -> float:
-        """The budget as a portion of lost samples, however it is stated. Ledger and plan use it."""
+        """Return the budget as a portion of lost samples, for the ledger and the plan."""
         if self.auc_drop is not None:
             return self.auc_drop.portion
         return self.portion_of_lost_samples or 0.0
 
     @property
     def basis(self) -> str:
-        """A sentence on how `portion` was computed; empty if the user stated it."""
+        """Return a sentence on how `portion` was computed; empty if the user stated it."""
         drop = self.auc_drop
         if drop is None:
             return ""

@@ -1,8 +1,7 @@
-"""`spec` of a CPRJob: what a user asks for. The CRD, its documentation and its defaults are made from it.
+"""`spec` of a CPRJob. The CRD, its documentation and its defaults are generated from it.
 
-`model`, `data`, `snapshots` and `restoreFrom` have modules of their own.
-
-What lies between fields is in `rules`, in CEL.
+`model`, `data`, `evaluation`, `snapshots`, `accuracyBudget` and `restoreFrom` are in modules of their own. Rules
+between fields are in `rules`, in CEL.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from cpr_operator.api.base import (
     ObjectName,
     SpecModel,
 )
-from cpr_operator.api.data_spec import Data, RestoreFrom
+from cpr_operator.api.data_spec import Data
 from cpr_operator.api.evaluation_spec import Evaluation
 from cpr_operator.api.model_spec import ModelSpec
+from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.rules.rule import fail
 from cpr_operator.api.snapshots_spec import AccuracyBudget, Snapshots
 from cpr_operator.api.templates import misshapen
@@ -36,7 +36,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "CPRJob"
 PLURAL = "cprjobs"
 
-#: A PodTemplateSpec. `templates` checks the parts that are merged, and the API server the whole pod, by a dry run.
+#: A PodTemplateSpec. `templates` checks the parts that are merged, and a dry run at the API server the whole pod.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
@@ -62,53 +62,53 @@ class ReplaySpec(SpecModel):
 
     mode: Literal["Auto", "Required", "Off"] = "Auto"
     """Auto: trainers push again what a replaced shard has lost since its last save, so that nothing is lost or charged
-    as long as the trainers live. With onShardLoss Degrade, in a shadow mode of trainers.denseSync, or with a
-    snapshots.strategy other than Full that is impossible, and Auto is like Off; status.runtime.replay says so.
+    while the trainers live. With onShardLoss Degrade, in a shadow mode of trainers.denseSync, or with a
+    snapshots.strategy other than Full that is impossible, and Auto is like Off; see status.runtime.replay.
     Required: like Auto, and a job in which it is impossible is refused. Off (in quotes in YAML, where it is a boolean
-    otherwise): a replaced shard goes back to its last save. What a job starts with stays, whatever a later release
-    does by default."""
+    otherwise): a replaced shard goes back to its last save. A job keeps the mode that it starts with, also if
+    a later release has another default."""
     memory: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] | None = None
     """The maximum memory for kept pushes per trainer. The operator adds it to what the container `main` of
     trainers.template requests and is limited to. Default: an eighth of that limit (or else request, or else 2Gi), at
     least 16Mi and at most 1Gi. At three quarters of it, the next save is made early. When it is full, the oldest pushes
     are dropped."""
     spill: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] | None = None
-    """The room on the disk of each trainer's node for pushes that the memory has none for. It counts like memory: at
-    three quarters of both together the next save is made early. All of it is allocated when a trainer starts; if the
-    disk has no room, the condition SpillUnavailable says so, and only the memory is used. The operator requests it as
-    ephemeral-storage of the container `main`. Default: none."""
+    """The maximum space on the disk of each trainer's node for pushes that do not fit into memory. It counts like
+    memory: at three quarters of both together the next save is made early. All of it is allocated when a trainer
+    starts; if the disk has too little space, the condition SpillUnavailable is True, and only the memory is used. The
+    operator requests it as ephemeral-storage of the container `main`. Default: none."""
 
 
 class Redundancy(SpecModel):
     """Shards keep parity for each other in memory, so that a lost one needs no save."""
 
     data_shards: Annotated[int, Field(ge=1, le=MAX_DATA_SHARDS)]
-    """Number of shards with a common parity, which another shard keeps. Each shard takes one such part of its rows and
-    of their optimizer state in memory more; add that to the memory of shards.template. With 1 the parity is a mirror.
+    """Number of shards with a common parity, which another shard keeps. Each shard needs more memory, for this part
+    of its rows and of their optimizer state; add it to the memory of shards.template. With 1 the parity is a mirror.
     It must be lower than shards.replicas."""
 
 
 class RecoveryPolicy(SpecModel):
-    """How the job recovers from a lost shard."""
+    """Recovery from a lost shard."""
 
     mode: Literal["Auto", "Partial", "Full"] = "Auto"
-    """Auto: whichever costs less time within the budget. Partial: only the lost shard goes back to its last save, as
-    long as the budget allows. Full: any loss of samples rolls the whole job back to an anchor."""
+    """Auto: whichever costs less time within the budget. Partial: only the lost shard goes back to its last save,
+    while the budget allows it. Full: any loss of samples rolls the whole job back to an anchor."""
     on_shard_loss: Literal["Pause", "Degrade"] = "Pause"
-    """Pause: training waits until a lost shard is back. Degrade: training goes on without the shard. Its rows read as
+    """Pause: training waits until a lost shard is back. Degrade: training continues without the shard. Its rows read as
     their initial values, and its missed updates count against the accuracy budget. Each time, training may use up to
     half of the remaining budget before it waits. Training always waits for a drained shard, which loses nothing."""
     replay: ReplaySpec = ReplaySpec()
-    """Whether trainers push again the updates that a lost shard had received since its last save."""
+    """Replay: trainers push again the updates that a lost shard had received since its last save."""
     redundancy: Redundancy | None = None
     """Parity among shards. A lost shard is computed from its neighbours as it was up to a second before, and trainers
     push again what came later. Needs replay, and has no effect where replay has none. Default: none."""
     deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
-    """How long training may stand still for pods of replacements that do not start, such as for lack of a node. It may
-    change while the job trains. Default: without end; all other pods keep their nodes meanwhile."""
+    """The maximum time that training waits for pods of replacements that do not start, such as for lack of a node. It
+    may change while the job trains. Default: no limit; all other pods keep their nodes meanwhile."""
     on_deadline: Literal["Suspend", "Fail"] = "Suspend"
-    """After deadlineSeconds: Suspend saves, gives all nodes back and resumes five minutes later; what a shard that has
-    not come back learnt since its last save counts as lost. Fail ends the job; its saves stay. It may change while the
+    """After deadlineSeconds: Suspend saves, releases all nodes and resumes five minutes later; updates that a missing
+    shard received after its last save count as lost. Fail ends the job; its saves stay. It may change while the
     job trains."""
 
 
@@ -136,7 +136,7 @@ class Trainers(SpecModel):
     """Number of threads of a trainer that compute parts of its slice in parallel, on one copy of the dense network,
     each on its share of the trainer's CPUs. Results are the same up to rounding. More than one pays off if the network
     is too small to keep all CPUs busy. Auto: before the first step, the first leader measures how many are fastest, and
-    all trainers keep to that as long as the job lives (status.runtime.workers). State a number in jobs whose results
+    all trainers use it for the lifetime of the job (status.runtime.workers). State a number in jobs whose results
     are compared bit for bit. With device cuda it is 1. Default: Auto."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
@@ -175,7 +175,7 @@ class Shards(SpecModel):
 
 
 class RestartLimit(SpecModel):
-    """When incidents are too many. Disruptions and an unreachable store do not count.
+    """The limit of incidents. Disruptions and an unreachable store do not count.
 
     Members of one role that fail in the same way within seconds are one incident.
     """
@@ -187,18 +187,18 @@ class RestartLimit(SpecModel):
 
 
 class FailurePolicy(SpecModel):
-    """What the user expects of failures, and when to give up."""
+    """Expected failures, and limits after which the job fails or is suspended."""
 
     expected_job_mtbf_seconds: Annotated[int, Field(ge=1, le=315360000)] = 43200
     """Expected time between two failures of any pods of the job. The first plan is based on it."""
     restart_limit: RestartLimit = RestartLimit()
-    """When to give up."""
+    """The limit of incidents, after which the job fails."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] = 900
-    """Time limit for the first pods to be at work, from their creation. After it, all pods are removed and the job
+    """Time limit for the first pods to become ready, from their creation. After it, all pods are removed and the job
     fails. A job that has trained before is suspended instead, and resumed later. It may change while the job is
     suspended."""
     silence_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
-    """How long a member may miss heartbeats before its peers report it as silent."""
+    """Time without heartbeats after which peers report a member as silent."""
 
 
 class CPRJobSpec(SpecModel):
@@ -211,7 +211,7 @@ class CPRJobSpec(SpecModel):
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = None
     """Seconds after which a finished job is deleted. Default: it is kept."""
     accuracy_budget: AccuracyBudget
-    """How much accuracy failures may cost."""
+    """The accuracy that failures may cost."""
     recovery: RecoveryPolicy = RecoveryPolicy()
     """How the job recovers from a lost shard."""
     model: ModelSpec
@@ -221,13 +221,13 @@ class CPRJobSpec(SpecModel):
     trainers: Trainers = Trainers()
     """The trainers."""
     evaluation: Evaluation = Evaluation()
-    """How well the model does on held-out rows, while the job trains."""
+    """Evaluation on held-out rows while the job trains."""
     shards: Shards = Shards()
     """The embedding shards."""
     snapshots: Snapshots
-    """Where and how often the job is saved."""
+    """The store and the frequency of saves."""
     restore_from: RestoreFrom | None = None
-    """Another job's model to start from, by the names of its tables and parameters. Default: first values, or what
-    snapshots.restoreFrom names."""
+    """Another job's model to start from, by the names of its tables and parameters. Default: initial values, or the
+    anchor that snapshots.restoreFrom names."""
     failure_policy: FailurePolicy = FailurePolicy()
-    """What to expect of failures, and when to give up."""
+    """Expected failures, and limits after which the job fails or is suspended."""

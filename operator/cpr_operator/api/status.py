@@ -1,8 +1,7 @@
-"""`status` of a CPRJob: the operator's whole memory of the job. It keeps no other.
+"""`status` of a CPRJob: the only persistent state of the operator about a job.
 
-Each pass writes it at most once, under the `resourceVersion` that the pass read. Times are seconds
-since the epoch here and RFC 3339 in JSON. Every field has a value before the job starts, so
-`Status()` is a new job's status.
+Each pass writes it at most once, under the `resourceVersion` that the pass read. Times are seconds since the epoch in
+Python and RFC 3339 in JSON. Every field has a default, and `Status()` is the status of a new job.
 """
 
 from __future__ import annotations
@@ -149,12 +148,12 @@ class Condition(Model):
 
 
 class WorkerCount(Model):
-    """How many workers each trainer has. It stays as long as the job lives."""
+    """The number of workers of each trainer. It is fixed for the lifetime of the job."""
 
     count: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
     """The number; absent until the first leader has measured it."""
     reason: Sentence
-    """Why so many."""
+    """The reason for this number."""
 
 
 class Runtime(Model):
@@ -171,14 +170,14 @@ class Runtime(Model):
     job_spec: Annotated[str, Field(max_length=LONGEST + GROWTH)]
     """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
     quota: Quota | None = None
-    """The quota of a queue of Kueue that the pods run under; absent if the job stands in no queue."""
+    """The quota of a queue of Kueue that the pods run under; absent if the job is in no queue."""
     replay: ReplayPolicy = ReplayPolicy(reason="the job was started by a release whose trainers keep no pushes")
     """Whether trainers push again what a replaced shard has lost, and why, or why not."""
     restart_rules: bool = False
-    """Whether the container of a shard that is killed begins again in its pod, with all rows: the cluster had rules for
-    that when the job started (Kubernetes 1.35)."""
+    """Whether the container of a shard that is killed restarts in its pod, with all rows, by restart rules that the
+    cluster had when the job started (Kubernetes 1.35)."""
     workers: WorkerCount | None = None
-    """How many workers each trainer has, and why. Absent in jobs started by version 0.1.0."""
+    """The number of workers of each trainer. Absent in jobs started by version 0.1.0."""
 
 
 class Counters(Model):
@@ -192,7 +191,7 @@ class Counters(Model):
     """Rises at every change of the roster."""
 
     def to_contract(self) -> ContractCounters:
-        """The counters as pods read them."""
+        """Return the counters of the contract."""
         return ContractCounters(roster=self.roster, group=self.group, generation=self.generation)
 
 
@@ -212,18 +211,18 @@ class Anchor(Model):
 
     @classmethod
     def of(cls, ref: AnchorRef) -> Anchor:
-        """An anchor as a pod reported it."""
+        """Return the anchor that a pod reported."""
         return cls(key=ref.key, digest=ref.digest, generation=ref.generation, step=ref.step, samples=ref.samples)
 
     def to_contract(self) -> AnchorRef:
-        """The anchor as pods read it."""
+        """Return the anchor of the contract."""
         return AnchorRef(
             key=self.key, digest=self.digest, generation=self.generation, step=self.step, samples=self.samples
         )
 
 
 class SourceJob(Model):
-    """The job whose model this one started from."""
+    """The source job: this job started from its model."""
 
     job: Name
     """Its name."""
@@ -237,18 +236,18 @@ class BestModel(Model):
     anchor: Anchor
     """The anchor that holds the model. It is kept."""
     value: float
-    """What it scored, by the metric of earlyStop."""
+    """Its score, by the metric of earlyStop."""
     since: Count
-    """The evaluations since then."""
+    """The number of evaluations since then."""
 
     @classmethod
     def of(cls, best: BestEvaluation) -> BestModel:
-        """The best evaluation as a pod reported it."""
+        """Return the best evaluation that a pod reported."""
         return cls(anchor=Anchor.of(best.anchor), value=best.value, since=best.since)
 
 
 class Fork(Model):
-    """Where a generation started."""
+    """The start of a generation."""
 
     generation: Count
     """The generation."""
@@ -257,7 +256,7 @@ class Fork(Model):
 
 
 class Shown(Model):
-    """Figures for `kubectl get`, rounded and with units. Programs should read the original fields."""
+    """Values for `kubectl get`, rounded and with units. Programs should read the original fields."""
 
     progress: Word = ""
     """progress.percent, such as 42%."""
@@ -276,7 +275,7 @@ class Shown(Model):
 
 
 class Scale(Model):
-    """What the subresource scale shows of the trainers."""
+    """The trainers in the subresource scale."""
 
     replicas: Count = 0
     """The number of trainers that the job has now."""
@@ -285,7 +284,7 @@ class Scale(Model):
 
 
 class Status(Model):
-    """What the operator knows of a job. Only the operator writes it."""
+    """The state of a job. Only the operator writes it."""
 
     phase: Phase = "Pending"
     """A one-word summary, for people. Programs should read the conditions."""
@@ -306,19 +305,19 @@ class Status(Model):
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
     resume_at: Timestamp | None = None
-    """When a job resumes that gave its pods back after startupDeadlineSeconds or recovery.deadlineSeconds; absent
-    otherwise."""
+    """The time at which a job resumes that released its pods after startupDeadlineSeconds or recovery.deadlineSeconds;
+    absent otherwise."""
     deleting_since: Timestamp | None = None
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
     """The settings that the job was started with."""
     ancestor: SourceJob | None = None
-    """What spec.restoreFrom.job or latestOf chose when the job started; absent otherwise, and if the job started from
-    first values."""
+    """The job that spec.restoreFrom.job or latestOf selected when this job started; absent otherwise, and if this job
+    started from initial values."""
     counters: Counters = Counters()
     """The counters that rosters carry."""
     forks: Annotated[tuple[Fork, ...], Field(max_length=MAX_FORKS)] = ()
-    """Where the generations started, oldest first."""
+    """The starts of the generations, oldest first."""
     anchors: Annotated[tuple[Anchor, ...], Field(max_length=MAX_ANCHORS)] = ()
     """The anchors that can be restored, oldest first."""
     result: Anchor | None = None
@@ -332,16 +331,16 @@ class Status(Model):
     ledger: Ledger = Ledger()
     """The account of lost samples."""
     policy: Policy = Policy()
-    """What the job has learnt about its failures and costs."""
+    """Estimates of the job's failures and costs."""
     progress: Progress = Progress()
     """The progress of training."""
     history: Annotated[tuple[Point, ...], Field(max_length=MAX_HISTORY)] = ()
-    """How training went, oldest first, in one line for about every 80th part of the job: time (seconds since the
+    """The history of training, oldest first, in one line for about every 80th part of the job: time (seconds since the
     epoch), samples, samples per second, loss, log loss, AUC, calibration, portion lost, samples in the newest anchor,
     planned interval in seconds, mode, shards, trainers, generation. They are separated by commas, and empty if not
     known. `cprjob report --html` draws them."""
     shown: Shown = Shown()
-    """Figures for people."""
+    """Values for people."""
     scale: Scale | None = None
     """The present number of trainers, for `kubectl scale` and autoscalers."""
     leader: Count | None = None
@@ -357,8 +356,8 @@ class Status(Model):
     dense: Dense = Dense()
     """The saves of the dense network."""
     meeting: bool = False
-    """Whether all trainers are asked to reach a common step, to change their number in a shadow mode. In a suspended
-    job: whether they had reached it at the newest anchor."""
+    """Whether all trainers stop at a common step, to change their number in a shadow mode. In a suspended job: whether
+    they had reached it at the newest anchor."""
     recovery: Recovery | None = None
     """The recovery under way, if any."""
     failures: Annotated[tuple[FailureRecord, ...], Field(max_length=MAX_FAILURES)] = ()
@@ -372,16 +371,16 @@ class Status(Model):
 
     @property
     def members(self) -> tuple[Shard | Trainer, ...]:
-        """All shards, then all trainers."""
+        """Return all shards, then all trainers."""
         return (*self.shards, *self.trainers)
 
     @property
     def lost_row_updates(self) -> int | None:
-        """Lost row updates on all shards; None until every shard has reported."""
+        """Return the lost row updates of all shards; None until every shard has reported."""
         reported = [shard.lost_row_updates for shard in self.shards]
         return None if None in reported else sum(filter(None, reported))
 
     @property
     def lost_row_updates_exact(self) -> bool:
-        """Whether `lost_row_updates` is exact; otherwise it is an upper bound."""
+        """Return whether `lost_row_updates` is exact; otherwise it is an upper bound."""
         return all(shard.lost_row_updates_exact for shard in self.shards)

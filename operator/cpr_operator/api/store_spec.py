@@ -1,4 +1,4 @@
-"""Where objects lie, and who a job is there: `spec.snapshots.store` and `spec.data.store`."""
+"""`spec.snapshots.store` and `spec.data.store`: stores of objects, and the credentials for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SecretKey(SpecModel):
 
 
 class Endpoint(SpecModel):
-    """An S3-compatible endpoint, and how to prove oneself there."""
+    """An S3-compatible endpoint with its credentials."""
 
     endpoint: Annotated[str, Field(max_length=1024, pattern=r"^https?://[^/?#]+/?$")]
     """https://host[:port] or http://host[:port]. The scheme says whether TLS is used."""

@@ -1,7 +1,7 @@
-"""Checks the shape of a pod template, as far as the operator merges it. The API server checks the rest.
+"""Checks the parts of a pod template that the operator merges. The API server checks all other parts.
 
-The CRD accepts any template, so there may be any value in place of a map or a list. A template that
-passes these checks can be merged and built into a pod without an error.
+The CRD accepts any template, with any value in place of a map or a list. A template that passes these checks can be
+merged and built into a pod without an error.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ _REMEDY = "write it as in a PodTemplateSpec: kubectl explain pod"
 
 
 def misshapen(template: Mapping[str, Any]) -> BadPart | None:
-    """The first part of a template that cannot be merged, with its path below the template, or None."""
+    """Return the first part of a template that cannot be merged, with its path below the template, or None."""
     return next(_bad_parts(template), None)
 
 
 def misplaced(template: Mapping[str, Any]) -> BadPart | None:
-    """Why the pods of a template could not train as it means; of one that is not misshapen.
+    """Return why the pods of a template that can be merged could not train, or None.
 
-    Templates that were written for other operators name the container that trains as these do, and start a program of
-    their own.
+    Templates for other operators use other names for the container that trains, and start other programs.
     """
     containers: list[Mapping[str, Any]] = (template.get("spec") or {}).get("containers") or []
     names = [str(each["name"]) for each in containers]
@@ -62,7 +61,7 @@ def misplaced(template: Mapping[str, Any]) -> BadPart | None:
 
 
 def _drops_arguments(words: list[Any]) -> bool:
-    """Whether a shell runs a script that is the last word: it gets the operator's argument, the role, as $0."""
+    """Return whether a shell runs a script in the last word, which gets the operator's argument, the role, as $0."""
     *before, script = map(str, words)
     return (
         bool(before) and bool(_SHELL.search(before[0])) and bool(_SCRIPT.fullmatch(before[-1])) and "$0" not in script
@@ -105,7 +104,7 @@ def _node_terms(affinity: Mapping[str, Any]) -> Iterator[BadPart]:
 
 
 def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> Iterator[BadPart]:
-    """The first part along `path` that is not a map. Absent and null parts are accepted."""
+    """Yield the first part along `path` that is not a map. Absent and null parts are accepted."""
     value: Any = parent
     for part in path:
         value, where = value.get(part), f"{where}.{part}".removeprefix(".")
@@ -117,7 +116,7 @@ def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> 
 
 
 def _lists(parent: Mapping[str, Any], part: str, where: str) -> Iterator[BadPart]:
-    """The invalid items of a list of maps, including those without the key that identifies them."""
+    """Yield the invalid items of a list of maps, including those without the key that identifies them."""
     value, path = parent.get(part), f"{where}.{part}"
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""The rules for changes of a job that has started: they compare a spec with the previous one. See also `rules`."""
+"""The rules for changes of a job that has started. They compare a spec with the previous one. See also `rules`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUDGET_ABOVE_SPENT = Rule(
 
 
 def _frozen(field: str) -> Rule:
-    """The rule for a required part of spec that must not change once the job has started."""
+    """Return the rule for a required part of spec that must not change once the job has started."""
     return Rule(
         "",
         f"spec.{field}",
@@ -31,7 +31,7 @@ def _frozen(field: str) -> Rule:
 
 
 def _while_suspended(field: str) -> Rule:
-    """The rule for a part of spec that may change only while no pod of the job exists."""
+    """Return the rule for a part of spec that may change only while no pod of the job exists."""
     return Rule(
         "",
         f"spec.{field}",

@@ -34,7 +34,7 @@ _QUOTED = "; without quotes YAML reads y, n, yes, no, on and off as true or fals
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """One invalid field: its path in the document, what is wrong, and the remedy."""
+    """One invalid field: its path in the document, the problem, and the remedy."""
 
     field: str
     message: str
@@ -60,7 +60,7 @@ class InvalidStatusError(ValueError):
 
 
 class _Metadata(Model):
-    """The metadata, of which only the name is validated, by a rule."""
+    """The metadata. Only the name is validated, by a rule."""
 
     name: str
 
@@ -78,10 +78,10 @@ class _Manifest(Model):
 
 
 def parse_spec(spec: Mapping[str, Any], *, checked: bool = False) -> CPRJobSpec:
-    """The spec of an object that the API server holds. Raises `InvalidSpecError`.
+    """Parse the spec of an object of the API server. Raises `InvalidSpecError`.
 
-    checked: whether its rules are known to hold. Evaluating them takes most of the time: 0.3 to 0.7 ms, and 0.15 s for
-    the largest model.
+    checked: skip the rules, because they were checked before. Their evaluation takes most of the time: 0.3 to 0.7 ms,
+    and 0.15 s for the largest model.
     """
     text = json_text(spec)
     parsed = _parsed(CPRJobSpec, text, () if checked else OF_SPEC, at="spec")
@@ -91,16 +91,16 @@ def parse_spec(spec: Mapping[str, Any], *, checked: bool = False) -> CPRJobSpec:
 
 
 def check_new(spec: CPRJobSpec) -> None:
-    """Raise `InvalidSpecError` for a job that may go on, but not begin.
+    """Raise `InvalidSpecError` for a spec that is refused for new jobs, and accepted for jobs that run.
 
-    It is described in more than its pods and its status can hold, or its templates are another operator's.
+    Its description for the pods is too long, or its templates were written for another operator.
     """
     if wrong := _too_long(spec) or _misplaced(spec):
         raise InvalidSpecError(wrong)
 
 
 def parse_status(status: Mapping[str, Any]) -> Status:
-    """The status of an object that the API server holds. Raises `InvalidStatusError`."""
+    """Parse the status of an object of the API server. Raises `InvalidStatusError`."""
     try:
         return Status.model_validate(status)
     except ValidationError as error:
@@ -109,7 +109,7 @@ def parse_status(status: Mapping[str, Any]) -> Status:
 
 
 def validate(document: object) -> tuple[Invalid, ...]:
-    """Every invalid field of a CPRJob document, in plain values as parsed from YAML; empty if it is valid."""
+    """Return every invalid field of a CPRJob document in plain values; empty if it is valid."""
     if not isinstance(document, dict):
         return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
     try:
@@ -124,7 +124,7 @@ def validate(document: object) -> tuple[Invalid, ...]:
 
 
 def _too_large(spec: CPRJobSpec, characters: int) -> tuple[Invalid, ...]:
-    """What is wrong with a valid spec of so many characters that the API server cannot store with its status."""
+    """Return an error if the API server cannot store a spec of this length together with its status."""
     members = spec.shards.replicas + spec.trainers.replicas
     if characters <= (longest := longest_spec(members)):
         return ()
@@ -134,7 +134,7 @@ def _too_large(spec: CPRJobSpec, characters: int) -> tuple[Invalid, ...]:
 
 
 def _too_long(spec: CPRJobSpec) -> tuple[Invalid, ...]:
-    """What is wrong with a valid spec that is described in more than the pods and the status can hold."""
+    """Return an error if the description of the job is longer than its pods and its status can hold."""
     if not has_long_description(spec):
         return ()
     message = f"its description for the pods has more than {LONGEST} characters, packed"
@@ -148,10 +148,10 @@ def _misplaced(spec: CPRJobSpec) -> tuple[Invalid, ...]:
 
 
 def json_text(document: Mapping[str, Any]) -> str:
-    """The document as JSON, in which YAML's dates become strings.
+    """Return the document as JSON, in which YAML's dates are strings.
 
-    From JSON, pydantic is strict about numbers and yet accepts a list for a tuple. Raises `InvalidSpecError` for Python
-    values that JSON has no text for.
+    From JSON, pydantic is strict about numbers and yet accepts a list for a tuple. Raises `InvalidSpecError` for values
+    that JSON cannot represent.
     """
     try:
         text = json.dumps(document, default=str)
@@ -172,9 +172,9 @@ M = TypeVar("M", bound=Model)
 
 
 def _parsed(model: type[M], text: str, rules: Sequence[Rule], at: str = "") -> M:
-    """JSON text as a model. `at` is its field in the document; empty: it is the document.
+    """Parse JSON text as a model. `at` is its field in the document; empty: it is the document.
 
-    Raises `InvalidSpecError` with all that is wrong. A field is named once, and not at all if a field below it is.
+    Raises `InvalidSpecError` with all errors. A field is named once, and not at all if a field below it is.
     """
     parsed, found = None, {}
     try:
@@ -196,7 +196,7 @@ def _parsed(model: type[M], text: str, rules: Sequence[Rule], at: str = "") -> M
 
 
 def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Invalid, ...]:
-    """Every field whose change is not allowed in the job's present status; empty if the change is admitted."""
+    """Return every field that must not be changed in the job's present status; empty if the change is permitted."""
     old, new = ({"spec": spec.to_dict(), "status": status.to_dict()} for spec in (before, after))
     return tuple(Invalid(field, rule.message, rule.remedy) for rule, field in broken(TRANSITIONS, new, old))
 
@@ -215,7 +215,7 @@ def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...])
             # Below a list, the location has the index of the element.
             field = field if re.sub(r"\[\d+\]", "", field) == context["field"] else context["field"]
             message, remedy = context["message"], context["remedy"]
-        case "json_invalid":  # text that json.dumps wrote is wrong in this alone
+        case "json_invalid":  # the only error in text of json.dumps
             return _TOO_DEEP
         case "missing":
             message, remedy = "is missing", "add it"
@@ -226,16 +226,16 @@ def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...])
         case "string_type" if quoted:
             message, remedy = f"is {_shown(value)} and not text", f"put the text in quotes{quoted}"
         case "string_pattern_mismatch":
-            wanted = _schema_at(details["loc"], model).get("description", context["pattern"])
-            message, remedy = f"{value!r} does not match {context['pattern']}", f"expected: {wanted}"
+            expected = _schema_at(details["loc"], model).get("description", context["pattern"])
+            message, remedy = f"{value!r} does not match {context['pattern']}", f"expected: {expected}"
         case _:
-            said = details["msg"].removeprefix("Input ").replace("Tuple", "list").replace(" after validation", "")
-            message, remedy = f"{said} (found {_shown(value)})", "correct it"
+            text = details["msg"].removeprefix("Input ").replace("Tuple", "list").replace(" after validation", "")
+            message, remedy = f"{text} (found {_shown(value)})", "correct it"
     return Invalid(field, message, remedy)
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`spec.model.tables[3].rows`."""
+    """Return a location as a path, such as `spec.model.tables[3].rows`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
 
 
@@ -245,14 +245,14 @@ def _shown(value: object) -> str:
 
 
 def _nearest(location: tuple[int | str, ...], model: type[Model]) -> str:
-    """The remedy for an unknown field: the field that was probably meant, or the list of fields."""
+    """Return the remedy for an unknown field: a field with a similar name, or the list of fields."""
     known = tuple(_schema_at(location[:-1], model)["properties"])
-    meant = difflib.get_close_matches(to_camel(str(location[-1])), known, n=1)
-    return f"did you mean {meant[0]}?" if meant else f"remove it, or use one of {', '.join(known)}"
+    similar = difflib.get_close_matches(to_camel(str(location[-1])), known, n=1)
+    return f"did you mean {similar[0]}?" if similar else f"remove it, or use one of {', '.join(known)}"
 
 
 def _schema_at(location: tuple[int | str, ...], model: type[Model]) -> dict[str, Any]:
-    """The schema of the value at `location`."""
+    """Return the schema of the value at `location`."""
     node = structural(model, defaults=False)
     for part in location:
         node = node["items"] if isinstance(part, int) else node["properties"][part]

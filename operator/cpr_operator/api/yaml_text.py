@@ -1,8 +1,8 @@
-"""YAML as kubectl reads it: the same text means the same job here and on a cluster.
+"""Reads and writes YAML as kubectl does, so that a text means the same job here and on a cluster.
 
-kubectl turns YAML into JSON by sigs.k8s.io/yaml. PyYAML's own rules differ: `1e-3` and `1e3` are text to it, `1:30` is
-a number, a date is no text, `y` is no boolean, and the last of two equal keys wins. So only PyYAML's parser is used
-here; what a scalar means is decided by this module, in which a test compares a table of scalars with kubectl's answers.
+kubectl converts YAML to JSON by sigs.k8s.io/yaml. PyYAML resolves scalars by other rules: `1e-3` and `1e3` are text,
+`1:30` is a number, a date is no text, `y` is no boolean, and the last of two equal keys wins. This module uses only
+PyYAML's parser and resolves scalars itself; a test compares a table of scalars with kubectl's results.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-#: A manifest has about ten levels. The parser and everything behind it need a part of Python's stack for each.
+#: A manifest has about ten levels. Each takes a part of Python's stack in the parser and after it.
 MAX_DEPTH = 100
-#: Values in one text, those behind an alias counted each time. The largest manifest that a cluster takes has a tenth.
+#: The values in one text; each use of an alias counts. The largest manifest that a cluster accepts has a tenth.
 MAX_VALUES = 1_000_000
 
 _CORE = "tag:yaml.org,2002:"
@@ -38,25 +38,25 @@ _INTEGER = re.compile(
 _BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
-#: Integers beyond 64 bits become floats, and so on the way through JSON do whole floats become integers.
+#: Integers beyond 64 bits become floats. Whole floats become integers on the way through JSON.
 _INTEGERS = range(-(2**63), 2**64)
 _EXACT = 1e21
 
 
 class YamlTextError(yaml.YAMLError):
-    """Text that kubectl would not read, in one line."""
+    """YAML that kubectl refuses; the message is one line."""
 
 
 def read_documents(text: str | bytes) -> tuple[Any, ...]:
-    """The documents of a text as JSON values, without empty ones. Raises YamlTextError.
+    """Return the documents of a text as JSON values, without empty ones. Raises YamlTextError.
 
-    Keys are strings. Values behind an alias are copies.
+    Keys are strings, and each use of an alias is a copy.
     """
     return tuple(each for each in _documents(text) if each is not None)
 
 
 def read_value(text: str | bytes) -> Any:
-    """The only document of a text; None if it is empty. Raises YamlTextError."""
+    """Return the only document of a text; None if it is empty. Raises YamlTextError."""
     documents = list(islice(_documents(text), 2))
     if len(documents) > 1:
         raise YamlTextError("there are several documents; there must be one")
@@ -64,14 +64,14 @@ def read_value(text: str | bytes) -> Any:
 
 
 def write_documents(*documents: Any) -> str:
-    """JSON values as YAML that kubectl and this module read back as they were."""
+    """Return JSON values as YAML that kubectl and this module parse to the same values."""
     if len(documents) == 1:
         return yaml.dump(documents[0], Dumper=_Writer, sort_keys=False, allow_unicode=True)
     return yaml.dump_all(documents, Dumper=_Writer, sort_keys=False, allow_unicode=True)
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's parser, which marks scalars without quotes, and stops at what is too deep or contains itself."""
+    """PyYAML's parser, which marks scalars without quotes and refuses deep nesting and cycles."""
 
     yaml_implicit_resolvers: dict[str | None, Any] = {}  # noqa: RUF012 -- PyYAML's own name and type
 
@@ -98,7 +98,7 @@ _Composer.add_implicit_resolver(_PLAIN, re.compile(""), None)
 
 
 class _Writer(yaml.SafeDumper):
-    """Puts quotes around all text that kubectl or PyYAML would read as something else."""
+    """A writer that quotes text which kubectl or PyYAML would read as another value."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 -- no value is shared where it is read
         return True
@@ -113,7 +113,7 @@ def _documents(text: str | bytes) -> Iterator[Any]:
         composer = _Composer(_without_tabs(_decoded(text)))
         while composer.check_node():
             if (node := composer.get_node()) is not None:
-                yield _Reading().value(node)
+                yield _Converter().value(node)
     except yaml.MarkedYAMLError as error:
         context = f" ({error.context})" if error.context else ""
         raise _at(error.problem_mark or error.context_mark, f"{error.problem}{context}") from None
@@ -131,7 +131,7 @@ def _decoded(text: str | bytes) -> str:
 
 
 def _without_tabs(text: str) -> str:
-    """JSON may be indented by tabs, and YAML may not. No string of JSON has one."""
+    """Replace the tabs of indented JSON, which YAML refuses. Strings in JSON cannot contain tabs."""
     if "\t" in text and text.lstrip().startswith(("{", "[")):
         with contextlib.suppress(ValueError, RecursionError):
             json.loads(text)
@@ -139,8 +139,8 @@ def _without_tabs(text: str) -> str:
     return text
 
 
-class _Reading:
-    """Turns the nodes of one document into JSON values."""
+class _Converter:
+    """Converts the nodes of one document to JSON values."""
 
     def __init__(self) -> None:
         self._values = 0
@@ -218,7 +218,7 @@ def _plain(node: ScalarNode) -> str | float | bool | None:
 
 
 def _text(node: ScalarNode) -> str:
-    """The text, in which two escapes of JSON that are one character are this character."""
+    """Return the text with surrogate pairs, which are two escapes in JSON, as one character."""
     try:
         return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:

@@ -31,7 +31,7 @@ def test_a_job_at_all_limits_is_described_in_what_a_pod_can_hold() -> None:
 
 def test_a_lost_table_is_named_also_where_the_api_server_does_not_look() -> None:
     (invalid,) = validate(edited({"spec.model.features.2047.table": "lost"}, largest()))
-    assert (invalid.field, "a table that there is not" in invalid.message) == ("spec.model.features", True)
+    assert (invalid.field, "a table that does not exist" in invalid.message) == ("spec.model.features", True)
 
 
 def test_a_job_that_the_api_server_could_not_store_with_its_status_is_refused_while_it_runs_too() -> None:

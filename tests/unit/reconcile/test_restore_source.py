@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cpr_contract.codec import pack, to_json
-from cpr_operator.api.data_spec import LatestOf
 from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.restore_spec import LatestOf
 from cpr_operator.api.status import SourceJob, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView

@@ -1,6 +1,6 @@
-"""Rules that a schema cannot express. Each is an expression of CEL, with a message that names field and remedy.
+"""Rules that a schema cannot express. Each is an expression in CEL, and a message with field and remedy.
 
-`crd` writes them for the API server, and `rule` evaluates the same expressions here. Rules about changes are in
+`crd` writes them for the API server, and `rule` evaluates the same expressions. Rules about changes are in
 `transitions`.
 """
 

@@ -1,4 +1,4 @@
-"""Rules within `spec.data`, and between it and `spec.model`: the data has what the model takes."""
+"""Rules within `spec.data`, and between `spec.data` and `spec.model`."""
 
 from __future__ import annotations
 
@@ -118,8 +118,7 @@ OF_DATA = (
 )
 
 
-# Rules between `spec.model` and `spec.data`: the data has what the model takes.
-
+# --- the columns that the model takes
 
 NUMERIC = Rule(
     "spec",
@@ -187,7 +186,7 @@ SYNTHETIC_IDS = Rule(
     "remove ids from spec.model.tables, or train data in files",
     "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids == 'CPR64')",
 )
-#: Whether some column has bags.
+#: True if a column has bags.
 _POOLS = (
     "(has(self.model.features) ? self.model.features.exists(f, has(f.pooling))"
     " : self.model.tables.exists(t, has(t.pooling)))"

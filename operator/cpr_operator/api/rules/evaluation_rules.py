@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cpr_operator.api.rules.rule import Rule
 
-#: Trainers tell each other the logits of all of them, at 4 bytes each, and keep labels and groups of all.
+#: Trainers exchange the logits of all rows, 4 bytes each, and each keeps the labels and groups of all.
 MAX_GROUPED = 2**22
 ROWS = Rule(
     "spec",

@@ -1,4 +1,4 @@
-"""Rules of a job's name, members, saves and accuracy budget, and of what it takes of another job."""
+"""Rules of a job's name, members, saves and accuracy budget, and of `spec.restoreFrom`."""
 
 from __future__ import annotations
 
@@ -75,13 +75,12 @@ OF_JOB = (
 )
 
 
-# Rules of the accuracy budget, and of what spends it.
-
+# --- the accuracy budget, and recovery
 
 #: The sensitivity of an AUC drop that states none. It is a guess above all measurements on real data,
 #: also over two epochs (docs/calibration.md), because too high a value costs only time.
 GUESSED_SENSITIVITY = 0.2
-#: The largest portion of lost samples whose cost `cprjob calibrate` measures.
+#: The largest portion of lost samples that `cprjob calibrate` measures.
 MOST_PORTION = 0.5
 PORTION_BUDGET = Rule(
     "spec.accuracyBudget",
@@ -142,7 +141,7 @@ ON_DEADLINE = Rule(
 REDUNDANCY_NEEDS_REPLAY = Rule(
     "spec.recovery",
     "spec.recovery.redundancy",
-    "parity is up to a second old, and needs trainers that push again what came later",
+    "parity is up to a second old, and needs replay of later updates",
     "set spec.recovery.replay.mode to Auto or Required, or remove redundancy",
     "!has(self.redundancy) || self.replay.mode != 'Off'",
 )
@@ -150,21 +149,21 @@ _NOT_REQUIRED = "self.recovery.replay.mode != 'Required'"
 REPLAY_WITH_DEGRADE = Rule(
     "spec",
     "spec.recovery.replay.mode",
-    "a shard that training goes on without (onShardLoss Degrade) gets no pushes, so replay cannot be Required",
+    "with onShardLoss Degrade trainers push nothing for a lost shard, so replay cannot be Required",
     "set it to Auto, or set spec.recovery.onShardLoss to Pause",
     f"{_NOT_REQUIRED} || {_PAUSES}",
 )
 REPLAY_IN_LOCKSTEP = Rule(
     "spec",
     "spec.recovery.replay.mode",
-    "in a shadow mode trainers do not wait for what others push again, so replay cannot be Required",
+    "in a shadow mode trainers do not wait for replayed pushes, so replay cannot be Required",
     "set it to Auto, or set spec.trainers.denseSync to AllReduce",
     f"{_NOT_REQUIRED} || self.trainers.denseSync == 'AllReduce'",
 )
 REPLAY_OF_CUTS = Rule(
     "spec",
     "spec.recovery.replay.mode",
-    "rows that are saved between cuts would get pushes twice, so replay cannot be Required",
+    "rows that are saved between cuts would have pushes applied twice, so replay cannot be Required",
     "set it to Auto, or remove spec.snapshots.strategy (the default is Full)",
     f"{_NOT_REQUIRED} || self.snapshots.strategy == 'Full'",
 )
@@ -191,8 +190,7 @@ OF_BUDGET = (
 )
 
 
-# Rules of what a job takes of another job's model.
-
+# --- restoreFrom
 
 SOURCE = Rule(
     "spec.restoreFrom",
@@ -227,7 +225,7 @@ ONE_ANCHOR = Rule(
 MAPPED_TABLES = Rule(
     "spec",
     "spec.restoreFrom",
-    "map names a table that this job has not",
+    "map names a table that is not in spec.model.tables",
     "correct table in spec.restoreFrom.map, or add it to spec.model.tables",
     "!has(self.restoreFrom) || !has(self.restoreFrom.map)"
     " || sets.contains(self.model.tables.map(t, t.name), self.restoreFrom.map.map(m, m.table))",
@@ -235,7 +233,7 @@ MAPPED_TABLES = Rule(
     skip_on_server="has(self.restoreFrom) && has(self.restoreFrom.map)"
     " && self.restoreFrom.map.size() * self.model.tables.size() > 10000",
 )
-#: The API server knows it from the schema.
+#: The schema has it as the list type `map`.
 MAPPED_ONCE = Rule(
     "spec.restoreFrom",
     "spec.restoreFrom.map",

@@ -63,8 +63,8 @@ FEATURE_NAMES = Rule(
 FEATURE_TABLES = Rule(
     "spec.model",
     "spec.model.features",
-    "a feature names a table that there is not",
-    "correct its table, or add that to spec.model.tables",
+    "a feature names a table that does not exist",
+    "correct it, or add it to spec.model.tables",
     "!has(self.features) || sets.contains(self.tables.map(t, t.name), self.features.map(f, f.table))",
     # The operator reports larger models (InvalidSpec).
     skip_on_server="has(self.features) && self.features.size() * self.tables.size() > 100000",
@@ -114,8 +114,7 @@ OF_MODEL = (
 )
 
 
-# Rules of the optimizers and their schedules.
-
+# --- optimizers and schedules
 
 _DENSE, _SPARSE, _TABLE = "spec.model.denseOptimizer", "spec.model.sparseOptimizer", "spec.model.tables[].optimizer"
 _ALL = (_SPARSE, _TABLE, _DENSE)
@@ -127,7 +126,7 @@ def _rule(at: str, field: str, message: str, remedy: str, cel: str) -> Rule:
     return Rule(at, f"{at.replace('[]', '')}{field}", message, remedy, cel)
 
 
-#: What each phase of a schedule has: message, remedy and CEL.
+#: The rules of each phase of a schedule: message, remedy and CEL.
 _PHASES = (
     ("only a Warmup has a start", "remove start, or set kind to Warmup", "self.kind == 'Warmup' || !has(self.start)"),
     (

@@ -1,4 +1,4 @@
-"""One rule between fields, how a broken one is told, and the evaluation of its CEL as the API server does it."""
+"""Rules between fields, and the evaluation of their CEL as by the API server."""
 
 from __future__ import annotations
 
@@ -12,17 +12,27 @@ from cel_expr_python import cel
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-#: The error type by which `validate` knows a rule that pydantic found broken.
+#: The type of pydantic's error for a broken rule.
 BROKEN_RULE = "rule"
 T = TypeVar("T")
+_NAME = re.compile(r"\w+")
+_ANY = cel.Type.List(cel.Type.DYN)
+#: The functions that the API server adds to CEL, as far as rules use them.
+_KUBERNETES = (
+    cel.FunctionDecl(
+        "sets.contains",
+        [cel.Overload("sets_contains", cel.Type.BOOL, [_ANY, _ANY], impl=lambda all_, some: set(some) <= set(all_))],
+    ),
+    cel.FunctionDecl("sum", [cel.Overload("list_sum", cel.Type.DYN, [_ANY], is_member=True, impl=sum)]),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, in CEL. `at` is the object that is CEL's `self`, as a path of API names; "" is the root.
+    """One rule, in CEL. `at` is the path of the object that is CEL's `self`, in API names; "" is the root.
 
-    A name with [] is a list, and the path stands for each of its elements. Where the expression `skip_on_server` is
-    true, the rule is too expensive for the API server, and only `evaluation` checks it.
+    A name with [] is a list, and the path means each of its elements. The API server skips the rule if the expression
+    `skip_on_server` is true, because it would be too expensive; `broken` evaluates it always.
     """
 
     at: str
@@ -34,18 +44,18 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """The API server's message: field, message and remedy."""
+        """Return the API server's message: field, message and remedy."""
         return f"{self.field}: {self.message}; {self.remedy}"
 
     @property
     def server_cel(self) -> str:
-        """The expression in the CRD."""
+        """Return the expression in the CRD."""
         return f"{self.skip_on_server} || {self.cel}" if self.skip_on_server else self.cel
 
     def once(self, key: str) -> AfterValidator:
-        """A validator of a list, which breaks the rule if two elements have the same `key`.
+        """Return a validator of a list, which fails if two elements have the same `key`.
 
-        The API server knows such lists from the schema (list type `map`), so these rules have no CEL.
+        These rules have no CEL, because the list type `map` in the schema makes the API server check them.
         """
 
         def check(value: tuple[T, ...]) -> tuple[T, ...]:
@@ -58,7 +68,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class BadPart:
-    """An invalid part of a free-form field: its path below the field, what is wrong, and the remedy."""
+    """An invalid part of a free-form field: its path below the field, the problem, and the remedy."""
 
     path: str
     message: str
@@ -74,34 +84,19 @@ def fail(field: str, message: str, remedy: str) -> NoReturn:
     raise PydanticCustomError(BROKEN_RULE, "{message}", {"field": field, "message": message, "remedy": remedy})
 
 
-# Evaluates the CEL of rules over a document, as the API server does.
-
-
-_NAME = re.compile(r"\w+")
-_ANY = cel.Type.List(cel.Type.DYN)
-#: The functions that the API server adds to CEL, as far as rules use them.
-_KUBERNETES = (
-    cel.FunctionDecl(
-        "sets.contains",
-        [cel.Overload("sets_contains", cel.Type.BOOL, [_ANY, _ANY], impl=lambda all_, some: set(some) <= set(all_))],
-    ),
-    cel.FunctionDecl("sum", [cel.Overload("list_sum", cel.Type.DYN, [_ANY], is_member=True, impl=sum)]),
-)
-
-
 def broken(
     rules: Iterable[Rule],
     document: Mapping[str, Any],
     before: Mapping[str, Any] | None = None,
     malformed: Collection[str] = (),
 ) -> Iterator[tuple[Rule, str]]:
-    """Each rule that the document breaks, with the field that it names, in which [2] is an element of a list.
+    """Yield each rule that the document breaks, with its field, in which [2] is an element of a list.
 
-    document: as the API server stores it (`schema.stored`). before: the document that it replaces, for rules that
+    document: as the API server stores it (`crd.stored`). before: the document that it replaces, for rules that
     compare. malformed: names of fields that do not match the schema; rules that mention them are skipped. Raises
     RuntimeError if a rule cannot be evaluated, unless there are malformed fields.
     """
-    # Rules with the same `at` share what CEL makes of the objects there: that takes longer than most evaluations.
+    # Rules with the same `at` share CEL's activations, because creating one takes longer than most evaluations.
     objects: dict[str, list[tuple[str, cel.Activation]]] = {}
     for rule in rules:
         if not rule.cel or (malformed and not set(malformed).isdisjoint(_NAME.findall(rule.cel))):
@@ -133,7 +128,7 @@ def _program(expression: str) -> cel.Expression:
 
 
 def _objects(document: Mapping[str, Any], at: str) -> list[tuple[str, Any]]:
-    """The values that a path stands for, each with its own path; none where a part of the path is absent."""
+    """Return the values at a path, each with its own path; none if a part of the path is absent."""
     found: list[tuple[str, Any]] = [("", document)]
     for name in at.split(".") if at else ():
         key = name.removesuffix("[]")
