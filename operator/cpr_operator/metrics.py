@@ -219,7 +219,7 @@ class Metrics:
 
     def _count_failures(self, key: tuple[str, str], failures: tuple[FailureRecord, ...]) -> None:
         now: dict[_Record, FailureRecord] = {
-            (each.role, each.index, each.incarnation, each.life): each for each in failures
+            (each.role, each.index, each.incarnation, each.process): each for each in failures
         }
         before = self._records.get(key, now)
         self._records[key] = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpr_operator.api.progress_status import PointFigures
+from cpr_operator.api.progress_status import HistoryPoint
 from cpr_operator.api.status import (
     Anchor,
     Budget,
@@ -24,8 +24,8 @@ START = 1_764_000_000.0
 TOTAL = 100_000
 
 
-def point(samples: int, second: float, generation: int = 1, **figures: Any) -> PointFigures:
-    known = PointFigures(
+def point(samples: int, second: float, generation: int = 1, **figures: Any) -> HistoryPoint:
+    known = HistoryPoint(
         time=START + second, samples=samples, samples_per_second=1000.0, loss=0.5, logloss=0.5, auc=0.7,
         calibration=1.02, spent=0.0, saved_samples=max(samples - 5000, 0), interval_seconds=60.0, mode="Partial",
         shards=2, trainers=1, generation=generation,

@@ -196,4 +196,4 @@ async def patience(problem: str) -> AsyncIterator[None]:
 
 
 def _key(record: FailureRecord) -> tuple[str, int, int, int]:
-    return record.role, record.index, record.incarnation, record.life
+    return record.role, record.index, record.incarnation, record.process

@@ -52,7 +52,7 @@ class Member(Model):
     """When the operator decided to start this incarnation."""
     lost_at: Timestamp | None = None
     """When the previous incarnation was seen to be lost; absent once this one is at work."""
-    lives: Count = 0
+    processes: Annotated[Count, Field(alias="lives")] = 0
     """The number of processes that this incarnation has had, as far as it is known; 0 during the first one."""
     restarts: Count = 0
     """The number of restarts of its pod's container, as far as they are recorded."""
@@ -93,7 +93,7 @@ class Shard(Member):
     """Samples in its last committed save; 0 if there is none."""
     reserved: Ranges = ()
     """Samples reserved in the budget for its recovery, until it reports its losses."""
-    owes_from: Count | None = None
+    pending_from: Annotated[Count | None, Field(alias="owesFrom")] = None
     """The lowest floor since its last report of losses. It may miss samples from there on. Absent once it reports.
     After a flush it is the number of all samples, because none is missing."""
     allowance: Count = 0
@@ -148,6 +148,6 @@ class Dense(Model):
     """The fewest samples that a dense save must hold to be restored when no trainer survived."""
     reserved: Ranges = ()
     """Samples reserved on every shard, until a trainer reports the sample from which it continues."""
-    owes_from: Count | None = None
+    pending_from: Annotated[Count | None, Field(alias="owesFrom")] = None
     """The first sample that it may miss since it was restored. Absent once a trainer reports the sample from which it
     continues."""

@@ -40,8 +40,8 @@ class FailureRecord(Model):
     """The member's number."""
     incarnation: Count
     """The incarnation that failed. With role, index and life it identifies the failure."""
-    life: Count = 0
-    """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
+    process: Annotated[Count, Field(alias="life")] = 0
+    """The number of the process that ended, within the incarnation, if its pod stayed; 0 if the pod was lost."""
     tier: Word = "NewPod"
     """How it was recovered: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
     computed its rows from other shards; Spare, by a pod that waited for this; or NewPod."""

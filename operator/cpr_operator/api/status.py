@@ -311,7 +311,7 @@ class Status(Model):
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
     """The settings that the job was started with."""
-    ancestor: SourceJob | None = None
+    source_job: Annotated[SourceJob | None, Field(alias="ancestor")] = None
     """The job that spec.restoreFrom.job or latestOf selected when this job started; absent otherwise, and if this job
     started from initial values."""
     counters: Counters = Counters()
@@ -355,7 +355,7 @@ class Status(Model):
     """The number of the newest spare that the job ever had."""
     dense: Dense = Dense()
     """The saves of the dense network."""
-    meeting: bool = False
+    aligning: Annotated[bool, Field(alias="meeting")] = False
     """Whether all trainers stop at a common step, to change their number in a shadow mode. In a suspended job: whether
     they had reached it at the newest anchor."""
     recovery: Recovery | None = None

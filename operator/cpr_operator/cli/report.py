@@ -108,7 +108,7 @@ def _failure(record: FailureRecord) -> dict[str, Any]:
         "recovery_s": record.recovery_seconds,
         "action": record.action,
         "incarnation": record.incarnation,
-        "life": record.life,
+        "life": record.process,
         "tier": record.tier,
         "message": record.message,
     }

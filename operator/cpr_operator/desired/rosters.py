@@ -170,7 +170,7 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
         dense_floor_samples=status.dense.floor_samples,
         interval_s=status.plan.interval_seconds if status.plan else 0.0,
         stop=status.phase == "Suspending",
-        meet=status.meeting,
+        meet=status.aligning,
         allowances=tuple(Allowance(shard.index, shard.allowance) for shard in status.shards if shard.allowance),
     )
 

@@ -13,7 +13,7 @@ from cpr_contract import env
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
 from cpr_operator.api.frozen_settings import replay_in_force
-from cpr_operator.api.progress_status import PointFigures
+from cpr_operator.api.progress_status import HistoryPoint
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import MAX_HISTORY, TERMINAL_PHASES, Scale, Shard, Shown, Status, Trainer
 from cpr_operator.clocks import elapsed_s
@@ -94,10 +94,10 @@ def with_history(before: Status, status: Status) -> Status:
     return status.evolve(history=(*points, point(status, progress.updated)))
 
 
-def point(status: Status, now: float) -> PointFigures:
+def point(status: Status, now: float) -> HistoryPoint:
     """Return the job's state as a point of its history, with six digits because many points are kept."""
     progress, plan, budget = status.progress, status.plan, status.budget
-    return PointFigures(
+    return HistoryPoint(
         time=round(now, 3),
         samples=progress.samples,
         samples_per_second=_short(progress.samples_per_second),
@@ -272,7 +272,7 @@ def _wake_after(state: ReconcileState) -> float | None:
         return timing.changing_s
     if phase == "Running":
         return max(timing.floor_s, min(timing.running_s, _save_interval(state) / 2))
-    if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.meeting:
+    if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.aligning:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or state.now
     return min(max(timing.changing_s, BACKOFF * elapsed_s(since, state.now)), timing.running_s)

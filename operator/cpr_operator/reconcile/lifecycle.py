@@ -97,7 +97,7 @@ def start(observed: ReconcileInput, source: RestoreSource) -> ReconcileState:
     status = status.evolve(
         start_time=observed.now,
         runtime=runtime(observed, source.key),
-        ancestor=source.job,
+        source_job=source.job,
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),
         leader=0,

@@ -57,7 +57,7 @@ def replacement(observed: ReconcileInput, member: M) -> M:
         port_base=0,
         state="Pending",
         started_at=observed.now,
-        lives=0,
+        processes=0,
         restarts=0,
         problem="",
     )
@@ -86,7 +86,7 @@ def with_trainer(status: Status, entry: Trainer) -> Status:
 def record(state: ReconcileState, member: Member, failure: Failure, action: str) -> ReconcileState:
     """Record the failure of a pod, with an event, once per role, index and incarnation."""
     status, role = state.status, member.role
-    known = {(f.role, f.index, f.incarnation, f.life) for f in status.failures}
+    known = {(f.role, f.index, f.incarnation, f.process) for f in status.failures}
     if (role, member.index, member.incarnation, 0) in known:
         return state
     state = _entered(state, _entry(state, member, failure, action))
@@ -117,21 +117,21 @@ def record_restarts(state: ReconcileState) -> ReconcileState:
         # The kubelet counts containers, and the shard counts processes within them. The shard may report the end of a
         # container before the kubelet does: that end is recorded once its exit code and reason are known.
         restarts = max(shard.restarts, pod.restarts if pod else 0)
-        within = max(shard.lives - 1, 0) - shard.restarts
+        within = max(shard.processes - 1, 0) - shard.restarts
         if isinstance(report, ShardReport):
             within = max(within, report.lives - 1 - report.restarts)
         count = 1 + within + restarts
         ends = [restarted(pod)] * (restarts - shard.restarts) if pod else []
         state = _record_restarts(state, shard, count, "with all rows", ends)
-        if count > max(shard.lives, 1):
-            known = shard.evolve(lives=count, restarts=restarts)
+        if count > max(shard.processes, 1):
+            known = shard.evolve(processes=count, restarts=restarts)
             state = state.to(with_shards(state.status, {shard.index: known}))
     for trainer in state.status.trainers:
         report = state.report_of(trainer)
         count = report.lives if isinstance(report, TrainerReport) else 0
         state = _record_restarts(state, trainer, count, "after the last complete step")
-        if count > trainer.lives:
-            state = state.to(with_trainer(state.status, trainer.evolve(lives=count)))
+        if count > trainer.processes:
+            state = state.to(with_trainer(state.status, trainer.evolve(processes=count)))
     return state
 
 
@@ -224,15 +224,15 @@ def _entered(state: ReconcileState, entry: FailureRecord) -> ReconcileState:
 def _with_durations(state: ReconcileState) -> ReconcileState:
     """Add the durations of restarts that were recorded before a report had them."""
     status = state.status
-    if all(record.recovery_seconds is not None or not record.life for record in status.failures):
+    if all(record.recovery_seconds is not None or not record.process for record in status.failures):
         return state
     reported = {(m.role, m.index, m.incarnation): _durations(state, m) for m in status.members}
 
     def with_duration(record: FailureRecord) -> FailureRecord:
-        if not record.life or record.recovery_seconds is not None:
+        if not record.process or record.recovery_seconds is not None:
             return record
         durations = reported.get((record.role, record.index, record.incarnation), {})
-        return record.evolve(recovery_seconds=durations.get(record.life))
+        return record.evolve(recovery_seconds=durations.get(record.process))
 
     return state.to(status.evolve(failures=tuple(with_duration(record) for record in status.failures)))
 
@@ -248,7 +248,7 @@ def _record_restarts(
 ) -> ReconcileState:
     """Record the processes that have ended before the `count`th; `containers` are the failures of the last ones."""
     durations = _durations(state, member)
-    for life in range(max(member.lives, 1), count):
+    for life in range(max(member.processes, 1), count):
         took_s = durations.get(life)
         within = "" if took_s is None else f" within {took_s:.2f} s"
         how = f"restarted in place {where}{within}: process {life + 1}"
@@ -257,7 +257,7 @@ def _record_restarts(
             end = containers[life - count]
             failure = replace(end, message=f"{end.message}; its container {how}", ended=False)
         entry = _entry(state, member, failure, "RestartInPlace").evolve(
-            life=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
+            process=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
         )
         state = _entered(state, entry)
         message = f"{member.name}, incarnation {member.incarnation}: {failure.message}"

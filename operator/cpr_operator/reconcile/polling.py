@@ -160,7 +160,7 @@ def _restarted(observed: ReconcileInput, leader: TrainerReport) -> Collection[st
     unreported = {
         name
         for f in status.failures
-        if f.life and f.recovery_seconds is None and numbers.get(name := f"{f.role}/{f.index}") == f.incarnation
+        if f.process and f.recovery_seconds is None and numbers.get(name := f"{f.role}/{f.index}") == f.incarnation
     }
     counts = zip(status.shards, leader.shard_lives, strict=False)
-    return unreported | {shard.name for shard, count in counts if count > max(shard.lives, 1)}
+    return unreported | {shard.name for shard, count in counts if count > max(shard.processes, 1)}

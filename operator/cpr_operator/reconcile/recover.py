@@ -80,7 +80,7 @@ def apply_rollback(state: ReconcileState, decision: RollBack) -> ReconcileState:
         progress=_progress_at(status.progress, samples, step),
         failures=tuple(
             f.evolve(lost_samples=0, lost_row_updates=0, action="RollBack")
-            if f.recovery_seconds is None and not f.life
+            if f.recovery_seconds is None and not f.process
             else f
             for f in status.failures
         ),
@@ -218,7 +218,7 @@ def _finish(state: ReconcileState) -> ReconcileState:
         return state.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
     took = elapsed_s(status.recovery.since, now)
     failures = tuple(
-        f.evolve(recovery_seconds=elapsed_s(f.time, now)) if f.recovery_seconds is None and not f.life else f
+        f.evolve(recovery_seconds=elapsed_s(f.time, now)) if f.recovery_seconds is None and not f.process else f
         for f in status.failures
     )
     message = f"training resumed after {took:.1f} s ({status.recovery.kind})"
@@ -244,11 +244,11 @@ def _granted(shard: Shard, grant: ShardGrant, now: float, total: int) -> Shard:
     floor = grant.floor
     # A flush misses nothing: trainers push again, or compute again, all updates without an acknowledgement.
     first = max(floor, total) if grant.flushed else floor
-    pending_from = first if shard.owes_from is None else min(first, shard.owes_from)
+    pending_from = first if shard.pending_from is None else min(first, shard.pending_from)
     return shard.evolve(
         floor_samples=floor,
         saved_samples=floor,
-        owes_from=pending_from,
+        pending_from=pending_from,
         # Trainers may have used an earlier allowance; its reservation still stands.
         allowance=max(shard.allowance, grant.allowance),
         lost_at=shard.lost_at or now,
@@ -262,7 +262,7 @@ def _rolled_back(shard: Shard, samples: int) -> Shard:
         floor_samples=samples,
         saved_samples=samples,
         reserved=(),
-        owes_from=None,
+        pending_from=None,
         allowance=0,
         lost_row_updates=None,
         may_restore=True,

@@ -71,7 +71,9 @@ def ends_job(state: ReconcileState) -> FailJob | None:
     limit = state.spec.failure_policy.restart_limit
     counted = new_incidents(state)
     earlier = sum(time > state.now - limit.window_seconds for time in state.status.restart_times)
-    in_place = [f"{f.kind}: {f.message}" for f in state.status.failures if f.life and f.counted and f.time == state.now]
+    in_place = [
+        f"{f.kind}: {f.message}" for f in state.status.failures if f.process and f.counted and f.time == state.now
+    ]
     if (counted or in_place) and earlier + counted > limit.count:
         last = next((f"{f.kind}: {f.message}" for m, f in lost if counts(m, f)), *in_place[-1:])
         return FailJob(

@@ -178,7 +178,7 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, results: _S
         if report.replay_s is not None:
             results.replays.append((report.replayed_samples, report.replay_s))
         results.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
-    return now.evolve(lost_at=None, owes_from=None, allowance=0)
+    return now.evolve(lost_at=None, pending_from=None, allowance=0)
 
 
 def _rebuilt(shard: Shard, report: ShardReport) -> Event:

@@ -168,7 +168,7 @@ def _promote(state: ReconcileState, shard: Shard) -> ReconcileState:
         host=pod.host,
         port_base=pod.port_base,
         state="Starting",
-        lives=choice.lives,
+        processes=choice.lives,
         restarts=pod.restarts,
     )
     status = with_shards(status, {shard.index: promoted})
@@ -182,7 +182,7 @@ def _with_tier(status: Status, shard: Shard) -> Status:
     """Return the status with the tier Spare in the failures of the shard's last incarnation."""
     failures = tuple(
         f.evolve(tier="Spare")
-        if (f.role, f.index, f.incarnation, f.life) == (shard.role, shard.index, shard.incarnation - 1, 0)
+        if (f.role, f.index, f.incarnation, f.process) == (shard.role, shard.index, shard.incarnation - 1, 0)
         else f
         for f in status.failures
     )

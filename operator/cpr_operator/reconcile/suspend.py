@@ -116,7 +116,7 @@ def resume(observed: ReconcileInput) -> ReconcileState:
             for shard in state.status.shards
         ),
         trainers=tuple(replacement(observed, t).evolve(lost_at=None, avoid="") for t in state.status.trainers),
-        meeting=False,
+        aligning=False,
         recovery=None,
         resume_at=None,
     )
@@ -135,8 +135,8 @@ def align_trainers(state: ReconcileState) -> ReconcileState:
     the budget, and then no anchor would be acceptable.
     """
     reported = all(shard.lost_at is None for shard in state.status.shards)
-    status = state.status.evolve(meeting=reported and wants_other_trainers(state.spec, state.status))
-    if not status.meeting or state.status.meeting:
+    status = state.status.evolve(aligning=reported and wants_other_trainers(state.spec, state.status))
+    if not status.aligning or state.status.aligning:
         return state.to(status)
     message = f"{_size_change(state.spec, status)}: all trainers first advance to a common step and save there"
     key = f"meeting-{state.observed.job.spec_generation}"
@@ -159,7 +159,7 @@ def resize(state: ReconcileState) -> ReconcileState | None:
     """
     spec, status, synchronous = state.spec, state.status, _is_synchronous(state.spec)
     reason = _size_change(spec, status)
-    if not reason or not (synchronous or status.meeting):
+    if not reason or not (synchronous or status.aligning):
         return None
     trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
     aligned = status.anchors if synchronous else status.anchors[-1:]
@@ -226,7 +226,7 @@ def _stop(state: ReconcileState, why: str) -> ReconcileState:
     state = _with_ends(state)
     state = state.to(state.status.evolve(phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
-        status = state.status.evolve(meeting=before.meeting and trainers_aligned(observed))
+        status = state.status.evolve(aligning=before.aligning and trainers_aligned(observed))
         why = "" if state.spec.suspend else f"{_size_change(state.spec, before) or why}: "
         message = f"{why}saving, then deleting all pods"
         state = state.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))

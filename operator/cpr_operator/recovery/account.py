@@ -141,7 +141,7 @@ def with_account(status: Status, account: Account) -> Status:
         running_sample_shards=ledger.running,
         carried_sample_shards=ledger.carried,
     )
-    dense = status.dense.evolve(reserved=account.dense, owes_from=account.dense_pending_from)
+    dense = status.dense.evolve(reserved=account.dense, pending_from=account.dense_pending_from)
     return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
 
 
@@ -150,8 +150,8 @@ def pending_from(shard: Shard) -> int | None:
 
     For a shard that was lost after its last report, nothing is pending until it has leave to restore.
     """
-    if shard.owes_from is not None or shard.lost_at is None or shard.predecessor is not None:
-        return shard.owes_from
+    if shard.pending_from is not None or shard.lost_at is None or shard.predecessor is not None:
+        return shard.pending_from
     return shard.floor_samples
 
 
@@ -162,4 +162,4 @@ def is_overspent(status: Status) -> bool:
 
 def _dense_pending_from(dense: Dense) -> int | None:
     # Releases that did not write owesFrom made a reservation whenever the dense state could miss a sample.
-    return dense.floor_samples if dense.owes_from is None and dense.reserved else dense.owes_from
+    return dense.floor_samples if dense.pending_from is None and dense.reserved else dense.pending_from

@@ -78,12 +78,12 @@ async def test_each_day_starts_from_the_model_of_the_day_before() -> None:
     assert (waiting.phase, waiting.conditions[0].reason) == ("Pending", "AnchorAwaited")
     assert "monday is older than this job, and is Pending" in waiting.conditions[0].message
     monday = await until_over(harness, "monday")
-    assert monday.ancestor is None
+    assert monday.source_job is None
     (first,) = told_of_start(harness)
     harness.cluster.events.clear()
     tuesday = await until_over(harness, "tuesday")
     assert monday.result is not None
-    assert tuesday.ancestor == SourceJob(job="monday", key=monday.result.key)
+    assert tuesday.source_job == SourceJob(job="monday", key=monday.result.key)
     assert tuesday.runtime is not None
     assert source_anchor_in(tuesday.runtime.job_spec) == monday.result.key
     (second,) = told_of_start(harness)
@@ -97,7 +97,7 @@ async def test_chosen_anchor_stays_when_a_newer_job_succeeds_and_is_spared() -> 
     harness.cluster.add_job("yesterday", saves, uid="y", labels={"series": "clicks"})
     set_status(harness, phase="Succeeded", completionTime="2026-01-01T00:00:00Z", result={"key": "y/result"})
     await harness.go(2)
-    assert harness.status.ancestor == SourceJob(job="yesterday", key="y/result")
+    assert harness.status.source_job == SourceJob(job="yesterday", key="y/result")
     harness.cluster.jobs["default", "yesterday"] = replace(harness.cluster.jobs["default", "yesterday"], status={})
     going = replace(job_of(harness.cluster.jobs["default", "yesterday"]), deleting=True, has_finalizer=True)
     assert await read_anchors_in_use(harness.cluster, going) == ("y/result",)
@@ -111,6 +111,6 @@ async def test_chosen_anchor_stays_when_a_newer_job_succeeds_and_is_spared() -> 
     assert harness.status.phase == "Suspended"
     harness.cluster.set_spec("job", suspend=False)
     await harness.go(10)
-    assert harness.status.ancestor == SourceJob(job="yesterday", key="y/result")
+    assert harness.status.source_job == SourceJob(job="yesterday", key="y/result")
     assert harness.status.runtime is not None
     assert source_anchor_in(harness.status.runtime.job_spec) == "y/result"

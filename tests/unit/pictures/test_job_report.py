@@ -75,7 +75,7 @@ def test_speeds_include_pauses_and_no_rollback() -> None:
 
 def test_restart_in_place_ends_when_it_is_recorded() -> None:
     last = STATUS.failures[-1]
-    in_place = last.evolve(time=START + 90, role="shard", index=0, life=1, lost_samples=0, recovery_seconds=0.25)
+    in_place = last.evolve(time=START + 90, role="shard", index=0, process=1, lost_samples=0, recovery_seconds=0.25)
     for took_s, begin in ((0.25, START + 89.75), (None, START + 90)):
         found = STATUS.evolve(failures=(in_place.evolve(recovery_seconds=took_s),))
         spans = [each for each in job_report(document(found), (), NOW).spans() if each.member == "shard/0"]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from cpr_operator.api.progress_status import MAX_LINE, PointFigures
+from cpr_operator.api.progress_status import MAX_LINE, HistoryPoint
 from cpr_operator.api.status import MAX_HISTORY, Anchor, Budget, Counters, Plan, Progress, Shard, Status, Trainer
 from cpr_operator.api.validate import parse_status
 from cpr_operator.reconcile.effects import POINTS, with_history
@@ -88,7 +88,7 @@ def test_history_point_has_the_state_of_the_job() -> None:
         trainers=(Trainer(index=0),),
     )
     (found,) = after_report(status, 500, 1764032647.1234).history
-    assert found == PointFigures(
+    assert found == HistoryPoint(
         time=1764032647.123, samples=500, samples_per_second=12345.7, loss=0.456789, logloss=0.47, auc=0.75,
         calibration=1.01, spent=0.0123457, saved_samples=400, interval_seconds=99.5392, mode="Partial", shards=2,
         trainers=1, generation=1,

@@ -32,7 +32,7 @@ async def input_of(dense_sync: str = "ShadowMA", *, meets: bool) -> ReconcileInp
 
 async def test_trainers_of_a_shadow_mode_align_before_they_stop() -> None:
     outcome = reconcile(await input_of(meets=False))
-    assert outcome.status.meeting
+    assert outcome.status.aligning
     assert outcome.status.phase == "Running"
     assert "2 trainers become 3" in next(event.message for event in outcome.events if event.reason == "Meeting")
     roster = trainer_roster(outcome.status, outcome.status.trainers[0], 1)
@@ -43,7 +43,7 @@ async def test_trainers_in_lockstep_stop_at_once() -> None:
     observed = await input_of("AllReduce", meets=False)
     outcome = reconcile(observed)
     assert trainers_aligned(observed)
-    assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
+    assert (outcome.status.phase, outcome.status.aligning) == ("Suspending", False)
 
 
 async def test_aligned_trainers_stop_at_the_newest_anchor() -> None:
@@ -55,7 +55,7 @@ async def test_aligned_trainers_stop_at_the_newest_anchor() -> None:
     assert reconcile(news).status.anchors[-1:] == met.anchors
     assert trainers_aligned(with_status(observed, met))
     outcome = reconcile(with_status(observed, met))
-    assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", True)
+    assert (outcome.status.phase, outcome.status.aligning) == ("Suspending", True)
 
 
 async def test_trainers_aligned_needs_the_newest_anchor_and_the_leaders_answer() -> None:
@@ -73,7 +73,7 @@ async def test_trainers_suspended_before_the_common_step_are_not_aligned() -> No
     asked = with_status(observed, reconcile(observed).status)
     suspended = replace(asked, job=replace(asked.job, spec=asked.job.spec.evolve(suspend=True)))
     outcome = reconcile(suspended)
-    assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
+    assert (outcome.status.phase, outcome.status.aligning) == ("Suspending", False)
 
 
 @pytest.mark.parametrize("met", [True, False])
@@ -81,7 +81,7 @@ async def test_resize_in_a_shadow_mode_needs_aligned_trainers(*, met: bool) -> N
     observed = await input_of(meets=True)
     status = observed.job.status
     no_pods = dict.fromkeys(observe(observed), NoPod())
-    suspended = with_status(observed, phase="Suspended", meeting=met)
+    suspended = with_status(observed, phase="Suspended", aligning=met)
     state = resize(ReconcileState(suspended, suspended.before, no_pods))
     assert (state is not None) == met
     if state is not None:

@@ -38,7 +38,7 @@ def again(observed: ReconcileInput, status: Status, *lives: int, by: str = "shar
 
 
 def in_place(outcome: Outcome) -> list[tuple[str, int, int, int, bool]]:
-    return [(f.tier, f.index, f.incarnation, f.life, f.counted) for f in outcome.status.failures]
+    return [(f.tier, f.index, f.incarnation, f.process, f.counted) for f in outcome.status.failures]
 
 
 async def test_restart_of_a_shard_is_an_event_and_a_failure_only() -> None:
@@ -61,12 +61,12 @@ async def test_restart_of_a_trainer_is_an_event_and_a_failure_only() -> None:
     observed = await with_process_counts(3, by="trainers")
     outcome = reconcile(observed)
     status = outcome.status
-    assert [(f.role, f.tier, f.life, f.action, f.lost_samples) for f in status.failures] == [
+    assert [(f.role, f.tier, f.process, f.action, f.lost_samples) for f in status.failures] == [
         ("trainer", "InPlace", 1, "RestartInPlace", 0),
         ("trainer", "InPlace", 2, "RestartInPlace", 0),
     ]
     assert ["trainer/0" in e.message for e in outcome.events if e.reason == "RestartedInPlace"] == [True, True]
-    assert (status.recovery, status.restarts, status.phase, status.trainers[0].lives) == (None, 0, "Running", 3)
+    assert (status.recovery, status.restarts, status.phase, status.trainers[0].processes) == (None, 0, "Running", 3)
     assert (outcome.creates, outcome.deletes) == ((), ())
     later = reconcile(again(observed, status, 3, by="trainers")).status
     assert later.failures == status.failures
@@ -177,7 +177,7 @@ async def test_container_restart_counts_with_and_without_the_shards_report(
     (failure,) = status.failures
     assert (failure.kind, failure.exit_code, failure.reason) == ("OOMKilled", 137, "OOMKilled")
     assert "process 2" in failure.message
-    assert (status.shards[1].lives, status.shards[1].restarts) == (2, 1)
+    assert (status.shards[1].processes, status.shards[1].restarts) == (2, 1)
     assert status.restart_times == (observed.now,)
     assert (outcome.creates, outcome.deletes, status.recovery) == ((), (), None)
     assert [event.reason for event in outcome.events if event.reason == "RestartedInPlace"] == ["RestartedInPlace"]
@@ -192,7 +192,7 @@ Ends = list[tuple[int, str]]
 def ends(observed: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
     """Return the status after the kubelet has counted `restarts`, and the ends of processes in it."""
     status = reconcile(with_restarts(observed, 1, restarts)).status
-    return status, [(f.life, str(f.kind)) for f in status.failures]
+    return status, [(f.process, str(f.kind)) for f in status.failures]
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,12 @@ async def test_shard_that_ends_after_a_restart_is_replaced_and_both_ends_count()
     ended = ContainerView("Terminated", "OOMKilled", "", 137)
     later = with_container_ends(replace(again(observed, status, 1, 2, 1), now=observed.now + 60), 1)
     outcome = reconcile(with_restarts(later, 1, 1, container=ended))
-    assert [(f.tier, f.life, f.counted) for f in outcome.status.failures] == [("InPlace", 1, True), ("NewPod", 0, True)]
+    assert [(f.tier, f.process, f.counted) for f in outcome.status.failures] == [
+        ("InPlace", 1, True),
+        ("NewPod", 0, True),
+    ]
     assert outcome.status.shards[1].incarnation == 2
-    assert (outcome.status.shards[1].restarts, outcome.status.shards[1].lives) == (0, 0)
+    assert (outcome.status.shards[1].restarts, outcome.status.shards[1].processes) == (0, 0)
     assert len(outcome.status.restart_times) == 2
 
 

@@ -172,7 +172,7 @@ async def test_first_fit_spare_is_chosen() -> None:
 
 async def test_restart_of_a_spare_is_no_failure_of_the_shard() -> None:
     outcome = reconcile(with_spare(killed(await observed(), "shard/1"), {}, {"lives": 2}))
-    assert outcome.status.shards[1].lives == 2
+    assert outcome.status.shards[1].processes == 2
 
 
 async def test_spares_are_created_once_the_job_trains_without_losses() -> None:

@@ -62,8 +62,8 @@ def test_reshard_charges_reservations() -> None:
     ("dense", "pending"),
     [
         (Dense(floor_samples=300), ()),
-        (Dense(floor_samples=300, owes_from=300), ((300, 500),)),
-        (Dense(floor_samples=300, owes_from=200, reserved=((300, 400),)), ((200, 500),)),
+        (Dense(floor_samples=300, pending_from=300), ((300, 500),)),
+        (Dense(floor_samples=300, pending_from=200, reserved=((300, 400),)), ((200, 500),)),
         # As releases before owesFrom left it.
         (Dense(floor_samples=300, reserved=((300, 400),)), ((300, 500),)),
     ],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from cpr_operator.api.progress_status import PointFigures
+from cpr_operator.api.progress_status import HistoryPoint
 from cpr_operator.cli.pictures.job_report import FailureOutcome, JobReport, outcome, speeds
 
 #: With more members than this, only those that failed have a line.
@@ -16,7 +16,7 @@ OVER_SAMPLES = "samples"
 OVER_TIME = "time (UTC)"
 
 Trace = dict[str, Any]
-Value = Callable[[PointFigures], float | None]
+Value = Callable[[HistoryPoint], float | None]
 
 
 @dataclass(frozen=True, slots=True)

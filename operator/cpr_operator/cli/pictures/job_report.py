@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
-from cpr_operator.api.progress_status import PointFigures
+from cpr_operator.api.progress_status import HistoryPoint
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.report import UNKNOWN, duration_text, failure_reason, overall_speed, trained, workers_of
@@ -41,7 +41,7 @@ class JobReport:
     namespace: str
     now: float
     status: Status
-    points: tuple[PointFigures, ...]
+    points: tuple[HistoryPoint, ...]
     events: tuple[EventLine, ...]
 
     @property
@@ -56,7 +56,7 @@ class JobReport:
     def _unavailable(self, record: FailureRecord) -> tuple[float, float]:
         """Return the begin and the end of a failure. A restart in place is recorded after it is over."""
         recovery_s = record.recovery_seconds
-        if record.life:
+        if record.process:
             return record.time - (recovery_s or 0.0), record.time
         return record.time, self.end if recovery_s is None else min(record.time + recovery_s, self.end)
 
@@ -98,12 +98,12 @@ def outcome(record: FailureRecord) -> FailureOutcome:
     return "Replayed" if record.replayed_samples else "NothingLost"
 
 
-def speeds(points: tuple[PointFigures, ...]) -> list[float | None]:
+def speeds(points: tuple[HistoryPoint, ...]) -> list[float | None]:
     """Return the samples per second from each point to the next, with pauses; None first and across a rollback."""
     return [None, *(_speed(before, after) for before, after in pairwise(points))] if points else []
 
 
-def _speed(before: PointFigures, after: PointFigures) -> float | None:
+def _speed(before: HistoryPoint, after: HistoryPoint) -> float | None:
     elapsed_s = after.time - before.time
     if elapsed_s <= 0 or after.generation != before.generation:
         return None
