@@ -280,13 +280,13 @@ RULES = (
         "spec.recovery.redundancy",
         {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 1}}, "spec.shards.replicas": 2},
         {"spec.recovery": {"replay": {"mode": "Off"}, "redundancy": {"dataShards": 1}}, "spec.shards.replicas": 2},
-        "needs trainers that push again",
+        "needs replay of later updates",
     ),
     Case(
         "spec.recovery.replay.mode",
         {"spec.recovery": {"replay": {"mode": "Auto"}, "onShardLoss": "Degrade"}},
         {"spec.recovery": {"replay": {"mode": "Required"}, "onShardLoss": "Degrade"}},
-        "gets no pushes, so replay cannot be Required",
+        "push nothing for a lost shard, so replay cannot be Required",
     ),
     Case(
         "spec.recovery.replay.mode",

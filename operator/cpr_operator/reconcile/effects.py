@@ -234,7 +234,7 @@ def _unnumbered(status: Status) -> Status:
     return status.evolve(counters=status.counters.evolve(roster=0))
 
 
-def _thinned(points: tuple[PointFigures, ...]) -> tuple[PointFigures, ...]:
+def _thinned(points: tuple[HistoryPoint, ...]) -> tuple[HistoryPoint, ...]:
     """Return every second point, the last one, and the first of each generation, so that rollbacks stay in place."""
     kept = [
         here
