@@ -53,7 +53,7 @@ def test_commands_of_the_page_about_torchx_run_a_job_to_its_end(cluster: Cluster
         watched = page.run("Watch it")
         assert "RUNNING" in watched
         assert "starts as shard" in watched
-        followed = page.run("Suspend it, and go on")
+        followed = page.run("Suspend and resume")
         assert [handle, "quickstart", "CANCELLED"] in map(str.split, followed.splitlines())
         assert "starts as trainer" in followed
         assert "'phase': 'Succeeded'" in followed
