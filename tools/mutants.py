@@ -145,8 +145,8 @@ class Finder(ast.NodeVisitor):
             names = [keyword for keyword in changed.keywords if keyword.arg]
             values = [*changed.args, *(keyword.value for keyword in names)]
             one, other = values[at : at + 2]
-            alike = type(one) is type(other) in {ast.Name, ast.Attribute, ast.Subscript, ast.Constant}
-            if alike and ast.unparse(one) != ast.unparse(other):
+            same_type = type(one) is type(other) in {ast.Name, ast.Attribute, ast.Subscript, ast.Constant}
+            if same_type and ast.unparse(one) != ast.unparse(other):
                 values[at : at + 2] = other, one
                 changed.args = values[: len(node.args)]
                 for keyword, value in zip(names, values[len(node.args) :], strict=True):

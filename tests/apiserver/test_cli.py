@@ -152,7 +152,7 @@ def test_describe_events_top_and_report_show_the_status(cprjob: Cprjob, api: htt
     write_status(api, submitted(cprjob, "described"), STARTED)
     emit(api, "described", "Recovered", "shard/1 is back", 2.0)
     output = words(cprjob("describe", "described"))
-    for said in (
+    for message in (
         "described: Running",
         "126,000 of 300,000 samples, 1,234 samples/s",
         "2 trainers, 2 shards",
@@ -161,7 +161,7 @@ def test_describe_events_top_and_report_show_the_status(cprjob: Cprjob, api: htt
         "shard/1 Vanished 370",
         "Warning Recovered shard/1 is back",
     ):
-        assert said in output
+        assert message in output
     assert "shard/1 is back" in cprjob("events", "cpr/described")
     (line,) = (line for line in cprjob("top").splitlines() if line.startswith("described "))
     assert {"42%", "1234/s", "Partial"} <= set(line.split())
@@ -195,7 +195,9 @@ def test_chaos_names_each_pod_and_refuses_members_that_are_not_there(cprjob: Cpr
     assert f"killed shard/1 (pod {killed})" in output
     assert f"drained trainer/0 (pod {drained})" in output
     wrong = {"shard/9": "there is no shard/9; wounded has 2 shards", "shard": "is not ROLE/INDEX, as in shard/1"}
-    assert all(says in words(cprjob.result("chaos", name, "--kill", member).output) for member, says in wrong.items())
+    assert all(
+        message in words(cprjob.result("chaos", name, "--kill", member).output) for member, message in wrong.items()
+    )
     assert "give at least one member" in words(cprjob.result("chaos", name).output)
 
 

@@ -94,11 +94,11 @@ def test_client_lists_events_of_this_job_alone(client: Client, api: httpx.Client
 
 
 def test_client_kill_deletes_the_newest_pod_of_a_member(client: Client, api: httpx.Client) -> None:
-    client.submit(named("struck"))
-    ended, struck, spared = (run_pod(api, "struck", "shard", *which) for which in ((1, 1), (1, 2), (0, 1)))
-    assert client.kill("struck", "shard", 1) == struck
-    assert pods(api, "struck") == {ended, spared}
+    client.submit(named("killed"))
+    ended, killed, unharmed = (run_pod(api, "killed", "shard", *which) for which in ((1, 1), (1, 2), (0, 1)))
+    assert client.kill("killed", "shard", 1) == killed
+    assert pods(api, "killed") == {ended, unharmed}
     with pytest.raises(ClientError, match="there is no shard/2; struck has 2 shards, counted from 0"):
-        client.kill("struck", "shard", 2)
+        client.kill("killed", "shard", 2)
     with pytest.raises(NoObjectError, match="trainer/0 of struck has no pod that runs now"):
-        client.kill("struck", "trainer", 0)
+        client.kill("killed", "trainer", 0)

@@ -58,8 +58,8 @@ def test_jobs_are_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: 
     client.patch(f"{JOBS}/urgent/status", json=status, headers=MERGE).raise_for_status()
     with operator(server, log, "jobs") as running:
         client.post(JOBS, json=document("after")).raise_for_status()
-        wanted = ["shard-0-1", "shard-1-1", "trainer-0-1"]
-        until(lambda: pods_of(client, "after") == wanted, log)
+        expected = ["shard-0-1", "shard-1-1", "trainer-0-1"]
+        until(lambda: pods_of(client, "after") == expected, log)
         until(lambda: "cprjob_phase" in running.metrics(), log)
         meta = client.get(f"{JOBS}/after").json()["metadata"]
         assert not meta.get("annotations")

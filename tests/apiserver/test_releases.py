@@ -14,8 +14,8 @@ from cluster.harness import until
 from cpr_operator.api import crd
 from support.api_jobs import JOBS, job, write_status
 from support.apiserver import ApiServer, running_apiserver
-from support.before import unpack
 from support.chart import CHART, helm
+from support.previous_release import unpack
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]
 
@@ -24,7 +24,7 @@ NAMESPACE = "cprjob-system"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/cprjob"
 #: Of a job that trains, as the operator of 0.1.0 writes it.
-TOLD: dict[str, Any] = {
+REPORT: dict[str, Any] = {
     "phase": "Running",
     "restarts": 1,
     "progress": {"percent": 42},
@@ -92,9 +92,9 @@ def test_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
 ) -> None:
     release("install", before / "charts" / "cprjob", "--create-namespace")
     spec = create(client, before / "examples" / "quickstart.yaml", "old")["spec"]
-    write_status(client, "old", TOLD)
+    write_status(client, "old", REPORT)
     status = job(client, "old")["status"]
-    assert keeps(status, TOLD)
+    assert keeps(status, REPORT)
     release("upgrade", CHART, "--reset-then-reuse-values")
     until("the new schema is served", lambda: "replay" in job(client, "old")["spec"]["recovery"], 120)
     upgraded = job(client, "old")
@@ -113,8 +113,8 @@ def test_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
 def test_uninstall_keeps_the_crd_and_the_jobs_for_the_next_release(release: Release, client: httpx.Client) -> None:
     release("install", CHART, "--create-namespace")
     uid = create(client, ROOT / "examples" / "quickstart.yaml", "left")["metadata"]["uid"]
-    said = release("uninstall")
-    assert crd.NAME in said
+    output = release("uninstall")
+    assert crd.NAME in output
     assert client.get(CRD).status_code == httpx.codes.OK
     assert job(client, "left")["metadata"]["uid"] == uid
     assert client.get(DEPLOYMENT).status_code == httpx.codes.NOT_FOUND

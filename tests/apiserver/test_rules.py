@@ -46,10 +46,10 @@ def test_rules_accept_valid_jobs_and_refuse_invalid_ones(api: httpx.Client, case
     assert good.status_code == httpx.codes.CREATED, good.text
     bad = dry_run(api, edited(case.bad))
     assert bad.status_code in {httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY}, bad.text
-    said = bad.json()["message"]
+    refusal = bad.json()["message"]
     # A rule below a list names the field of any element; the path before it says which one.
-    assert case.field in said or re.sub(r"\[\d+\]", "", case.field) in said
-    assert case.says in said
+    assert case.field in refusal or re.sub(r"\[\d+\]", "", case.field) in refusal
+    assert case.says in refusal
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=case_id)

@@ -300,10 +300,10 @@ PEERS = "jobPeers[0].namespaceSelector.matchLabels.team=m"
     ],
     ids=lambda values: ",".join(values) or "default",
 )
-def test_notes_name_the_next_steps(values: tuple[str, ...], said: tuple[str, ...], unsaid: tuple[str, ...]) -> None:
+def test_notes_name_the_next_steps(values: tuple[str, ...], present: tuple[str, ...], absent: tuple[str, ...]) -> None:
     found = notes(*values)
-    assert [words for words in said if words not in found] == []
-    assert [words for words in unsaid if words in found] == []
+    assert [words for words in present if words not in found] == []
+    assert [words for words in absent if words in found] == []
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def test_legends_name_only_labels_that_their_query_keeps() -> None:
         query, legend = target["expr"], target.get("legendFormat", "")
         names = re.findall(r"\bcprjob_\w+", query.partition("{")[0])
         plain = labels()[names[0]] if names == [query] else frozenset()
-        kept = {label for each in re.findall(r"\bby \(([^)]*)\)", query) for label in each.split(", ")}
-        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= kept | plain, target
+        retained = {label for each in re.findall(r"\bby \(([^)]*)\)", query) for label in each.split(", ")}
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= retained | plain, target
 
 
 @pytest.mark.parametrize(("label", "known"), [("condition", ConditionType), ("phase", Phase)])
@@ -117,8 +117,8 @@ def test_queries_use_existing_conditions_and_phases(label: str, known: Any) -> N
 def test_alerts_have_a_summary_and_only_labels_of_their_query(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in {"warning", "critical"}
     assert set(alert["annotations"]) == {"summary", "description"}
-    kept = {label for labels in re.findall(r"\bby \(([^)]*)\)", alert["expr"]) for label in labels.split(", ")}
-    assert set(re.findall(r"\$labels\.(\w+)", alert["annotations"]["description"])) <= kept
+    retained = {label for labels in re.findall(r"\bby \(([^)]*)\)", alert["expr"]) for label in labels.split(", ")}
+    assert set(re.findall(r"\$labels\.(\w+)", alert["annotations"]["description"])) <= retained
 
 
 def test_page_explains_every_alert() -> None:

@@ -3,7 +3,7 @@
 #   control_plane.sh start|stop|status    `start` begins from nothing; images on nodes are kept
 #   control_plane.sh halt|run PROCESS     SIGKILL to etcd, apiserver, controller-manager or scheduler, and its return
 #   control_plane.sh freeze|thaw PROCESS  SIGSTOP and SIGCONT
-#   control_plane.sh doze|wake PROCESS    it runs a fifth of the time
+#   control_plane.sh throttle|unthrottle PROCESS it runs a fifth of the time
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 certificates() {
@@ -56,12 +56,12 @@ process() { # process NAME: its pid
   echo "$pid"
 }
 
-doze() { # doze PROCESS
-  spawn "doze-$1" bash -c 'while kill -STOP $0; do sleep 0.4; kill -CONT $0; sleep 0.1; done' "$(process "$1")"
+throttle() { # throttle PROCESS
+  spawn "throttle-$1" bash -c 'while kill -STOP $0; do sleep 0.4; kill -CONT $0; sleep 0.1; done' "$(process "$1")"
 }
 
-wake() { # wake PROCESS
-  reap "doze-$1"
+unthrottle() { # unthrottle PROCESS
+  reap "throttle-$1"
   kill -CONT "$(process "$1")"
 }
 
@@ -105,7 +105,7 @@ C
 stop() { # what was started (by recorded pid) and its networks; PURGE=1: the nodes' images too
   local i d n m
   for d in "$RUN"/node*/; do [ ! -d "$d" ] || "$here/node.sh" kill "${d//[!0-9]/}"; done
-  for n in scheduler controller-manager apiserver etcd; do reap "doze-$n"; reap $n; done
+  for n in scheduler controller-manager apiserver etcd; do reap "throttle-$n"; reap $n; done
   sleep 0.5
   awk -v r="$RUN/" 'index($2, r) == 1 {print $2}' /proc/mounts | sort -r | while read -r m; do umount -l "$m" 2>/dev/null || true; done
   for d in "$RUN"/node*/; do
@@ -140,7 +140,7 @@ case ${1:-} in
   run)    run "$2" ;;
   freeze) kill -STOP "$(process "$2")" ;;
   thaw)   kill -CONT "$(process "$2")" ;;
-  doze)   doze "$2" ;;
-  wake)   wake "$2" ;;
+  throttle) throttle "$2" ;;
+  unthrottle) unthrottle "$2" ;;
   *)      sed -n '2,6s/^# //p' "$0" >&2; exit 2 ;;
 esac

@@ -147,7 +147,7 @@ class Run:
         pod = self.find(role, index)
         return None if pod is None else self.space.report(pod)
 
-    def told(self, role: Role, index: int) -> dict[str, Any]:
+    def wait_for_report(self, role: Role, index: int) -> dict[str, Any]:
         """Return a member's own report, as soon as it answers."""
         found: dict[str, Any] = until(f"{role}/{index} of {self.name} answers", lambda: self.report(role, index), 120)
         return found
@@ -197,9 +197,9 @@ class Run:
         roles: tuple[Role, ...] = ("shard", "trainer")
         for role in roles:
             for member in status.get(f"{role}s", []):
-                says = self.report(role, member["index"]) or {}
-                lives = f"{member.get('lives', 0)} lives, says {says.get('lives')}"
-                members.append(f"{role}/{member['index']}-{member['incarnation']} {member['state']}, {lives}")
+                report = self.report(role, member["index"]) or {}
+                restarts = f"{member.get('lives', 0)} lives, reports {report.get('lives')}"
+                members.append(f"{role}/{member['index']}-{member['incarnation']} {member['state']}, {restarts}")
         return f"{status.get('phase')}, recovery {status.get('recovery')}, {'; '.join(members)}"
 
     def recover_from(
@@ -213,8 +213,8 @@ class Run:
         fault()
 
         def passed(status: dict[str, Any]) -> bool:
-            all_told = len(status.get("failures", [])) >= before + failures
-            return all_told and status.get("recovery") is None and status.get("phase") == "Running"
+            all_recorded = len(status.get("failures", [])) >= before + failures
+            return all_recorded and status.get("recovery") is None and status.get("phase") == "Running"
 
         return kinds(self.wait(f"is over {what}", passed, within_s=180)["failures"][before:])
 
@@ -254,13 +254,13 @@ class Run:
         """Delete the resource, without waiting until it is gone."""
         self.space.kubectl("delete", "cprjob", self.name, "--wait=false")
 
-    def wait_until_gone(self, within_s: float = 180) -> None:
+    def wait_until_deleted(self, within_s: float = 180) -> None:
         """Wait until the resource is gone, with its finalizer."""
 
-        def gone() -> bool:
+        def deleted() -> bool:
             return not self.space.kubectl("get", "cprjob", self.name, "--ignore-not-found")
 
-        until(f"{self.name} is gone", gone, within_s, every_s=0.5)
+        until(f"{self.name} is gone", deleted, within_s, every_s=0.5)
 
     def finish(self, within_s: float = 150) -> dict[str, Any]:
         """Wait for the end and return the status; the job must have succeeded."""

@@ -12,8 +12,8 @@
 #   node.sh ctr N ARGS...    containerd's own client on that node
 #   node.sh kill-child N ID  SIGKILL to the one child of a container's first process
 #   node.sh oom N ID         fill a container's memory until the kernel kills the process that works in it
-#   node.sh stick N ID I     hold one thread of a container's process by its number (0: the main one), until `loosen N ID`
-#   node.sh doze N ID        let a container's processes run a fifth of the time, until `wake N ID`
+#   node.sh freeze-thread N ID I    stop one thread of a container's process by its number (0: the main one), until `thaw-thread N ID`
+#   node.sh throttle N ID    let a container's processes run a fifth of the time, until `unthrottle N ID`
 #   node.sh calm N           undo slow, lossy, shut and squeeze, whichever are in force
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -175,19 +175,19 @@ restart_kubelet() { # restart_kubelet NUMBER: with the file as it is
   kubelet "$1"
 }
 
-stick() { # stick NUMBER ID THREAD: of the process that does the work, a keeper's child
+freeze_thread() { # freeze_thread NUMBER ID THREAD: of the working process, a child of the supervisor
   local found; found=$(pids "$1" "$2")
-  spawn "stick-$2" python3 "$here/stick.py" "${found##* }" "$3"
+  spawn "freeze-thread-$2" python3 "$here/freeze_thread.py" "${found##* }" "$3"
 }
 
-doze() { # doze NUMBER ID
+throttle() { # throttle NUMBER ID
   local found; found=$(pids "$1" "$2")
-  spawn "doze-$2" bash -c 'while kill -STOP $0; do sleep 0.4; kill -CONT $0; sleep 0.1; done' "$found"
+  spawn "throttle-$2" bash -c 'while kill -STOP $0; do sleep 0.4; kill -CONT $0; sleep 0.1; done' "$found"
 }
 
-wake() { # wake NUMBER ID
+unthrottle() { # unthrottle NUMBER ID
   local found
-  reap "doze-$2"
+  reap "throttle-$2"
   found=$(pids "$1" "$2" 2>/dev/null) || return 0 # its container is gone
   kill -CONT $found 2>/dev/null || true
 }
@@ -219,9 +219,9 @@ N
   open)    in_node "node$1" nft delete table inet "cprjob_shut_$2" ;;
   halt)    reap "node$1-$2" ;;
   oom)     found=$(pids "$1" "$2"); python3 "$here/hog.py" "${found##* }" ;;
-  stick)   stick "$@" ;;
-  loosen)  reap "stick-$2" ;;
-  doze|wake) "$command" "$@" ;;
+  freeze-thread) freeze_thread "$@" ;;
+  thaw-thread) reap "freeze-thread-$2" ;;
+  throttle|unthrottle) "$command" "$@" ;;
   unblock) in_node "node$1" nft delete table inet "cprjob_block_$2" ;;
   load)    load "$@" ;;
   ctr)     n=$1; shift; ctr -a "$RUN/node$n/containerd.sock" -n k8s.io "$@" ;;

@@ -68,12 +68,12 @@ def _closure(layout: Path) -> tuple[dict[str, Any], list[str]]:
 def load(layout: Path, name: str, ctr: Sequence[str]) -> None:
     """Import the image under the name, unless the node has this very one already."""
     descriptor, digests = _closure(layout)
-    listed = _said(*ctr, "images", "ls", f"name=={name}")
+    listed = _output(*ctr, "images", "ls", f"name=={name}")
     if descriptor["digest"] in listed:
         return
     if name in listed:  # kept, or the layers that both share may be collected between import and unpacking
-        _said(*ctr, "images", "tag", "--force", name, f"{name}-before")
-    there = set(_said(*ctr, "content", "ls", "-q").split())
+        _output(*ctr, "images", "tag", "--force", name, f"{name}-before")
+    there = set(_output(*ctr, "content", "ls", "-q").split())
     named = {key: descriptor[key] for key in ("mediaType", "digest", "size")}
     named["annotations"] = {"io.containerd.image.name": name}
     with subprocess.Popen([*ctr, "images", "import", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
@@ -86,11 +86,11 @@ def load(layout: Path, name: str, ctr: Sequence[str]) -> None:
             _member(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [named]}).encode())
         process.stdin.close()
         if process.wait() != 0:
-            _said(*ctr, "images", "rm", name)  # named, but not unpacked: the next load must not take it for loaded
+            _output(*ctr, "images", "rm", name)  # named, but not unpacked: the next load must not take it for loaded
             sys.exit(f"{name}: the node refused the image")
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # its errors go to ours
 
 

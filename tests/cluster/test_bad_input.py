@@ -103,12 +103,12 @@ class TestBadInput:
 
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
     def test_remedy_is_in_a_condition_and_in_an_event(self, space: Space, case: Case) -> None:
-        def told(job: dict[str, Any]) -> bool:
+        def reported(job: dict[str, Any]) -> bool:
             found = condition(job, case.condition)
             return found.get("status") == case.status and found.get("reason") in case.reasons
 
-        found = space.wait_job(case.name, f"tells {' or '.join(case.reasons)}", told, within_s=180)
-        events = "\n".join(space.told(case.name, case.event))
+        found = space.wait_job(case.name, f"tells {' or '.join(case.reasons)}", reported, within_s=180)
+        events = "\n".join(space.wait_for_event(case.name, case.event))
         for word in case.words:
             assert word in condition(found, case.condition)["message"]
             assert word in events
@@ -123,7 +123,7 @@ class TestBadInput:
         refused = space.wait_job(
             "crowded", "is refused", lambda job: condition(job, "PodsReady").get("reason") == "CreateRefused"
         )
-        events = "\n".join(space.told("crowded", "Refused"))
+        events = "\n".join(space.wait_for_event("crowded", "Refused"))
         for word in ("exceeded quota", "free quota"):
             assert word in condition(refused, "PodsReady")["message"]
             assert word in events

@@ -26,8 +26,8 @@ class Cprjob:
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self.folder = folder
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CPR_", "KUBE"))}
-        self.environment = {**kept, "KUBECONFIG": str(kubeconfig), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("CPR_", "KUBE"))}
+        self.environment = {**environment, "KUBECONFIG": str(kubeconfig), "PATH": f"{BIN}:{os.environ['PATH']}"}
 
     def __call__(self, *arguments: str, program: str = "cprjob") -> str:
         done = subprocess.run(
@@ -69,10 +69,10 @@ def test_cprjob_submits_watches_kills_and_exports(space: Space, tmp_path: Path) 
                 process.kill()
                 process.wait()
     total = run.status()["progress"]["totalSamples"]
-    said = " ".join(shown.read_text("utf-8").split())
-    assert f"{JOB}: Succeeded" in said
-    assert f"{total:,} of {total:,} samples" in said
-    assert f"cprjob export cpr/{JOB} --to model -n {space.name}" in said
+    output = " ".join(shown.read_text("utf-8").split())
+    assert f"{JOB}: Succeeded" in output
+    assert f"{total:,} of {total:,} samples" in output
+    assert f"cprjob export cpr/{JOB} --to model -n {space.name}" in output
     assert failures(run.status()) == [("shard", 1, 1, "Vanished")]
     assert cprjob("cprjob", "get", JOB, "-o", "name", program="kubectl") == f"cpr/{JOB}\n"
 

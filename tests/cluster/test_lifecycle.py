@@ -24,5 +24,5 @@ def test_resized_job_loses_nothing_and_deletes_its_saves(cluster: Cluster, space
     prefix = f"{run.uid()}/"
     assert cluster.store.keys(prefix)
     run.delete()
-    run.wait_until_gone()
+    run.wait_until_deleted()
     assert cluster.store.keys(prefix) == ()

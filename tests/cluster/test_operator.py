@@ -8,7 +8,7 @@ def test_killed_leader_is_succeeded_and_the_recovery_ends_once(cluster: Cluster,
     run = Run.endless(space, "headless", **LOSSLESS)
     victim, leader, holder = run.pod("shard", 1), cluster.leader(), cluster.lease()["holderIdentity"]
 
-    def strike() -> None:
+    def inject() -> None:
         with cluster.nodes.cordoned():  # the shard's successor waits for a node, so the recovery is not over
             cluster.nodes.signal(victim, "KILL")
             until("shard 1 has a successor", lambda: run.pod("shard", 1).incarnation == 2, 120)
@@ -16,7 +16,7 @@ def test_killed_leader_is_succeeded_and_the_recovery_ends_once(cluster: Cluster,
             until("another process leads", lambda: cluster.lease()["holderIdentity"] not in {"", holder}, 60)
             assert run.status()["recovery"]
 
-    assert run.recover_from("two kills", strike) == [("shard", 1, 1, "Killed")]
+    assert run.recover_from("two kills", inject) == [("shard", 1, 1, "Killed")]
     run.train_on()
     status = verify_stopped(run, cluster.store, replaced={("shard", 1)})
     assert (status["restarts"], status["shards"][1]["incarnation"], status["budget"]["spent"]) == (1, 2, 0)

@@ -7,14 +7,14 @@ from cluster.jobs import LOSSLESS, Run, account, verify_stopped
 def test_deleted_shard_is_replaced_alone_and_loses_nothing(cluster: Cluster, space: Space) -> None:
     run = Run.endless(space, "deleted", **LOSSLESS, shards__replicas=3)
     victim = run.pod("shard", 1)
-    told = run.recover_from("the deletion", lambda: space.delete_pod(victim.name, force=True))
-    assert told == [("shard", 1, 1, "Vanished")]
+    failures = run.recover_from("the deletion", lambda: space.delete_pod(victim.name, force=True))
+    assert failures == [("shard", 1, 1, "Vanished")]
     run.train_on()
     status = verify_stopped(run, cluster.store, replaced={("shard", 1)})
     assert (status["budget"]["spent"], status["budget"]["rollbacks"], status["restarts"]) == (0, 0, 1)
     assert account(cluster.store, status) == {0: (), 1: (), 2: ()}
-    assert space.told("deleted", "MemberLost")
-    assert space.told("deleted", "Replacing")
+    assert space.wait_for_event("deleted", "MemberLost")
+    assert space.wait_for_event("deleted", "Replacing")
 
 
 def test_trainer_and_shard_lost_in_a_row_recover_one_after_the_other(cluster: Cluster, space: Space) -> None:
@@ -22,13 +22,13 @@ def test_trainer_and_shard_lost_in_a_row_recover_one_after_the_other(cluster: Cl
     leader, shard = run.leader(), run.pod("shard", 0)
     trainer = run.pod("trainer", leader)
 
-    def strike() -> None:
+    def inject() -> None:
         cluster.nodes.signal(trainer, "KILL")
         run.wait("misses its leader", lambda status: bool(status.get("failures")), within_s=120)
         cluster.nodes.signal(shard, "KILL")
 
-    told = run.recover_from("both losses", strike, failures=2)
-    assert told == [("trainer", leader, 1, "Killed"), ("shard", 0, 1, "Killed")]
+    failures = run.recover_from("both losses", inject, failures=2)
+    assert failures == [("trainer", leader, 1, "Killed"), ("shard", 0, 1, "Killed")]
     assert run.leader() != leader
     run.train_on()
     status = verify_stopped(run, cluster.store, replaced={("trainer", leader), ("shard", 0)})

@@ -26,7 +26,7 @@ def test_unavailable_store_stops_saves_and_restores_alone(cluster: Cluster, spac
     newest = anchors[-1]["samples"]
     run.wait("is saved again", lambda status: status["anchors"][-1]["samples"] > newest)
     assert run.pod("shard", 1).uid == waiting
-    assert space.told("outage", "SnapshotsDegraded")
+    assert space.wait_for_event("outage", "SnapshotsDegraded")
     status = verify_stopped(run, cluster.store, replaced={("shard", 1)})
     assert failures(status) == [("shard", 1, 1, "Killed")]
     assert status["counters"]["generation"] == 1

@@ -72,4 +72,4 @@ def test_job_is_run_watched_while_a_shard_is_replaced_and_cancelled(
         tail.kill()
         tail.wait()
     torchx("delete", handle)
-    run.wait_until_gone()
+    run.wait_until_deleted()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cluster.harness import Cluster, Space
 from cluster.jobs import Run, failures, pod_template, verify_stopped
-from support.before import unpack
+from support.previous_release import unpack
 
 IMAGE = "localhost/cprjob-trainer-before:dev"
 
@@ -19,8 +19,8 @@ def test_job_of_the_previous_release_is_recovered_by_this_one(cluster: Cluster, 
         cluster.release.upgrade("localhost/cprjob-operator")
         cluster.wait_operator()
         assert cluster.operator_images() == {"localhost/cprjob-operator:dev"}
-        told = run.wait("is told by this release", lambda status: "shown" in status)
-        assert (told["phase"], told["restarts"], run.uids()) == ("Running", 0, run.before)
+        status = run.wait("is reported by this release", lambda status: "shown" in status)
+        assert (status["phase"], status["restarts"], run.uids()) == ("Running", 0, run.before)
         victim = run.pod("shard", 1)
         run.recover_from("the deletion", lambda: space.delete_pod(victim.name, force=True))
         run.train_on()

@@ -233,7 +233,7 @@ def rolled_back(*, to_anchor: bool = True, kills: str = "") -> Fault:
             running.wait_exit(running.trainers[0])
         elif kills == ROLE_SHARD:
             kill(running, 1)
-        generation, living = running.counters.generation + 1, [member.process for member in running.everyone]
+        generation, living = running.counters.generation + 1, [member.process for member in running.all_members]
         running.roll_back(anchor)
         if kills == ROLE_TRAINER:
             running.replace_trainers(0, leader=0)
@@ -242,7 +242,7 @@ def rolled_back(*, to_anchor: bool = True, kills: str = "") -> Fault:
         yield
         for rank in range(running.job.trainers):
             running.wait_for(lambda r=rank: running.trainer(r).counters.generation == generation, "the trainer is back")
-        assert [member.process for member in running.everyone[: len(living)]] == living, "in place"
+        assert [member.process for member in running.all_members[: len(living)]] == living, "in place"
 
     return fault
 
@@ -316,7 +316,7 @@ def without_store(fault: Fault) -> Fault:
     """The fault, with no store until the job has recovered."""
 
     @contextmanager
-    def away(running: LocalJob) -> Iterator[None]:
+    def without(running: LocalJob) -> Iterator[None]:
         store, elsewhere = running.folder / "store", running.folder / "elsewhere"
         replace_by_file(store, elsewhere)
         with fault(running):
@@ -324,4 +324,4 @@ def without_store(fault: Fault) -> Fault:
         store.unlink()
         elsewhere.rename(store)
 
-    return away
+    return without

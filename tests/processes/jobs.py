@@ -193,8 +193,8 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopS
                 return as_rows(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
 
             scores = score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch)
-            figures = (scores.auc(), scores.log_loss(), scores.normalised_entropy(), scores.calibration())
-            found.append(HeldOutScores(step, samples, scores.samples, *figures))
+            values = (scores.auc(), scores.log_loss(), scores.normalised_entropy(), scores.calibration())
+            found.append(HeldOutScores(step, samples, scores.samples, *values))
             state = state if stop is None else state.after(found[-1], stop)
 
     trainer.train(Evaluations(), lambda _: None)

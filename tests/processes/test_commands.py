@@ -119,12 +119,12 @@ def test_run_with_closed_output_saves_everything(tmp_path: Path, end: str) -> No
     os.close(its)
     os.set_blocking(mine, False)
 
-    def trains() -> bool:
+    def is_training() -> bool:
         with contextlib.suppress(BlockingIOError):
             os.read(mine, 1 << 20)  # a terminal that nobody reads stops the program
         return bool(status(tmp_path).get("progress", {}).get("samples"))
 
-    until(trains)
+    until(is_training)
     if end == "hangup":
         process.send_signal(signal.SIGHUP)
         until(lambda: status(tmp_path)["phase"] in {"Suspending", "Suspended"})
@@ -134,8 +134,8 @@ def test_run_with_closed_output_saves_everything(tmp_path: Path, end: str) -> No
     assert process.wait() == 130
     assert status(tmp_path)["phase"] == "Suspended"
     assert status(tmp_path)["anchors"]
-    said = (tmp_path / "errors.txt").read_text("utf-8")
-    assert ("To resume the job: cprjob run --resume" in said) is (end != "hangup")
+    output = (tmp_path / "errors.txt").read_text("utf-8")
+    assert ("To resume the job: cprjob run --resume" in output) is (end != "hangup")
     if end == "hangup":
         os.close(mine)
 

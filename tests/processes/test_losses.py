@@ -184,9 +184,9 @@ def test_training_without_a_shard_counts_the_missing_updates(
     manifest = read_anchor(open_store(job.snapshots.store, None, None), anchor)
     assert manifest.lost == ((), report.lost)
     assert report.lost[-1][1] <= until
-    count, told = Count(job), row_updates_of(job, anchor)
+    count, reported = Count(job), row_updates_of(job, anchor)
     if job.lockstep:
-        assert told == RowUpdates(count.all(), count.lost(report), exact=True)
+        assert reported == RowUpdates(count.all(), count.lost(report), exact=True)
     else:  # what some ranks lack may be reported in whole batches
-        assert (told.pushed, told.exact) == (count.all(), True)
-        assert 0 < told.lost <= count.lost(report)
+        assert (reported.pushed, reported.exact) == (count.all(), True)
+        assert 0 < reported.lost <= count.lost(report)

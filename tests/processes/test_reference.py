@@ -35,8 +35,8 @@ def test_reference_is_the_oracle_to_rounding(name: str, reference: Reference) ->
     job, fitted = reference(name)
     expected, score = train_alone(job), fitted.progressive
     torch.testing.assert_close(parameters_of(fitted.network), expected.dense, rtol=1e-3, atol=1e-5)
-    for rows, wanted in zip(rows_of(fitted), expected.tables, strict=True):
-        torch.testing.assert_close(rows, wanted, rtol=1e-3, atol=1e-5)
+    for rows, expected_rows in zip(rows_of(fitted), expected.tables, strict=True):
+        torch.testing.assert_close(rows, expected_rows, rtol=1e-3, atol=1e-5)
     assert score.auc == pytest.approx(expected.auc, abs=1e-4)
     assert score.log_loss == pytest.approx(expected.log_loss, abs=1e-5)
     assert score.samples == SAMPLES * 4 // 5
@@ -83,8 +83,8 @@ def test_reference_of_bags_is_torchs_embedding_bags_to_rounding(reference: Refer
     job, fitted = reference("bags")
     network, tables = train_bags_alone(job)
     torch.testing.assert_close(parameters_of(fitted.network), parameters_of(network), rtol=1e-3, atol=1e-5)
-    for rows, wanted in zip(rows_of(fitted), tables, strict=True):
-        torch.testing.assert_close(rows, wanted.weight.detach(), rtol=1e-3, atol=1e-5)
+    for rows, expected_rows in zip(rows_of(fitted), tables, strict=True):
+        torch.testing.assert_close(rows, expected_rows.weight.detach(), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.dist

@@ -22,7 +22,7 @@ from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE, Counters, signature
 from support.killed_shard import KilledInPushes
 from support.shard_job import KEY, ShardProcess, shard_roster, small_job
-from support.shard_story import BATCH, Story, push_through
+from support.shard_scenario import BATCH, ShardScenario, push_through
 
 pytestmark = pytest.mark.dist
 
@@ -36,59 +36,59 @@ def memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-def end_container(story: Story) -> None:
+def end_container(scenario: ShardScenario) -> None:
     """Kill the supervisor, as the kernel does when the container runs out of memory: its process dies with it."""
-    server = story.shard.process.child
-    story.shard.process.send(signal.SIGKILL)
-    assert story.shard.end() == -signal.SIGKILL
-    story.wait_for(lambda: not Path(f"/proc/{server}").exists())
+    server = scenario.shard.process.child
+    scenario.shard.process.send(signal.SIGKILL)
+    assert scenario.shard.end() == -signal.SIGKILL
+    scenario.wait_for(lambda: not Path(f"/proc/{server}").exists())
 
 
 @pytest.mark.parametrize("moment", ["before", "half", "after"])
 def test_process_killed_in_a_push_restarts_with_it_applied_once(moment: str, tmp_path: Path) -> None:
-    with Story(tmp_path, {KEEPER: "1"}) as story:
-        story.start(KilledInPushes((5, 11), moment))
-        story.join()
-        push_through(story, *range(1, 15), cut=8)
-        report = story.shard.wait_until(lambda report: report.lives == 3 and report.applied == (14,))
+    with ShardScenario(tmp_path, {KEEPER: "1"}) as scenario:
+        scenario.start(KilledInPushes((5, 11), moment))
+        scenario.join()
+        push_through(scenario, *range(1, 15), cut=8)
+        report = scenario.shard.wait_until(lambda report: report.lives == 3 and report.applied == (14,))
         assert (report.lost, report.restored_samples, report.restarts) == ((), 0, 0)
         assert report.row_updates is not None
         assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
-        story.assert_rows(story.expected(*range(1, 15)))
+        scenario.assert_rows(scenario.expected(*range(1, 15)))
 
 
 @pytest.mark.parametrize("strategy", ["Full", "MFU"])
 def test_restarted_container_has_applied_each_push_once(strategy: str, tmp_path: Path, memory: Path) -> None:
     """It is killed right after a push was sent, which it may have applied or not, and may be saving."""
     rng = random.Random(strategy)
-    with Story(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}, strategy=strategy) as story:
+    with ShardScenario(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}, strategy=strategy) as scenario:
 
         def restart(step: int, at: int) -> None:
             if step == at:
-                end_container(story)
-                story.shard.run_again()
+                end_container(scenario)
+                scenario.shard.run_again()
 
-        story.start()
-        story.join()
+        scenario.start()
+        scenario.join()
         last, lives = 0, 1
         for _ in range(2):
-            strike = partial(restart, at=last + rng.randrange(2, 16))
+            fault = partial(restart, at=last + rng.randrange(2, 16))
             for first in range(last + 1, last + 21, 4):
-                push_through(story, *range(first, first + 4), cut=first + 1, pushed=strike)
+                push_through(scenario, *range(first, first + 4), cut=first + 1, pushed=fault)
             last += 20
-            lives = story.shard.wait_until(lambda report, before=lives: report.lives > before).lives
-        report = story.shard.wait_until(lambda report: report.applied == (last,))
+            lives = scenario.shard.wait_until(lambda report, before=lives: report.lives > before).lives
+        report = scenario.shard.wait_until(lambda report: report.applied == (last,))
         assert (report.lost, report.restored_samples, report.incarnation) == ((), 0, 1)
         assert report.row_updates is not None
         assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
         assert report.restarts == 2
-        push_through(story, last + 1, cut=last + 1)
-        story.wait_for(lambda: story.saved_step() == last + 1)
-        story.shard.kill()
+        push_through(scenario, last + 1, cut=last + 1)
+        scenario.wait_for(lambda: scenario.saved_step() == last + 1)
+        scenario.shard.kill()
         (memory / "rows").unlink()
-        story.start()  # in another pod: the last save stands alone
-        assert story.shard.wait_ready().restored_samples == BATCH * (last + 1)
-        story.assert_rows(story.expected(*range(1, last + 2)))
+        scenario.start()  # in another pod: the last save stands alone
+        assert scenario.shard.wait_ready().restored_samples == BATCH * (last + 1)
+        scenario.assert_rows(scenario.expected(*range(1, last + 2)))
 
 
 def damage(path: Path) -> None:
@@ -103,30 +103,30 @@ def damage(path: Path) -> None:
 
 def test_damaged_memory_of_a_container_ends_the_pod(tmp_path: Path, memory: Path) -> None:
     """Its exit code begins no container again."""
-    with Story(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}) as story:
-        story.start()
-        story.join()
-        story.push(1, 2)
-        end_container(story)
+    with ShardScenario(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}) as scenario:
+        scenario.start()
+        scenario.join()
+        scenario.push(1, 2)
+        end_container(scenario)
         damage(memory / "rows")
-        story.shard.run_again()
-        assert story.shard.end() == ExitCode.INTERNAL
-        assert story.shard.termination()["reason"] == "GivenUp"
+        scenario.shard.run_again()
+        assert scenario.shard.end() == ExitCode.INTERNAL
+        assert scenario.shard.termination()["reason"] == "GivenUp"
 
 
 def test_stopped_pod_flushes_though_its_process_is_killed_before_it_reads_the_signal(tmp_path: Path) -> None:
-    with Story(tmp_path, {KEEPER: "1"}) as story:
-        story.start()
-        story.join()
-        story.push(1, 2, 3)
-        story.shard.signal_server(signal.SIGSTOP)
-        story.shard.process.send(signal.SIGTERM)
-        story.shard.signal_server()
-        assert story.shard.end() == ExitCode.FLUSHED
-        assert story.shard.termination()["samples"] == BATCH * 3
-        story.start()
-        assert story.shard.wait_ready().restored_samples == BATCH * 3
-        story.assert_rows(story.expected(1, 2, 3))
+    with ShardScenario(tmp_path, {KEEPER: "1"}) as scenario:
+        scenario.start()
+        scenario.join()
+        scenario.push(1, 2, 3)
+        scenario.shard.signal_server(signal.SIGSTOP)
+        scenario.shard.process.send(signal.SIGTERM)
+        scenario.shard.signal_server()
+        assert scenario.shard.end() == ExitCode.FLUSHED
+        assert scenario.shard.termination()["samples"] == BATCH * 3
+        scenario.start()
+        assert scenario.shard.wait_ready().restored_samples == BATCH * 3
+        scenario.assert_rows(scenario.expected(1, 2, 3))
 
 
 @pytest.fixture

@@ -15,36 +15,36 @@ import pytest
 from cpr_contract.roster import Counters
 from support.killed_shard import KilledAt
 from support.shard_job import shard_roster
-from support.shard_story import BATCH, Story
+from support.shard_scenario import BATCH, ShardScenario
 
 pytestmark = pytest.mark.dist
 
 
-def first_cut(story: Story) -> None:
-    story.cut(1, 2, 3, 4)
+def first_cut(scenario: ShardScenario) -> None:
+    scenario.cut(1, 2, 3, 4)
 
 
-def second_cut(story: Story) -> None:
-    story.cut(1, 2, 3, 4)
-    story.cut(5, 6, 7, 8)
+def second_cut(scenario: ShardScenario) -> None:
+    scenario.cut(1, 2, 3, 4)
+    scenario.cut(5, 6, 7, 8)
 
 
-def priority_save(story: Story) -> None:
+def priority_save(scenario: ShardScenario) -> None:
     """One is marked after step 6, and may be committed after step 9."""
-    story.cut(1, 2, 3, 4)
-    story.push(5, 6)
-    story.shard.give(shard_roster(counters=Counters(2, 1, 1), priority_interval_s=0.01))
-    story.wait_for(lambda: any(story.store.rglob("*-priority")) or story.dead())
-    story.push(7, 8, 9)
+    scenario.cut(1, 2, 3, 4)
+    scenario.push(5, 6)
+    scenario.shard.give(shard_roster(counters=Counters(2, 1, 1), priority_interval_s=0.01))
+    scenario.wait_for(lambda: any(scenario.store.rglob("*-priority")) or scenario.dead())
+    scenario.push(7, 8, 9)
 
 
-def flush(story: Story) -> None:
-    story.cut(1, 2, 3, 4)
-    story.push(5, 6)
-    story.shard.process.send(signal.SIGTERM)
+def flush(scenario: ShardScenario) -> None:
+    scenario.cut(1, 2, 3, 4)
+    scenario.push(5, 6)
+    scenario.shard.process.send(signal.SIGTERM)
 
 
-KINDS: dict[str, tuple[Callable[[Story], None], str, tuple[int, int], tuple[int, int]]] = {
+KINDS: dict[str, tuple[Callable[[ShardScenario], None], str, tuple[int, int], tuple[int, int]]] = {
     # kind of save: its pushes, its folder, and the steps of (rows, progress) if it is not committed, and if it is
     "the first cut": (first_cut, "step-000000004", (0, 0), (4, 4)),
     "a cut on another": (second_cut, "step-000000008", (4, 4), (8, 8)),
@@ -68,43 +68,43 @@ def test_shard_killed_while_it_saves_restores_a_committed_state(kind: str, stage
     save, folder, without, with_it = KINDS[kind]
     object_name, moment, counts = STAGES[stage]
     rows_step, progress_step = with_it if counts else without
-    with Story(tmp_path) as story:
-        story.start(KilledAt(f"/{folder}/{object_name}", moment))
-        story.join()
-        save(story)
-        assert story.shard.end() == -signal.SIGKILL
-        story.start()
-        report = story.shard.wait_ready()
+    with ShardScenario(tmp_path) as scenario:
+        scenario.start(KilledAt(f"/{folder}/{object_name}", moment))
+        scenario.join()
+        save(scenario)
+        assert scenario.shard.end() == -signal.SIGKILL
+        scenario.start()
+        report = scenario.shard.wait_ready()
         assert report.restored_samples == BATCH * progress_step
-        story.assert_rows(story.expected(*range(1, rows_step + 1)))
+        scenario.assert_rows(scenario.expected(*range(1, rows_step + 1)))
 
 
 @pytest.mark.parametrize("moment", ["before", "half", "after"])
 def test_shard_killed_while_it_records_its_restore_restores_again(moment: str, tmp_path: Path) -> None:
-    with Story(tmp_path) as story:
-        story.start()
-        story.join()
-        story.cut(1, 2, 3, 4)
-        story.push(5, 6)
-        story.shard.kill()
-        story.start(KilledAt("inc-0002/origin.json", moment))
-        assert story.shard.end() == -signal.SIGKILL
-        story.start()
-        assert story.shard.wait_ready().restored_samples == BATCH * 4
-        story.assert_rows(story.expected(1, 2, 3, 4))
+    with ShardScenario(tmp_path) as scenario:
+        scenario.start()
+        scenario.join()
+        scenario.cut(1, 2, 3, 4)
+        scenario.push(5, 6)
+        scenario.shard.kill()
+        scenario.start(KilledAt("inc-0002/origin.json", moment))
+        assert scenario.shard.end() == -signal.SIGKILL
+        scenario.start()
+        assert scenario.shard.wait_ready().restored_samples == BATCH * 4
+        scenario.assert_rows(scenario.expected(1, 2, 3, 4))
 
 
 def test_restored_priority_rows_are_in_the_next_save(tmp_path: Path) -> None:
     """Rows of a priority save are changes that no complete save holds: the next one must have them."""
-    with Story(tmp_path) as story:
-        story.start(KilledAt("step-000000006-priority/manifest.json", "after"))
-        story.join()
-        priority_save(story)
-        assert story.shard.end() == -signal.SIGKILL
-        story.start()
-        story.join()
-        story.cut(10)
-        story.shard.kill()
-        story.start()
-        assert story.shard.wait_ready().restored_samples == BATCH * 10
-        story.assert_rows(story.expected(1, 2, 3, 4, 5, 6, 10))
+    with ShardScenario(tmp_path) as scenario:
+        scenario.start(KilledAt("step-000000006-priority/manifest.json", "after"))
+        scenario.join()
+        priority_save(scenario)
+        assert scenario.shard.end() == -signal.SIGKILL
+        scenario.start()
+        scenario.join()
+        scenario.cut(10)
+        scenario.shard.kill()
+        scenario.start()
+        assert scenario.shard.wait_ready().restored_samples == BATCH * 10
+        scenario.assert_rows(scenario.expected(1, 2, 3, 4, 5, 6, 10))

@@ -24,13 +24,13 @@ START = 1_764_000_000.0
 TOTAL = 100_000
 
 
-def point(samples: int, second: float, generation: int = 1, **figures: Any) -> HistoryPoint:
-    known = HistoryPoint(
+def point(samples: int, second: float, generation: int = 1, **fields: Any) -> PointFigures:
+    known = PointFigures(
         time=START + second, samples=samples, samples_per_second=1000.0, loss=0.5, logloss=0.5, auc=0.7,
         calibration=1.02, spent=0.0, saved_samples=max(samples - 5000, 0), interval_seconds=60.0, mode="Partial",
         shards=2, trainers=1, generation=generation,
     )  # fmt: skip
-    return known._replace(**figures)
+    return known._replace(**fields)
 
 
 def failed(second: float, index: int, **fields: Any) -> FailureRecord:

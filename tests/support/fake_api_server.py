@@ -81,19 +81,19 @@ class FakeApiServer:
         self.port = self._runner.addresses[0][1]
 
     async def _close(self) -> None:
-        self._tell(None)
+        self._notify(None)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     def end_watches(self) -> None:
         """Let all watches end, as a server does that goes down."""
-        self._do(lambda: self._tell(None))
+        self._do(lambda: self._notify(None))
 
     def lose_history(self) -> None:
         """Tell all watches that what they ask for is no longer known."""
-        gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-        self._do(lambda: self._tell({"type": "ERROR", "object": gone}, None))
+        expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+        self._do(lambda: self._notify({"type": "ERROR", "object": expired}, None))
 
     def put_job(self, name: str, phase: str = "Running") -> None:
         """Create a job."""
@@ -111,7 +111,7 @@ class FakeApiServer:
         """Whether somebody watches now."""
         return any(each == path for each, _ in self._watches)
 
-    def _tell(self, *events: Object | None) -> None:
+    def _notify(self, *events: Object | None) -> None:
         """Let all watches end with these."""
         for _, queue in self._watches:
             for event in events:
@@ -172,8 +172,8 @@ class FakeApiServer:
         selector, limit = request.query.get("labelSelector"), int(request.query.get("limit", "1000000"))
         items = [each for each in self.objects[request.path].values() if _selected(each, selector)]
         start = int(request.query.get("continue", "0"))
-        rest = str(start + limit) if start + limit < len(items) else ""
-        meta = {"resourceVersion": str(self._version), "continue": rest}
+        remaining = str(start + limit) if start + limit < len(items) else ""
+        meta = {"resourceVersion": str(self._version), "continue": remaining}
         return web.json_response({"kind": "List", "metadata": meta, "items": items[start : start + limit]})
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:

@@ -130,20 +130,20 @@ class FaultProxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         fault: Fault | None = None
         request = answer = 0
-        servers_turn, began = True, 0.0
+        is_server_sending, began = True, 0.0
         while True:
             for source in select.select([client, server], [], [])[0]:
                 data = source.recv(_CHUNK_BYTES)
                 if not data:
                     return
                 if source is server:
-                    if not servers_turn:
-                        servers_turn, began = True, time.monotonic()
+                    if not is_server_sending:
+                        is_server_sending, began = True, time.monotonic()
                     answer = self._pass(data, client, client, fault, answer, _answer_limit(fault))
                     _pace(fault, began, answer)
                     continue
-                if servers_turn:
-                    servers_turn, began, request, answer = False, time.monotonic(), 0, 0
+                if is_server_sending:
+                    is_server_sending, began, request, answer = False, time.monotonic(), 0, 0
                     self.seen += 1
                     fault = self._faults.popleft() if self._faults else None
                     if isinstance(fault, Answer):

@@ -76,23 +76,23 @@ class KilledInPushes:
     def __call__(self, arguments: list[str]) -> int:
         """Patch this process, and be the shard."""
         apply, put = Arena.apply, Arena._put
-        struck, now = Path(os.environ[env.SCRATCH_DIR]), [0]
+        markers, now = Path(os.environ[env.SCRATCH_DIR]), [0]
 
         def noting_apply(arena: Arena, slots: Ints, *arguments: Any) -> bool:
             _, _, now[0], *_ = arguments
             return apply(arena, slots, *arguments)
 
-        def killing_put(arena: Arena, slots: Ints, edges: Any, room: Any) -> None:
-            mark = struck / f"struck-{now[0]}"
+        def killing_put(arena: Arena, slots: Ints, edges: Any, buffer: Any) -> None:
+            mark = markers / f"struck-{now[0]}"
             if now[0] not in self.steps or mark.exists():
-                return put(arena, slots, edges, room)
+                return put(arena, slots, edges, buffer)
             mark.touch()
             if self.moment == "half":
-                ((rows, state),) = room
+                ((rows, state),) = buffer
                 half = len(slots) // 2
                 put(arena, slots[:half], (0, half), [(rows[:half], state[:half])])
             elif self.moment == "after":
-                put(arena, slots, edges, room)
+                put(arena, slots, edges, buffer)
             return die()
 
         Arena.apply, Arena._put = noting_apply, killing_put  # type: ignore[assignment]

@@ -180,5 +180,5 @@ def _create(client: httpx.Client, path: str, body: Object) -> None:
     assert answer.status_code == httpx.codes.CREATED, answer.text
 
 
-def _object(kind: str, name: str, **rest: Any) -> Object:
-    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": {"name": name}, **rest}
+def _object(kind: str, name: str, **fields: Any) -> Object:
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": {"name": name}, **fields}

@@ -21,10 +21,10 @@ STEP, BATCH, TOTAL, SAVED = 9, 100, 2000, 800
 
 def a_shard_is_lost(shards: int, trainers: int) -> ReconcileInput:
     """A job in mid-training whose first shard was killed; everybody else answers."""
-    world = _running(shards, trainers)
-    status = world.job.status
-    pods = tuple(_killed(pod) if pod.name == status.shards[0].pod else pod for pod in world.pods)
-    return replace(world, pods=pods, reports=_reports(status), now=world.now + 5)
+    cluster = _running(shards, trainers)
+    status = cluster.job.status
+    pods = tuple(_killed(pod) if pod.name == status.shards[0].pod else pod for pod in cluster.pods)
+    return replace(cluster, pods=pods, reports=_reports(status), now=cluster.now + 5)
 
 
 def _new(shards: int, trainers: int) -> ReconcileInput:
@@ -37,11 +37,11 @@ def _new(shards: int, trainers: int) -> ReconcileInput:
     return ReconcileInput(Job(JOB, 1, deleting=False, spec=parse_spec(document), status=Status()), (), {}, NOW)
 
 
-def _after(world: ReconcileInput, later_s: float) -> ReconcileInput:
+def _after(cluster: ReconcileInput, later_s: float) -> ReconcileInput:
     """The world a little later, in which everything is done that was wanted."""
-    status = reconcile(world).status
-    job = replace(world.job, status=status)
-    return replace(world, job=job, pods=_pods(status), reports={}, now=world.now + later_s)
+    status = reconcile(cluster).status
+    job = replace(cluster.job, status=status)
+    return replace(cluster, job=job, pods=_pods(status), reports={}, now=cluster.now + later_s)
 
 
 def _seen(shards: int, trainers: int) -> ReconcileInput:
@@ -49,37 +49,37 @@ def _seen(shards: int, trainers: int) -> ReconcileInput:
 
 
 def _started(shards: int, trainers: int) -> ReconcileInput:
-    world = _after(_seen(shards, trainers), 5)
-    return replace(world, reports=_reports(world.job.status))
+    cluster = _after(_seen(shards, trainers), 5)
+    return replace(cluster, reports=_reports(cluster.job.status))
 
 
 def _running(shards: int, trainers: int) -> ReconcileInput:
-    world = _after(_started(shards, trainers), 5)
-    leader = world.job.status.trainers[0].uid
-    return replace(world, reports={leader: _reports(world.job.status)[leader]})
+    cluster = _after(_started(shards, trainers), 5)
+    leader = cluster.job.status.trainers[0].uid
+    return replace(cluster, reports={leader: _reports(cluster.job.status)[leader]})
 
 
 def _recovering(shards: int, trainers: int) -> ReconcileInput:
-    world = _after(a_shard_is_lost(shards, trainers), 2)
-    return replace(world, reports=_reports(world.job.status))
+    cluster = _after(a_shard_is_lost(shards, trainers), 2)
+    return replace(cluster, reports=_reports(cluster.job.status))
 
 
 def _missed(shards: int, trainers: int) -> ReconcileInput:
-    world = _running(shards, trainers)
-    reports, silent = _reports(world.job.status), tuple(f"shard/{index}" for index in range(shards))
-    leader = world.job.status.trainers[0].uid
-    return replace(world, reports={**reports, leader: replace(reports[leader], silent=silent)})
+    cluster = _running(shards, trainers)
+    reports, silent = _reports(cluster.job.status), tuple(f"shard/{index}" for index in range(shards))
+    leader = cluster.job.status.trainers[0].uid
+    return replace(cluster, reports={**reports, leader: replace(reports[leader], silent=silent)})
 
 
 def _deleted(shards: int, trainers: int) -> ReconcileInput:
-    world = _running(shards, trainers)
-    pods = (replace(pod, deleting_until=NOW + 60) if pod.role == "shard" else pod for pod in world.pods)
-    return replace(world, pods=tuple(pods))
+    cluster = _running(shards, trainers)
+    pods = (replace(pod, deleting_until=NOW + 60) if pod.role == "shard" else pod for pod in cluster.pods)
+    return replace(cluster, pods=tuple(pods))
 
 
 def _lost(shards: int, trainers: int) -> ReconcileInput:
-    world = _running(shards, trainers)
-    return replace(world, pods=tuple(map(_killed, world.pods)), reports={})
+    cluster = _running(shards, trainers)
+    return replace(cluster, pods=tuple(map(_killed, cluster.pods)), reports={})
 
 
 def _killed(pod: PodView) -> PodView:

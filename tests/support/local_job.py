@@ -36,7 +36,7 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.shard_job import SILENCE_S
 from support.warm_start import HELD_AT, Main, Process, run
 
-PATIENCE_S = 300.0  # for two loaded cores; nothing here waits that long on its own
+TIMEOUT_S = 300.0  # for two loaded cores; nothing here waits that long on its own
 
 
 def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2, batch_size: int = 100) -> JobSpec:
@@ -140,7 +140,7 @@ class LocalJob:
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
         self.held_at = 0
-        self.everyone: list[Member] = []
+        self.all_members: list[Member] = []
         self._trainer: Main = run
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
         self.trainers = [self._member(env.ROLE_TRAINER, i, 1) for i in range(self.job.trainers)]
@@ -149,13 +149,13 @@ class LocalJob:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for member in self.everyone:
+        for member in self.all_members:
             if member.process is not None:
                 member.process.send(signal.SIGKILL)
-                member.process.wait(PATIENCE_S)
+                member.process.wait(TIMEOUT_S)
         self._ports.close()
         if error is not None:
-            for member in self.everyone:
+            for member in self.all_members:
                 print(f"--- {member.name}-{member.incarnation}", (member.folder / "log").read_text()[-3000:])
 
     def start(self, trainer: Main = run) -> None:
@@ -207,7 +207,7 @@ class LocalJob:
 
     def start_spare(self) -> Member:
         """Start a shard's process that no roster names yet."""
-        spare = self._member("spare", len(self.everyone), 0)
+        spare = self._member("spare", len(self.all_members), 0)
         spare.role = env.ROLE_SHARD
         self._run(spare)
         return spare
@@ -260,7 +260,7 @@ class LocalJob:
 
     def wait_for(self, what: Callable[[], Any], why: str) -> Any:
         """Return the first true value of `what`; a page that does not answer yet counts as no."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end:
             try:
                 if value := what():
@@ -268,11 +268,11 @@ class LocalJob:
             except (OSError, http.client.HTTPException, json.JSONDecodeError):
                 pass
             time.sleep(0.02)
-        raise AssertionError(f"not in {PATIENCE_S} s: {why}")
+        raise AssertionError(f"not in {TIMEOUT_S} s: {why}")
 
     def wait_exit(self, member: Member) -> int:
         assert member.process is not None
-        return member.process.wait(PATIENCE_S)
+        return member.process.wait(TIMEOUT_S)
 
     def result(self) -> AnchorRef:
         """Wait until all trainers are done; return the final anchor."""
@@ -285,7 +285,7 @@ class LocalJob:
         folder.mkdir()
         (folder / "log").touch()
         member = Member(role, index, incarnation, self.host, self._ports.take(), folder)
-        self.everyone.append(member)
+        self.all_members.append(member)
         return member
 
     def restart(self, member: Member) -> None:

@@ -63,9 +63,9 @@ class ParityJob:
     def protect(self) -> None:
         """Wait until parity holds all that was pushed."""
         samples = self.step * self.spec.data.batch_size
-        wait_for(lambda: self.told() == (samples,) * SHARDS)
+        wait_for(lambda: self.protected() == (samples,) * SHARDS)
 
-    def told(self) -> tuple[int, ...]:
+    def protected(self) -> tuple[int, ...]:
         """What the shards told last of what parity holds; they are asked again."""
         self.exchange.announce_cut(0)
         return self.exchange.protected()

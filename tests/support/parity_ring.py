@@ -173,8 +173,8 @@ class ParityRing:
                 stream = self.shards[self.ring.members(holder)[part]].journal._streams[part]
                 for segment, image in enumerate(images):
                     expected[segment].add(image)
-                    told = stream.as_of(point, segment, 0, len(image))
-                    assert told is None or same(told, image)
+                    found = stream.as_of(point, segment, 0, len(image))
+                    assert found is None or same(found, image)
             for segment, image in enumerate(expected):
                 assert same(process.store.read(segment, 0, len(image)), image)
 

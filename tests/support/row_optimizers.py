@@ -12,7 +12,7 @@ Kind = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 KINDS: tuple[Kind, ...] = ("SGD", "RowWiseAdagrad", "Adagrad", "Adam")
 
 #: What the tables get in turn; None: the optimizer of the model.
-_IN_TURN = (
+_CYCLE = (
     SparseOptimizerSpec("Adam", 0.002, beta1=0.8, epsilon=1e-6),
     None,
     SparseOptimizerSpec("Adagrad", 0.02, epsilon=1e-6),
@@ -28,5 +28,5 @@ def of_kind(job: JobSpec, kind: Kind) -> JobSpec:
 
 def mixed(job: JobSpec) -> JobSpec:
     """The job with another optimizer for each table."""
-    tables = tuple(replace(table, optimizer=_IN_TURN[t % 4]) for t, table in enumerate(job.model.tables))
+    tables = tuple(replace(table, optimizer=_CYCLE[t % 4]) for t, table in enumerate(job.model.tables))
     return replace(job, model=replace(job.model, tables=tables))

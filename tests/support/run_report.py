@@ -147,8 +147,8 @@ class RunReport:
             terminalreporter.write_line(f"{name:24} {seconds / 60:6.2f}")
         # The tree of this process has live and reaped workers, but no process that a worker left to others to reap.
         total_s = self._workers_s + time.process_time() if self._workers_s else cpu_s(os.getpid())
-        rest_s = total_s - sum(self._cpu_s.values())
-        terminalreporter.write_line(f"{'start, import, collection':24} {rest_s / 60:6.2f}")
+        remaining_s = total_s - sum(self._cpu_s.values())
+        terminalreporter.write_line(f"{'start, import, collection':24} {remaining_s / 60:6.2f}")
 
 
 def _file(nodeid: str) -> str:

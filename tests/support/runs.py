@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
-PATIENCE_S = 500.0  # beside the tests of the cluster, a run has what these leave of two cores
+TIMEOUT_S = 500.0  # beside the tests of the cluster, a run has what these leave of two cores
 
 _JOB: dict[str, Any] = {
     "apiVersion": "cprjob.io/v1alpha1",
@@ -58,7 +58,7 @@ def run(tmp_path: Path, *arguments: object) -> tuple[int, dict[str, Any], str]:
     out = tmp_path / "report.json"
     command = (*CPRJOB, "run", *map(str, arguments), "--workdir", str(tmp_path / "work"), "--report", str(out))
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S, check=False
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S, check=False
     )
     return done.returncode, json.loads(out.read_text()) if out.exists() else {}, done.stdout
 
@@ -107,7 +107,7 @@ def living(tmp_path: Path) -> list[str]:
 
 def until(found: Callable[[], Any]) -> Any:
     """The first answer that is true."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if value := found():
             return value

@@ -38,7 +38,7 @@ class FakeClient:
     def refuse(self, why: str) -> None:
         self.refusals.append(why)
 
-    def says(self, operation: Operation, step: int = 0, payload: bytes = b"", **fields: Any) -> list[str]:
+    def send_frame(self, operation: Operation, step: int = 0, payload: bytes = b"", **fields: Any) -> list[str]:
         """Send a frame; the operations answered with since."""
         header = Header(operation, generation=1, rank=self.rank, step=step, total_samples=1000)
         header = replace(header, payload_bytes=len(payload), **fields)
@@ -46,18 +46,18 @@ class FakeClient:
         before = len(self.sent)
         self._service.on_frame(self, Frame(header, memoryview(buffer)))
         buffer[:] = b"\xff" * len(buffer)  # a connection uses its buffer again
-        return self.heard(before)
+        return self.answers_since(before)
 
     def pushes(self, step: int, row: int = 0, **fields: Any) -> list[str]:
         """Push one row. The step after the last: so this is also the number of rows that were pushed up to it."""
         payload = np.array([row], np.int32).tobytes() + np.ones(DIM, np.float32).tobytes()
-        return self.says(Operation.PUSH, step, payload, **{"count": 1, "row_updates": step - 1} | fields)
+        return self.send_frame(Operation.PUSH, step, payload, **{"count": 1, "row_updates": step - 1} | fields)
 
-    def heard(self, since: int = 0) -> list[str]:
+    def answers_since(self, since: int = 0) -> list[str]:
         return [header.operation.name for header, _ in self.sent[since:]]
 
-    def reads(self, row: int = 0) -> list[str]:
-        return self.says(Operation.LOOKUP, 1, np.array([row], np.int32).tobytes(), count=1, ticket=7)
+    def look_up(self, row: int = 0) -> list[str]:
+        return self.send_frame(Operation.LOOKUP, 1, np.array([row], np.int32).tobytes(), count=1, ticket=7)
 
 
 class FakeRestorer:

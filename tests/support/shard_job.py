@@ -26,7 +26,7 @@ from support.warm_start import Main, Process
 
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 #: On a loaded machine a process that is well may get no turn for seconds.
 SILENCE_S = 60.0
 
@@ -161,7 +161,7 @@ class ShardProcess:
 
     def wait_until(self, condition: Callable[[ShardReport], bool]) -> ShardReport:
         """Return the first report that meets a condition."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         report = None
         while time.monotonic() < deadline and self.process.exit_code is None:
             report = self.report()
@@ -175,7 +175,7 @@ class ShardProcess:
 
     def end(self) -> int:
         """Wait for the process to end by itself; its exit code, negative for a signal."""
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_S)
 
     def termination(self) -> Any:
         return json.loads((self.folder / "termination").read_text())
@@ -186,6 +186,6 @@ class ShardProcess:
 
     def kill(self) -> None:
         self.process.send(signal.SIGKILL)
-        self.process.wait(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
         self.ports.close()
         print((self.folder / "log").read_text())

@@ -117,11 +117,11 @@ class Process:
         if self.exit_code is None:
             os.kill(self.pid, number)
 
-    def wait(self, patience_s: float) -> int:
+    def wait(self, timeout_s: float) -> int:
         """Return its exit code. Raises TimeoutError."""
-        self._process.join(patience_s)
+        self._process.join(timeout_s)
         if self.exit_code is None:
-            raise TimeoutError(f"process {self.pid} still runs after {patience_s} s")
+            raise TimeoutError(f"process {self.pid} still runs after {timeout_s} s")
         return self.exit_code
 
 

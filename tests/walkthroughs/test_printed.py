@@ -28,9 +28,9 @@ def printed(page: str) -> Block:
     return block
 
 
-def assert_replaced(said: str) -> None:
+def assert_replaced(output: str) -> None:
     """The report of a run has one failure: shard 1 was killed, and replaced."""
-    (failure,) = (line for line in said.splitlines() if line.startswith("shard/1  "))
+    (failure,) = (line for line in output.splitlines() if line.startswith("shard/1  "))
     assert "killed by SIGKILL" in failure
     assert failure.rstrip().endswith("ReplaceShards")
 
@@ -41,13 +41,13 @@ def test_get_started_installs_all_that_a_run_with_a_killed_shard_needs(tmp_path:
     for name in ("operator", "trainer_image", "benchmarks", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name)
     with Terminal(tmp_path, environment(tmp_path) | WIDE) as terminal:
-        said = terminal.run(printed("docs/get-started.md").text)
+        output = terminal.run(printed("docs/get-started.md").text)
         alone = terminal.run("cprjob simulate || true\n")
         simulated = terminal.run("pip install ./benchmarks\ncprjob simulate --runs 10 --json\n")
-    assert "examples/quickstart.yaml: valid" in said
-    assert "quickstart: Succeeded" in said
-    assert "trained   300,000 of 300,000 samples" in said
-    assert_replaced(said)
+    assert "examples/quickstart.yaml: valid" in output
+    assert "quickstart: Succeeded" in output
+    assert "trained   300,000 of 300,000 samples" in output
+    assert_replaced(output)
     assert "cprjob simulate is not installed: pip install cprjob-bench" in alone
     assert '"cpr_closed_loop": {' in simulated
 
@@ -60,8 +60,8 @@ def test_readme_prints_a_part_of_get_started() -> None:
 def test_tutorial_leads_from_a_csv_through_a_killed_shard_to_a_model(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with Terminal(tmp_path, {**os.environ, "PATH": path} | WIDE) as terminal:
-        said = [terminal.run(block.text) for block in blocks(TUTORIALS / "clicks.md")]
-    inspected, checked, trained, scored, read = said
+        output = [terminal.run(block.text) for block in blocks(TUTORIALS / "clicks.md")]
+    inspected, checked, trained, scored, read = output
     assert "60,000 rows" in inspected
     assert "clicks.yaml: valid" in checked
     assert "108,000 samples in 844 steps from 54,000 rows" in checked

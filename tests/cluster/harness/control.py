@@ -45,13 +45,13 @@ class ControlPlane:
             self.wait_ready()
 
     @contextmanager
-    def dozing(self, process: Process) -> Iterator[None]:
+    def throttled(self, process: Process) -> Iterator[None]:
         """Let a process run a fifth of the time."""
-        self._run("doze", process)
+        self._run("throttle", process)
         try:
             yield
         finally:
-            self._run("wake", process)
+            self._run("unthrottle", process)
             self.wait_ready()
 
     def forget(self) -> None:
@@ -72,7 +72,7 @@ class ControlPlane:
         processes: tuple[Process, ...] = ("etcd", "apiserver", "controller-manager", "scheduler")
         for process in processes:
             self._run("run", process)
-            self._run("wake", process)
+            self._run("unthrottle", process)
         self.wait_ready()
 
     def wait_ready(self) -> None:

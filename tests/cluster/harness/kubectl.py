@@ -53,8 +53,8 @@ class Kubectl:
 class KubectlError(Exception):
     """Kubectl failed; the message is its output."""
 
-    def __init__(self, arguments: Sequence[str], said: str) -> None:
-        super().__init__(f"kubectl {' '.join(arguments)}: {said.strip()}")
+    def __init__(self, arguments: Sequence[str], output: str) -> None:
+        super().__init__(f"kubectl {' '.join(arguments)}: {output.strip()}")
 
 
 class Reader:

@@ -151,18 +151,18 @@ class Nodes:
         self._run("kill-child", str(self.number(pod.node)), pod.container_id)
 
     @contextmanager
-    def stuck(self, pod: Pod, thread: int) -> Iterator[None]:
+    def frozen_thread(self, pod: Pod, thread: int) -> Iterator[None]:
         """Hold one thread of the process that works in a pod, by its number; 0 is the main one. Not on kind."""
         node = str(self.number(pod.node))
-        self._run("stick", node, pod.container_id, str(thread))
+        self._run("freeze-thread", node, pod.container_id, str(thread))
         try:
             yield
         finally:
-            self._run("loosen", node, pod.container_id)
+            self._run("thaw-thread", node, pod.container_id)
 
-    def dozing(self, pod: Pod) -> AbstractContextManager[None]:
+    def throttled(self, pod: Pod) -> AbstractContextManager[None]:
         """Let a pod's processes run a fifth of the time. Not on kind."""
-        return self.fault("doze", "wake", self.number(pod.node), pod.container_id)
+        return self.fault("throttle", "unthrottle", self.number(pod.node), pod.container_id)
 
     def exhaust(self, pod: Pod) -> None:
         """Fill the memory of a pod's container until the kernel kills a process in it. Not on kind."""

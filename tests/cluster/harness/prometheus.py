@@ -61,18 +61,18 @@ def _scrapes(monitor: Object) -> Iterator[Object]:
     """Return the scrape configuration of a ServiceMonitor or a PodMonitor, for the fields of ours."""
     spec, of_pods = monitor["spec"], monitor["kind"] == "PodMonitor"
     labels = "pod_label" if of_pods else "service_label"
-    kept = [(f"{labels}_{_safe(key)}", value) for key, value in spec["selector"].get("matchLabels", {}).items()]
+    relabelled = [(f"{labels}_{_safe(key)}", value) for key, value in spec["selector"].get("matchLabels", {}).items()]
     for each in spec["selector"].get("matchExpressions", []):
         name = _safe(each["key"])
         if each["operator"] == "Exists":
-            kept.append((f"pod_labelpresent_{name}", "true"))
+            relabelled.append((f"pod_labelpresent_{name}", "true"))
         else:
-            kept.append((f"{labels}_{name}", "|".join(each["values"])))
+            relabelled.append((f"{labels}_{name}", "|".join(each["values"])))
     port = "pod_container_port_name" if of_pods else "endpointslice_port_name"
     targets = {"namespace": "namespace", "pod": "pod_name"}
     targets |= {"container": "pod_container_name"} if of_pods else {"service": "service_name"}
     for number, endpoint in enumerate(spec["podMetricsEndpoints" if of_pods else "endpoints"]):
-        keep = [_keep(name, value) for name, value in (*kept, (port, endpoint["port"]))]
+        keep = [_keep(name, value) for name, value in (*relabelled, (port, endpoint["port"]))]
         named = [_label(f"__meta_kubernetes_{source}", label) for label, source in targets.items()]
         own = [_label(each["sourceLabels"][0], each["targetLabel"]) for each in endpoint.get("relabelings", [])]
         yield {

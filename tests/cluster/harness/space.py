@@ -45,14 +45,14 @@ class Space:
         """Delete the namespace and wait until it is gone. Finalizers that no operator serves are taken off."""
         self.leave()
         try:
-            until(f"namespace {self.name} is gone", self._gone, within_s, every_s=0.5)
+            until(f"namespace {self.name} is gone", self._deleted, within_s, every_s=0.5)
         except TimeoutError:
             for job in self.kubectl("get", "cprjobs", "-o", "name", check=False).split():
                 self.kubectl("patch", job, "--type=merge", "-p", '{"metadata":{"finalizers":null}}', check=False)
             self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", check=False)
-            until(f"namespace {self.name} is gone", self._gone, within_s, every_s=0.5)
+            until(f"namespace {self.name} is gone", self._deleted, within_s, every_s=0.5)
 
-    def _gone(self) -> bool:
+    def _deleted(self) -> bool:
         return not self.all("get", "namespace", self.name, "--ignore-not-found", "-o", "name").strip()
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
@@ -120,7 +120,7 @@ class Space:
         ours = (e for e in listed if (e["involvedObject"]["kind"], e["involvedObject"].get("name")) == ("CPRJob", name))
         return tuple((e.get("reason", ""), e.get("message", "")) for e in ours)
 
-    def told(self, name: str, reason: str, within_s: float = 120.0) -> tuple[str, ...]:
+    def wait_for_event(self, name: str, reason: str, within_s: float = 120.0) -> tuple[str, ...]:
         """Return the messages of the CPRJob's events of a kind, once there is one: they come after the status."""
 
         def probe() -> tuple[str, ...] | None:
@@ -138,8 +138,8 @@ class Space:
         self, job: str | None = None, role: Role | None = None, index: int | None = None, incarnation: int | None = None
     ) -> tuple[Pod, ...]:
         """Return the pods, narrowed by what is given, ordered by role, index and incarnation."""
-        wanted = {"job": job, "role": role, "index": index, "incarnation": incarnation}
-        selector = ",".join(f"cprjob.io/{key}={value}" for key, value in wanted.items() if value is not None)
+        labels = {"job": job, "role": role, "index": index, "incarnation": incarnation}
+        selector = ",".join(f"cprjob.io/{key}={value}" for key, value in labels.items() if value is not None)
         found = map(Pod.of, self.reader.pods(self.name, selector))
         return tuple(sorted(found, key=lambda p: (p.role, p.index, p.incarnation, p.name)))
 

@@ -43,7 +43,7 @@ def cleaning(cluster: SimulatedCluster) -> bool:
     return any(pod.view().role == "cleanup" and pod.phase == "Running" for pod in cluster.pods.values())
 
 
-def gone(cluster: SimulatedCluster) -> bool:
+def is_deleted(cluster: SimulatedCluster) -> bool:
     return ("default", "job") not in cluster.jobs
 
 
@@ -51,9 +51,9 @@ def another_restores_from(anchor: str) -> Action:
     """A job that has begun with an anchor of the one that is deleted, and has none of its own yet."""
 
     def act(cluster: SimulatedCluster) -> None:
-        wanted = spec(snapshots__restoreFrom=anchor)
-        successor = cluster.add_job("successor", wanted, uid="fedcba98-2222")
-        job_spec = to_json(to_job_spec(parse_spec(wanted), successor.uid, successor.name))
+        restored = spec(snapshots__restoreFrom=anchor)
+        successor = cluster.add_job("successor", restored, uid="fedcba98-2222")
+        job_spec = to_json(to_job_spec(parse_spec(restored), successor.uid, successor.name))
         status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "runtime": {"jobSpec": job_spec}}
         cluster.jobs["default", "successor"] = replace(successor, status=status)
 
@@ -78,7 +78,7 @@ DELETIONS = (
     deletion("deleted with its saves when it is over", (phase("Succeeded"), delete), ends="Succeeded"),
     case(
         "deleted with its saves in time",
-        (gone, lambda _: None),
+        (is_deleted, lambda _: None),
         spec=spec(snapshots__deleteWithJob=True, ttlSecondsAfterFinished=10),
     ),
     deletion(

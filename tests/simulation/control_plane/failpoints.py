@@ -44,9 +44,9 @@ def skew_clock(seconds: float) -> Action:
     return lambda cluster: setattr(cluster, "skew_s", seconds)
 
 
-def cut_result(kept: slice) -> Action:
+def cut_result(retained: slice) -> Action:
     """Kubelets keep only this part of the termination message of a leader that has trained everything."""
-    return lambda cluster: setattr(cluster.plane(), "kept", kept)
+    return lambda cluster: setattr(cluster.plane(), "kept", retained)
 
 
 def kill_spares(cluster: SimulatedCluster) -> None:
@@ -209,7 +209,7 @@ class StormSimulation(Simulation):
         self.cluster.fetch_report = self._old_report
         self._reports: list[dict[str, bytes | None]] = []
         self._later = _Later()
-        self._away_until = 0.0
+        self._unavailable_until = 0.0
 
     async def run(self) -> RunResult:
         at = self.cluster.now + 2.0  # all pods run by then, and nothing is trained yet
@@ -219,7 +219,7 @@ class StormSimulation(Simulation):
         return await super().run()
 
     async def _pass(self) -> None:
-        if self.cluster.now >= self._away_until:
+        if self.cluster.now >= self._unavailable_until:
             await super()._pass()
 
     async def _old_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
@@ -270,7 +270,7 @@ class StormSimulation(Simulation):
             case "skew":
                 cluster.skew_s = SKEWS_S[fault.index]
             case "store" | "operator":
-                self._be_away(fault)
+                self._make_unavailable(fault)
             case _:
                 self._change(fault)
 
@@ -312,14 +312,14 @@ class StormSimulation(Simulation):
             least = {"portionOfLostSamples": min(budget.spent + budget.reserved, budget.limit)}
             self.cluster.set_spec("job", accuracyBudget=least)
 
-    def _be_away(self, fault: Fault) -> None:
+    def _make_unavailable(self, fault: Fault) -> None:
         """The store or the operator does not answer for a while, or the operator begins anew."""
         if fault.kind == "store down":
             store = self.cluster.plane().store
             store.down = True
             self._later.at(self.cluster.now + fault.lasts_s, lambda: setattr(store, "down", False))
         elif fault.kind == "operator away":
-            self._away_until = self.cluster.now + fault.lasts_s
+            self._unavailable_until = self.cluster.now + fault.lasts_s
         else:
             self.skew_s = (0.0, *SKEWS_S)[fault.index]
             self.take_over()

@@ -45,7 +45,7 @@ class Pod:
     grace_s: int | None = None
     kill_at: float = 0.0
     ends_at: float | None = None
-    gone_at: float | None = None
+    deleted_at: float | None = None
     disruption: str = ""
     unschedulable: str = ""
     node_lost: bool = False
@@ -250,7 +250,7 @@ class SimulatedNodes:
 
     def _schedule(self, manifest: Manifest) -> str:
         """A node in turn, if the pod keeps off none that is left; else none."""
-        allowed = [node for node in self.nodes if node not in kept_off(manifest)]
+        allowed = [node for node in self.nodes if node not in excluded_nodes(manifest)]
         return allowed[self._uids % len(allowed)] if allowed else ""
 
     def _plane_of(self, pod: Pod) -> DataPlane:
@@ -265,7 +265,7 @@ class SimulatedNodes:
                 self._mark_deleted(pod, 30)
                 pod.disruption = "DeletionByTaintManager"
             return
-        if pod.gone_at is not None and self.now >= pod.gone_at:
+        if pod.deleted_at is not None and self.now >= pod.deleted_at:
             self.pods.pop(pod.name, None)
             return
         pod.unschedulable = (
@@ -277,12 +277,12 @@ class SimulatedNodes:
         ready = self.now >= pod.placed_at + START_S and not pod.unschedulable
         if pod.phase == "Pending" and pod.deleting_until is None and ready:
             self._start(pod)
-        if pod.ends_at is None or self.now < pod.ends_at or pod.gone_at is not None:
+        if pod.ends_at is None or self.now < pod.ends_at or pod.deleted_at is not None:
             return
         if pod.phase == "Running" and not self._finish(pod):
             return
         if pod.deleting_until is not None:
-            pod.gone_at = self.now + SEEN_S
+            pod.deleted_at = self.now + SEEN_S
 
     def _start(self, pod: Pod) -> None:
         pod.phase, pod.container = "Running", ContainerView("Running")
@@ -321,10 +321,10 @@ class SimulatedNodes:
         pod.ready = False
         pod.container = ContainerView("Terminated", "Completed" if code == 0 else "Error", message, code)
         if pod.deleting_until is not None:
-            pod.gone_at = self.now + SEEN_S
+            pod.deleted_at = self.now + SEEN_S
 
 
-def kept_off(manifest: Manifest) -> set[str]:
+def excluded_nodes(manifest: Manifest) -> set[str]:
     """Nodes that a pod's affinity rules out by name."""
     rules = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
     terms = rules.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", ())

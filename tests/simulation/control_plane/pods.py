@@ -75,7 +75,7 @@ class DataPlane(Saving):
         self._form_group()
         self._train(dt)
         self._report_saves()
-        self.track_silence(now)
+        self.track_heartbeats(now)
 
     def report(self, pod: str) -> bytes | None:
         if pod in self.spares:
@@ -157,7 +157,7 @@ class DataPlane(Saving):
         leader = self._leader()
         if leader is None:
             return None
-        wanted = {(peer.index, peer.incarnation): peer for peer in leader.roster.trainers}
+        requested = {(peer.index, peer.incarnation): peer for peer in leader.roster.trainers}
         found = {
             (t.roster.index, t.roster.incarnation): t
             for t in self.trainers.values()
@@ -165,9 +165,9 @@ class DataPlane(Saving):
             and t.roster.counters.group == leader.roster.counters.group
             and t.generation == leader.generation
         }
-        if any(key not in found or not peer.host for key, peer in wanted.items()):
+        if any(key not in found or not peer.host for key, peer in requested.items()):
             return None
-        return [leader, *(found[key] for key in wanted if found[key] is not leader)]
+        return [leader, *(found[key] for key in requested if found[key] is not leader)]
 
     def _leader(self) -> Trainer | None:
         leaders = [t for t in self.trainers.values() if t.roster.index == t.roster.leader and not t.stopped]
@@ -222,13 +222,13 @@ class DataPlane(Saving):
 
     def _ready_shards(self, roster: TrainerRoster) -> dict[tuple[int, int], Shard]:
         """Those that the roster names and that serve its generation, by index and incarnation."""
-        wanted = {(peer.index, peer.incarnation) for peer in roster.shards if peer.host}
+        requested = {(peer.index, peer.incarnation) for peer in roster.shards if peer.host}
         found = {
             (s.roster.index, s.roster.incarnation): s
             for s in self.shards.values()
             if not s.stopped and s.state is ShardState.READY and s.generation == roster.counters.generation
         }
-        return {key: shard for key, shard in found.items() if key in wanted}
+        return {key: shard for key, shard in found.items() if key in requested}
 
     # training
 
@@ -242,9 +242,9 @@ class DataPlane(Saving):
 
     def _step(self, group: list[Trainer], position: int, dt: float) -> None:
         """One step of the whole group, if no shard is waited for."""
-        trains = position < self.total
+        is_training = position < self.total
         after = min(position + self.spec.data.batch_size, self.total)
-        shards = self._shards_for(group, after if trains else None)
+        shards = self._shards_for(group, after if is_training else None)
         for trainer in group:
             trainer.state = TrainerState.TRAINING if shards else TrainerState.PAUSED
             trainer.waiting_for = () if shards else ("shard",)
@@ -255,7 +255,7 @@ class DataPlane(Saving):
             self._catch_up(shard, position, group)
             for trainer in group:
                 trainer.served.add((shard.roster.index, shard.roster.incarnation))
-        bit = trains << self.step(after)
+        bit = is_training << self.step(after)
         for trainer in group:
             trainer.degraded += 0 if complete else after - position
             trainer.samples, trainer.steps = after, trainer.steps | bit
@@ -308,12 +308,12 @@ class DataPlane(Saving):
         does the end of the job (None).
         """
         found = self._ready_shards(group[0].roster)
-        away = {(peer.index, peer.incarnation) for peer in group[0].roster.shards} - found.keys()
+        lost = {(peer.index, peer.incarnation) for peer in group[0].roster.shards} - found.keys()
         for trainer in group:
             roster, begun = trainer.roster, bool(trainer.served)
             allowed = {a.shard for a in roster.allowances if begun and end is not None and end <= a.until}
             spared = {(p.index, p.incarnation) for p in roster.shards if p.index in allowed} - trainer.served
-            if not away <= spared:
+            if not lost <= spared:
                 return None
         return [found[key] for key in sorted(found)]
 
@@ -321,12 +321,12 @@ class DataPlane(Saving):
         """All push again what they kept; what any of them does not keep is lost, in whole steps."""
         if shard.restored is None or shard.resumed is not None:
             return
-        kept_after = position
+        retained_after = position
         if self.spec.replay.enabled:
-            kept_after = min(max(trainer.keeps_after(shard.roster.index) for trainer in group), position)
-        shard.resumed = max(shard.restored, kept_after)
-        if shard.restored < kept_after:
-            shard.lost = (*shard.lost, (shard.restored, kept_after))
+            retained_after = min(max(trainer.keeps_after(shard.roster.index) for trainer in group), position)
+        shard.resumed = max(shard.restored, retained_after)
+        if shard.restored < retained_after:
+            shard.lost = (*shard.lost, (shard.restored, retained_after))
         if shard.resumed < position:
             again = group[0].steps >> self.step(shard.resumed) + 1 << self.step(shard.resumed) + 1
             shard.cells = tuple(cell | again for cell in shard.cells)
@@ -370,7 +370,7 @@ class DataPlane(Saving):
         report = trainer_report(self, leader)
         last = self.store.anchors[-1]
         result = Result(last, report.lost, report.loss, report.auc, report.logloss, total_samples=report.total_samples)
-        return to_json(result)[self.kept]
+        return to_json(result)[self.result_slice]
 
     def _end(self, group: list[Trainer]) -> None:
         names = {id(t): name for name, t in self.trainers.items()}

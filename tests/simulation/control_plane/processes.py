@@ -123,14 +123,14 @@ class Plane:
     shards: dict[str, Shard] = field(default_factory=dict)
     trainers: dict[str, Trainer] = field(default_factory=dict)
     spares: set[str] = field(default_factory=set)  # pods that no roster names yet
-    silence: dict[str, float] = field(default_factory=dict)
+    heartbeat_missing_since: dict[str, float] = field(default_factory=dict)
     trained_s: float = 0.0
     cut_s: float = 0.0
     step_s: float = 0.0
     saves: int = 0
     healing: bool = False  # who is new in the group keeps nothing of before
     ended: dict[str, tuple[int, str]] = field(default_factory=dict)  # pod -> exit code, message
-    kept: slice = field(default_factory=lambda: slice(None))  # what a kubelet keeps of a leader's result
+    result_slice: slice = field(default_factory=lambda: slice(None))  # what a kubelet keeps of a leader's result
     now: float = 0.0
 
     def process(self, pod: str) -> Shard | Trainer | None:
@@ -139,15 +139,15 @@ class Plane:
     def step(self, samples: int) -> int:
         return -(-samples // self.spec.data.batch_size)
 
-    def track_silence(self, now: float) -> None:
+    def track_heartbeats(self, now: float) -> None:
         """Record since when processes have been silent."""
         self.now = now
         processes: dict[str, Shard | Trainer] = {**self.shards, **self.trainers}
         for pod, process in processes.items():
             if not process.stopped:
-                self.silence.pop(pod, None)
+                self.heartbeat_missing_since.pop(pod, None)
             else:
-                self.silence.setdefault(pod, now)
+                self.heartbeat_missing_since.setdefault(pod, now)
 
 
 class Saving(Plane):

@@ -29,8 +29,8 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
         resumed_samples=shard.resumed,
         lost=shard.lost,
         load_s=LOAD_S if shard.restored is not None else None,
-        silent=_silent_members(plane, shard, plane.spec.silence_s),
-        overdue=_silent_members(plane, shard, plane.spec.overdue_s),
+        silent=_unresponsive_members(plane, shard, plane.spec.silence_s),
+        overdue=_unresponsive_members(plane, shard, plane.spec.overdue_s),
         problem=shard.problem,
         row_updates=_row_updates(plane, shard),
         replayed_samples=shard.replayed,
@@ -39,8 +39,8 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
 
 def spare_report(plane: Plane) -> ShardReport:
     """The report of a warm spare."""
-    nobody = ShardRoster(CONTRACT_VERSION, Counters(0, 0, 0), -1, 0, 0, True, 0, None, 0)  # noqa: FBT003
-    return replace(shard_report(plane, Shard(nobody, 0.0, ShardState.SPARE)), applied=(), row_updates=None)
+    no_identity = ShardRoster(CONTRACT_VERSION, Counters(0, 0, 0), -1, 0, 0, True, 0, None, 0)  # noqa: FBT003
+    return replace(shard_report(plane, Shard(no_identity, 0.0, ShardState.SPARE)), applied=(), row_updates=None)
 
 
 def _row_updates(plane: Plane, shard: Shard) -> RowUpdates:
@@ -71,8 +71,8 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         samples_started=started,
         total_samples=plane.total,
         waiting_for=trainer.waiting_for if trainer.state is TrainerState.PAUSED else (),
-        silent=_silent_members(plane, trainer, plane.spec.silence_s),
-        overdue=_silent_members(plane, trainer, plane.spec.overdue_s),
+        silent=_unresponsive_members(plane, trainer, plane.spec.silence_s),
+        overdue=_unresponsive_members(plane, trainer, plane.spec.overdue_s),
         lost=trainer.lost,
         problem=trainer.problem,
         samples_per_s=plane.spec.data.batch_size / plane.step_s if plane.step_s else None,
@@ -93,10 +93,10 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
     )
 
 
-def _silent_members(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:
+def _unresponsive_members(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:
     """Members that run and have been silent for so long, as this process sees it."""
     roster, names = reporter.roster, []
-    for pod, since in plane.silence.items():
+    for pod, since in plane.heartbeat_missing_since.items():
         process = plane.process(pod)
         if process is None or plane.now - since < for_s or process is reporter:
             continue

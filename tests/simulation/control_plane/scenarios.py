@@ -20,8 +20,8 @@ from simulation.control_plane.workload import (
     any_node,
     both,
     case,
+    change_trainers_without_lockstep,
     leader_ended,
-    meeting,
     no_node,
     phase,
     reapply,
@@ -257,7 +257,7 @@ SCENARIOS = (
     case(
         "more trainers in a shadow mode, and back before all have met",
         (trained(700), both(scale(3), stop("trainer", 1))),
-        (meeting, scale(2)),
+        (change_trainers_without_lockstep, scale(2)),
         spec=SHADOW,
         replaced="trainer/1",
     ),

@@ -62,8 +62,8 @@ def test_degraded_training_waits_at_the_end_of_its_allowance() -> None:
     assert max(missing(result)[1]) < until
     assert charged(result.status) == missing(result)
     assert result.status.progress.degraded_samples >= BATCH
-    said = [event.message for event in result.cluster.events.values() if event.reason == "Replacing"]
-    assert any(f"up to sample {until}" in message for message in said)
+    messages = [event.message for event in result.cluster.events.values() if event.reason == "Replacing"]
+    assert any(f"up to sample {until}" in message for message in messages)
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,14 @@ async def test_reservation_of_the_worst_loss_precedes_the_successor() -> None:
 
 async def test_reservation_of_one_loss_is_not_available_to_another() -> None:
     """Either loss alone would fit into what is left; the second one comes while the first is not settled."""
-    first, said = await worst_of(Storm(partial_job(0.25, seconds=3), faults("0.5 kill two shards 0 for 1")))
+    first, text = await worst_of(Storm(partial_job(0.25, seconds=3), faults("0.5 kill two shards 0 for 1")))
     (reserved,) = first.shards[0].reserved
     assert first.ledger.limit_sample_shards / 2 < reserved[1] - reserved[0] <= first.ledger.limit_sample_shards
-    assert len(said) == 1
-    assert "exceeds the budget" in said[0]
+    assert len(text) == 1
+    assert "exceeds the budget" in text[0]
 
 
-def lone(portion: float, shards: int, interval: dict[str, Any], mtbf_s: int = 1) -> dict[str, Any]:
+def single_trainer(portion: float, shards: int, interval: dict[str, Any], mtbf_s: int = 1) -> dict[str, Any]:
     """One trainer, and any recovery."""
     changes: dict[str, Any] = {"snapshots__interval": interval, "failurePolicy__expectedJobMtbfSeconds": mtbf_s}
     return partial_job(portion, shards=shards, trainers=1, recovery={"mode": "Auto"}, **changes)
@@ -59,7 +59,7 @@ def every(seconds: int) -> dict[str, Any]:
 
 def killed(portion: float, shards: int, seconds: int, script: str) -> Storm:
     """One trainer, and reports that are 1.5 s old."""
-    return Storm(lone(portion, shards, every(seconds)), faults(script), report_age_s=1.5)
+    return Storm(single_trainer(portion, shards, every(seconds)), faults(script), report_age_s=1.5)
 
 
 #: A job that is trained before a shard has reported what it lost: found by the test above.
@@ -77,12 +77,12 @@ UNREPORTED = {
         "0 kill shard 0; 4 cut off shard 0; 2 kill shard 0",
     ),
     "a lone trainer's successor ends before it reports what it lost": Storm(
-        lone(0.1, 2, every(1)),
+        single_trainer(0.1, 2, every(1)),
         faults("0 kill shard 0; 0.25 kill shard 0; 4 kill trainer 0"),
         report_age_s=1.5,
     ),
     "a successor restores before one that is cut off has trained to the end": Storm(
-        lone(0.2, 3, {"mode": "Auto"}, mtbf_s=10),
+        single_trainer(0.2, 3, {"mode": "Auto"}, mtbf_s=10),
         faults(
             "2 kill shard 0; 0 kill two shards 0 for 2; 4 cut off shard 0 for 4; 2 kill shard 0; "
             "4 cut off shard 0 for 4"
@@ -97,18 +97,18 @@ UNREPORTED = {
         "0.25 drain trainer 0; 4 kill shard 0; 2 damage save 0; 0 kill shard 0",
     ),
     "suspended at the end, where a rollback's shards have not reported": Storm(
-        lone(0.0, 2, every(1)),
+        single_trainer(0.0, 2, every(1)),
         faults("0.5 drain trainer 0; 4 kill two shards 0; 0.25 kill shard 0; 1 kill shard 0; 3 suspend"),
         report_age_s=1.5,
     ),
     "a rollback after a successor that lost something ended before it reported so": Storm(
-        lone(0.0, 2, every(1)),
+        single_trainer(0.0, 2, every(1)),
         faults("0.25 kill shard 0; 2 drain shard 0; 2 kill shard 0"),
         roster_delay_s=1.5,
         report_age_s=1.5,
     ),
     "a lone trainer dies in its first step, and its successor is resharded before it reports what it lost": Storm(
-        lone(0.0, 2, every(1)),
+        single_trainer(0.0, 2, every(1)),
         faults("0.25 kill trainer 0; 1 reshard 0"),
         roster_delay_s=1.5,
         report_age_s=1.5,
@@ -154,7 +154,7 @@ STORMS: dict[str, tuple[Storm, int]] = {
     ),
     "a save that a suspended job left is damaged": (
         Storm(
-            lone(0.0, 2, every(1)),
+            single_trainer(0.0, 2, every(1)),
             faults("2 suspend for 4; 4 damage save 0"),
             roster_delay_s=1.5,
         ),
@@ -190,7 +190,7 @@ STORMS: dict[str, tuple[Storm, int]] = {
         1,
     ),
     "a resumed job finds an older dense save than it hoped for, which does not fit": (
-        Storm(lone(0.04, 2, every(1)), faults("1 cut off trainer 2 for 1; 0.5 suspend 1 for 1")),
+        Storm(single_trainer(0.04, 2, every(1)), faults("1 cut off trainer 2 for 1; 0.5 suspend 1 for 1")),
         1,
     ),
     "the only trainer is cut off, trains on, and the next one ends before it reports": (
@@ -202,7 +202,7 @@ STORMS: dict[str, tuple[Storm, int]] = {
 
 def test_row_update_count_before_the_last_step_is_an_upper_bound() -> None:
     """Trainers that went back push again what a shard lacks, and its last report is from the middle of that."""
-    wanted = spec(
+    job = spec(
         recovery__onShardLoss="Degrade",
         shards={"replicas": 3, "spares": 1},
         trainers={"replicas": 2, "denseSync": "ShadowMA"},
@@ -212,7 +212,7 @@ def test_row_update_count_before_the_last_step_is_an_upper_bound() -> None:
         failurePolicy__startupDeadlineSeconds=600,
     )
     both = faults("2 kill trainer 1; 0 kill trainer 0")
-    result = run_storm(Storm(wanted, (*faults("2 cut off shard 0"), *both), report_age_s=1.5))
+    result = run_storm(Storm(job, (*faults("2 cut off shard 0"), *both), report_age_s=1.5))
     reported = [(shard.lost_row_updates, shard.lost_row_updates_exact) for shard in result.status.shards]
     assert reported == [(1, False), (0, True), (0, True)]
     assert missing_row_updates(result) == [0, 0, 0]

@@ -99,7 +99,7 @@ def phase(name: str) -> Trigger:
     return lambda cluster: cluster.jobs["default", "job"].status.get("phase") == name
 
 
-def meeting(cluster: SimulatedCluster) -> bool:
+def change_trainers_without_lockstep(cluster: SimulatedCluster) -> bool:
     """The operator has asked all trainers to meet."""
     return bool(cluster.jobs["default", "job"].status.get("meeting"))
 

@@ -194,7 +194,7 @@ class Checker:
         """The newest save of a shard verifies, unless it was damaged, and has the rows that the shard has."""
         cluster, job = self._cluster, self._workload.job
         roster = pod.roster
-        store = cluster.store.at_rest()
+        store = cluster.store.without_faults()
         local = LocalRows.of(job, self._workload.placement, pod.index)
         successor = self._cluster.successor_of(roster)
         newest = candidates(store, job, successor, self._workload.placement)[0]

@@ -41,7 +41,7 @@ class Task:
         self.glet: greenlet | None = None
         self.parked = False
         self.woken = False
-        self.turn = 0  # counts the waits, so that a time-out knows which one it is of
+        self.wait_number = 0  # counts the waits, so that a time-out knows which one it is of
         self.done = False
         self.joiners: list[Task] = []
 
@@ -56,7 +56,7 @@ class Scheduler:
         self.failure: BaseException | None = None
         self.switches = 0
         self.processes: list[Process] = []
-        self._hub = getcurrent()
+        self._scheduler = getcurrent()
         self._ready: list[Task] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count(1)
@@ -101,7 +101,7 @@ class Scheduler:
                 for joiner in task.joiners:
                     self.wake(joiner)
 
-        task.glet = greenlet(main, self._hub)
+        task.glet = greenlet(main, self._scheduler)
         process.tasks[task] = None
         self._ready.append(task)
         return task
@@ -111,12 +111,12 @@ class Scheduler:
         task = self.task
         if task.process.dead:
             raise Killed
-        task.turn += 1
+        task.wait_number += 1
         task.parked, task.woken = True, False
         if timeout_s is not None:
-            turn = task.turn
-            self.after(max(timeout_s, 0.0), lambda: self._time_out(task, turn))
-        self._hub.switch()
+            wait_number = task.wait_number
+            self.after(max(timeout_s, 0.0), lambda: self._time_out(task, wait_number))
+        self._scheduler.switch()
         if task.process.dead:
             raise Killed
         return task.woken
@@ -136,7 +136,7 @@ class Scheduler:
         task = self.task
         task.parked = True
         self.wake(task)
-        self._hub.switch()
+        self._scheduler.switch()
         if task.process.dead:
             raise Killed
 
@@ -191,8 +191,8 @@ class Scheduler:
         task.glet.switch()
         self.current = None
 
-    def _time_out(self, task: Task, turn: int) -> None:
-        if task.parked and task.turn == turn:
+    def _time_out(self, task: Task, wait_number: int) -> None:
+        if task.parked and task.wait_number == wait_number:
             task.parked = False
             self._ready.append(task)
 

@@ -185,7 +185,7 @@ class Socket(Watched):
         return self.state not in {"closed", "failed"} and (bool(self.data) or self.ended or bool(self.error))
 
     def writable(self) -> bool:
-        return self.state == "failed" or (self.state == "open" and (bool(self.error) or self._room() > 0))
+        return self.state == "failed" or (self.state == "open" and (bool(self.error) or self._capacity() > 0))
 
     def settimeout(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -226,10 +226,10 @@ class Socket(Watched):
         while True:
             if self.state != "open" or self.error:
                 raise BrokenPipeError(errno.EPIPE, "broken")
-            if (room := self._room()) > 0:
+            if (capacity := self._capacity()) > 0:
                 break
             self._block()
-        data = b"".join(bytes(memoryview(each).cast("B")) for each in buffers)[:room]
+        data = b"".join(bytes(memoryview(each).cast("B")) for each in buffers)[:capacity]
         data = data[: self._network.portion(len(data))]
         self._under_way += len(data)
         self._at_arrival(self._there.host, lambda: self._there.arrive(data))
@@ -285,7 +285,7 @@ class Socket(Watched):
         assert self.peer is not None
         return self.peer
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         waiting = len(self.peer.data) if self.peer is not None else 0
         return self._network.capacity - self._under_way - waiting
 

@@ -85,7 +85,7 @@ class OperatorStub:
         changed = False
         for index, pod in enumerate(cluster.newest):
             report = pod.report if cluster.network.reaches(pod.host, "operator") else None
-            if pod.code is not None or self._silent(pod):
+            if pod.code is not None or self._is_unresponsive(pod):
                 self._act_later(pod, partial(self._replace_shard, index, pod))
             elif report is not None and report.counters.generation == self.generation:
                 offer = report.newest_save.samples if report.newest_save is not None else 0
@@ -104,7 +104,7 @@ class OperatorStub:
             self.publish_rosters()
         cluster.scheduler.after(_POLL_S, self._poll)
 
-    def _silent(self, pod: ShardPod) -> bool:
+    def _is_unresponsive(self, pod: ShardPod) -> bool:
         """Return whether trainers live, and all of them report a shard as silent."""
         job = self._cluster.workload.job
         living = [each.trainer for each in self._cluster.trainers if each.trainer is not None and not each.dead]

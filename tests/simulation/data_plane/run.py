@@ -17,7 +17,7 @@ from simulation.data_plane.workload import Workload
 _END_TIMEOUT_S = 200.0
 _POLL_S = 0.5
 #: Seconds that parity needs to be complete once the job is idle.
-_REST_S = 30.0
+_QUIET_S = 30.0
 
 
 @dataclass
@@ -53,7 +53,7 @@ def run_to_completion(seed: int, alter: Callable[[Workload], Workload] = lambda 
         if faults.recoverable and cluster.workload.job.replay.enabled and not full:
             assert not any(result.missing.values()), f"lost although a copy was left: {result.missing}"
         if cluster.workload.job.parity_shards:
-            calm = cluster.scheduler.run(lambda: parity_complete(cluster), cluster.scheduler.now + _REST_S)
+            calm = cluster.scheduler.run(lambda: parity_complete(cluster), cluster.scheduler.now + _QUIET_S)
             assert calm, "parity does not become whole"
             cluster.checker.check_parity()
         return result
@@ -89,10 +89,10 @@ def parity_complete(cluster: Cluster) -> bool:
     found = [cluster.redundancies[pod.server] for pod in cluster.newest if pod.serving]
     if len(found) < len(cluster.newest):
         return False
-    at_rest = all(
+    is_quiet = all(
         each._journal.intact and not each._journal.in_flight and not each._journal.pending_bytes for each in found
     )
-    return at_rest and all(
+    return is_quiet and all(
         found[member]._journal._streams[part].settled == holder._store.points[part]
         for index, holder in enumerate(found)
         for part, member in enumerate(holder._ring.members(index))

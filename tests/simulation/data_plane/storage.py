@@ -51,8 +51,8 @@ class SimulatedStore(MemoryStore):
 
         def read() -> Received:
             if task is not None and task.process.dead:  # the next process of its pod may have the same memory
-                return self.at_rest().get_into(key, [memoryview(bytearray(each.nbytes)) for each in buffers])
-            return self.at_rest().get_into(key, buffers)
+                return self.without_faults().get_into(key, [memoryview(bytearray(each.nbytes)) for each in buffers])
+            return self.without_faults().get_into(key, buffers)
 
         return self._asked(read)
 
@@ -62,7 +62,7 @@ class SimulatedStore(MemoryStore):
     def delete(self, keys: Iterable[str]) -> None:
         self._asked(lambda: super(SimulatedStore, self).delete(keys))
 
-    def at_rest(self) -> MemoryStore:
+    def without_faults(self) -> MemoryStore:
         """Return a store of the same objects that answers at once."""
         store = MemoryStore()
         store.objects, store.modified_s = self.objects, self.modified_s

@@ -93,9 +93,9 @@ def keep_pushes_over_a_rollback(patch: Patch) -> None:
 def keep_every_other_push(patch: Patch) -> None:
     numbers = count()
 
-    def write(before: Callable[..., None], control_block: ShardControlBlock, kept: Any) -> None:
+    def write(before: Callable[..., None], control_block: ShardControlBlock, retained: Any) -> None:
         if next(numbers) % 2:
-            before(control_block, kept)
+            before(control_block, retained)
 
     wrap(patch, ShardControlBlock, "write", write)
 
@@ -111,11 +111,11 @@ def forget_what_parity_alone_holds(patch: Patch) -> None:
 def apply_whatever_comes(patch: Patch) -> None:
     service = sys.modules[Service.__module__]
 
-    def fate(before: Callable[..., Admission], *arguments: Any, **options: Any) -> Admission:
+    def admit(before: Callable[..., Admission], *arguments: Any, **options: Any) -> Admission:
         found = before(*arguments, **options)
         return Admission.APPLY if found is Admission.DROP else found
 
-    wrap(patch, service, "admit_push", fate)
+    wrap(patch, service, "admit_push", admit)
 
 
 KILLS = ("kill_shard", "kill_again")

@@ -52,10 +52,10 @@ class Group:
         while True:
             if self.epoch != epoch:
                 raise GroupBrokenError
-            said = self._values.setdefault((epoch, subject), {})
-            said[rank] = value
-            if len(said) == self._trainers:
-                return max(said.values())
+            values = self._values.setdefault((epoch, subject), {})
+            values[rank] = value
+            if len(values) == self._trainers:
+                return max(values.values())
             poll_interrupts()
             self._scheduler.sleep(self._scheduler.rng.uniform(0.0005, 0.003))
 
@@ -80,7 +80,7 @@ class ResumeState:
     generation: int
     done: int
     pushed: int | None
-    standing: Ints
+    exchange_state: Ints
 
 
 class TrainerPod:
@@ -168,7 +168,7 @@ class Trainer:
         resume = self.pod.resume
         if resume is not None and resume.generation == self.generation:
             self.done, self.pushed, self._resumed = resume.done, resume.pushed, True
-            self.exchange.resume(self.generation, resume.pushed or 0, resume.standing)
+            self.exchange.resume(self.generation, resume.pushed or 0, resume.exchange_state)
         self.exchange.follow(self._roster)
         while True:
             try:
@@ -277,16 +277,16 @@ class Trainer:
 
     def _fetch(self, step: int) -> None:
         """Look up the rows of a step."""
-        wanted = self.workload.wanted(self.rank, step)
+        requested_rows = self.workload.requested_rows(self.rank, step)
         while True:
             try:
                 self.cluster.checker.before_read(self)
-                lookup = self.exchange.lookup(step, wanted)
+                lookup = self.exchange.lookup(step, requested_rows)
                 vectors = self._retry_until_done(partial(lookup.result, _SLICE_S))
             except ShardsUnavailableError:
                 self._await_ready()
             else:
-                self.cluster.checker.read(self, step, wanted, vectors)
+                self.cluster.checker.read(self, step, requested_rows, vectors)
                 return
 
     def _push(self, step: int) -> None:
@@ -294,9 +294,9 @@ class Trainer:
         self.pod.pushes.add(step)
         pushed = max(step, self.pushed or 0)
 
-        def keep(standing: Ints | None) -> None:
+        def keep(exchange_state: Ints | None) -> None:
             self.pushed, before = pushed, self.pushed
-            self._keep(standing)
+            self._keep(exchange_state)
             self.pushed = before
 
         while True:
@@ -308,10 +308,10 @@ class Trainer:
                 self.pushed = pushed
                 return
 
-    def _keep(self, standing: Ints | None) -> None:
+    def _keep(self, exchange_state: Ints | None) -> None:
         if self.pod.file is not None:
-            state = (self.generation, self.done, self.pushed, np.array(standing))
-            self.pod.resume = None if standing is None else ResumeState(*state)
+            state = (self.generation, self.done, self.pushed, np.array(exchange_state))
+            self.pod.resume = None if exchange_state is None else ResumeState(*state)
 
     def _await_ready(self) -> None:
         while True:

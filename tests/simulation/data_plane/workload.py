@@ -112,7 +112,7 @@ class Workload:
         return rows, gradients
 
     @cache  # noqa: B019
-    def wanted(self, rank: int, step: int) -> UniqueRows:
+    def requested_rows(self, rank: int, step: int) -> UniqueRows:
         """The rows that a rank asks for in a step: those that it changes, and all tallies."""
         return self._unique(np.union1d(self.push(rank, step)[0].numbers, self.tallies))
 

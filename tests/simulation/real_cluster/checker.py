@@ -45,17 +45,17 @@ class Look:
 
 
 @dataclass
-class Promise:
+class Guarantee:
     """The limits of a job of the storm: `lossless` if it has no budget; `refuses`: reasons that faults may bring."""
 
     lossless: bool
     refuses: set[str] = field(default_factory=set)
 
 
-def after_round(job: str, promise: Promise, before: Look, after: Look, injections: Iterable[Injected]) -> list[str]:
+def after_round(job: str, guarantee: Guarantee, before: Look, after: Look, injections: Iterable[Injected]) -> list[str]:
     """Return what is wrong with a job that is whole again after these injections."""
     done = [injection for injection in injections if injection.hit is not None]
-    found = _budget(promise, after.status)
+    found = _budget(guarantee, after.status)
     if before.uid != after.uid:
         if not any("spec" in injection.fault.takes and job in injection.jobs for injection in done):
             found.append("its resource is another one")
@@ -67,13 +67,13 @@ def after_round(job: str, promise: Promise, before: Look, after: Look, injection
     return found
 
 
-def _budget(promise: Promise, status: Status) -> list[str]:
+def _budget(guarantee: Guarantee, status: Status) -> list[str]:
     budget, found = status["budget"], []
     if budget["spent"] > budget["limit"]:
         found.append(f"{budget['spent']} of {budget['limit']} is spent")
     if budget["reserved"]:
         found.append(f"{budget['reserved']} is still set aside")
-    if promise.lossless and budget["spent"]:
+    if guarantee.lossless and budget["spent"]:
         found.append(f"{budget['spent']} is lost, and nothing may be")
     return found
 
@@ -114,15 +114,15 @@ def _may_lose(job: str, injections: list[Injected]) -> bool:
     return any(cost.kills or (cost.ends and hindered) for cost in mine)
 
 
-def at_the_end(promise: Promise, job: dict[str, Any], account: Mapping[int, Ranges]) -> list[str]:
+def at_the_end(guarantee: Guarantee, job: dict[str, Any], account: Mapping[int, Ranges]) -> list[str]:
     """Return what is wrong with a job that has ended; `account` is what its result's manifests say was lost."""
     status = job["status"]
     if status["phase"] != "Succeeded":
-        return _refusal(promise, job)
-    found, progress, recorded = _budget(promise, status), status["progress"], ledger(status)
+        return _refusal(guarantee, job)
+    found, progress, recorded = _budget(guarantee, status), status["progress"], ledger(status)
     if progress["samples"] != progress["totalSamples"]:
         found.append(f"{progress['samples']} of {progress['totalSamples']} samples are trained")
-    if promise.lossless and any(account.values()):
+    if guarantee.lossless and any(account.values()):
         found.append(f"its model misses {dict(account)}, and nothing may be lost")
     whole = (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
     everywhere = _everywhere(recorded.values())
@@ -137,10 +137,10 @@ def at_the_end(promise: Promise, job: dict[str, Any], account: Mapping[int, Rang
     return found
 
 
-def _refusal(promise: Promise, job: dict[str, Any]) -> list[str]:
-    said = condition(job, "Failed")
-    reason, message = said.get("reason", ""), said.get("message", "")
-    if reason not in promise.refuses:
+def _refusal(guarantee: Guarantee, job: dict[str, Any]) -> list[str]:
+    message = condition(job, "Failed")
+    reason, message = message.get("reason", ""), message.get("message", "")
+    if reason not in guarantee.refuses:
         return [f"it failed: {reason}: {message}"]
     return [] if len(message.split()) > 5 else [f"it failed with {reason}, and does not say what to do: {message!r}"]
 

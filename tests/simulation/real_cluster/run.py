@@ -93,7 +93,7 @@ class Storm:
         self.target.cluster.wait_operator(within_s=180)
         for job in self.jobs:
             for injection in done:
-                job.promise.refuses |= injection.fault.cost.refuses
+                job.guarantee.refuses |= injection.fault.cost.refuses
         for place, job in enumerate(self.jobs):
             name = job.run.name
             try:
@@ -102,7 +102,7 @@ class Storm:
                 self._find(str(drawn), name, [str(late)], done)
                 self._next_job(place)
                 continue
-            found = after_round(name, job.promise, before[name], after, done)
+            found = after_round(name, job.guarantee, before[name], after, done)
             ended = job.ended
             self._find(str(drawn), name, found + (job.judge() if ended else []), done)
             if ended:

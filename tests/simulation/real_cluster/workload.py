@@ -7,7 +7,7 @@ from cluster.harness import until
 from cluster.harness.space import condition
 from cluster.harness.store import BUCKET, ENDPOINT
 from cluster.jobs import FINAL, Run, account, pod_template
-from simulation.real_cluster.checker import Look, Promise, at_the_end
+from simulation.real_cluster.checker import Guarantee, Look, at_the_end
 from simulation.real_cluster.failpoints.fault import Target, surely
 from simulation.real_cluster.failpoints.operations import CREDENTIALS
 
@@ -53,11 +53,11 @@ class Job:
     kind: str
     number: int
     run: Run = field(init=False)
-    promise: Promise = field(init=False)
+    guarantee: Guarantee = field(init=False)
 
     def start(self) -> None:
         """Apply it, and wait until it trains."""
-        self.promise = Promise(lossless=_changes(self.kind).get("accuracyBudget") == NOTHING)
+        self.guarantee = Guarantee(lossless=_changes(self.kind).get("accuracyBudget") == NOTHING)
         self.run = Run.start(self.target.space, f"{self.kind}-{self.number}", **_changes(self.kind))
         self.target.runs[self.run.name] = self.run
 
@@ -81,9 +81,9 @@ class Job:
                 return look
             members = [*status.get("shards", ()), *status.get("trainers", ())]
             saves = condition({"status": status}, "SnapshotsDegraded").get("status") != "True"
-            at_rest = status.get("phase") == "Running" and not status.get("recovery")
+            is_quiet = status.get("phase") == "Running" and not status.get("recovery")
             there = bool(members) and all(member.get("uid") for member in members)
-            return look if at_rest and saves and there and not status["budget"]["reserved"] else None
+            return look if is_quiet and saves and there and not status["budget"]["reserved"] else None
 
         begun = until(f"{self.run.name} is whole", whole, SETTLED_S, every_s=1)
         trained = begun.status["progress"]["samples"]
@@ -104,12 +104,12 @@ class Job:
         job = surely(lambda: self.target.space.job(self.run.name))
         status = job["status"]
         missed = account(self.target.cluster.store, status) if status["phase"] == "Succeeded" else {}
-        return at_the_end(self.promise, job, missed)
+        return at_the_end(self.guarantee, job, missed)
 
     def leave(self) -> None:
         """Delete the job and its saves."""
         del self.target.runs[self.run.name]
         uid = surely(self.run.uid)
         surely(self.run.delete)
-        self.run.wait_until_gone()
+        self.run.wait_until_deleted()
         surely(lambda: self.target.cluster.store.delete(f"{uid}/"))

@@ -48,7 +48,7 @@ def test_train_measures_each_baseline() -> None:
     options = ("--trainers=2", "--shards=3", "--workers=2", "--rows=1000", "--repeats=1", "--seconds=4")
     found = bench("train", *options)
     assert found["contenders"].keys() == {"single", "single-2", "cprjob"}
-    assert all(contender["samples_per_s"] > 0 for contender in found["contenders"].values())
+    assert all(baseline["samples_per_s"] > 0 for baseline in found["contenders"].values())
 
 
 def test_priority_compares_strategies_under_the_same_failures(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def of(section: str) -> tuple[Block, ...]:
     return found
 
 
-def said(environment: Mapping[str, str], *command: str) -> list[str]:
+def output(environment: Mapping[str, str], *command: str) -> list[str]:
     """The words that a command prints."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split()
@@ -81,7 +81,7 @@ def laptop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         pytest.skip("docs/kind.md is about kind, and the test cluster here is made of plain processes")
     kubeconfig = tmp_path_factory.mktemp("laptop") / "kubeconfig"
     environment = {**cluster.kubectl.environment, "KUBECONFIG": str(kubeconfig)}
-    if NAME in said(environment, "kind", "get", "clusters"):
+    if NAME in output(environment, "kind", "get", "clusters"):
         pytest.skip(f"there is a kind cluster {NAME} already, which the page would delete")
     try:
         with Terminal(ROOT, environment) as terminal:
@@ -97,7 +97,7 @@ def laptop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 terminal.run(block.text)
             yield Laptop(terminal, Kubectl(kubeconfig, environment))
     finally:
-        said(environment, "kind", "delete", "cluster", "--name", NAME)
+        output(environment, "kind", "delete", "cluster", "--name", NAME)
 
 
 @pytest.fixture(scope="class")
@@ -169,6 +169,6 @@ class TestLaptop:
         for block in of("Clean up"):
             laptop.terminal.run(block.text)
         environment = laptop.kubectl.environment
-        assert NAME not in said(environment, "kind", "get", "clusters")
+        assert NAME not in output(environment, "kind", "get", "clusters")
         for built in ("cprjob-operator", "cprjob-trainer"):
-            assert said(environment, "docker", "image", "ls", "--quiet", built) == []
+            assert output(environment, "docker", "image", "ls", "--quiet", built) == []

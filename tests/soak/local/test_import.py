@@ -59,8 +59,10 @@ def test_job_starts_from_an_import_bit_for_bit(tmp_path: Path) -> None:
     tensors = state_dict()
     save_file(tensors, tmp_path / "ranker.safetensors")
     renamed = [word for name in ROWS for word in ("--map", f"embedding_bags.t_{name}.weight={name}")]
-    said = cprjob("import", manifest(tmp_path), "--from", tmp_path / "ranker.safetensors", "--name", "ranker", *renamed)
-    rules = yaml.safe_load(said.partition("Start from it by\n")[2])["restoreFrom"]
+    output = cprjob(
+        "import", manifest(tmp_path), "--from", tmp_path / "ranker.safetensors", "--name", "ranker", *renamed
+    )
+    rules = yaml.safe_load(output.partition("Start from it by\n")[2])["restoreFrom"]
     assert rules == {"anchor": "import-ranker/gen-0001/dense/group-0001/step-000000000/manifest.json"}
     code, _, output = run(tmp_path, manifest(tmp_path, restoreFrom=rules))
     assert code == 0, output

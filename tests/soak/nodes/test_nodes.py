@@ -18,16 +18,17 @@ def test_partitioned_node_has_its_members_replaced_once(cluster: Cluster, space:
     run = Run.endless(space, "island", trainers={"replicas": count, "template": template}, shards=shards)
     run.wait("is saved", lambda status: bool(status.get("anchors")), 90)
     node = run.pod("shard", 0).node if cut == "a shard" else run.pod("trainer", count - 1 - run.leader()).node
-    gone: set[Member] = {member for member in run.before if run.pod(*member).node == node}
-    assert len(gone) >= 1 + cut.count("trainer")
-    told = run.recover_from("the cut", lambda: cluster.nodes.cut(cluster.nodes.number(node)), failures=len(gone))
-    assert {(role, index, kind) for role, index, _, kind in told} == {(*one, "Hung") for one in gone}
+    lost_members: set[Member] = {member for member in run.before if run.pod(*member).node == node}
+    assert len(lost_members) >= 1 + cut.count("trainer")
+    number = cluster.nodes.number(node)
+    recorded = run.recover_from("the cut", lambda: cluster.nodes.cut(number), failures=len(lost_members))
+    assert {(role, index, kind) for role, index, _, kind in recorded} == {(*one, "Hung") for one in lost_members}
     assert len({failure["time"] for failure in run.status()["failures"]}) == 1, "one decision"
     run.train_on()
-    cluster.nodes.join(cluster.nodes.number(node))
-    verify_members(run, run.status(), replaced=gone)
+    cluster.nodes.join(number)
+    verify_members(run, run.status(), replaced=lost_members)
     status = run.stop()
-    assert len(failures(status)) == len(gone)
+    assert len(failures(status)) == len(lost_members)
     charged = ledger(status)
     for shard, lost in account(cluster.store, status).items():
         # With the last trainer its dense state is lost, which is charged to all shards. Else the ranges are the same.

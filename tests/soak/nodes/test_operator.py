@@ -26,12 +26,12 @@ def test_shard_is_replaced_despite_a_powered_off_leader(cluster: Cluster, space:
         )
         victim = run.pod("shard", 1).name
 
-        def strike() -> None:
+        def inject() -> None:
             cluster.nodes.kill(lost)
             space.delete_pod(victim, force=True)
 
         try:
-            assert run.recover_from("the loss", strike) == [("shard", 1, 1, "Vanished")]
+            assert run.recover_from("the loss", inject) == [("shard", 1, 1, "Vanished")]
             run.train_on()
             assert cluster.leader().name != leader.name
             verify_stopped(run, cluster.store, replaced={("shard", 1)})

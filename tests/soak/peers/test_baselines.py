@@ -42,10 +42,10 @@ def test_baseline_ends_with_the_parameters_of_one_process(tmp_path: Path, comman
     job = small_job(tmp_path, samples=1000)
     with closing(Trace(None)) as untraced:
         alone, _ = train(job, untraced)
-    python, script, *rest = command
+    python, script, *arguments = command
     variables = {SPEC: to_json(job), STEP_TRACE: str(tmp_path / "steps"), "OMP_WAIT_POLICY": "PASSIVE"}
     subprocess.run(
-        [python, BASELINES / script, *rest, tmp_path / "end.pt"],
+        [python, BASELINES / script, *arguments, tmp_path / "end.pt"],
         env={**os.environ, **variables, "PYTHONPATH": PACKAGES},
         check=True,
     )

@@ -14,37 +14,37 @@ from cpr_trainer import notebook
 from support.local_job import LocalJob, small_job
 from support.model import assert_fitted, saved_model
 from support.shard_job import hasty
-from support.shard_story import Story
+from support.shard_scenario import ShardScenario
 from support.warm_start import Main, run, run_with_a_thread
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 SAMPLES = 60_000
-KEPT = {KEEPER: "1"}
+SUPERVISED = {KEEPER: "1"}
 
 
 def test_hung_server_of_a_shard_restarts_with_all_rows(tmp_path: Path) -> None:
-    with Story(tmp_path, KEPT) as story:
-        story.job = hasty(story.job)
-        story.start()
-        story.join()
-        story.push(1, 2, 3)
-        story.shard.signal_server(signal.SIGSTOP)
-        story.shard.wait_until(lambda report: report.lives == 2)
-        assert "hangs" in (story.shard.folder / "log").read_text()
-        story.assert_rows(story.expected(1, 2, 3))
+    with ShardScenario(tmp_path, SUPERVISED) as scenario:
+        scenario.job = hasty(scenario.job)
+        scenario.start()
+        scenario.join()
+        scenario.push(1, 2, 3)
+        scenario.shard.signal_server(signal.SIGSTOP)
+        scenario.shard.wait_until(lambda report: report.lives == 2)
+        assert "hangs" in (scenario.shard.folder / "log").read_text()
+        scenario.assert_rows(scenario.expected(1, 2, 3))
 
 
 def test_third_crash_within_a_minute_ends_the_pod(tmp_path: Path) -> None:
-    with Story(tmp_path, KEPT) as story:
-        story.start()
-        story.join()
-        story.cut(1)
-        for life in (2, 3):
-            story.shard.signal_server()
-            story.shard.wait_until(lambda report, life=life: report.lives == life)
-        story.shard.signal_server()
-        assert story.shard.end() == ExitCode.INTERNAL
-        problem = story.shard.termination()
+    with ShardScenario(tmp_path, SUPERVISED) as scenario:
+        scenario.start()
+        scenario.join()
+        scenario.cut(1)
+        for process_number in (2, 3):
+            scenario.shard.signal_server()
+            scenario.shard.wait_until(lambda report, process_number=process_number: report.lives == process_number)
+        scenario.shard.signal_server()
+        assert scenario.shard.end() == ExitCode.INTERNAL
+        problem = scenario.shard.termination()
         assert problem["reason"] == "GivenUp"
         assert "3 processes ended within 60 s, the last one by SIGKILL" in problem["message"]
 
@@ -59,7 +59,7 @@ def test_process_of_a_trainer_restarts_with_the_same_bits(
 ) -> None:
     """A supervisor with threads cannot fork: the next process loads its code itself, which takes seconds."""
     job = hasty(small_job(tmp_path, samples=SAMPLES))
-    with LocalJob(job, tmp_path, environ=KEPT) as running:
+    with LocalJob(job, tmp_path, environ=SUPERVISED) as running:
         running.start(main)
         running.reach(SAMPLES // 3)
         running.kill_server(running.trainers[0], number)

@@ -34,11 +34,11 @@ def lose(cluster: Cluster, run: Run, shard: int) -> dict[str, Any]:
     """Delete a shard without time to save; return the newest failure after its recovery."""
     pod = run.pod("shard", shard)
 
-    def strike() -> None:
+    def inject() -> None:
         cluster.nodes.signal(pod, "KILL")
         run.space.delete_pod(pod.name, force=True)
 
-    run.recover_from(f"the loss of shard {shard}", strike)
+    run.recover_from(f"the loss of shard {shard}", inject)
     found: dict[str, Any] = run.status()["failures"][-1]
     return found
 

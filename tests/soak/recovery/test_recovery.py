@@ -45,9 +45,9 @@ class TestOneShard:
             again = until("shard 2 is back as a process", lambda: _running(run, third.incarnation + 1), 30)
             cluster.nodes.signal(again, "KILL")
 
-        told = run.recover_from("three kills", kill_three, failures=3)
+        failures = run.recover_from("three kills", kill_three, failures=3)
         killed = [(0, first.incarnation), (2, third.incarnation), (2, third.incarnation + 1)]
-        assert sorted(told) == [("shard", *one, "Killed") for one in killed]
+        assert sorted(failures) == [("shard", *one, "Killed") for one in killed]
 
     def test_shard_deleted_without_an_operator_is_replaced_by_the_next_one(
         self, cluster: Cluster, space: Space, run: Run
@@ -62,15 +62,15 @@ class TestOneShard:
             finally:
                 cluster.start_operator()
 
-        told = run.recover_from("a loss that nobody saw", delete_unseen)
-        assert told == [("shard", 0, victim.incarnation, "Vanished")]
+        failures = run.recover_from("an unobserved loss", delete_unseen)
+        assert failures == [("shard", 0, victim.incarnation, "Vanished")]
 
     def test_ledger_equals_the_manifests(self, cluster: Cluster, run: Run) -> None:
         status = verify_stopped(run, cluster.store, replaced={("shard", 0), ("shard", 2)})
         assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
 
 
-class TestSilence:
+class TestUnresponsive:
     """A shard and the leader fall silent, in one job with its pods apart."""
 
     @pytest.fixture(scope="class")
@@ -82,17 +82,17 @@ class TestSilence:
     def test_hung_leader_is_replaced_once_and_loses_nothing(self, cluster: Cluster, run: Run) -> None:
         leader = run.leader()
         hung = run.pod("trainer", leader)
-        told = run.recover_from("the silence", lambda: cluster.nodes.signal(hung, "STOP"))
-        assert told == [("trainer", leader, hung.incarnation, "Hung")]
+        failures = run.recover_from("the suspension", lambda: cluster.nodes.signal(hung, "STOP"))
+        assert failures == [("trainer", leader, hung.incarnation, "Hung")]
         status = run.status()
         assert (status["trainers"][leader]["incarnation"], status["leader"]) == (hung.incarnation + 1, 1 - leader)
         assert status["budget"]["spent"] == 0
 
     def test_hung_shard_is_replaced_once_and_wakes_up_too_late(self, cluster: Cluster, run: Run) -> None:
         frozen = run.pod("shard", 2)
-        told = run.recover_from("the silence", lambda: cluster.nodes.signal(frozen, "STOP"))
+        failures = run.recover_from("the suspension", lambda: cluster.nodes.signal(frozen, "STOP"))
         cluster.nodes.signal(frozen, "CONT")
-        assert told == [("shard", 2, frozen.incarnation, "Hung")]
+        assert failures == [("shard", 2, frozen.incarnation, "Hung")]
         replacement = run.status()["shards"][2]
         assert (replacement["incarnation"], replacement["avoid"]) == (frozen.incarnation + 1, frozen.node)
         assert replacement["node"] != frozen.node

@@ -44,38 +44,38 @@ class TestInPlace:
 
     def test_killed_server_restarts_in_its_pod(self, cluster: Cluster, space: Space, run: Run) -> None:
         before, victim = run.uids(), run.pod("shard", 0)
-        told = run.recover_from("the kill", lambda: cluster.nodes.kill_child(victim))
-        assert told == [("shard", 0, victim.incarnation, "Crashed")]
+        failures = run.recover_from("the kill", lambda: cluster.nodes.kill_child(victim))
+        assert failures == [("shard", 0, victim.incarnation, "Crashed")]
         assert (run.uids(), tier(run)) == (before, ("InPlace", 0))
-        assert space.told("in-place", "RestartedInPlace")
+        assert space.wait_for_event("in-place", "RestartedInPlace")
 
     def test_killed_leader_restarts_in_its_pod_after_the_last_step(
         self, cluster: Cluster, space: Space, run: Run
     ) -> None:
         before, leader = run.uids(), run.leader()
         victim = run.pod("trainer", leader)
-        told = run.recover_from("the kill", lambda: cluster.nodes.kill_child(victim))
-        assert told == [("trainer", leader, victim.incarnation, "Crashed")]
+        failures = run.recover_from("the kill", lambda: cluster.nodes.kill_child(victim))
+        assert failures == [("trainer", leader, victim.incarnation, "Crashed")]
         assert (run.uids(), tier(run), run.leader()) == (before, ("InPlace", 0), leader)
         run.train_on()
-        report = run.told("trainer", leader)
+        report = run.wait_for_report("trainer", leader)
         assert (report["lives"], report["lost"]) == (2, [])
         assert "loads its code itself" not in space.logs(victim.name), "the supervisor forked"
 
     def test_killed_container_restarts_in_its_pod_with_all_rows(self, cluster: Cluster, run: Run) -> None:
         before, victim = run.uids(), run.pod("shard", 1)
         assert (restarts(victim), run.status()["runtime"]["restartRules"]) == (0, True)
-        told = run.recover_from("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
-        assert told == [("shard", 1, victim.incarnation, "Killed")]
+        failures = run.recover_from("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
+        assert failures == [("shard", 1, victim.incarnation, "Killed")]
         assert (run.uids(), tier(run), restarts(run.pod("shard", 1))) == (before, ("InPlace", 0), 1)
         run.train_on()
-        report = run.told("shard", 1)
+        report = run.wait_for_report("shard", 1)
         assert (report["lives"], report["restored_samples"], report["lost"]) == (2, 0, [])
 
     def test_container_killed_again_is_replaced_because_the_kubelet_backs_off(self, cluster: Cluster, run: Run) -> None:
         victim = run.pod("shard", 1)
-        told = run.recover_from("the second kill", lambda: cluster.nodes.signal(victim, "KILL"))
-        assert told == [("shard", 1, victim.incarnation, "Killed")]
+        failures = run.recover_from("the second kill", lambda: cluster.nodes.signal(victim, "KILL"))
+        assert failures == [("shard", 1, victim.incarnation, "Killed")]
         assert tier(run) == ("NewPod", 0)
         assert run.pod("shard", 1).incarnation == victim.incarnation + 1
 
@@ -89,13 +89,13 @@ def test_spare_becomes_each_deleted_shard_and_is_replaced(cluster: Cluster, spac
     for index in (1, 0):
         spare = waiting_spare(run)
         victim = run.pod("shard", index)
-        told = run.recover_from("the deletion", lambda name=victim.name: space.delete_pod(name, force=True))
-        assert told == [("shard", index, victim.incarnation, "Vanished")]
+        failures = run.recover_from("the deletion", lambda name=victim.name: space.delete_pod(name, force=True))
+        assert failures == [("shard", index, victim.incarnation, "Vanished")]
         assert tier(run) == ("Spare", 0)
         promoted = run.pod("shard", index)
         assert (promoted.uid, promoted.name, promoted.incarnation) == (spare["uid"], spare["pod"], 2)
         assert waiting_spare(run)["number"] > spare["number"]
-    assert len(space.told("spares", "SparePromoted")) == 2
+    assert len(space.wait_for_event("spares", "SparePromoted")) == 2
     judge(cluster, run, ["Vanished", "Vanished"], replaced={("shard", 0), ("shard", 1)})
     assert not space.pods(job="spares"), "a suspended job keeps no spare either"
 

@@ -16,7 +16,7 @@ from support.store_faults import ATTEMPTS, Operation, Proxied, read, write
 pytestmark = pytest.mark.store
 
 
-class TestSilence(Proxied):
+class TestUnresponsive(Proxied):
     @pytest.mark.parametrize("silence_s", [2.0])
     @pytest.mark.parametrize("operation", [write, read])
     def test_unresponsive_server_is_given_up(self, store: Store, proxy: FaultProxy, operation: Operation) -> None:

@@ -62,7 +62,9 @@ def test_unauthenticated_client_sends_no_address_to_a_group(threads: ThreadPoolE
     channel.send(Frame(Kind.HELLO, 1, payload=to_json(Hello(1, 1, 1, 1, NO_STATE)).encode()))
     try:
         while (
-            (heard := friend.listener.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM
+            (received := friend.listener.inbox.take(1.0)) is None
+            or not received.frame
+            or received.frame.kind is not Kind.FORM
         ):
             poll_interrupts()
         probes: dict[int, Future[bool]] = {}

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.harness import Cluster, Space
 from cluster.jobs import Run, failures, verify_stopped
-from support.before import unpack
+from support.previous_release import unpack
 
 pytestmark = pytest.mark.timeout(400, func_only=True)
 

@@ -121,7 +121,7 @@ def test_a_push_killed_at_any_line_is_applied_once(before: tuple[int, ...]) -> N
 def test_an_empty_push_killed_at_any_line_is_counted_once() -> None:
     def push(house: House) -> None:
         if house.applied[0] < 3:
-            assert house.clients[0].says(Operation.PUSH, 3, row_updates=2) == ["ACK"]
+            assert house.clients[0].send_frame(Operation.PUSH, 3, row_updates=2) == ["ACK"]
 
     assert killed_then(push, 1, 2) > 20
 

@@ -79,14 +79,14 @@ def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
     assert two.pushes(1, cut_step=2) == ["ACK"]
     assert one.pushes(2, cut_step=2) == ["ACK"]
     assert one.pushes(3, cut_step=2) == []
-    assert one.reads() == [], "a read after the held push must see it"
-    assert one.says(Operation.PING) == ["PONG"], "it is alive all the same"
+    assert one.look_up() == [], "a read after the held push must see it"
+    assert one.send_frame(Operation.PING) == ["PONG"], "it is alive all the same"
     assert not copied
     assert changes(service) == 3
     heard = len(one.sent)
     assert two.pushes(2, cut_step=2) == ["ACK"]
     assert copied == [4], "before the held push changes it"
-    assert one.heard(heard) == ["ACK", "VECTORS"]
+    assert one.answers_since(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.5)
     assert changes(service) == 5
 
@@ -102,14 +102,14 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     assert service.push_waits
     service.retry()
     assert service.push_waits
-    assert one.reads(row=1) == [], "a read after the held push must see it"
-    assert one.says(Operation.PING) == ["PONG"]
+    assert one.look_up(row=1) == [], "a read after the held push must see it"
+    assert one.send_frame(Operation.PING) == ["PONG"]
     assert two.pushes(1, row=5) == ["ACK"]
     assert progress_of(service).applied == (3, 1)
     heard = len(one.sent)
     capture.fill(RowBuffer.like(service.arena.segments[0], 1))
     service.retry()
-    assert one.heard(heard) == ["ACK", "VECTORS"]
+    assert one.answers_since(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)
     assert progress_of(service).applied == (4, 1)
     assert not service.push_waits
@@ -127,7 +127,7 @@ def test_a_loose_cut_holds_nobody_and_says_what_it_holds_by_rank() -> None:
     assert (mark.step, mark.samples, mark.applied) == (2, 20, (4, 2))
     for step in (3, 4, 5):
         two.pushes(step)
-    one.says(Operation.PING, cut_step=3)
+    one.send_frame(Operation.PING, cut_step=3)
     assert marks[-1].step == 3, "passed by all, and still the cut that the others take"
     assert marks[-1].applied == (4, 5)
     assert service.mark(progress_of(service)).step == 4
@@ -161,9 +161,9 @@ def test_a_loose_cut_says_all_that_it_lacks_and_lacks_nothing_after_it(
 def test_a_ping_may_announce_a_cut_that_is_complete() -> None:
     _service, (client,), marks = serving()
     client.pushes(1)
-    assert client.says(Operation.PING, cut_step=1) == ["PONG"]
+    assert client.send_frame(Operation.PING, cut_step=1) == ["PONG"]
     assert marks == [Mark(1, 1, 10, applied=(1,), lost=(), row_updates=RowUpdates((1,)), at_barrier=True)]
-    client.says(Operation.PING, cut_step=1)
+    client.send_frame(Operation.PING, cut_step=1)
     client.pushes(2, cut_step=1)
     assert len(marks) == 1, "a cut is taken once"
 
@@ -175,14 +175,14 @@ def test_a_newer_cut_sets_free_what_an_older_one_held() -> None:
     one.pushes(2, cut_step=2)
     assert one.pushes(3, cut_step=2) == []
     before = len(one.sent)
-    two.says(Operation.PING, cut_step=4)
-    assert one.heard(before) == ["ACK"]
+    two.send_frame(Operation.PING, cut_step=4)
+    assert one.answers_since(before) == ["ACK"]
     assert not marks
 
 
 def test_a_cut_that_a_restored_shard_cannot_reach_does_not_hold_training() -> None:
     service, (client,), marks = serving()
-    assert client.says(Operation.PING, cut_step=3) == ["PONG"]
+    assert client.send_frame(Operation.PING, cut_step=3) == ["PONG"]
     assert client.pushes(5, cut_step=3) == ["ACK"], "its predecessor had acknowledged 1 to 4"
     assert not marks
     assert progress_of(service).losses.lost == ((0, 40),)
@@ -210,13 +210,13 @@ def test_a_shard_that_stops_serving_says_so_and_forgets_what_it_held() -> None:
     one.pushes(2, cut_step=1)
     before = len(one.sent)
     service.stop()
-    assert one.heard(before) == ["NOT_READY"]
+    assert one.answers_since(before) == ["NOT_READY"]
     assert not one.backlog
     assert one.pushes(2) == ["NOT_READY"]
-    assert one.reads() == ["NOT_READY"]
+    assert one.look_up() == ["NOT_READY"]
     before = len(one.sent)
     service.start(Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0))))
-    assert one.heard(before) == ["PONG"]
+    assert one.answers_since(before) == ["PONG"]
 
 
 def test_answers_carry_the_newest_save_and_the_counters() -> None:
@@ -227,7 +227,7 @@ def test_answers_carry_the_newest_save_and_the_counters() -> None:
     assert (header.saved_step, header.saved_samples, header.count) == (40, 400, 0)
     assert (header.roster, header.group, header.generation) == (5, 2, 1)
     service.store_full = True
-    client.says(Operation.PING)
+    client.send_frame(Operation.PING)
     assert client.sent[-1][0].count == 1
 
 
@@ -244,11 +244,11 @@ def test_row_updates_that_a_rank_made_and_the_shard_does_not_know_are_lost() -> 
 
 def test_bad_frames_are_refused_and_change_nothing() -> None:
     service, (client,), _ = serving()
-    client.says(Operation.PUSH, 1, b"12345678", count=1)
+    client.send_frame(Operation.PUSH, 1, b"12345678", count=1)
     client.pushes(1, row=ROWS)
     client.pushes(101)
-    client.says(Operation.VECTORS)
-    client.says(Operation.PING, rank=1)
+    client.send_frame(Operation.VECTORS)
+    client.send_frame(Operation.PING, rank=1)
     assert len(client.refusals) == 5
     assert client.refusals[0] == "8 bytes are no PUSH of 1 rows"
     assert changes(service) == 0
@@ -279,6 +279,6 @@ def test_push_of_other_values_or_in_another_order_is_refused(order: int, values:
     service.start(Progress(1, (0,), Losses.restored((), 1), RowUpdates((0,))))
     numbers = sorted((3, 60), key=lambda number: int(placement.places(np.array([number]))[0]))[::order]
     payload = np.array(numbers, np.int32).tobytes() + np.ones(values, np.float32).tobytes()
-    client.says(Operation.PUSH, 1, payload, count=2)
+    client.send_frame(Operation.PUSH, 1, payload, count=2)
     assert says in client.refusals[0]
     assert not any(segment.rows.any() for segment in service.arena.segments)

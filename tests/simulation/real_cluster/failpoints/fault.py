@@ -23,7 +23,7 @@ Group = Literal["pods", "processes", "nodes", "store", "API server", "operator",
 #: A member of a job, as (job, role, index).
 Who = tuple[str, Role, int]
 Hit = frozenset[Who]
-NOBODY: Hit = frozenset()
+NO_MEMBER: Hit = frozenset()
 #: Errors of a call while a fault is injected.
 TROUBLE = (KubectlError, ApiException, HTTPError, MinioException, RuntimeError, OSError, subprocess.SubprocessError)
 UNDO_S = 180
@@ -152,7 +152,7 @@ def during(enter: Callable[[Target, Random], AbstractContextManager[object]]) ->
     @contextmanager
     def inject(target: Target, random: Random) -> Iterator[Hit]:
         with enter(target, random):
-            yield NOBODY
+            yield NO_MEMBER
 
     return inject
 
@@ -164,7 +164,7 @@ def held(act: Callable[[Target], object], undo: Callable[[Target], object], with
     def inject(target: Target, random: Random) -> Iterator[Hit]:
         surely(lambda: act(target), within_s)
         try:
-            yield NOBODY
+            yield NO_MEMBER
         finally:
             surely(lambda: undo(target))
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from random import Random
 
 from cluster.harness.nodes import Daemon, Nodes
-from simulation.real_cluster.failpoints.fault import FREE, NOBODY, Cost, Fault, Hit, Inject, Span, Target, surely
+from simulation.real_cluster.failpoints.fault import FREE, NO_MEMBER, Cost, Fault, Hit, Inject, Span, Target, surely
 
 STABLE, OTHERS = 1, (2, 3)
 HELD_S = (12.0, 30.0)
@@ -66,8 +66,8 @@ def _halted(*daemons: Daemon) -> Callable[[Nodes, int], AbstractContextManager[o
     return lambda nodes, node: nodes.halted(node, *daemons)
 
 
-def _nobody(target: Target, node: int) -> Hit:
-    return NOBODY
+def _no_member(target: Target, node: int) -> Hit:
+    return NO_MEMBER
 
 
 def _node(  # noqa: PLR0913 -- a row of the catalogue
@@ -104,9 +104,9 @@ NODES: tuple[Fault, ...] = (
     _node("the link of a node loses packets", _fault("lossy", "lossless"), Target.peers, LOST),
     _node("a node is drained", _drained, Target.on, Cost(ends=True, touches=True), bare=False),
     _node("a node's memory is short", _fault("squeeze", "relax"), Target.on, LOST),
-    _node("a node's kubelet is dead", _halted("kubelet"), _nobody, FREE, UNNOTICED_S),
-    _node("a node's runtime is dead", _halted("containerd"), _nobody, FREE, UNNOTICED_S),
-    _node("kubelet and runtime of a node are dead", _halted("kubelet", "containerd"), _nobody, FREE, UNNOTICED_S),
-    _node("a node resolves no names", _halted("dns"), _nobody, Cost(hinders=True)),
-    _node("a node's proxy is dead", _halted("proxy"), _nobody, FREE),
+    _node("a node's kubelet is dead", _halted("kubelet"), _no_member, FREE, UNNOTICED_S),
+    _node("a node's runtime is dead", _halted("containerd"), _no_member, FREE, UNNOTICED_S),
+    _node("kubelet and runtime of a node are dead", _halted("kubelet", "containerd"), _no_member, FREE, UNNOTICED_S),
+    _node("a node resolves no names", _halted("dns"), _no_member, Cost(hinders=True)),
+    _node("a node's proxy is dead", _halted("proxy"), _no_member, FREE),
 )

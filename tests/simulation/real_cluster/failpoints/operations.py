@@ -15,7 +15,7 @@ from simulation.real_cluster.failpoints.fault import (
     AT_ONCE,
     ENDS,
     FREE,
-    NOBODY,
+    NO_MEMBER,
     Cost,
     Fault,
     Hit,
@@ -41,7 +41,7 @@ ANEW = Cost(ends=True, touches=True)
 
 def _killed(target: Target, random: Random) -> Hit:
     surely(target.cluster.kill_operator, 20)
-    return NOBODY
+    return NO_MEMBER
 
 
 def _killed_often(target: Target, random: Random) -> Hit:
@@ -49,12 +49,12 @@ def _killed_often(target: Target, random: Random) -> Hit:
     for _ in range(3):
         time.sleep(random.uniform(0, 4))
         surely(target.cluster.kill_operator, 20)
-    return NOBODY
+    return NO_MEMBER
 
 
 def _leader_killed(target: Target, random: Random) -> Hit:
     surely(lambda: target.cluster.nodes.signal(target.cluster.leader(), "KILL"), 20)
-    return NOBODY
+    return NO_MEMBER
 
 
 @contextmanager
@@ -71,19 +71,19 @@ def _leader_stopped(target: Target, random: Random) -> Iterator[None]:
 
 def _lease_deleted(target: Target, random: Random) -> Hit:
     surely(lambda: target.cluster.kubectl("-n", NAMESPACE, "delete", "lease", DEPLOYMENT, "--ignore-not-found"), 20)
-    return NOBODY
+    return NO_MEMBER
 
 
 def _rolled(target: Target, random: Random) -> Hit:
     surely(lambda: target.cluster.kubectl("-n", NAMESPACE, "rollout", "restart", f"deployment/{DEPLOYMENT}"), 20)
-    return NOBODY
+    return NO_MEMBER
 
 
 def _operator(name: str, inject: Inject, holds_s: Span = AT_ONCE, *takes: str) -> Fault:
     return Fault("operator", name, inject, FREE, {"operator", *takes}, holds_s)
 
 
-_away = held(lambda t: t.cluster.stop_operator(), lambda t: t.cluster.start_operator(), within_s=60)
+_without_operator = held(lambda t: t.cluster.stop_operator(), lambda t: t.cluster.start_operator(), within_s=60)
 _newer = during(lambda t, _: t.cluster.newer_operator())
 OPERATOR: tuple[Fault, ...] = (
     _operator("the operator is killed", once(_killed)),
@@ -91,7 +91,7 @@ OPERATOR: tuple[Fault, ...] = (
     _operator("the leading operator is killed", once(_leader_killed)),
     _operator("the leading operator is stopped, and goes on beside its successor", during(_leader_stopped), (20, 35)),
     _operator("the operator's lease is deleted", once(_lease_deleted)),
-    _operator("the operator is away", _away, (5, 20)),
+    _operator("the operator is away", _without_operator, (5, 20)),
     _operator("the operator is restarted, one replica after the other", once(_rolled)),
     # helm asks the API server for two minutes, so that has to be there
     _operator("the operator is of the next version for a while", _newer, (5, 10), "api"),
@@ -167,7 +167,7 @@ def _budget(target: Target, random: Random) -> Hit:
     if not rich:
         raise NotNowError("a job with a budget")
     _patch(random.choice(rich), {"accuracyBudget": {"portionOfLostSamples": round(random.uniform(0.4, 0.6), 2)}})
-    return NOBODY
+    return NO_MEMBER
 
 
 def _anew(target: Target, random: Random) -> Hit:
@@ -222,7 +222,7 @@ QUOTA = {
     "metadata": {"name": "storm"},
     "spec": {"hard": {"pods": "0"}},
 }
-_no_room = held(
+_without_capacity = held(
     lambda t: t.space.apply(QUOTA), lambda t: t.space.kubectl("delete", "resourcequota", "storm", "--ignore-not-found")
 )
 
@@ -239,5 +239,5 @@ USER: tuple[Fault, ...] = (
     _user("a budget is changed", once(_budget), FREE),
     _user("a job is deleted and applied anew", once(_anew), ANEW),
     _user("the store's Secret is rotated", during(_rotated), Cost(hinders=True), (20, 40), takes="store"),
-    _user("the namespace may have no more pods", _no_room, FREE, (8, 20), takes=""),
+    _user("the namespace may have no more pods", _without_capacity, FREE, (8, 20), takes=""),
 )

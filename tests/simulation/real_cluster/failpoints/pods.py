@@ -104,20 +104,20 @@ def _go_on(target: Target, pod: Pod) -> None:
     surely(act)
 
 
-def _stuck(first: bool) -> Inject:  # noqa: FBT001 (the two entries of the catalogue name it)
+def _frozen_thread(first: bool) -> Inject:  # noqa: FBT001 (the two entries of the catalogue name it)
     @contextmanager
     def inject(target: Target, random: Random) -> Iterator[Hit]:
         who, pod = target.someone(random)
-        with target.cluster.nodes.stuck(pod, 0 if first else random.randrange(1, 16)):
+        with target.cluster.nodes.frozen_thread(pod, 0 if first else random.randrange(1, 16)):
             yield frozenset({who})
 
     return inject
 
 
 @contextmanager
-def _dozing(target: Target, random: Random) -> Iterator[Hit]:
+def _throttled(target: Target, random: Random) -> Iterator[Hit]:
     who, pod = target.someone(random)
-    with target.cluster.nodes.dozing(pod):
+    with target.cluster.nodes.throttled(pod):
         yield frozenset({who})
 
 
@@ -128,8 +128,12 @@ PODS: tuple[Fault, ...] = (
     Fault("pods", "a pod is evicted", at(_evict), ENDS),
     Fault("pods", "a pod has no memory left", at(_exhaust), KILLS, bare=True),
     Fault("pods", "a pod is stopped", _stopped, KILLS, holds_s=HELD_S),
-    Fault("pods", "the main thread of a process is stuck", _stuck(first=True), KILLS, holds_s=HELD_S, bare=True),
-    Fault("pods", "another thread of a process is stuck", _stuck(first=False), KILLS, holds_s=HELD_S, bare=True),
+    Fault(
+        "pods", "the main thread of a process is frozen", _frozen_thread(first=True), KILLS, holds_s=HELD_S, bare=True
+    ),
+    Fault(
+        "pods", "another thread of a process is frozen", _frozen_thread(first=False), KILLS, holds_s=HELD_S, bare=True
+    ),
     Fault("pods", "two shards are deleted at once", _together("shard", "shard"), KILLS, SEVERAL),
     Fault("pods", "all shards are deleted at once", _together(every="shard"), KILLS, SEVERAL),
     Fault("pods", "all trainers are deleted at once", _together(every="trainer"), KILLS, SEVERAL),
@@ -142,5 +146,5 @@ PROCESSES: tuple[Fault, ...] = (
     Fault("processes", "all processes of a shard are killed", at(_signal("KILL"), "shard"), KILLS),
     Fault("processes", "all processes of a trainer are killed", at(_signal("KILL"), "trainer"), KILLS),
     Fault("processes", "a pod's processes are told to end", at(_signal("TERM")), ENDS),
-    Fault("processes", "a pod runs a fifth of the time", _dozing, KILLS, holds_s=HELD_S, bare=True),
+    Fault("processes", "a pod runs a fifth of the time", _throttled, KILLS, holds_s=HELD_S, bare=True),
 )

@@ -13,7 +13,7 @@ from simulation.real_cluster.failpoints.fault import (
     AT_ONCE,
     FREE,
     HINDERS,
-    NOBODY,
+    NO_MEMBER,
     Cost,
     Fault,
     Hit,
@@ -40,7 +40,7 @@ def _minio(target: Target) -> Pod:
 
 def _killed(target: Target, random: Random) -> Hit:
     target.cluster.nodes.signal(_minio(target), "KILL")
-    return NOBODY
+    return NO_MEMBER
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def _unavailable(target: Target, random: Random) -> Iterator[None]:
 
 def _forgotten(target: Target, random: Random) -> Hit:
     target.control.forget()
-    return NOBODY
+    return NO_MEMBER
 
 
 def _store(name: str, inject: Inject, cost: Cost = HINDERS, *, holds_s: Span = HELD_S, bare: bool = False) -> Fault:
@@ -148,7 +148,7 @@ STORE: tuple[Fault, ...] = (
     _store("the store is down", during(lambda t, _: t.cluster.store_down())),
     _store("the store is killed", once(_killed), holds_s=AT_ONCE),
     _store("the store hangs", during(_hung)),
-    _store("the store is slow", during(lambda t, _: t.cluster.nodes.dozing(_minio(t))), bare=True),
+    _store("the store is slow", during(lambda t, _: t.cluster.nodes.throttled(_minio(t))), bare=True),
     _store("the store is full", held(lambda t: t.cluster.store.limit(1), lambda t: t.cluster.store.limit(0))),
     _store(
         "the store refuses the credentials",
@@ -167,7 +167,7 @@ def _api(name: str, inject: Inject, holds_s: Span = (5, 20)) -> Fault:
 API: tuple[Fault, ...] = (
     _api("the API server is down", during(lambda t, _: t.control.down("apiserver"))),
     _api("the API server hangs", during(lambda t, _: t.control.frozen("apiserver"))),
-    _api("the API server is slow", during(lambda t, _: t.control.dozing("apiserver"))),
+    _api("the API server is slow", during(lambda t, _: t.control.throttled("apiserver"))),
     _api("the API server answers the operator 429", held(_level, _no_level)),
     _api("the API server answers 503 for jobs", during(_unavailable)),
     _api("etcd stands still", during(lambda t, _: t.control.frozen("etcd"))),

@@ -1,6 +1,6 @@
-"""Hold one thread of a process still while all others run, until this is killed.
+"""Stop one thread of a process while all others run, until this process is killed.
 
-Usage: stick.py PID INDEX. INDEX 0 is the main thread; other numbers go round the other threads. Needs root.
+Usage: freeze_thread.py PID INDEX. INDEX 0 is the main thread; other numbers go round the other threads. Needs root.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ def main(pid: int, index: int) -> None:
     for request in (SEIZE, INTERRUPT):
         if libc.ptrace(request, thread, None, None):
             raise OSError(ctypes.get_errno(), f"ptrace of thread {thread}")
-    os.waitpid(thread, WALL)  # it stands still
+    os.waitpid(thread, WALL)  # it has stopped
     os.waitpid(thread, WALL)  # it was killed
 
 

@@ -19,13 +19,13 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from support import warm_start
-from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
+from support.shard_job import KEY, TIMEOUT_S, ShardProcess, shard_roster, small_job, trainer_roster
 from support.warm_start import Main
 
 ROWS, DIM, BATCH = (60, 5), 4, 10
 
 
-class Story:
+class ShardScenario:
     """One shard over its incarnations, one trainer that the test plays, and a model of what the rows should be."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str] | None = None, **rules: Any) -> None:
@@ -68,7 +68,7 @@ class Story:
         self.shard.wait_ready()
         self.exchange = Exchange(self.job, 0, len(self.shards), KEY, 1000)
         self.exchange.follow(trainer_roster((self.shard.peer,)))
-        self.exchange.wait_ready(PATIENCE_S)
+        self.exchange.wait_ready(TIMEOUT_S)
         return self.exchange
 
     def leave(self) -> None:
@@ -80,8 +80,8 @@ class Story:
         assert self.exchange is not None
         with contextlib.suppress(ShardsUnavailableError):
             for step in steps:
-                self.exchange.push(step, self.rows_of(step), gradients(step)[touched(step)], cut, PATIENCE_S)
-            self.exchange.settle(PATIENCE_S)
+                self.exchange.push(step, self.rows_of(step), gradients(step)[touched(step)], cut, TIMEOUT_S)
+            self.exchange.settle(TIMEOUT_S)
 
     def rows_of(self, step: int) -> UniqueRows:
         """The rows that a step changes."""
@@ -100,7 +100,7 @@ class Story:
         return self.shard.process.exit_code is not None
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -116,22 +116,24 @@ class Story:
 
     def assert_rows(self, expected: Arena) -> None:
         exchange = self.join()
-        found = exchange.lookup(90, self.rows).result(PATIENCE_S)
+        found = exchange.lookup(90, self.rows).result(TIMEOUT_S)
         assert np.array_equal(found, expected.rows[self.slots])
         ones = np.ones((len(self.rows), DIM), np.float32)
         expected.apply(self.slots, self.rows.numbers, ones, 90)
-        exchange.push(90, self.rows, ones, 0, PATIENCE_S)
-        exchange.settle(PATIENCE_S)
-        found = exchange.lookup(91, self.rows).result(PATIENCE_S)
+        exchange.push(90, self.rows, ones, 0, TIMEOUT_S)
+        exchange.settle(TIMEOUT_S)
+        found = exchange.lookup(91, self.rows).result(TIMEOUT_S)
         assert np.array_equal(found, expected.rows[self.slots]), "the optimizer's state is that of the save, too"
 
 
-def push_through(story: Story, *steps: int, cut: int = 0, pushed: Callable[[int], object] = lambda _step: None) -> None:
+def push_through(
+    scenario: ShardScenario, *steps: int, cut: int = 0, pushed: Callable[[int], object] = lambda _step: None
+) -> None:
     """Push some steps until all are acknowledged, however often the server is killed meanwhile.
 
     `pushed` is called after each step is sent.
     """
-    exchange = story.exchange
+    exchange = scenario.exchange
     assert exchange is not None
 
     def retry(act: Callable[[], None]) -> None:
@@ -139,13 +141,13 @@ def push_through(story: Story, *steps: int, cut: int = 0, pushed: Callable[[int]
             try:
                 return act()
             except ShardsUnavailableError:
-                exchange.wait_ready(PATIENCE_S)
+                exchange.wait_ready(TIMEOUT_S)
 
     for step in steps:
         values = gradients(step)[touched(step)]
-        retry(lambda s=step, v=values: exchange.push(s, story.rows_of(s), v, cut, PATIENCE_S))
+        retry(lambda s=step, v=values: exchange.push(s, scenario.rows_of(s), v, cut, TIMEOUT_S))
         pushed(step)
-    retry(lambda: exchange.settle(PATIENCE_S))
+    retry(lambda: exchange.settle(TIMEOUT_S))
 
 
 def touched(step: int) -> np.ndarray:
