@@ -24,8 +24,8 @@ START = 1_764_000_000.0
 TOTAL = 100_000
 
 
-def point(samples: int, second: float, generation: int = 1, **fields: Any) -> PointFigures:
-    known = PointFigures(
+def point(samples: int, second: float, generation: int = 1, **fields: Any) -> HistoryPoint:
+    known = HistoryPoint(
         time=START + second, samples=samples, samples_per_second=1000.0, loss=0.5, logloss=0.5, auc=0.7,
         calibration=1.02, spent=0.0, saved_samples=max(samples - 5000, 0), interval_seconds=60.0, mode="Partial",
         shards=2, trainers=1, generation=generation,
