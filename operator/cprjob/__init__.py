@@ -1,4 +1,4 @@
-"""CPRJobs from Python: `fit` trains one in the process that calls it, and `Client` works with those on a cluster."""
+"""CPRJobs from Python: `fit` trains a job in the calling process, and `Client` manages jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Client", "ClientError", "Job", "fit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the client when somebody asks for it: `fit` does without, and it takes its time."""
+    """Import the client on first use: the import is slow, and `fit` does not need it."""
     if name not in __all__:
         raise AttributeError(f"cprjob has no {name}")
     with extra("operator", name):

@@ -1,4 +1,4 @@
-"""What a plain install of cprjob lacks, said by the name of the extra that has it."""
+"""Errors for packages that only an extra of cprjob installs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def extra(name: str, needed_by: str) -> Iterator[None]:
-    """Say which extra has what an import misses."""
+    """Name the extra in the error of an import that fails for a missing package."""
     try:
         yield
     except ModuleNotFoundError as error:

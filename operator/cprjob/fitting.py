@@ -1,4 +1,4 @@
-"""From the words of the resource to a trained model. Nothing heavy is loaded before somebody fits."""
+"""`fit`, which trains the model of a CPRJob in this process. Its imports are slow, so they are in the function."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def fit(job: str | Path | Mapping[str, Any], *, network: Factory | None = None, progress: bool = False) -> Fitted:
-    """Train a job to its end in this process and in memory, as its trainer would, and return the model.
+    """Train a job in this process and in memory, as its trainer would, and return the model.
 
-    job: the path of a CPRJob's manifest, or what stands below its `spec`; there, what only a job on many machines needs
-    may be left out. network: called as `network(spec, seed)`, it returns the dense network; it stands in the place of
-    `model.entrypoint`. progress: write a bar to the standard error.
+    job: the path of a CPRJob's manifest, or its `spec`, in which fields that only a cluster needs are optional.
+    network: called as `network(spec, seed)`, returns the dense network; it replaces `model.entrypoint`.
+    progress: write a bar to the standard error.
 
-    Nothing is saved. The same seed gives the model that a job of one trainer ends in. Raises InvalidSpecError, which
+    Nothing is saved. The model equals that of a job of one trainer with the same seed. Raises InvalidSpecError, which
     names every wrong field; OSError and yaml.YAMLError for a file that cannot be read; ModelError, DataError,
     StoreError and DivergedError as a trainer does; ImportError if an extra of cprjob is not installed.
     """

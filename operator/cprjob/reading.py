@@ -1,4 +1,4 @@
-"""What `fit` is given, read by the models of the resource: its names, defaults and rules stand there alone."""
+"""Reads the job of `fit` by the models of the resource, which define its names, defaults and rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cpr_operator.api.validate import Invalid, InvalidSpecError, json_text, pars
 from cpr_operator.api.yaml_text import read_value
 
 _NAME = "notebook"
-#: What the resource requires and one process has no use for: where it is left out, values that fit with all others.
+#: Fields that the resource requires and a single process does not use, with defaults that are valid in any job.
 _UNUSED = (
     (("image",), "none"),
     (("accuracyBudget",), {"portionOfLostSamples": 0.1}),
@@ -26,9 +26,9 @@ _FIRST_VALUES = ("fit starts from first values", "remove it")
 
 
 def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> JobSpec:
-    """Return the job of a manifest's file, or of what stands below its `spec`.
+    """Return the job of a manifest's file, or of a `spec`.
 
-    own_network: the caller has a network, and `model.entrypoint` is neither needed nor looked at.
+    own_network: the caller has a network, so `model.entrypoint` is ignored.
     Raises InvalidSpecError naming every wrong field, OSError, yaml.YAMLError.
     """
     document = _document(source)
@@ -59,7 +59,7 @@ def _document(source: str | Path | Mapping[str, Any]) -> Any:
 
 
 def _set_default(node: Any, path: tuple[str, ...], value: Any) -> None:
-    """Set what is absent at `path`; what is no object on the way is left to validation."""
+    """Set the value at `path` if it is absent. Validation reports parents that are not objects."""
     *parents, last = path
     for name in parents:
         node = node.setdefault(name, {}) if isinstance(node, dict) else None

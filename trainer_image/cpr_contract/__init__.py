@@ -1,7 +1,7 @@
-"""What the operator and the trainer image agree on: names, exit codes, rosters, reports, manifests.
+"""The contract between operator and trainer image: names, exit codes, rosters, reports, manifests.
 
-Standard library only, so that either side can import it. `CONTRACT_VERSION` rises with any change that an older
-reader could misread; each side speaks its own version and the one before. Unknown keys are ignored by readers.
+It imports the standard library only, because both sides import it. `CONTRACT_VERSION` rises with any change that an
+older reader could misread. Each side supports its own version and the one before. Readers ignore unknown keys.
 """
 
 CONTRACT_VERSION = 1

@@ -1,4 +1,8 @@
-"""Documents between operator and pods: frozen dataclasses to JSON and back, packed if that is long."""
+"""Documents between operator and pods: frozen dataclasses to JSON and back.
+
+A long job description is packed. It would not fit where a plain one is read, so pods get it in a file
+(`env.SPEC_FILE`).
+"""
 
 from __future__ import annotations
 
@@ -20,27 +24,37 @@ T = TypeVar("T")
 #: Reads one plain JSON value.
 Decoder = Callable[[Any], Any]
 
+#: The maximum length of a description in plain JSON, in characters. A variable of a process holds at most 128 KiB.
+LONGEST_PLAIN = 32 << 10
+#: The maximum length of a new job's description. In a pod it shares 256 KiB of annotations with the roster.
+LONGEST = 88 << 10
+#: The maximum growth of a description during a job, as by the numbers of its members.
+GROWTH = 4 << 10
+#: The maximum size of an unpacked description.
+_LARGEST = 16 << 20
+_PACKED = "zlib:"
+
 
 class ContractError(ValueError):
-    """A document does not have the shape that the contract gives it; the message names the field."""
+    """A document violates the contract; the message names the field."""
 
 
 class _MismatchError(ValueError):
-    """A value of another shape. The text begins with the path from the value that was read."""
+    """A value has a wrong type. The text begins with its path in the document."""
 
 
 def to_json(document: Any) -> str:
-    """Compact JSON with sorted keys: equal documents give equal bytes."""
+    """Return compact JSON with sorted keys: equal documents give equal bytes."""
     return _dumps(document)
 
 
 def to_utf8(document: Any) -> bytes:
-    """The same in UTF-8 instead of escapes, which take up to three times the room. Lone surrogates stay escapes."""
+    """Return `to_json` in UTF-8. Escapes take up to three times the space; only lone surrogates stay escapes."""
     return _dumps(document, ascii_only=False).encode("utf-8", "backslashreplace")
 
 
 def within_limits(document: T) -> T:
-    """The document with its lists as long as a reader takes: what a process reports is bounded where it is written."""
+    """Return the document with its lists shortened to the lengths that readers accept."""
     kind: Any = type(document)
     values = {name: getattr(document, name) for name, _ in _bounds(kind)}
     shorter = {name: bound.shortened(values[name]) for name, bound in _bounds(kind)}
@@ -60,12 +74,12 @@ def _bounds(kind: Any) -> tuple[tuple[str, AtMost], ...]:
 
 
 def to_json_fields(document: Any) -> dict[str, str]:
-    """Each field of a dataclass as compact JSON, by its name: what many documents share is encoded once."""
+    """Return each field of a dataclass as compact JSON, by name. Fields that many documents share are encoded once."""
     return {name: _dumps(value) for name, value in _fields(document).items()}
 
 
 def join_fields(fields: Mapping[str, str]) -> str:
-    """The document whose fields these are, in the bytes that `to_json` gives."""
+    """Return the document with these encoded fields, in the bytes of `to_json`."""
     return "{" + ",".join(f'"{name}":{fields[name]}' for name in sorted(fields)) + "}"
 
 
@@ -78,7 +92,7 @@ def _fields(document: Any) -> dict[str, Any]:
 
 
 def to_dict(document: Any) -> Any:
-    """A dataclass as plain JSON values, field names as keys."""
+    """Return a dataclass as plain JSON values, with field names as keys."""
     return dataclasses.asdict(document)
 
 
@@ -99,12 +113,9 @@ def from_dict(cls: type[T], value: Any) -> T:
         raise ContractError(f"{cls.__name__}{error}") from error
 
 
-# Types are looked at once: what remains for each document is one call per value. Paths are put
-# together only when something is wrong.
-
-
 @cache
 def _decoder(kind: Any) -> Decoder:
+    # Types are inspected once, so that a document costs one call per value. Only errors build paths.
     if dataclasses.is_dataclass(kind):
         return _dataclass_decoder(typing.cast("type", kind))
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
@@ -219,36 +230,20 @@ def _scalar_decoder(kind: type) -> Decoder:
     return decode
 
 
-# The job's description as text: plain JSON, or packed if that is long.
-#
-# A packed one does not fit where a plain one was read, so it comes to pods in a file (`env.SPEC_FILE`).
-
-
-#: The longest that stays plain, in characters. A variable of a process holds at most 128 KiB.
-LONGEST_PLAIN = 32 << 10
-#: The longest text of a new job's description. A pod has it beside its roster, in annotations of 256 KiB together.
-LONGEST = 88 << 10
-#: What a description may grow by while its job goes on, as by the numbers of its members.
-GROWTH = 4 << 10
-#: The bytes that unpacking makes at most.
-_LARGEST = 16 << 20
-_PACKED = "zlib:"
-
-
 def pack(text: str) -> str:
-    """A description in plain JSON, packed if it is longer than `LONGEST_PLAIN`."""
+    """Return a description in plain JSON, packed if it is longer than `LONGEST_PLAIN`."""
     if len(text) <= LONGEST_PLAIN:
         return text
     return _PACKED + base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def is_packed(text: str) -> bool:
-    """Return whether `pack` made this text shorter."""
+    """Return whether `pack` compressed this text."""
     return text.startswith(_PACKED)
 
 
 def unpack(text: str) -> str:
-    """A description in plain JSON. Raises `ContractError` if it is packed and damaged."""
+    """Return a description in plain JSON. Raises `ContractError` if it is packed and damaged."""
     if not is_packed(text):
         return text
     try:

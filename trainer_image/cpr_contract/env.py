@@ -1,13 +1,13 @@
 """Names that a pod and the operator share: environment, mounted files, ports, labels, annotations."""
 
 # Environment of a trainer or shard process.
-SPEC = "CPR_SPEC"  # the `JobSpec` as JSON, where it is short
-SPEC_FILE = "CPR_SPEC_FILE"  # in its place, where it is long: a file with it, packed (`packing`)
+SPEC = "CPR_SPEC"  # the `JobSpec` as JSON, if it is short
+SPEC_FILE = "CPR_SPEC_FILE"  # instead of SPEC, if it is long: a file with the packed `JobSpec` (`codec.pack`)
 ROSTER_FILE = "CPR_ROSTER_FILE"  # the pod's roster, kept up to date by the kubelet (or by local mode)
 KEY_FILE = "CPR_KEY_FILE"  # the job's key for the handshake
-KEY_DIGEST = "CPR_KEY_DIGEST"  # what the key is called (`key.key_digest`), optional: another one is not used
-POD = "CPR_POD"  # the pod's name, optional: without it rosters come by the file alone
-ADDRESS = "CPR_ADDRESS"  # the address this pod listens on and is reached by
+KEY_DIGEST = "CPR_KEY_DIGEST"  # the key's digest (`roster.key_digest`), optional: a key with another one is not used
+POD = "CPR_POD"  # the pod's name, optional: without it rosters are read from the file alone
+ADDRESS = "CPR_ADDRESS"  # the address on which this pod listens and is reached
 PORT_BASE = "CPR_PORT_BASE"  # the first of the pod's consecutive ports
 CREDENTIALS_DIR = (
     "CPR_CREDENTIALS_DIR"  # files accessKey, secretKey, sessionToken (optional); absent = workload identity
@@ -15,12 +15,12 @@ CREDENTIALS_DIR = (
 CA_FILE = "CPR_CA_FILE"  # a CA bundle for the store, optional
 DATA_CREDENTIALS_DIR = "CPR_DATA_CREDENTIALS_DIR"  # the same for the data, if it has a store of its own
 DATA_CA_FILE = "CPR_DATA_CA_FILE"
-TRACKERS = "CPR_TRACKERS"  # where the leader's figures go, too; the operator leaves it to pod templates
+TRACKERS = "CPR_TRACKERS"  # trackers for the leader's metrics; set by pod templates, never by the operator
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
-KEEPER = "CPR_KEEPER"  # not empty: a process that dies is followed by another one in the pod, which has its memory
-MEMORY_DIR = "CPR_MEMORY_DIR"  # a folder in memory that outlives the container, where the cluster begins it again
-KEPT_FILE = "CPR_KEPT_FILE"  # set by a trainer's supervisor that could not fork: the descriptor of what is kept
-TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends the process
+KEEPER = "CPR_KEEPER"  # not empty: a supervisor restarts a process that died in the pod, with its memory
+MEMORY_DIR = "CPR_MEMORY_DIR"  # a folder in memory that outlives the container, if the cluster restarts containers
+KEPT_FILE = "CPR_KEPT_FILE"  # set by a trainer's supervisor that cannot fork: the descriptor of the resume file
+TERMINATION_FILE = "CPR_TERMINATION_FILE"  # the file for the `Problem` that ends the process
 
 # Mounts in a pod.
 ROSTER_DIR = "/etc/cprjob/roster"
@@ -56,6 +56,6 @@ ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
 
 ROLE_SHARD = "shard"
 ROLE_TRAINER = "trainer"
-ROLE_SPARE = "spare"  # a shard's pod that is no shard yet: it has neither index nor incarnation
+ROLE_SPARE = "spare"  # a standby pod: it has neither index nor incarnation
 ROLE_CLEANUP = "cleanup"  # deletes the saves of a job that is being deleted
 MAIN_CONTAINER = "main"

@@ -1,4 +1,4 @@
-"""How large a job and its reports may be. Both sides hold to it: a larger report is no answer."""
+"""Limits of a job and of its reports. Both sides apply them: the operator discards a larger report."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ MAX_SHARDS = 1024
 MAX_SPARES = 64
 MAX_TRAINERS = 256
 MAX_MEMBERS = MAX_SHARDS + MAX_TRAINERS
-#: Threads of a trainer that compute parts of its slice side by side.
+#: Threads of a trainer that compute parts of its slice in parallel.
 MAX_WORKERS = 64
 #: Anchors that a job keeps restorable.
 MAX_ANCHORS = 128
 #: Ranges of lost samples: of one member in its report, and of all shards together in the status.
 MAX_RANGES = 4096
 MAX_METRICS = 32
-#: Processes of one member that ended and whose times its report tells, the last ones.
-MAX_LIVES = 8
-#: Groups of samples that scores are told of one by one.
+#: Processes of one member that a report lists with their restart times, the last ones.
+MAX_RESTART_TIMES = 8
+#: Groups of samples with scores of their own.
 MAX_GROUPS = 20
 #: Characters of a group's name in a report; it is a value of the data.
 MAX_GROUP_NAME = 128
 #: Characters of a problem's message and of its remedy; the status holds 1,024.
 MAX_SENTENCE = 2048
 
-#: The bytes of a report without the members that it names: 2,048 lost ranges of twelve digits, and all anchors.
+#: The bytes of a report without its members: 2,048 lost ranges of twelve digits, and all anchors.
 _REPORT_BYTES = 128 << 10
-#: What a leader says of each member: two numbers, and its name in three lists.
+#: The bytes of each member in a leader's report: two numbers, and its name in three lists.
 _MEMBER_BYTES = 128
 
 
@@ -43,7 +43,7 @@ def last(items: tuple[Any, ...], most: int) -> tuple[Any, ...]:
 
 
 def united(ranges: tuple[tuple[int, int], ...], most: int) -> tuple[tuple[int, int], ...]:
-    """Return at most `most` ranges that hold all of these, sorted: the smallest gaps between them are closed."""
+    """Return at most `most` sorted ranges that cover all of these. The smallest gaps are closed."""
     ordered = sorted(ranges)
     by_gap = sorted(range(1, len(ordered)), key=lambda place: ordered[place][0] - ordered[place - 1][1])
     joined = set(by_gap[: max(0, len(ordered) - most)])
@@ -58,9 +58,9 @@ def united(ranges: tuple[tuple[int, int], ...], most: int) -> tuple[tuple[int, i
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """The longest that a list may be, in the annotation of its field.
+    """The maximum length of a list, in the annotation of its field.
 
-    A reader refuses a longer one. Its writer shortens that by `shorten`, to `written` items if that is not 0.
+    A reader refuses a longer one. A writer shortens it by `shorten`, to `written` items if that is not 0.
     """
 
     items: int
@@ -68,11 +68,11 @@ class AtMost:
     written: int = 0
 
     def shortened(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a list as it may be written."""
+        """Return a list shortened to the length that a writer may use."""
         most = self.written or self.items
         return items if len(items) <= most else self.shorten(items, most)
 
 
 def longest_report(members: int) -> int:
-    """The bytes of the longest report in a job of so many shards and trainers."""
+    """Return the maximum bytes of a report in a job with this number of shards and trainers."""
     return _REPORT_BYTES + _MEMBER_BYTES * members

@@ -1,16 +1,15 @@
-"""Manifests and their places in the store. A save counts when its manifest exists and every part verifies.
+"""Manifests and their keys in the store. A save is valid when its manifest exists and every part verifies.
 
-    <prefix>/<job uid>/data.json                                                     what data the job trains
-    <prefix>/<job uid>/evaluation-data.json                                          what data of its own scores it
-    <prefix>/<job uid>/workers.json                                                  how many workers its trainers have
+    <prefix>/<job uid>/data.json                                                     the data that the job trains
+    <prefix>/<job uid>/evaluation-data.json                                          its separate evaluation data
+    <prefix>/<job uid>/workers.json                                                  the number of its workers
     <prefix>/<job uid>/vocabularies/{DIGEST.txt, manifest.json}                      the values of tables
-    <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      what this incarnation restored
+    <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      the incarnation's restore record
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
     <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
 
-A folder named by a step alone belongs to a cut; one of a flush ends in `-flush`, one of a priority save in `-priority`,
-one of a dense save apart from any cut in `-dense`: saves of one step that differ never meet.
-Keys here leave out bucket and prefix: the store adds them.
+A folder named by a step alone belongs to a cut. The suffixes `-flush`, `-priority` and `-dense` (a dense save apart
+from any cut) separate different saves of one step. The store adds bucket and prefix to these keys.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class ManifestRef:
 class Part:
     """One object of a save; `crc32c` is of its bytes.
 
-    It holds `rows` embedding rows, whose places lie in [first, first + span): none, and no span, for dense state.
+    It holds `rows` embedding rows of the places [first, first + span). For dense state all three are 0.
     """
 
     key: str
@@ -59,10 +58,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RowUpdates:
-    """How often pushes changed the rows of one shard: a push counts once for each row in it.
+    """The number of row updates of one shard: a push counts once for each row in it.
 
-    `pushed[r]` are those of rank r in all steps up to `applied[r]`, lost or not. `lost` are those that no row holds any
-    more: exactly so many if `exact`, else at most so many.
+    `pushed[r]` are those of rank r in all steps up to `applied[r]`, lost ones included. `lost` are missing from the
+    rows; it is an upper bound unless `exact`.
     """
 
     pushed: tuple[int, ...] = ()
@@ -72,10 +71,10 @@ class RowUpdates:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRecord:
-    """What an incarnation of a shard restored, written before it serves: the link of the lineage.
+    """The save that an incarnation of a shard restored, written before it serves: the link of the lineage.
 
-    `parent` is None for the generation's anchor or step 0. A save of the parent after `step` is not on the lineage, but
-    for the priority saves in `replayed`, oldest first.
+    `parent` is None for the generation's anchor or step 0. Saves of the parent after `step` are not on the lineage,
+    except the priority saves in `replayed`, oldest first.
     """
 
     contract: int
@@ -94,16 +93,14 @@ class RestoreRecord:
 class ShardManifest:
     """One shard's save: at a cut (`Anchor`), at SIGTERM (`Flush`), or of its most important rows (`Priority`).
 
-    The shard holds the places [first_place, first_place + places), and those from start to end of each of `further`
-    where tables have several dims: a range for each. An `Anchor` or `Flush` is complete: the saves that
-    `chain` names, oldest first, then this one on top; rows in none of them have their first values. A `Priority` save
-    has no chain: it lies on top of any complete save before it. Its rows are those that `strategy` chose.
-    `layout` is a hash of (tables, dim, optimizer). `applied[r]` is the last step applied of rank r. `lost` are the
-    ranges of samples lost on this shard since the generation's anchor. `rows` counts the rows in its parts,
-    which are stored in `bits` a value.
-    `row_updates` are counted since the job began, over rollbacks too. Where a `Priority` save is put on top of the save
-    that it was made `after` (its key, empty for first values), rows hold `added_updates` more; None if its strategy
-    does not count them.
+    The shard holds the places [first_place, first_place + places). If tables have several dims it also holds the ranges
+    (start, end) of `further`. An `Anchor` or `Flush` is complete: a restore applies the saves of `chain`, oldest first,
+    then this one. Rows in none of them have their first values. A `Priority` save has no chain: it applies to any
+    complete save before it. `strategy` chose its rows. `layout` is a hash of (tables, dim, optimizer). `applied[r]` is
+    the last step applied of rank r. `lost` are the ranges of samples lost on this shard since the generation's anchor.
+    `rows` counts the rows in its parts, which are stored in `bits` a value. `row_updates` are counted since the job
+    began, over rollbacks too. A `Priority` save adds `added_updates` to the rows of the save `after` (its key, empty
+    for first values); None if its strategy does not count them.
     """
 
     contract: int
@@ -160,15 +157,15 @@ class SavedTensor:
 
     @property
     def size(self) -> int:
-        """The number of values it has."""
+        """The number of its values."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """What a job of another model has to know of a save. Rows that it does not hold have their first values by `seed`.
+    """The model of a save, for jobs with another model. Rows missing from the save have their first values by `seed`.
 
-    `parameters` are in the order of the flat dense state, whose optimizer is `dense_optimizer`.
+    `parameters` are in the order of the flat dense state. `dense_optimizer` is its optimizer.
     """
 
     seed: int
@@ -183,7 +180,7 @@ class DenseManifest:
 
     `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state. `ids` are the
     `table_ids` of its model. Saves of earlier versions have no `model`. `best_step` is the step of the best evaluation
-    up to here, whose anchor stays as long as this one; 0 for none, and without `early_stop`.
+    so far; its anchor is kept while this one is. 0 for none, and without `early_stop`.
     """
 
     contract: int
@@ -205,12 +202,12 @@ class DenseManifest:
 
 @dataclass(frozen=True, slots=True)
 class DataManifest:
-    """The files of a job's data as its first leader found them: what all its trainers read, as long as it lives.
+    """The files of a job's data as its first leader found them. All trainers read these during the whole job.
 
-    With `evaluates` it is the data that the job is scored on, if that is not a part of what it trains.
-    `uris` to `blocks` have an item for each file: its size and its tag (see `cpr_trainer.store.Version`), whether it
-    can only be read from the front, which of `columns` are the names of its columns, and its number of blocks.
-    `block_rows` to `block_sizes` have one for each block, file by file: its rows, and where they lie.
+    With `evaluates` it describes the separate evaluation data.
+    `uris` to `blocks` have an item for each file: its size and its tag (see `cpr_trainer.store.Version`), True if it
+    can only be read from the front, the index of its column names in `columns`, and its number of blocks.
+    `block_rows` to `block_sizes` have one for each block, file by file: its rows and their position.
     """
 
     contract: int
@@ -231,9 +228,9 @@ class DataManifest:
 
 @dataclass(frozen=True, slots=True)
 class WorkersManifest:
-    """How many workers each trainer of a job computes with, as its first leader measured it, and why so many.
+    """The number of workers of each trainer, as the job's first leader measured it, with the reason.
 
-    It stands as long as the job lives: gradients are summed by worker, so another number changes their last bits.
+    It is fixed for the life of the job: gradients are summed by worker, so another number changes their last bits.
     """
 
     contract: int
@@ -296,7 +293,7 @@ def dense_prefix(job_uid: str, generation: int) -> str:
 
 
 def probe_prefix(job_uid: str) -> str:
-    """The folder of the objects by which a store is probed before a job begins, with its slash."""
+    """The folder of the objects that probe a store before a job begins, with its slash."""
     return f"{job_uid}/probe/"
 
 

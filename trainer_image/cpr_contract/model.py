@@ -1,4 +1,4 @@
-"""`ModelSpec`: the model of a CPRJob, as its pods see it."""
+"""`ModelSpec`: the model of a CPRJob in the spec of its pods."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Literal, assert_never
 #: Columns of the Criteo layout: a label, then these.
 DENSE_FEATURES = 13
 CATEGORICAL_FEATURES = 26
-#: How much a model may take in.
+#: Maximum inputs of a model.
 MAX_TABLES = 1024
 MAX_FEATURES = 2048
 MAX_NUMERIC = 4096
-#: Labels and targets of one model. Their scores, by name, have to fit into a pod's last word of 4 KiB.
+#: Maximum labels and targets of a model. Their scores must fit into a termination message of 4 KiB.
 MAX_PREDICTED = 8
 
-#: How the vectors of a bag become one.
+#: The reduction of a bag's vectors to one.
 Pooling = Literal["Sum", "Mean"]
-#: What a network gets of a feature with any number of ids: one vector, or with "None" the sequence of all of them.
+#: The input from a feature with any number of ids: one vector, or with "None" the sequence of all vectors.
 FeaturePooling = Literal["Sum", "Mean", "None"]
-#: How an id becomes a row of its table: it is the row's number, a value with a row of its own, or it is hashed.
+#: The mapping from an id to a row of its table: the id is the row's number, has a row of its own, or is hashed.
 Ids = Literal["CPR64", "RowNumber", "Vocabulary", "XXH64", "Murmur3"]
-#: What an id does that has no row: it makes the sample a bad one, or it is taken as `DEFAULT_ROW`.
+#: The treatment of an id without a row: the sample is bad, or the id has the row `DEFAULT_ROW`.
 OutOfRange = Literal["Fail", "DefaultRow"]
 DEFAULT_ROW = 0
 #: The kinds of phases of a learning rate, and of the optimizers of the dense network and of embedding rows.
@@ -34,8 +34,8 @@ RowOptimizer = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 class PhaseSpec:
     """Some steps of a learning rate. Levels are portions of the `learning_rate`, and 1 before the first phase.
 
-    Warmup goes from `start` to 1, Linear, Cosine and Polynomial go from where the last phase ended to `end`, Step takes
-    the level times `factor` after each `every` steps, Constant stays. `power` is for Polynomial.
+    Warmup changes the level from `start` to 1. Linear, Cosine and Polynomial change it from the end of the last phase
+    to `end`. Step multiplies it by `factor` after each `every` steps. Constant keeps it. `power` is for Polynomial.
     """
 
     kind: PhaseKind
@@ -52,8 +52,8 @@ class OptimizerSpec:
     """The optimizer of the dense network, as torch.optim has it.
 
     `momentum` and `nesterov` are for SGD, `epsilon` for all others, `beta1` and `beta2` for Adam and AdamW.
-    `weight_decay` is added to the gradient as an L2 penalty is, but by AdamW taken from the parameters themselves.
-    Gradients with a norm above `clip_norm` are scaled down to it; None: none are.
+    `weight_decay` is added to the gradient as an L2 penalty; AdamW subtracts it from the parameters instead.
+    Gradients with a norm above `clip_norm` are scaled down to it; None: no clipping.
     """
 
     kind: DenseOptimizerKind
@@ -84,10 +84,10 @@ class SparseOptimizerSpec:
 class TableSpec:
     """One embedding table. In a model that states no features, table t takes the t-th categorical column.
 
-    With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. Without an `optimizer`
-    it has that of the model, without a `dim` its embedding_dim. `out_of_range` is for the ids `RowNumber` and
-    `Vocabulary`, `hash_seed` for `XXH64` and `Murmur3`. With the ids `Vocabulary`, value i, from 0, has row i + 1:
-    `vocabulary` is the URI of the file of values, or they are those that the data has at least `min_count` times.
+    With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. The defaults of
+    `optimizer` and `dim` are the model's. `out_of_range` is for the ids `RowNumber` and `Vocabulary`, `hash_seed` for
+    `XXH64` and `Murmur3`. With the ids `Vocabulary`, value i, from 0, has row i + 1. Values come from the file at the
+    URI `vocabulary`, or are those with at least `min_count` occurrences in the data.
     """
 
     name: str
@@ -103,16 +103,16 @@ class TableSpec:
 
     @property
     def id_scheme(self) -> str:
-        """What says which id has which row: rows of a save mean nothing to a table with another scheme."""
+        """The mapping from ids to rows. A save's rows are meaningless to a table with another scheme."""
         return f"{self.ids} with seed {self.hash_seed}" if self.ids in {"XXH64", "Murmur3"} else self.ids
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """What a network gets by one name: vectors of `table` for the ids in a `column`.
+    """A named input of the network: vectors of `table` for the ids in a `column`.
 
-    Without a `pooling` a sample has exactly one id, with one any number. Of more than `max_length` ids the last ones
-    are kept. `weights` is a column with a weight for each id.
+    Without a `pooling` a sample has exactly one id, with one any number. Only the last `max_length` ids are used.
+    `weights` is a column with a weight for each id.
     """
 
     name: str
@@ -125,14 +125,14 @@ class FeatureSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What is trained. `entrypoint`, as "package.module:factory", builds the dense network; without one it is a DLRM.
+    """A model. `entrypoint`, as "package.module:factory", builds the dense network; without one it is a DLRM.
 
-    `bottom_mlp` and `top_mlp` are the DLRM's layer widths after the input; they end in embedding_dim and 1. An
-    entrypoint may read them as it likes, and they may be empty then. The network predicts the `labels`, 0 or 1, then
-    the `targets`, numbers, each with one output.
+    `bottom_mlp` and `top_mlp` are the DLRM's layer widths after the input; they end in embedding_dim and 1. With an
+    entrypoint they are its own arguments, and may be empty. The network predicts the `labels`, 0 or 1, then the
+    `targets`, numbers, each with one output.
 
     With `features` the network gets these by name, and several may share a table; without, each table is one feature.
-    `numeric` says how many numeric features there are; without, there are DENSE_FEATURES, padded with zeros.
+    `numeric` is the number of numeric features; without it there are DENSE_FEATURES, padded with zeros.
     """
 
     embedding_dim: int
@@ -149,12 +149,12 @@ class ModelSpec:
 
     @property
     def dense_width(self) -> int:
-        """The number of numeric features a sample has."""
+        """The number of numeric features of a sample."""
         return DENSE_FEATURES if self.numeric is None else self.numeric
 
     @property
     def feature_tables(self) -> tuple[int, ...]:
-        """The table of each feature, as a place in `tables`. Raises KeyError if there is none of that name."""
+        """The table of each feature, as an index into `tables`. Raises KeyError if no table has its name."""
         if not self.features:
             return tuple(range(len(self.tables)))
         places = {table.name: place for place, table in enumerate(self.tables)}
@@ -162,7 +162,7 @@ class ModelSpec:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """What a sample has of logits, and of labels: one number, or a vector of as many as are predicted."""
+        """The shape of a sample's logits and of its labels: one number, or a vector of all predictions."""
         outputs = len(self.labels) + len(self.targets)
         return () if outputs == 1 else (outputs,)
 
@@ -178,22 +178,22 @@ class ModelSpec:
 
     @property
     def table_ids(self) -> tuple[tuple[str, str], ...]:
-        """Name and `id_scheme` of each table whose ids are not CPR64."""
+        """Name and `id_scheme` of each table with other ids than CPR64."""
         return tuple((table.name, table.id_scheme) for table in self.tables if table.ids != "CPR64")
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The lengths that vectors have, each once, in the order of the tables: one, unless tables differ."""
+        """The distinct lengths of vectors, in the order of the tables."""
         return tuple(dict.fromkeys(self.table_dims))
 
     @property
     def bands(self) -> tuple[int, ...]:
-        """The band of each table, as a place in `dims`: tables of one dim are a band."""
+        """The band of each table, as an index into `dims`: tables of one dim are a band."""
         return tuple(map(self.dims.index, self.table_dims))
 
 
 def state_width(kind: RowOptimizer, dim: int) -> int:
-    """Return how many float32 an optimizer keeps of each row of `dim` values; first values are zero."""
+    """Return the number of float32 values that an optimizer keeps per row of `dim` values; first values are zero."""
     match kind:
         case "SGD":
             return 0

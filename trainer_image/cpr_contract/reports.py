@@ -1,4 +1,4 @@
-"""What a pod tells: its report on `/status`, its exit code, and its termination message."""
+"""Reports of a pod: on `/status`, by its exit code, and in its termination message."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 from cpr_contract.limits import (
     MAX_ANCHORS,
     MAX_GROUPS,
-    MAX_LIVES,
     MAX_MEMBERS,
     MAX_METRICS,
     MAX_RANGES,
+    MAX_RESTART_TIMES,
     MAX_SHARDS,
     MAX_TRAINERS,
     AtMost,
@@ -22,25 +22,23 @@ from cpr_contract.limits import (
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import AnchorRef, Counters
 
-# How a pod's process ends: exit codes, and what it leaves in its termination file.
-
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of `python -m cpr_trainer`; 128+n is a signal, as everywhere."""
+    """Exit codes of `python -m cpr_trainer`; 128+n is a signal."""
 
     OK = 0  # finished
-    INTERNAL = 1  # an error nobody foresaw: retried within the restart limit
+    INTERNAL = 1  # an unexpected error: retried within the restart limit
     FLUSHED = 10  # SIGTERM, and everything is saved: nothing is lost
-    SUPERSEDED = 11  # a newer incarnation of the same member exists: stepped aside
-    STORE_UNREACHABLE = 12  # the store does not answer, where nothing could wait for it: retried, and not counted
+    SUPERSEDED = 11  # a newer incarnation of the same member exists
+    STORE_UNREACHABLE = 12  # the store does not answer a request that cannot wait: retried, and not counted
     BAD_SPEC = 20  # the spec cannot be trained: not retried
-    BAD_DATA = 21  # the data is not what the spec says: not retried
-    DAMAGED = 22  # nothing on the lineage verifies, the named anchor included: not retried
-    CONTRACT = 23  # the operator speaks a contract version this image does not: not retried
-    STORE_UNSUITABLE = 24  # the store lacks what saves need, and the job has not begun: not retried
+    BAD_DATA = 21  # the data does not match the spec: not retried
+    DAMAGED = 22  # no save on the lineage verifies, the named anchor included: not retried
+    CONTRACT = 23  # the image does not support the operator's contract version: not retried
+    STORE_UNSUITABLE = 24  # the store lacks a feature that saves need, and the job has not begun: not retried
 
 
-#: Exit codes after which another attempt would end the same way.
+#: Exit codes after which another attempt would fail, too.
 PERMANENT = frozenset(
     {ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DAMAGED, ExitCode.CONTRACT, ExitCode.STORE_UNSUITABLE}
 )
@@ -48,62 +46,62 @@ PERMANENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, for people: `reason` is one CamelCase word, `remedy` says what to do."""
+    """A problem for a user to read: `reason` is one CamelCase word, `remedy` is an instruction."""
 
     reason: str
     message: str
     remedy: str
 
 
-#: The reason by which a trainer says that there is no room on its disk for the pushes that memory has none for.
+#: The reason of a trainer's problem if its disk has no space for pushes that exceed the memory for replay.
 SPILL_UNAVAILABLE = "SpillUnavailable"
-#: The reason by which the first leader reports columns that write the same id in two ways.
+#: The reason of the first leader's problem if columns write the same id in two ways.
 IDS_SPELLED_TWICE = "IdsSpelledTwice"
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What a cleanup that ended well has deleted. `unreadable` are keys it should have spared and could not read."""
+    """The objects that a successful cleanup deleted. `unreadable` are keys to be kept that it could not read."""
 
     objects: int
     size_bytes: int
     unreadable: tuple[str, ...] = ()
 
 
-#: A report has room for half as many as a reader takes. More of them become fewer that hold at least as much.
+#: A report has at most half as many as a reader accepts. A writer merges more of them into ranges that cover them.
 Ranges = Annotated[tuple[tuple[int, int], ...], AtMost(MAX_RANGES, united, MAX_RANGES // 2)]
 Names = Annotated[tuple[str, ...], AtMost(MAX_MEMBERS)]
 ByShard = Annotated[tuple[int, ...], AtMost(MAX_SHARDS)]
 ByRank = Annotated[tuple[int, ...], AtMost(MAX_TRAINERS)]
-#: Seconds, by the number of a life.
-ByLife = Annotated[tuple[tuple[int, float], ...], AtMost(MAX_LIVES, last)]
+#: Seconds, by the number of a process of one incarnation.
+ByProcess = Annotated[tuple[tuple[int, float], ...], AtMost(MAX_RESTART_TIMES, last)]
 Metrics = Annotated[tuple[tuple[str, float], ...], AtMost(MAX_METRICS)]
-#: Pruning comes after a commit, so for a while there are more than are kept.
+#: Pruning follows a commit, so there can be more of them than are kept.
 Anchors = Annotated[tuple[AnchorRef, ...], AtMost(2 * MAX_ANCHORS, last)]
 
 
 class ShardState(enum.StrEnum):
-    """Where a shard stands."""
+    """The state of a shard."""
 
     STARTING = "Starting"  # no roster read yet, or no store reached
-    SPARE = "Spare"  # no roster names it yet, and all that can be done before one does is done: its index is -1
+    SPARE = "Spare"  # a warm standby that no roster assigns a shard yet: its index is -1
     RESTORING = "Restoring"
     BELOW_FLOOR = "BelowFloor"  # the newest save that verifies is older than the floor: serves nothing, waits
     READY = "Ready"  # serves lookups and pushes of its roster's generation
-    FLUSHING = "Flushing"  # SIGTERM came: saving what is left
+    FLUSHING = "Flushing"  # received SIGTERM: saves all unsaved rows
 
 
 class TrainerState(enum.StrEnum):
-    """Where a trainer stands."""
+    """The state of a trainer."""
 
     STARTING = "Starting"
     LOADING = "Loading"  # reads data
     JOINING = "Joining"  # waits for its group, or copies dense state
     BELOW_FLOOR = "BelowFloor"  # no survivor, and the newest dense save is older than the floor
     TRAINING = "Training"
-    MEETING = "Meeting"  # its roster asks all to meet: it stands, on its way or there
+    MEETING = "Meeting"  # stops at the common step that its roster requests, or trains up to it
     PAUSED = "Paused"  # waits for a shard or a peer: `waiting_for` names it
-    FINISHING = "Finishing"  # all samples trained, the final anchor is being committed
+    FINISHING = "Finishing"  # all samples are trained, the final anchor is not committed yet
     FINISHED = "Finished"
 
 
@@ -122,21 +120,22 @@ class ShardReport:
 
     `applied[r]` is the last step applied of rank r, empty while there is no state. `newest_save` is
     the newest save of its lineage that verifies (committed by itself, restored from, or found while
-    below the floor); None means step 0. After a restore `restored_samples` is where the restored
-    state stands and `resumed_samples` the first sample served again, None until a push came. `lost`
-    are all ranges of samples lost on this shard since the generation's anchor, as far as its
-    lineage knows: the ledger's source. `silent` names trainers that joined and whose heartbeat is
-    missing for `silence_s`, and `overdue` those of whom it is missing for `overdue_s`.
+    below the floor); None means step 0. After a restore `restored_samples` are the samples of the
+    restored state, and `resumed_samples` is the first sample served again, None before the first
+    push. `lost` are all ranges of samples lost on this shard since the generation's anchor,
+    according to its lineage: the ledger's source. `silent` names joined trainers without a heartbeat
+    for `silence_s`, `overdue` those without one for `overdue_s`.
     `row_updates` are counted since the job began, None while there is no state; after a restore
-    what is lost of them is known once `resumed_samples` is. `replayed_samples` went with the
-    predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of
-    them have. They were applied as before if `replayed_in_order`, else in another order of the
-    trainers. `replay_s` is how long that took, from the first of these pushes to the last; None
-    until then, and without replay. `protected_samples` are those that parity at other shards holds;
-    None while it does not hold all rows, or there is none. `rebuilt` says that the rows came from
-    there, and not from a save. `lives` counts the processes of this incarnation, `restarts` those of
-    them that ended with their container, and `in_place_s` has for each of those that ended lately
-    how long after its end the shard served again; one that hung has ended when it did its last turn.
+    their lost part is complete once `resumed_samples` is set. `replayed_samples` were lost with the
+    predecessor and pushed again; with replay `resumed_samples` is None until all trainers have
+    repeated theirs. `replayed_in_order` is False if the order of the trainers differed from the
+    first time. `replay_s` is the time from the first of these pushes to the last; None
+    until then, and without replay. `protected_samples` are those in the parity at other shards;
+    None without parity, or while it lacks rows. `rebuilt` is True if the rows came from parity
+    and not from a save. `lives` counts the processes of this incarnation, `restarts` those of
+    them that ended with their container. `in_place_s` has, for each process that ended lately,
+    the seconds from its end until the shard served again; the end of a hung process is its last
+    iteration.
     """
 
     contract: int
@@ -161,7 +160,7 @@ class ShardReport:
     replay_s: float | None = None
     protected_samples: int | None = None
     rebuilt: bool = False
-    in_place_s: ByLife = ()
+    in_place_s: ByProcess = ()
     restarts: int = 0
 
     @property
@@ -172,7 +171,7 @@ class ShardReport:
 
 @dataclass(frozen=True, slots=True)
 class GroupScores:
-    """The scores of the samples that have one value, `name`, of the group column; see `HeldOutScores`."""
+    """The scores of the samples with the value `name` in the group column; see `HeldOutScores`."""
 
     name: str
     samples: int
@@ -187,12 +186,12 @@ Groups = Annotated[tuple[GroupScores, ...], AtMost(MAX_GROUPS)]
 
 @dataclass(frozen=True, slots=True)
 class HeldOutScores:
-    """How well the model of `step`, and of so many trained `samples`, did on `scored` samples that are never trained.
+    """The scores of the model of `step`, after `samples` trained samples, on `scored` samples that are never trained.
 
-    All of the first label: the area under the ROC curve; the mean log loss in nats; that loss by the entropy of the
-    labels, so that 1 is what a constant scores; and the sum of the predictions by the sum of the labels. None where it
-    is not defined, as when all labels are the same. `gauc` is the mean AUC of the groups that have one, weighted by
-    their samples. `groups` are the largest ones, and `rest` is of all samples of the others together.
+    They are of the first label: the area under the ROC curve; the mean log loss in nats; that loss divided by the
+    entropy of the labels, so that a constant scores 1; and the sum of the predictions divided by the sum of the labels.
+    An undefined score is None, as when all labels are equal. `gauc` is the mean AUC of the groups that have one,
+    weighted by their samples. `groups` are the largest ones, and `rest` covers all other samples.
     """
 
     step: int
@@ -209,23 +208,23 @@ class HeldOutScores:
 
 @dataclass(frozen=True, slots=True)
 class BestEvaluation:
-    """The anchor of the best model, what it scored by the metric of `early_stop`, and how many were scored since."""
+    """The anchor of the best model, its score by the metric of `early_stop`, and the number of evaluations since."""
 
     anchor: AnchorRef
     value: float
     since: int
 
 
-#: The header of a request for a leader's report in which the operator says what the job's status holds: `Recorded` as
-#: JSON, sealed by the job's key (`cpr_contract.roster.seal`). A leader ignores any other.
+#: The header in a request for a leader's report: `Recorded` as JSON, sealed by the job's key
+#: (`cpr_contract.roster.seal`). A leader ignores a header with a wrong seal.
 RECORDED_HEADER = "X-CPRJob-Recorded"
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the job's status holds of the leader's reports, as the operator says with each request for the next one.
+    """The part of the leader's reports that the job's status holds. The operator sends it with each request.
 
-    That a report was sent does not show that it was recorded: anybody may ask for it, and the answer may be lost.
+    A sent report is not always recorded: the response may be lost, or go to another client than the operator.
     `anchor` is the key of the newest anchor, empty for none; `evaluation` the step of the last evaluation in this
     `generation`, 0 for none.
     """
@@ -237,9 +236,9 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class RosterNote:
-    """A field beside those of the leader's roster, in its annotation.
+    """An additional field of the leader's roster, in its annotation.
 
-    An operator that has not made the job's key cannot seal a header. It writes there what the status holds.
+    An operator that did not create the job's key cannot seal a header, and uses this field instead.
     """
 
     recorded: Recorded | None = None
@@ -247,38 +246,38 @@ class RosterNote:
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
-    """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.
+    """A trainer's answer on `/status`. Only the leader sets the fields after `problem`, except those noted below.
 
-    `samples` are complete; `samples_started` is an upper bound of what can have reached any shard,
-    running and prefetched steps included. `total_samples` is 0 until the data is read. `lost` are
-    the sample ranges missing from the dense state in this generation, because no trainer survived
-    and an older dense save was loaded. `shard_saves[i]` are the samples of shard i's last committed
-    save (as its acknowledgements say), -1 if unknown. `silent` names members ("shard/3",
-    "trainer/1") whose heartbeat this trainer misses for `silence_s`, or that it cannot connect to,
-    and `overdue` the same for `overdue_s`. `met` is the anchor at whose step all trainers stand,
-    because their roster asked them to meet: it holds exactly the steps up to then, of every rank,
+    `samples` are complete; `samples_started` is an upper bound of the samples that can have reached
+    any shard, running and prefetched steps included. `total_samples` is 0 until the data is read.
+    `lost` are the sample ranges missing from the dense state in this generation, because no trainer
+    survived and an older dense save was loaded. `shard_saves[i]` are the samples of shard i's last
+    committed save, from its acknowledgements, -1 if unknown. `silent` names members ("shard/3",
+    "trainer/1") that this trainer cannot connect to, or that sent no heartbeat for `silence_s`;
+    `overdue` the same for `overdue_s`. `met` is the anchor of the step at which all trainers
+    stopped by request of their roster: it has exactly the steps up to there, of every rank,
     on every shard. `result` is the final anchor. Since this process leads this generation, `saves`
     cuts were committed and `save_stall_s` of training time were lost to saves, stalls and slower
-    steps; `commit_s` is how long the last one took from cut to commit. `samples_per_s` is the speed
-    while nothing is saved, `paused_s` the time that this process waited or stood still. `sync_gap`
-    is the mean number of steps that this trainer takes between two averages of the dense copies, in
+    steps; `commit_s` is the time of the last one from cut to commit. `samples_per_s` is the speed
+    between saves, `paused_s` the time that this process waited or was suspended. `sync_gap`
+    is the mean number of this trainer's steps between two averages of the dense copies, in
     a shadow mode. `degraded_samples` are those of steps that this process trained without a shard,
-    in this generation. `new_files` are those that data.uri names and which came after the job had
-    begun, as the leader found them when it started, or after an anchor since then: they are not
-    trained. With replay, `shard_saves` is told by every trainer, `shard_incarnations[i]` is the
-    incarnation of shard i that told it (-1 if unknown), and `forgotten[i]` are the samples up to
-    which this trainer cannot push to shard i again; what comes after them it keeps, or knows to be
-    saved. -1 before its first push. `shard_protected[i]` are the samples up to which parity holds
-    shard i, as it told last; -1 where it does not. Without lockstep `step` and `samples` are the
-    leader's knowledge of what all ranks have completed, and `waiting_for` may name trainers that it
-    does without. `auc` and `logloss` are of the first label. `metrics` are figures by name:
-    "calibration" of a single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each
-    where there are several, then the network's own. `evaluation` is the last one on held-out
-    samples. With `early_stop` `best` is the best one, whose model is the job's. `lives` and
-    `in_place_s` are as a shard's, and a trainer works again when it has completed a step. `workers`
-    is how many workers this process computes with, known once the data is read, and
-    `workers_reason` why. `early_save_s` are the seconds of training between the last two cuts if the
-    last was made before its interval was over, because pushes filled the memory for replay.
+    in this generation. `new_files` counts files of data.uri that appeared after the job had begun;
+    they are not trained. The leader lists files when it starts and after anchors. With replay,
+    every trainer reports `shard_saves`, `shard_incarnations[i]` is the incarnation of shard i that
+    sent it (-1 if unknown), and `forgotten[i]` are the samples up to which this trainer cannot
+    repeat pushes to shard i; later ones are kept or saved. -1 before its first push.
+    `shard_protected[i]` are the samples of shard i in its parity, as last reported; -1 without
+    parity. Without lockstep `step` and `samples` count steps that all ranks have completed,
+    according to the leader, and `waiting_for` may name trainers without which it trains.
+    `auc` and `logloss` are of the first label. `metrics` are named values: "calibration" of a
+    single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each of several labels,
+    then the network's own. `evaluation` is the last one on held-out samples. With `early_stop`,
+    `best` is the best one; the job's model is the one evaluated there. `lives` and `in_place_s` are
+    as a shard's; a trainer has resumed when it has completed a step. `workers` is the number of
+    workers of this process, set once the data is read, and `workers_reason` its reason.
+    `early_save_s` are the seconds of training between the last two cuts, if the last one was early
+    because pushes filled the memory for replay.
     """
 
     contract: int
@@ -319,7 +318,7 @@ class TrainerReport:
     shard_protected: ByShard = ()
     evaluation: HeldOutScores | None = None
     lives: int = 1
-    in_place_s: ByLife = ()
+    in_place_s: ByProcess = ()
     best: BestEvaluation | None = None
     workers: int | None = None
     workers_reason: str = ""
@@ -328,13 +327,13 @@ class TrainerReport:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The leader's last word once nothing is left to train: the final anchor, what it lacks, and the scores there.
+    """The leader's termination message after the last sample: the final anchor, its lost samples, and the scores.
 
     lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
-    validation over all samples that count, as in a report. None where nothing could be scored. evaluation, best: as in
-    a report, without the groups. Where the last model is not the best one, `best` names another anchor. total_samples:
-    as in a report, for a job that ends before the operator reads one; 0 of an image that does not state it.
+    validation over all samples that count, as in a report. None if nothing could be scored. evaluation, best: as in
+    a report, without the groups. `best` names another anchor unless the last model is the best one. total_samples:
+    as in a report, for a job that ends before the operator reads one; 0 from an image that does not state it.
     """
 
     anchor: AnchorRef

@@ -1,23 +1,26 @@
-"""What commands of `cprjob` ask processes of the trainer image, and are told."""
+"""Requests of `cprjob` commands to processes of the trainer image, and the responses.
+
+A process reads the request as JSON from its standard input, and writes the response as JSON to its standard output.
+The job's spec is in `CPR_SPEC`. The documents have no contract version: both ends are of one installation, or `cprjob`
+and the image of a job on a cluster are of one release.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-# What `cprjob calibrate` asks `python -m cpr_trainer calibrate` to try, and is told.
-#
-# Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
-# `CPR_SPEC`, an `Experiment` as JSON on the standard input; the answer is one `TrialReport` a line.
 from cpr_contract.choices import Bits, Dense, ExportFormat, Missing, Strategy
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import Groups, GroupScores
 from cpr_contract.spec import StoreSpec
 
+# --- cprjob calibrate: an `Experiment`; the response is one `TrialReport` a line ---
+
 
 @dataclass(frozen=True, slots=True)
 class ShardLoss:
-    """A failure: once the portion `at` of the run is trained, `shards` go back to how they were at `back_to`.
+    """A failure: once the portion `at` of the run is trained, `shards` return to their state at `back_to`.
 
     0 <= back_to < at <= 1; both are rounded to whole steps.
     """
@@ -29,7 +32,7 @@ class ShardLoss:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run over the job's data. `seed` stands in for `data.seed` as the seed of the order and the first values."""
+    """One run over the job's data. `seed` replaces `data.seed` as the seed of the order and the first values."""
 
     seed: int
     losses: tuple[ShardLoss, ...]
@@ -37,7 +40,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Runs of one job, one after another, its tables divided into `shards`."""
+    """Runs of one job, one after another, with its tables divided into `shards`."""
 
     shards: int
     trials: tuple[Trial, ...]
@@ -45,11 +48,11 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a trial ended in.
+    """The result of a trial.
 
-    auc, log_loss (nats): by progressive validation, as a job's status has them; None if the samples do not allow one.
+    auc, log_loss (nats): by progressive validation, as in a job's status; None if the samples do not allow one.
     lost_sample_shards: samples that a shard lost, summed over shards. pls: the same as a portion of all samples of all
-    shards. lost_row_updates: updates of rows that went with them.
+    shards. lost_row_updates: lost updates of rows.
     """
 
     auc: float | None
@@ -61,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """Where trial number `trial` (from 0) stands; `outcome` comes with its last report."""
+    """The progress of trial number `trial` (from 0); its last report has the `outcome`."""
 
     trial: int
     samples: int
@@ -69,12 +72,12 @@ class TrialReport:
     outcome: Outcome | None
 
 
-# What `cprjob evaluate` asks of the trainer image, and what it learns.
+# --- cprjob evaluate ---
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """The key of the anchor whose model is to be scored on the rows that the job holds out."""
+    """The key of an anchor. Its model is to be scored on the rows that the job holds out."""
 
     anchor: str
 
@@ -83,9 +86,9 @@ class EvaluationRequest:
 class Evaluation:
     """A model's scores on held-out `samples`.
 
-    `auc`, `log_loss` (nats): of the first label; None if it is the same in all samples, both if there is no label.
-    `metrics`: figures by name, as in a trainer's report. `normalised_entropy`, `calibration`: of the first label, as in
-    `cpr_contract.reports.HeldOutScores`, as `gauc`, `groups` and `rest`.
+    `auc`, `log_loss` (nats): of the first label; `auc` is None if the label is constant, both if there is no label.
+    `metrics`: values by name, as in a trainer's report. `normalised_entropy`, `calibration`, `gauc`, `groups` and
+    `rest` are as in `cpr_contract.reports.HeldOutScores`.
     """
 
     step: int
@@ -100,31 +103,31 @@ class Evaluation:
     rest: GroupScores | None = None
 
 
-# What `cprjob export` asks of the trainer image.
+# --- cprjob export ---
 
-
-#: The file that the formats have which write the dense network as a program.
+#: The file with the dense network, in formats that write it as a program.
 PROGRAMS: dict[ExportFormat, str] = {"torch-export": "network.pt2", "onnx": "network.onnx"}
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """The model of which anchor, and how: with `since`, another anchor's key, only the rows that changed after it."""
+    """An export of the model of `anchor`; with `since`, another anchor's key, only the rows changed after it."""
 
     anchor: str
     format: ExportFormat = "safetensors"
     since: str | None = None
 
 
-# What `cprjob import` asks of the trainer image, and what it learns.
+# --- cprjob import ---
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """A model to import from files and folders `sources`, as the anchor of the name `name`.
+    """A model to import from files and folders `sources`, as the anchor `name`.
 
-    `map` says which tensor, by its name or how that ends, becomes which table or layer of the job. With `missing`
-    Initialise tables may be missing, and layers then have first values. With `dense` Initialise no layer is taken.
+    `map` has pairs of a tensor, by its name or a suffix of it, and a table or layer of the job. With `missing`
+    Initialise tables may be missing, and missing layers have first values. With `dense` Initialise no layer is
+    imported.
     """
 
     sources: tuple[str, ...]
@@ -136,9 +139,9 @@ class ImportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ImportedTable:
-    """A table, and the tensor that it has its rows from. The job's table has `wanted_rows`, by `ids`.
+    """A table, and the tensor with its rows. The job's table has `wanted_rows`, by `ids`.
 
-    With `sums` it also has what row-wise Adagrad kept of them.
+    With `sums` the state of row-wise Adagrad was imported, too.
     """
 
     name: str
@@ -152,10 +155,10 @@ class ImportedTable:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The anchor `key`. `layers` parameters and buffers were taken; None: the anchor has no dense network.
+    """The anchor `key`. `layers` parameters and buffers were imported; None: the anchor has no dense network.
 
-    `missing_tables` and `missing_layers` are those of the job that were not there, `unused` the tensors that nothing
-    took.
+    `missing_tables` and `missing_layers` are those of the job without a tensor, `unused` the tensors that were not
+    imported.
     """
 
     key: str
@@ -166,12 +169,12 @@ class Imported:
     unused: tuple[str, ...]
 
 
-# What `cprjob data inspect` asks of the trainer image, and what it learns.
+# --- cprjob data inspect ---
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionRequest:
-    """`uri` names files on this machine, whose format is to be guessed; None: the data of the job."""
+    """The files at `uri` on this machine, in a format to be detected; None: the data of the job."""
 
     uri: str | None
 
@@ -182,7 +185,7 @@ class ColumnStats:
 
     `missing` cells are empty or null. `lowest` and `highest` are those of numbers. `distinct` values are counted
     exactly up to 4096, beyond that estimated with a standard error of 1.6 %; None for types that are neither values
-    nor lists of values. `feeds` is the use of the column in the job, empty without one. In a column of bags, statistics
+    nor lists of values. `feeds` is the use of the column in the job, empty if unused. In a column of bags, statistics
     are those of their ids, `missing` are the empty bags, a bag has `bag_mean` ids on average and at most `bag_most`.
     """
 
@@ -210,7 +213,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DataStats:
-    """All rows of some files. `faults` are the first of the `bad` rows, each with its location. `advice`: sentences."""
+    """All rows of a set of files. `faults` locate the first of the `bad` rows. `advice`: sentences."""
 
     format: str
     header: bool
@@ -225,33 +228,27 @@ class DataStats:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The statistics of some files, or of a job's data; and of its separate evaluation data, if there is some."""
+    """The statistics of files or of a job's data, and of its separate evaluation data, if it has any."""
 
     data: DataStats
     scored: DataStats | None = None
 
 
-# What `cprjob snapshots` asks `python -m cpr_trainer inventory`, and is told.
-#
-# A `Request` as JSON on one line comes in by the standard input; the answer, as JSON too, goes out by the standard
-# output. These documents carry no contract version: both ends are of one installation, or `cprjob` and the image of a
-# job on a cluster are of one release.
-
+# --- cprjob snapshots ---
 
 Action = Literal["List", "Verify", "Prune"]
 
-#: `Cut` is what shards saved at a cut that became no anchor.
+#: `Cut` is of shards' saves at a cut without an anchor.
 PointKind = Literal["Anchor", "Cut", "Flush", "Priority", "Dense"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to do with the saves in `store`: those of `job_uid`, or of all jobs if that is None.
+    """An action on the saves in `store`: on those of `job_uid`, or of all jobs if it is None.
 
-    `model` is the job's, where it is known: what a save's layout has to be. To prune, `keep` anchors stay, or nothing
-    if it is 0; `forks` are the generations and the steps at which they began, and `recorded` is the step of the newest
-    anchor, as far as the job's status knows: a job that runs goes back to no newer one. Nothing is deleted without
-    `delete`.
+    `model`, if given, is the job's, and determines the expected layout of saves. A pruning keeps `keep` anchors; 0:
+    nothing. `forks` are the generations and their first steps. `recorded` is the step of the newest anchor in the job's
+    status: a running job restores no newer one. Without `delete` nothing is deleted.
     """
 
     action: Action
@@ -270,8 +267,8 @@ class Point:
 
     `key` is the manifest of the anchor or of the dense save, else of the first shard's save. `shards` have a save in
     it; `size_bytes` are those of its own objects, written last at `written_s` (seconds since the epoch, the store's
-    clock). `bits` a value are the fewest in which any of its rows are stored, None for a dense save. It stands on saves
-    of the steps `bases`. `strategy` chose the rows of a `Priority` save.
+    clock). `bits` is the minimum of bits a value over its rows, None for a dense save. It is based on saves of the
+    steps `bases`. `strategy` chose the rows of a `Priority` save.
     """
 
     job_uid: str
@@ -290,7 +287,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """An object that is not what it has to be."""
+    """A damaged object."""
 
     key: str
     expected: str
@@ -299,7 +296,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What there is, oldest first, job by job; what cannot be read is in `damaged`."""
+    """All points, job by job, oldest first; unreadable objects are in `damaged`."""
 
     points: tuple[Point, ...]
     damaged: tuple[Damage, ...]
@@ -307,7 +304,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The same, every object read: so many of `size_bytes` in all. `unusable` are keys of points with damage below."""
+    """A listing for which all `objects` were read, `size_bytes` in total. `unusable` are keys of points with damage."""
 
     points: tuple[Point, ...]
     damaged: tuple[Damage, ...]
@@ -318,7 +315,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Which points stay and which go; with them go so many objects. They are gone already if `deleted`."""
+    """The points that stay, and the points to delete with their `objects`. They are deleted already if `deleted`."""
 
     stay: tuple[Point, ...]
     go: tuple[Point, ...]

@@ -1,7 +1,7 @@
-"""Rosters: what the operator tells each pod, how one that it sends itself is signed, and the job's key.
+"""Rosters, the operator's documents for its pods, their signatures, and the digest of the job's key.
 
 `generation` rises at each rollback, `group` whenever the set of trainers changes, `roster` at any change. Every pod has
-its own roster document; it knows from it who it is. A roster never shrinks in `roster`; a pod ignores an older one.
+its own roster, which contains its identity. The number `roster` never falls; a pod ignores an older one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A member of the job, and where it listens. `host` is empty while its pod has no address yet."""
+    """A member of the job and its address. `host` is empty while its pod has no address yet."""
 
     index: int
     incarnation: int
@@ -34,7 +34,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class AnchorRef:
-    """A committed anchor: its dense manifest's key and SHA-256 (hex), and where in the data it lies."""
+    """A committed anchor: its dense manifest's key and SHA-256 (hex), and its position in the data."""
 
     key: str
     digest: str
@@ -45,16 +45,16 @@ class AnchorRef:
 
 @dataclass(frozen=True, slots=True)
 class ShardRoster:
-    """What shard `index` needs to know.
+    """The roster of shard `index`.
 
-    `anchor` is what this generation starts from; None means step 0 (seed values, or `restore_from`).
+    `anchor` is the start of this generation; None means step 0 (seed values, or `restore_from`).
     `floor_samples` is the oldest save, in samples, that a restoring shard may serve. `may_restore` is False while its
     predecessor may still commit a flush: the shard starts, and waits before it chooses a save.
-    `newest_incarnation` above `incarnation` tells a fenced-off process to exit. `stop` asks for what SIGTERM asks for:
-    save what no save holds, and exit; the pod's object stays, so its last word cannot be missed. `priority_interval_s`
-    is the planned time between two saves of the most important rows, 0 for none. Rows are stored in `stored_bits` a
-    value, but exactly by a flush and at the last cut. `shards` are those that it has parity in common with; without
-    parity there are none.
+    A process with `incarnation` below `newest_incarnation` is fenced off and must exit. `stop` has the effect of
+    SIGTERM: the shard flushes and exits, but its pod's object stays, so the operator cannot miss its termination
+    message. `priority_interval_s` is the planned time between two saves of the most important rows, 0 for none. Rows
+    are stored in `stored_bits` a value, but exactly by a flush and at the last cut. `shards` share a parity with it;
+    empty without parity.
     """
 
     contract: int
@@ -74,7 +74,7 @@ class ShardRoster:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Leave to train without the incarnation of `shard` that the roster names, until it has been ready once.
+    """Permission to train without the roster's incarnation of `shard`, until it has been ready once.
 
     Steps that end after sample `until` wait for it.
     """
@@ -85,13 +85,12 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class TrainerRoster:
-    """What trainer `index` needs to know: the whole compact list, and who leads.
+    """The roster of trainer `index`: all members, and the index of the leader.
 
     `interval_s` is the planned time between two cuts; `dense_floor_samples` the oldest dense save that may be used when
-    no trainer survived. Trainers never take part in one step under different roster numbers of `group` or `generation`.
-    `stop` asks for what SIGTERM asks for. `meet` asks trainers without lockstep to come together at one step, to be
-    saved there as one anchor, and to stand until it does so no more. For shards without an `allowances` entry training
-    waits.
+    no trainer survived. All trainers of a step have the same `group` and `generation`.
+    `stop` has the effect of SIGTERM. `meet` requests trainers without lockstep to stop at one step, to save one anchor
+    there, and to wait until it is unset. Training waits for lost shards without an entry in `allowances`.
     """
 
     contract: int
@@ -110,33 +109,32 @@ class TrainerRoster:
     allowances: tuple[Allowance, ...] = ()
 
 
-# Rosters that the operator sends to a pod itself, ahead of the file that the kubelet makes: how they are signed.
+# --- signatures of rosters that the operator posts to a pod, before the kubelet updates the file ---
 
-
-#: The page of a pod's HTTP port that takes them by POST, and the header with the signature.
+#: The path on a pod's HTTP port for such a POST, and the header with the signature.
 ROSTER_PAGE = "/roster"
 ROSTER_SIGNATURE = "X-CPRJob-Signature"
-#: The longest roster: Kubernetes takes no longer annotations.
+#: The maximum size of a roster: that of annotations in Kubernetes.
 MAX_ROSTER_BYTES = 256 << 10
 
 
 def signature(key: bytes, pod: str, roster: bytes) -> str:
-    """Return what proves, in hex digits, that who knows the job's key means this roster for the pod of that name."""
+    """Return the HMAC, in hex digits, of a roster and the name of its pod under the job's key."""
     return hmac.new(key, b"cprjob roster\n" + pod.encode() + b"\n" + roster, hashlib.sha256).hexdigest()
 
 
-def is_signed(key: bytes, pod: str, roster: bytes, told: str) -> bool:
-    """Return whether `told` is the signature; compared in a time that tells nothing."""
-    return hmac.compare_digest(signature(key, pod, roster).encode(), told.encode())
+def is_signed(key: bytes, pod: str, roster: bytes, given: str) -> bool:
+    """Return whether `given` is the signature, compared in constant time."""
+    return hmac.compare_digest(signature(key, pod, roster).encode(), given.encode())
 
 
 def seal(key: bytes, pod: str, recorded: str) -> str:
-    """Return the header's value: what the job's status holds, with the proof that an owner of the key says so."""
+    """Return the value of `RECORDED_HEADER`: an encoded `Recorded` with its HMAC."""
     return f"{_seal(key, pod, recorded)} {recorded}"
 
 
 def unseal(key: bytes, pod: str, value: str) -> str | None:
-    """Return what was sealed for the pod of that name; None if the proof is wrong."""
+    """Return the `recorded` of a sealed value; None if the HMAC is wrong."""
     proof, _, recorded = value.partition(" ")
     right = hmac.compare_digest(_seal(key, pod, recorded).encode(), proof.encode(errors="replace"))
     return recorded if right else None
@@ -147,15 +145,14 @@ def _seal(key: bytes, pod: str, recorded: str) -> str:
     return hmac.new(key, text, hashlib.sha256).hexdigest()
 
 
-# The job's handshake key, as far as both sides must agree on it: how it is told from another one.
+# --- the job's handshake key ---
 
-
-#: The reason by which a process says that its key is not the one that the job has.
+#: The reason of a process's problem if its key is not the job's.
 KEY_CHANGED = "KeyChanged"
 
 _DIGITS = 16
 
 
 def key_digest(key: bytes) -> str:
-    """Return what names a key and tells nothing about it: the first 16 hex digits of its SHA-256."""
+    """Return the first 16 hex digits of a key's SHA-256, which identify it without disclosing it."""
     return hashlib.sha256(key).hexdigest()[:_DIGITS]

@@ -11,10 +11,10 @@ from cpr_contract.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class ColumnsSpec:
-    """The columns of a table that feed the model: by name, or by number from 1 where a file names none.
+    """The columns that feed the model: by name, or by number from 1 if a file has no names.
 
-    `counts` become log(1 + max(x, 0)), `numbers` stay as they are. The t-th of `categories` feeds the t-th table; there
-    are none where the model states features, which name their own columns. `separator` stands between the ids of a bag
+    `counts` become log(1 + max(x, 0)), `numbers` are used unchanged. The t-th of `categories` feeds the t-th table; it
+    is empty if the model states features, which name their own columns. `separator` separates the ids of a bag
     in text. `labels` are 0 or 1, `targets` any numbers. Ids in columns of `integers` are whole numbers: 12, 12.0 and
     " 12" are one id.
     """
@@ -49,13 +49,13 @@ DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic", "Custom"]
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """Where samples come from. `batch_size` is global: it does not depend on the number of trainers.
+    """The source of samples. `batch_size` is global: it does not depend on the number of trainers.
 
     Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `Custom` data comes
     from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of CSV, TSV, Parquet
-    and Custom; `header` says whether text files begin with their names. Rows are shuffled in windows of
-    `shuffle_rows`; the last portion `hold_out` of them is never trained. Objects are read at `store`, or without one at
-    the endpoint of the job's store.
+    and Custom; with `header` text files begin with their names. Rows are shuffled in windows of `shuffle_rows`; the
+    last portion `hold_out` of them is never trained. Objects are read at `store`, by default the endpoint of the job's
+    store.
     """
 
     format: DataFormat
@@ -73,13 +73,14 @@ class DataSpec:
     store: EndpointSpec | None = None
 
 
-#: What a table does whose rows are not as many as its source has: row r takes row r mod the source's rows, or row r.
+#: The treatment of a table with another number of rows than its source: an error, row r from row r mod the source's
+#: rows, or row r from row r.
 Resized = Literal["Fail", "Rehash", "Truncate"]
 
 
 @dataclass(frozen=True, slots=True)
 class TableSourceSpec:
-    """Table `table` of a job starts from `source`, a table of the anchor; `resized` goes before that of all tables."""
+    """Table `table` of a job starts from `source`, a table of the anchor. `resized` overrides that of all tables."""
 
     table: str
     source: str
@@ -88,11 +89,11 @@ class TableSourceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ByNameSpec:
-    """How a job starts from an anchor of other tables: each takes the rows of the one of its name, or that `map` names.
+    """The start from an anchor of other tables: each table takes the rows of the table of its name, or from `map`.
 
-    `missing` is of what this job has and the anchor has not, `extra` of what only the anchor has: tables, and the dense
-    network's parameters and buffers, which count by name and shape. With `dense` Initialise the network has its first
-    values.
+    `missing` is about tables, parameters and buffers of this job without a counterpart in the anchor, `extra` about
+    those of the anchor without one in the job. Parameters and buffers are compared by name and shape. With `dense`
+    Initialise the network has its first values.
     """
 
     missing: Missing = "Fail"
@@ -104,14 +105,14 @@ class ByNameSpec:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSpec:
-    """Where and how saves are kept. `keep` anchors stay restorable; `restore_from` is another job's anchor key.
+    """The store and the form of saves. `keep` anchors stay restorable; `restore_from` is another job's anchor key.
 
     Without `by_name`, that anchor is of the same tables and network.
 
-    `rebase` says on which earlier save a shard's save stands: `Consecutive` on the last, `OneShot` on the last full
-    one, `Intermittent` on the last full one until another is expected to pay. Between cuts each shard saves the portion
-    `fraction` of the rows of large tables by `strategy`; `Full` saves none. `max_bytes_per_s` limits what one shard
-    sends while it trains, but for what is urgent.
+    `rebase` selects the base of a shard's save: `Consecutive` the last save, `OneShot` the last full
+    one, `Intermittent` the last full one until another is expected to pay. Between cuts each shard saves the portion
+    `fraction` of the rows of large tables by `strategy`; `Full` saves none. `max_bytes_per_s` limits the non-urgent
+    traffic of one shard to the store while it trains.
     """
 
     store: StoreSpec
@@ -125,15 +126,15 @@ class SnapshotSpec:
     by_name: ByNameSpec | None = None
 
 
-#: What tells how good an evaluated model is: AUC and GAUC are to rise, the others are to fall.
+#: The metric that compares evaluated models: higher AUC and GAUC are better, lower values of the others.
 StopMetric = Literal["AUC", "GAUC", "LogLoss", "NormalisedEntropy"]
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyStopSpec:
-    """The job ends after `patience` evaluations in a row of which none is the best.
+    """The job ends after `patience` consecutive evaluations without a new best one.
 
-    An evaluation is the best if its `metric` is better than that of the best before by more than `min_improvement`.
+    An evaluation is the new best if its `metric` improves on the best before by more than `min_improvement`.
     """
 
     metric: StopMetric
@@ -143,11 +144,11 @@ class EarlyStopSpec:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSpec:
-    """After each `every` trained samples the network is scored on the first `samples` of those that are held out.
+    """After each `every` trained samples the network is scored on the first `samples` held-out samples.
 
-    0: not while it trains. They are those of `uri`, in the format of the job's data, or a part of that. With
-    `early_stop` the network is scored after the last sample, too, and the model of the best evaluation is the job's.
-    With `group_by` it is scored by the values of that column as well.
+    0: not during training. Held-out samples are those of `uri`, in the format of the job's data, or a part of its data.
+    With `early_stop` the network is scored after the last sample, too, and the job's model is that of the best
+    evaluation. With `group_by` it is also scored for each value of that column.
     """
 
     every: int
@@ -157,24 +158,24 @@ class EvaluationSpec:
     group_by: str | None = None
 
 
-#: A heartbeat that is missing for so many seconds is overdue.
+#: A heartbeat is overdue after this time.
 OVERDUE_S = 3.0
-#: `JobSpec.workers` of a job whose first leader measures how many are fastest. Images of 0.1.0 read it as one.
+#: `JobSpec.workers` if the first leader is to measure the fastest number. Images of 0.1.0 read it as one.
 MEASURED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """All that the trainers and shards of one job must agree on. The model's seed is `data.seed`.
+    """The spec that all trainers and shards of one job share. The model's seed is `data.seed`.
 
-    `silence_s` is how long a member may owe its peers a heartbeat before they call it silent. Whatever the
-    `precision`, parameters, rows and optimizers are float32. Vectors are asked for `prefetch` steps ahead: with 1 they
-    miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
-    threads side by side, or with as many as the first leader found fastest (MEASURED, `WorkersManifest`). The dense
-    network is computed on `device`; everything else, saves among it, is on the CPU. Each trainer keeps pushes that no
-    save holds yet in `replay_bytes` of memory, for shards that are replaced; 0: none. Where that is full, they go to
-    `spill_bytes` on its disk; 0: none. With an `evaluation` the network is scored on held-out samples while it trains.
-    Each `parity_shards` shards have a common parity in the memory of another one; 0: there is none.
+    A member without a heartbeat for `silence_s` is reported as silent. Parameters, rows and optimizers are float32 at
+    any `precision`. Vectors are requested `prefetch` steps in advance: with 1 they include all pushes of their own
+    trainer, with n > 1 they miss those of n steps. A trainer computes each slice with `workers` threads in parallel, or
+    with the number that the first leader found fastest (MEASURED, `WorkersManifest`). The dense network is computed on
+    `device`, everything else on the CPU. Each trainer keeps unsaved pushes for replaced shards in `replay_bytes` of
+    memory; 0: none. Further pushes go to `spill_bytes` on its disk; 0: none. With an `evaluation` the network is scored
+    on held-out samples during training. Each `parity_shards` shards have a common parity in the memory of another one;
+    0: there is none.
     """
 
     contract: int
@@ -198,7 +199,7 @@ class JobSpec:
 
     @property
     def overdue_s(self) -> float:
-        """How long a member may owe its peers a heartbeat before they call it overdue, which is before silent."""
+        """The time without a heartbeat after which a member is reported as overdue; at most `silence_s`."""
         return min(OVERDUE_S, self.silence_s)
 
     @property
@@ -213,10 +214,10 @@ class JobSpec:
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:
-    """Samples trained once `step` steps are complete (step 0: none); the last batch may be smaller."""
+    """Return the samples trained once `step` steps are complete (step 0: none); the last batch may be smaller."""
     return min(step * batch_size, total_samples)
 
 
 def steps_in(total_samples: int, batch_size: int) -> int:
-    """Steps that train all samples once."""
+    """Return the number of steps that train all samples once."""
     return -(-total_samples // batch_size)

@@ -1,7 +1,7 @@
 """The trace of a training process: one line of JSON for each step, in the file that an environment variable names.
 
-For measuring: `cprjob bench train` reads it, from whatever trains. Both ends are of one machine, so the clock is the
-machine's monotonic one, and the document carries no contract version.
+`cprjob bench train` reads it from CPRJob and from baselines. Both ends run on one machine, so the clock is the
+machine's monotonic one, and the document has no contract version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEP_TRACE = "CPR_STEP_TRACE"
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A step that ended at `ended_s`. stages_s: where its time went, by stage, in the order of the first step's."""
+    """A step that ended at `ended_s`. stages_s: its time by stage, in the order of the first step's."""
 
     step: int
     ended_s: float
@@ -30,6 +30,6 @@ class TracedStep:
 
     @classmethod
     def of_line(cls, line: str) -> Self:
-        """Read a line. Raises ValueError or KeyError if it is none, as the last one may be that is being written."""
+        """Read a line. Raises ValueError or KeyError if it is incomplete, as the last line of a running process."""
         found = json.loads(line)
         return cls(int(found["step"]), float(found["ended_s"]), dict(found["stages_s"]))

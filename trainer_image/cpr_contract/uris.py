@@ -1,4 +1,4 @@
-"""URIs of files and folders: the one rule by which `file://` becomes a path. `Path.as_uri` is the way back."""
+"""URIs of files and folders: the one conversion from `file://` to a path. `Path.as_uri` is its inverse."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def is_file_uri(uri: str) -> bool:
 
 
 def path_of(uri: str) -> Path:
-    """Return the path that a `file://` URI names, with percent-encoding taken away.
+    """Return the path of a `file://` URI, with percent-encoding decoded.
 
-    A `#` or `?` is part of the path: no file has a fragment or a query, and names of folders have these characters.
+    A `#` or `?` is part of the path: files have no fragment or query, but names of folders contain these characters.
     """
     return Path(unquote(uri.removeprefix(FILE).removeprefix("localhost")))

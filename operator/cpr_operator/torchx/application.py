@@ -38,7 +38,7 @@ class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[
     """A command of TorchX that failed; the message has the remedy.
 
     `torchx run` catches the first base class and reports it. Other commands of TorchX catch nothing: the second base
-    ends them without a traceback, except `log`, whose threads print one.
+    ends them without a traceback, except in the threads of `log`.
     """
 
     def __init__(self, message: str) -> None:
@@ -101,7 +101,7 @@ def manifest(app: AppDef, namespace: str | None) -> Manifest:
     if MANIFEST not in app.metadata or {role.name for role in app.roles} != set(MEMBER_FIELDS):
         raise SchedulerError(
             f"the scheduler cprjob cannot run {app.name}; run the component cprjob.dlrm --job FILE, "
-            "whose roles are trainer and shard"
+            "which has the roles trainer and shard"
         )
     images = {role.image for role in app.roles}
     if len(images) > 1:

@@ -14,7 +14,7 @@ def dlrm(
     shards: int = 0,
     name: str = "",
 ) -> AppDef:
-    """Train a recommendation model whose embedding shards recover individually, within an accuracy budget.
+    """Train a recommendation model with individually recoverable embedding shards, within an accuracy budget.
 
     Args:
         job: a YAML file with one CPRJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpr_contract.limits import MAX_LIVES
+from cpr_contract.limits import MAX_RESTART_TIMES
 from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock
 
 
@@ -40,18 +40,18 @@ def test_a_life_that_never_worked_adds_to_the_time_of_the_one_before(lives: Cont
 
 
 def test_the_last_lives_are_remembered(lives: ControlBlock) -> None:
-    for life in range(1, MAX_LIVES + 4):
+    for life in range(1, MAX_RESTART_TIMES + 4):
         lives.record_end(10.0 * life)
         lives.begin_process()
         lives.record_serving(10.0 * life + life / 8)
-    expected = tuple((life, life / 8) for life in range(4, MAX_LIVES + 4))
+    expected = tuple((life, life / 8) for life in range(4, MAX_RESTART_TIMES + 4))
     assert lives.in_place_s == expected
 
 
 def test_what_is_away_is_not_told_as_what_was_there_before(lives: ControlBlock) -> None:
-    for life in range(1, MAX_LIVES + 2):
+    for life in range(1, MAX_RESTART_TIMES + 2):
         lives.record_end(10.0 * life)
         lives.begin_process()
-        if life <= MAX_LIVES:
+        if life <= MAX_RESTART_TIMES:
             lives.record_serving(10.0 * life + 1)
-    assert [life for life, _ in lives.in_place_s] == list(range(2, MAX_LIVES + 1))
+    assert [life for life, _ in lives.in_place_s] == list(range(2, MAX_RESTART_TIMES + 1))

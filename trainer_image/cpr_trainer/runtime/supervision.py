@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from cpr_contract.limits import MAX_LIVES
+from cpr_contract.limits import MAX_RESTART_TIMES
 from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.arrays import Ints
 from cpr_trainer.runtime.termination import end_with
@@ -26,7 +26,7 @@ from cpr_trainer.runtime.termination import end_with
 _LOG = logging.getLogger(__name__)
 
 #: Processes whose end and restart times are remembered.
-_REMEMBERED = MAX_LIVES
+_REMEMBERED = MAX_RESTART_TIMES
 _OWNER, _NUMBER, _CONTAINER_RESTARTS, _TICKS, _DOWN, _TICKED, _ENDED = range(7)
 _DOWNTIME = _ENDED + _REMEMBERED
 #: The first word that subclasses may use.
