@@ -22,7 +22,7 @@ _UNUSED = (
     (("snapshots", "store", "endpoint"), "file:///none"),
     (("snapshots", "store", "bucket"), "none"),
 )
-_FIRST_VALUES = ("fit starts from first values", "remove it")
+_INITIAL_VALUES = ("fit starts from initial values", "remove it")
 
 
 def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> JobSpec:
@@ -45,7 +45,7 @@ def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> Jo
         "spec.snapshots.restoreFrom": parsed.snapshots.restore_from,
         "spec.restoreFrom": parsed.restore_from,
     }
-    refused = tuple(Invalid(field, *_FIRST_VALUES) for field, value in given.items() if value is not None)
+    refused = tuple(Invalid(field, *_INITIAL_VALUES) for field, value in given.items() if value is not None)
     if refused:
         raise InvalidSpecError(refused)
     return to_job_spec(parsed, _NAME, document["metadata"]["name"])

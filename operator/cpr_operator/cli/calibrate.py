@@ -85,7 +85,7 @@ def print_calibration(console: Console, pairs: Sequence[Pair], found: Sensitivit
 
 
 def plot(path: Path, pairs: Sequence[Pair], found: Sensitivity, title: str) -> None:
-    """Draw AUC drop over PLS into a file, whose ending names the format."""
+    """Draw AUC drop over PLS into a file in the format of its ending."""
     from matplotlib.figure import Figure  # noqa: PLC0415 -- slow to import
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")

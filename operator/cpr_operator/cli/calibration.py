@@ -103,17 +103,17 @@ class Sensitivity:
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the losses certainly cost something: the interval lies above 0."""
+        """Return whether the whole interval is above 0."""
         return self.low > 0
 
     @property
     def to_paste(self) -> float | None:
-        """The upper end of the interval, rounded up to two digits to be safe. None if it is not above 0."""
+        """Return the upper end of the interval, rounded up to two digits. None if it is not above 0."""
         return round_up(self.high) if self.high > 0 else None
 
 
 def measure(pairs: Sequence[Pair]) -> Sensitivity:
-    """The sensitivity over at least two seeds; every pair has a PLS above 0.
+    """Return the sensitivity over at least two seeds. Every pair must have a PLS above 0.
 
     Runs of one seed share their data and the run they are compared with, so only seeds count as
     independent. Each seed gives one slope, and the interval is Student's of their mean. A seed's

@@ -132,7 +132,7 @@ def prune(  # noqa: PLR0913 -- one parameter per option
 
 
 def bench_commands() -> Iterator[typer.Typer]:
-    """Yield the apps that are installed, or without any an app whose commands exit with the remedy."""
+    """Yield the installed apps, or without any an app with commands that exit with the remedy."""
     installed = entry_points(group=GROUP)
     yield from (each.load() for each in installed)
     if not installed:

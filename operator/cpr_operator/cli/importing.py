@@ -96,7 +96,7 @@ def show(imported: Imported, console: Console) -> None:
 
 
 def _rows_of(table: ImportedTable) -> str:
-    """What the job takes the rows of a table for."""
+    """Return the assumption of the job about the rows of a table."""
     if table.ids == "Vocabulary":
         return f"Row r of {table.name} has the r-th value of its vocabulary, and row 0 all other ids"
     return f"Row r of {table.name} has the ids whose hash ({table.ids}) is r modulo {table.wanted_rows}"
@@ -111,7 +111,7 @@ def _list(console: Console, title: str, names: Iterable[str]) -> None:
 
 
 def rules_for(imported: Imported) -> dict[str, Any]:
-    """The fields of `spec` with which a job starts from what was imported, as far as it can."""
+    """Return the fields of `spec` with which a job starts from the imported model."""
     rules: dict[str, Any] = {"anchor": imported.key}
     if imported.missing_tables:
         rules["missing"] = "Initialise"

@@ -37,7 +37,7 @@ class Client:
     kubeconfig: a file; else KUBECONFIG, then ~/.kube/config, then in a pod its service account. context: one of its
     contexts; else its current one. namespace: that of all jobs; else a manifest's own, then the context's.
 
-    All methods raise ClientError, whose message has the remedy; NoObjectError if there is no such job, and
+    All methods raise ClientError with the remedy in its message; NoObjectError if there is no such job, and
     UnavailableError if the API server cannot answer now.
     """
 

@@ -1,7 +1,7 @@
-"""TorchX finds the scheduler `cprjob` here; its releases before plugins find it by an entry point.
+"""The plugin by which TorchX finds the scheduler `cprjob`. Releases without plugins use an entry point.
 
-These folders have no `__init__.py`, for others put their plugins into them too. TorchX loads this module with every
-command, so the scheduler is loaded when it is asked for.
+These folders have no `__init__.py`, because other packages install plugins into them too. TorchX imports this module
+with every command, so the scheduler is imported on first use.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def cprjob(session_name: str, **parameters: object) -> CPRJobScheduler:
-    """Make the scheduler."""
+    """Return the scheduler."""
     from cpr_operator.torchx.scheduler import create_scheduler  # noqa: PLC0415 -- see above
 
     return create_scheduler(session_name, **parameters)
 
 
-#: A TorchX that reads entry points as well would warn with each command that it finds the scheduler twice.
+#: A TorchX that also reads entry points would warn at each command about two schedulers of this name.
 _SOURCES = getattr(plugins.registry(), "_plugin_sources", None)
 if not (_SOURCES and _SOURCES & type(_SOURCES).ENTRYPOINT):
     plugins.register.scheduler()(cprjob)

@@ -111,9 +111,9 @@ def test_a_file_that_is_no_manifest_is_told(tmp_path: Path, text: str, fields: t
 
 
 def test_training_goes_on_from_nothing() -> None:
-    with pytest.raises(InvalidSpecError, match=r"spec.snapshots.restoreFrom: fit starts from first values; remove it"):
+    with pytest.raises(InvalidSpecError, match=r"spec.snapshots.restoreFrom: .* initial values; remove it"):
         read({"spec.snapshots": {"restoreFrom": "key"}})
-    with pytest.raises(InvalidSpecError, match=r"spec.restoreFrom: fit starts from first values; remove it"):
+    with pytest.raises(InvalidSpecError, match=r"spec.restoreFrom: fit starts from initial values; remove it"):
         read({"spec.restoreFrom": {"job": "yesterday"}})
 
 

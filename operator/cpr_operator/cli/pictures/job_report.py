@@ -149,16 +149,16 @@ def _held_out(status: Status) -> tuple[tuple[str, str], ...]:
     found, best = status.progress.held_out, status.best
     if found is None:
         return ()
-    figures = (
+    scores = (
         ("held-out AUC", _number(found.auc)),
         ("held-out log loss", _number(found.logloss)),
         ("held-out normalised entropy", _number(found.normalised_entropy)),
         *((("held-out GAUC", _number(found.gauc)),) if found.groups else ()),
     )
     if best is None:
-        return figures
+        return scores
     place = f"{_number(best.value)} at {best.anchor.samples:,} samples, {best.since} evaluations ago"
-    return (*figures, ("best evaluation", place))
+    return (*scores, ("best evaluation", place))
 
 
 def headline(status: Status) -> str:
