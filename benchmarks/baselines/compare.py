@@ -1,6 +1,6 @@
-"""CPRJob beside TorchRec and a parameter server on torch RPC: benchmarks/baselines/compare.py [OPTION]...
+"""Compare CPRJob with TorchRec and a parameter server on torch RPC: benchmarks/baselines/compare.py [OPTION]...
 
-Options are those of `cprjob bench train`, which runs all of them in turn; `make peers` first.
+The script runs `cprjob bench train` with its options and three more baselines. Run `make peers` first.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-LABORATORY = FOLDER.parent
-TRAINER_IMAGE = LABORATORY.parent / "trainer_image"
+BENCHMARKS = FOLDER.parent
+TRAINER_IMAGE = BENCHMARKS.parent / "trainer_image"
 PYTHON = FOLDER / ".venv" / "bin" / "python"
-PEERS = {
-    "torchrec": ("torchrec_peer.py", "1"),
-    "torchrec-gloo": ("torchrec_peer.py", "2"),
-    "torch-rpc": ("rpc_peer.py",),
+BASELINES = {
+    "torchrec": ("torchrec_baseline.py", "1"),
+    "torchrec-gloo": ("torchrec_baseline.py", "2"),
+    "torch-rpc": ("rpc_baseline.py",),
 }
 
 
@@ -25,13 +25,15 @@ def main() -> None:
     """Become `cprjob bench train` with all peers."""
     if not PYTHON.exists():
         sys.exit("The peers have no Python: run `make peers` first.")
-    commands = {name: shlex.join((str(PYTHON), str(FOLDER / script), *rest)) for name, (script, *rest) in PEERS.items()}
-    peers = [f"--peer={name}={command}" for name, command in commands.items()]
+    commands = {
+        name: shlex.join((str(PYTHON), str(FOLDER / script), *rest)) for name, (script, *rest) in BASELINES.items()
+    }
+    options = [f"--peer={name}={command}" for name, command in commands.items()]
     # The peers' Python knows what the trainer requires, not the trainer itself.
-    places = (str(TRAINER_IMAGE), str(LABORATORY), os.environ.get("PYTHONPATH"))
+    places = (str(TRAINER_IMAGE), str(BENCHMARKS), os.environ.get("PYTHONPATH"))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     cprjob = str(Path(sys.executable).with_name("cprjob"))
-    os.execv(cprjob, [cprjob, "bench", "train", *peers, *sys.argv[1:]])  # noqa: S606 -- our own command
+    os.execv(cprjob, [cprjob, "bench", "train", *options, *sys.argv[1:]])  # noqa: S606 -- our own command
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
             repeats=repeats,
             seconds=seconds,
             json=json,
-            peers=tuple(peer or ()),
+            baselines=tuple(peer or ()),
         )
         bench_train(options, out, err, os.environ)
 

@@ -130,7 +130,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class ModeFigures:
+class ModeMetrics:
     """One mode. Medians over the windows; ratios are those of windows of the same repeat.
 
     data_shards: k, the shards that have a common parity; 0: there is none.
@@ -174,7 +174,7 @@ class RedundancyDocument:
     table_mib: float
     repeats: int
     seconds: int
-    modes: Mapping[str, ModeFigures]
+    modes: Mapping[str, ModeMetrics]
     windows: Mapping[str, tuple[Mapping[str, object], ...]]
 
 
@@ -196,7 +196,7 @@ class SnapshotBench:
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class PairedTiming:
     """The engine and the raw client, one right after the other, with the same bytes. `cpu_s` is of this process."""
 
     wall_s: float
@@ -243,7 +243,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SnapshotMetrics:
     """What was measured.
 
     table_bytes: rows and optimizer state of the shard. saved_bytes: of the save that `save` and `restore` are about.
@@ -253,8 +253,8 @@ class Figures:
 
     table_bytes: int
     saved_bytes: int
-    save: tuple[Contest, ...]
-    restore: tuple[Contest, ...]
+    save: tuple[PairedTiming, ...]
+    restore: tuple[PairedTiming, ...]
     rounds: tuple[Round, ...]
     extra_memory_bytes: int | None
     trackers: tuple[int, ...]
@@ -268,4 +268,4 @@ class BenchReport:
     stage: str
     done: int
     total: int
-    figures: Figures | None = None
+    figures: SnapshotMetrics | None = None

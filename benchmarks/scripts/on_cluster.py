@@ -170,13 +170,13 @@ def main() -> None:
         for mib in options.mib:
             if options.what == "recovery":
                 read, found = recoveries(up, mib, options.repeats)
-                figures = {"read back, MiB": read} | {
+                values = {"read back, MiB": read} | {
                     f"{stage}, s": statistics.median(at[stage] for at in found) for stage in STAGES
                 }
             else:
-                figures = overhead(up, mib, options.mtbf)
-            table = table or Table("shard, MiB", *figures)
-            table.add_row(str(mib), *(f"{value:.2f}" for value in figures.values()))
+                values = overhead(up, mib, options.mtbf)
+            table = table or Table("shard, MiB", *values)
+            table.add_row(str(mib), *(f"{value:.2f}" for value in values.values()))
     Console().print(table or "")
 
 

@@ -115,17 +115,17 @@ async def measure(control: Control, options: argparse.Namespace, console: Consol
         await until(lambda: len(pods.running) == 6 * options.jobs, 900, "all pods run")
         console.print(f"{options.jobs} jobs up after {time.monotonic() - begun:.0f} s")
         await until(lambda: phases(session, options.jobs), 300, "all jobs are Running")
-        runs = [await figures(control, session, pods, options, 0)]
+        runs = [await measure_at_rest(control, session, pods, options, 0)]
         if options.foreign:
             await all_at_once(
                 create(session, "/api/v1/namespaces/foreign/pods", foreign(i)) for i in range(options.foreign)
             )
             await until(lambda: all_run(session), 900, "all foreign pods run")
-            runs.append(await figures(control, session, pods, options, options.foreign))
+            runs.append(await measure_at_rest(control, session, pods, options, options.foreign))
     return {"jobs": options.jobs, "runs": runs}
 
 
-async def figures(
+async def measure_at_rest(
     control: Control, session: aiohttp.ClientSession, pods: Pods, options: argparse.Namespace, foreign_pods: int
 ) -> dict[str, Any]:
     """Restart the operator, then measure it at rest and while pods are deleted."""

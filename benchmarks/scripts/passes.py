@@ -44,11 +44,11 @@ def main() -> None:
     found = {f"{shards}x{trainers}": pass_ms(shards, trainers, options.repeats) for shards, trainers in SIZES}
     medians = {size: statistics.median(taken) for size, taken in found.items()}
     if options.json:
-        figures = {
+        times = {
             size: {"pass_ms": round(medians[size], 2), "repeats_ms": [round(ms, 2) for ms in taken]}
             for size, taken in found.items()
         }
-        sys.stdout.write(json.dumps(figures) + "\n")
+        sys.stdout.write(json.dumps(times) + "\n")
         return
     table = Table("shards x trainers", "pass, ms", "range, ms")
     for size, taken in found.items():

@@ -94,8 +94,8 @@ def measure(openers: Mapping[str, Open], name: str, read: Callable[[Any], None],
         f"{client} {statistics.median(wall[client]):.3f} s ({statistics.median(processor[client]):.3f} s of processor)"
         for client in openers
     )
-    told = f"{name}: {seconds}; pyarrow.fs takes {statistics.median(ratios):.2f} times as long"
-    print(told, flush=True)  # noqa: T201
+    line = f"{name}: {seconds}; pyarrow.fs takes {statistics.median(ratios):.2f} times as long"
+    print(line, flush=True)  # noqa: T201
 
 
 def main() -> None:

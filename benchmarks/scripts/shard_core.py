@@ -38,8 +38,8 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Access, find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import PendingLookup
-from cprjob_bench.commands.measuring import usage
 from cprjob_bench.commands.train import document
+from cprjob_bench.commands.windows import usage
 from cprjob_bench.options import TrainPreset
 from cprjob_bench.roles.snapshot.saves import gradients_for
 from cprjob_bench.roles.snapshot.serving import Trainer, running_shard
@@ -69,7 +69,7 @@ class Rate:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Figures:
+class CoreMetrics:
     """Of one preset. The bytes are those on the wire, per sample; `gather_rows_per_s` is of memory alone.
 
     hot_accesses, hot_rows: the portions that the hottest hundredth of all rows have of the accesses, and of the rows
@@ -195,16 +195,16 @@ def loopback_gib_s(seconds: float) -> float:
             sender.shutdown(socket.SHUT_WR)
 
         thread = threading.Thread(target=send)
-        got, room, began_s = 0, bytearray(1 << 20), time.monotonic()
+        got, buffer, began_s = 0, bytearray(1 << 20), time.monotonic()
         with receiver:
             thread.start()
-            while count := receiver.recv_into(room):
+            while count := receiver.recv_into(buffer):
                 got += count
             thread.join()
         return got / GIB / (time.monotonic() - began_s)
 
 
-def measure(preset: TrainPreset, options: argparse.Namespace) -> Figures:
+def measure(preset: TrainPreset, options: argparse.Namespace) -> CoreMetrics:
     """Measure one preset."""
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
@@ -229,7 +229,7 @@ def measure(preset: TrainPreset, options: argparse.Namespace) -> Figures:
         gathered = gather_rows_per_s(batches, total, dim, options.seconds)
         os.sched_setaffinity(0, {first, last})
     hot_accesses, hot_rows = hot(accesses, total)
-    return Figures(
+    return CoreMetrics(
         rows_per_sample=rows / job.data.batch_size,
         hot_accesses=hot_accesses,
         hot_rows=hot_rows,
@@ -241,37 +241,37 @@ def measure(preset: TrainPreset, options: argparse.Namespace) -> Figures:
     )
 
 
-def shard_cores(found: Figures, samples_per_s: float) -> float:
+def shard_cores(found: CoreMetrics, samples_per_s: float) -> float:
     """How many cores of shards so many samples a second keep busy."""
     a_row = (found.lookup.cpu_s_per_million + found.push.cpu_s_per_million) / 1e6
     return samples_per_s * found.rows_per_sample * a_row
 
 
-def show(console: Console, found: dict[str, Figures], loopback: float, samples_per_s: float) -> None:
+def show(console: Console, found: dict[str, CoreMetrics], loopback: float, samples_per_s: float) -> None:
     """Print what one core does, and what follows for many trainers."""
     core = Table("one core", "lookups/s", "GiB/s", "of gather", "updates/s", "lookups/s of one trainer", "updates/s")
     skew = Table("a sample", "rows", "bytes", "accesses by the hottest 1 %", "rows among them")
     fleet = Table("cores of shards, GiB/s", *(f"{count:,} trainers" for count in TRAINERS))
-    for name, figures in found.items():
+    for name, metrics in found.items():
         core.add_row(
             name,
-            _millions(figures.lookup.rows_per_core_s),
-            f"{figures.lookup.rows_per_core_s * figures.vector_bytes / GIB:.2f}",
-            f"{figures.lookup.rows_per_core_s / figures.gather_rows_per_s:.0%}",
-            _millions(figures.push.rows_per_core_s),
-            _millions(figures.lookup.rows_per_s),
-            _millions(figures.push.rows_per_s),
+            _millions(metrics.lookup.rows_per_core_s),
+            f"{metrics.lookup.rows_per_core_s * metrics.vector_bytes / GIB:.2f}",
+            f"{metrics.lookup.rows_per_core_s / metrics.gather_rows_per_s:.0%}",
+            _millions(metrics.push.rows_per_core_s),
+            _millions(metrics.lookup.rows_per_s),
+            _millions(metrics.push.rows_per_s),
         )
         skew.add_row(
             name,
-            f"{figures.rows_per_sample:.1f}",
-            f"{figures.bytes_per_sample:,.0f}",
-            f"{figures.hot_accesses:.0%}",
-            f"{figures.hot_rows:.0%}",
+            f"{metrics.rows_per_sample:.1f}",
+            f"{metrics.bytes_per_sample:,.0f}",
+            f"{metrics.hot_accesses:.0%}",
+            f"{metrics.hot_rows:.0%}",
         )
         needs = (
-            f"{shard_cores(figures, count * samples_per_s):,.0f}, "
-            f"{count * samples_per_s * figures.bytes_per_sample / GIB:,.1f}"
+            f"{shard_cores(metrics, count * samples_per_s):,.0f}, "
+            f"{count * samples_per_s * metrics.bytes_per_sample / GIB:,.1f}"
             for count in TRAINERS
         )
         fleet.add_row(name, *needs)

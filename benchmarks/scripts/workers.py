@@ -158,14 +158,14 @@ def main() -> None:
             way = ways[(repeat + place) % len(ways)]
             found[way].append(samples_per_s(way))
     ratios = {way: [mine / one for mine, one in zip(found[way], found["one"], strict=True)] for way in ways[1:]}
-    figures = {
+    values = {
         "precision": options.precision,
         "workers": cores,
         "samples_per_s": {way: round(statistics.median(rates)) for way, rates in found.items()},
         "first_window_s": warm_s,
         "ratio_to_one": {way: round(statistics.median(each), 3) for way, each in ratios.items()},
     }
-    json.dump(figures, sys.stdout)
+    json.dump(values, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def longest_pause(ends_s: Sequence[float], known: int, recovered: int) -> Pause 
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class KillPoint:
     """A kill: when it was by this process's monotonic clock, the steps known then, and the failures recorded then."""
 
     at_s: float
@@ -96,7 +96,7 @@ class Strike:
 #: The file of the trainer's trace, below the mount point of its scratch volume.
 TRACE = "steps.jsonl"
 _POLL_S = 0.1
-_PATIENCE_S = 300.0
+_TIME_LIMIT_S = 300.0
 _WARM_UP_STEPS = 50
 
 
@@ -124,7 +124,7 @@ class KilledJob:
 
     async def warm_up(self, ready: Callable[[], Awaitable[bool]], steps: int = _WARM_UP_STEPS) -> None:
         """Wait for some steps, and until the job is `ready` to lose a member."""
-        async with patience("the job did not train, or is not protected"):
+        async with time_limit("the job did not train, or is not protected"):
             while True:
                 await asyncio.sleep(_POLL_S)
                 await self.status()
@@ -139,32 +139,32 @@ class KilledJob:
         """When each step ended; see `Members`."""
         return await self._members.ends_s()
 
-    async def strike(self, tier: Tier, index: int) -> Strike:
+    async def kill(self, tier: Tier, index: int) -> KillPoint:
         """Kill a member."""
         failures = frozenset(_key(each) for each in (await self.status()).failures)
         await self.wait_for(tier, index)
-        strike = Strike(monotonic(), len(await self.ends_s()), failures)
+        point = KillPoint(monotonic(), len(await self.ends_s()), failures)
         await self._members.kill(tier, index)
-        return strike
+        return point
 
-    async def outcome(self, strike: Strike) -> tuple[Pause, FailureRecord]:
+    async def outcome(self, point: KillPoint) -> tuple[Pause, FailureRecord]:
         """Wait until training goes on after a kill, and the failure is recorded."""
         recovered = None
-        async with patience("training did not go on after a member was killed"):
+        async with time_limit("training did not go on after a member was killed"):
             while True:
                 await asyncio.sleep(_POLL_S)
-                record = await self._recovered(strike.failures)
+                record = await self._recovered(point.failures)
                 if record is None:
                     continue
                 ends_s = await self.ends_s()
                 recovered = len(ends_s) if recovered is None else recovered
-                pause = longest_pause(ends_s, strike.steps, recovered)
+                pause = longest_pause(ends_s, point.steps, recovered)
                 if pause is not None:
                     return pause, record
 
     async def wait_for(self, tier: Tier, index: int) -> None:
         """Wait until the member's pod runs and all spares are warm."""
-        async with patience(f"{tier.role}/{index} was not running, or no spare was warm"):
+        async with time_limit(f"{tier.role}/{index} was not running, or no spare was warm"):
             while True:
                 warm = sum(spare.state == "Ready" for spare in (await self.status()).spares)
                 if warm == tier.spares and await self._members.runs(tier.role, index):
@@ -186,13 +186,13 @@ class KilledJob:
 
 
 @contextlib.asynccontextmanager
-async def patience(problem: str) -> AsyncIterator[None]:
+async def time_limit(problem: str) -> AsyncIterator[None]:
     """Limit how long the context waits. Raises TrialError."""
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_TIME_LIMIT_S):
             yield
     except TimeoutError as error:
-        raise TrialError(f"{problem} within {_PATIENCE_S:.0f} s") from error
+        raise TrialError(f"{problem} within {_TIME_LIMIT_S:.0f} s") from error
 
 
 def _key(record: FailureRecord) -> tuple[str, int, int, int]:

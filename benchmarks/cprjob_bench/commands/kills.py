@@ -1,4 +1,4 @@
-"""Kills shards of a job in some mode, and reduces windows and kills to the figures of the document."""
+"""Kills shards of a job in some mode, and reduces windows and kills to the metrics of the document."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from cpr_operator.cli.trainer_process import failure_message
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
-from cprjob_bench.commands.killed_job import TIERS, UNDER_WAY, KilledJob, patience
-from cprjob_bench.commands.measuring import Window, summarise
+from cprjob_bench.commands.killed_job import TIERS, UNDER_WAY, KilledJob, time_limit
 from cprjob_bench.commands.members import LocalMembers
 from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, read_counts, table_rows
-from cprjob_bench.documents import Counts, ModeFigures, Recovery
+from cprjob_bench.commands.windows import Window, summarise
+from cprjob_bench.documents import Counts, ModeMetrics, Recovery
 from cprjob_bench.options import RecoveryTier, RedundancyMode
 
-# Reduces windows and kills to the figures of the document. Pure.
+# Reduces windows and kills to the metrics of the document. Pure.
 
 
 #: Seconds before a kill that those after it are compared with.
@@ -75,11 +75,11 @@ def recovery_of(name: RedundancyMode, kills: Sequence[Kill]) -> Recovery:
     """Return the medians over the kills of a mode at one size; there are none where no shard is killed."""
     nothing = MODES[name].why_no_kill
 
-    def middle(figure: Callable[[Kill], float | None]) -> float | None:
-        known = [value for kill in kills if (value := figure(kill)) is not None]
+    def middle(metric: Callable[[Kill], float | None]) -> float | None:
+        known = [value for kill in kills if (value := metric(kill)) is not None]
         return median(known) if known else None
 
-    figures = {
+    metrics = {
         "seconds_to_next_step": middle(lambda kill: kill.seconds_to_next_step),
         "rebuild_gib_s": middle(lambda kill: kill.rebuild_gib_s),
         "rebuild_gib_per_core_s": middle(lambda kill: kill.rebuild_gib_per_core_s),
@@ -87,33 +87,33 @@ def recovery_of(name: RedundancyMode, kills: Sequence[Kill]) -> Recovery:
         "redundant_again_s": middle(lambda kill: kill.redundant_again_s),
     }
     reason = nothing or (_AT_ONCE if MODES[name].data_shards else _NO_PARITY)
-    why_null = {figure: reason for figure, value in figures.items() if value is None}
+    why_null = {metric: reason for metric, value in metrics.items() if value is None}
     if not nothing and "rebuild_gib_per_core_s" in why_null:
         why_null["rebuild_gib_per_core_s"] = _MANY_THREADS
-    return Recovery(**figures, kills=len(kills), why_null=why_null)
+    return Recovery(**metrics, kills=len(kills), why_null=why_null)
 
 
-def figures_of(
+def metrics_by_mode(
     windows: Mapping[RedundancyMode, Sequence[Window]],
     kills: Mapping[RedundancyMode, Mapping[int, Sequence[Kill]]],
     table_bytes: int,
-) -> dict[str, ModeFigures]:
-    """Return the figures of each mode. table_bytes: of all tables of the windows' job, with their optimizer's state."""
+) -> dict[str, ModeMetrics]:
+    """Return the metrics of each mode. table_bytes: of all tables of the windows' job, with their optimizer's state."""
     none = windows[RedundancyMode.NONE]
-    return {name.value: _mode_figures(name, windows[name], none, kills.get(name, {}), table_bytes) for name in windows}
+    return {name.value: _mode_metrics(name, windows[name], none, kills.get(name, {}), table_bytes) for name in windows}
 
 
-def _mode_figures(
+def _mode_metrics(
     name: RedundancyMode,
     mine: Sequence[Window],
     none: Sequence[Window],
     kills: Mapping[int, Sequence[Kill]],
     table_bytes: int,
-) -> ModeFigures:
+) -> ModeMetrics:
     summary = summarise(mine, none)
     parity, log = (median(window.kept_bytes[what] for window in mine) / table_bytes for what in ("parity", "log"))
     beyond = (_resident(window) - _resident(its) for window, its in zip(mine, none, strict=True))
-    return ModeFigures(
+    return ModeMetrics(
         data_shards=MODES[name].data_shards,
         samples_per_s=summary.samples_per_s,
         throughput_of_none=summary.ratio,
@@ -183,10 +183,10 @@ async def _holds(safe: Callable[[], Awaitable[int]], samples: int) -> bool:
 async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *, parity: bool) -> Kill:
     await run.wait_for(_TIER, index)
     incarnation = await watch.incarnation(index)
-    strike = await run.strike(_TIER, index)
-    samples = (strike.steps + UNDER_WAY) * BATCH_SIZE
+    point = await run.kill(_TIER, index)
+    samples = (point.steps + UNDER_WAY) * BATCH_SIZE
     again = asyncio.create_task(watch.protected_at(samples, index, incarnation)) if parity else None
-    pause, record = await run.outcome(strike)
+    pause, record = await run.outcome(point)
     redundant_s = None if again is None else await again
     load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
     resumed_s, ends_s = pause.began_s + pause.seconds, await run.ends_s()
@@ -194,7 +194,7 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
         seconds_to_next_step=pause.seconds,
         rebuild_gib_s=size_mib / 1024 / load_s,
         rebuild_gib_per_core_s=size_mib / 1024 / (counts.rebuild_cpu_us / 1e6) if counts.rebuild_cpu_us else None,
-        redundant_again_s=None if redundant_s is None else redundant_s - strike.at_s,
+        redundant_again_s=None if redundant_s is None else redundant_s - point.at_s,
         throughput_while_rebuilding=(
             None if redundant_s is None else rate_ratio(ends_s, pause.began_s, resumed_s, redundant_s)
         ),
@@ -236,7 +236,7 @@ class _Shards:
 
     async def protected_at(self, samples: int, index: int, former: int) -> float:
         """Wait for `protected_again`; when that was, by the monotonic clock."""
-        async with patience("parity did not hold all shards again"):
+        async with time_limit("parity did not hold all shards again"):
             while True:
                 await asyncio.sleep(_POLL_S)
                 if protected_again(await self._reports(), samples, index, former):
@@ -259,7 +259,7 @@ class _Shards:
         return [] if pod is None else read_counts(self._folder, pod.name)
 
     async def _wait_for(self, index: int, former: int) -> ShardReport:
-        async with patience(f"shard {index} did not report"):
+        async with time_limit(f"shard {index} did not report"):
             while True:
                 report = await self._report(index)
                 if report is not None and report.incarnation > former:

@@ -15,7 +15,7 @@ from cpr_operator.cli.run_monitor import running_pod
 from cpr_operator.client import Client, ClientError, CommandError, NoObjectError, UnavailableError
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
-from cprjob_bench.commands.killed_job import TRACE, Tier, patience
+from cprjob_bench.commands.killed_job import TRACE, Tier, time_limit
 
 
 class LocalMembers:
@@ -67,7 +67,7 @@ class PodMembers:
 
     async def status(self) -> Status:
         """The job's status, once the API server can answer. Raises TrialError if it cannot for long."""
-        async with patience("the API server did not answer"):
+        async with time_limit("the API server did not answer"):
             while True:
                 try:
                     return (await asyncio.to_thread(self._client.get, self._job)).status

@@ -1,4 +1,4 @@
-"""The modes of `cprjob bench redundancy`, the jobs that they are measured with, and a mode as a contender."""
+"""The modes of `cprjob bench redundancy`, the jobs that they are measured with, and a mode as a system."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cpr_contract.trace import STEP_TRACE
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cprjob_bench.commands.bench import bench_job
-from cprjob_bench.commands.contenders import CprJob, JobRun, let_all
 from cprjob_bench.commands.killed_job import TRACE
+from cprjob_bench.commands.systems import CprJob, JobRun, set_container_fields
 from cprjob_bench.documents import COUNTS_FILE, EAGER, Counts
 from cprjob_bench.options import RedundancyMode
 
@@ -91,7 +91,7 @@ def with_mode(document: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
     variables = [{"name": name, "value": f"{env.SCRATCH_MOUNT}/{file}"} for name, file in files.items()]
     if mode.eager:
         variables.append({"name": EAGER, "value": "1"})
-    let_all(made, {"env": variables, "command": [sys.executable, "-m", "cprjob_bench", "cpr_trainer"]})
+    set_container_fields(made, {"env": variables, "command": [sys.executable, "-m", "cprjob_bench", "cpr_trainer"]})
     return made
 
 
@@ -136,14 +136,14 @@ def killed_job(size_mib: int, mode: Mode, samples: Path, store: Path) -> dict[st
     return with_mode(job, mode)
 
 
-# A mode as a contender of the windows of `cprjob bench train`, and what its members have counted.
+# A mode as a system of the windows of `cprjob bench train`, and what its members have counted.
 
 
 _ANSWER_S = 5.0
 _COUNTS = struct.Struct(f"={len(Counts.FIELDS)}q")
 
 
-class Contender(CprJob):
+class ModeJob(CprJob):
     """A CPRJob in some mode."""
 
     def __init__(self, name: RedundancyMode, document: Mapping[str, Any], environment: Mapping[str, str]) -> None:

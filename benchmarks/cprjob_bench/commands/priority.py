@@ -23,7 +23,18 @@ from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, T
 from cpr_operator.cli.document import parse_change, set_value
 from cpr_operator.cli.trainer_process import progress_bar, run_role, trial_progress
 from cprjob_bench.commands.bench import Result, bench_job, table
-from cprjob_bench.commands.verdict import ANCHORS, CONFIDENCE, FULL, Design, Mean, Run, Score, Study, design, study
+from cprjob_bench.commands.strategy_comparison import (
+    ANCHORS,
+    CONFIDENCE,
+    FULL,
+    Design,
+    Mean,
+    Run,
+    Score,
+    Study,
+    design,
+    study,
+)
 from cprjob_bench.documents import Saved, Saving, SavingExperiment, SavingReport
 
 # Makes a job over a file of samples, with a table for each categorical column.
@@ -210,11 +221,11 @@ def _against(strategy: str, other: str, difference: Mean) -> str:
 
 
 def _predictors(found: Study) -> Iterator[str]:
-    for name, figure in (("samples", found.samples), ("row updates", found.updates)):
-        correlation = "-" if figure.correlation is None else f"{figure.correlation:.2f}"
+    for name, predictor in (("samples", found.samples), ("row updates", found.updates)):
+        correlation = "-" if predictor.correlation is None else f"{predictor.correlation:.2f}"
         yield (
-            f"Predicted from the fraction of lost {name}: {figure.slope:.3g} AUC per unit, "
-            f"correlation {correlation}, error {figure.error:.2g} on held-out seeds."
+            f"Predicted from the fraction of lost {name}: {predictor.slope:.3g} AUC per unit, "
+            f"correlation {correlation}, error {predictor.error:.2g} on held-out seeds."
         )
     if not found.gain.distinguishable:
         yield "Neither predicts the AUC drop significantly better than the other."

@@ -24,7 +24,7 @@ from cpr_operator.cli.run import open_cluster, operating
 from cpr_operator.client import Client, NoObjectError
 from cpr_operator.reconcile import Timing
 from cprjob_bench.commands.bench import Result, bench_job, table
-from cprjob_bench.commands.killed_job import SHARDS, TIERS, TRACE, TRAINERS, KilledJob, Members, patience
+from cprjob_bench.commands.killed_job import SHARDS, TIERS, TRACE, TRAINERS, KilledJob, Members, time_limit
 from cprjob_bench.commands.members import LocalMembers, PodMembers
 from cprjob_bench.options import RecoveryTier
 
@@ -138,8 +138,8 @@ def _lines(found: Found) -> Iterator[Table]:
     shown = table(*_TITLES)
     for tier, sizes in found.items():
         for size, runs in sizes.items():
-            figures = (f"{percentile(runs, place):.2f}" for place in (50, 99))
-            shown.add_row(tier, f"{size:,}", *figures, str(len(runs)))
+            cells = (f"{percentile(runs, place):.2f}" for place in (50, 99))
+            shown.add_row(tier, f"{size:,}", *cells, str(len(runs)))
     yield shown
 
 
@@ -222,7 +222,7 @@ async def _time_on_cluster(series: Series, err: Console, client: Client, base: B
 
 async def _gone(client: Client, job: str) -> None:
     """Wait until a deleted job is gone: its memory is for the next one."""
-    async with patience(f"{job} was not gone"):
+    async with time_limit(f"{job} was not gone"):
         while True:
             try:
                 await asyncio.to_thread(client.get, job)
@@ -236,7 +236,7 @@ async def _time(series: Series, err: Console, members: Members) -> list[float]:
     tier, found, job = TIERS[series.tier], list[float](), KilledJob(members)
     await job.warm_up(job.has_anchor)
     for number in range(series.runs):
-        pause, record = await job.outcome(await job.strike(tier, number % tier.members))
+        pause, record = await job.outcome(await job.kill(tier, number % tier.members))
         found.append(pause.seconds)
         which = f"{series.tier}, {series.size_mib} MiB, run {number + 1}"
         err.print(f"{which}: {pause.seconds:.2f} s ({record.kind}, {record.tier})", highlight=False)

@@ -16,11 +16,11 @@ from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
 from cpr_operator.cli.trainer_process import check_trainer_image
 from cprjob_bench.commands.bench import Result, table
-from cprjob_bench.commands.kills import Kill, figures_of, kill_shards
-from cprjob_bench.commands.measuring import Window, in_turn, open_gauge
-from cprjob_bench.commands.modes import FEWEST_SHARDS, MODES, NO_SAVE_S, Contender
+from cprjob_bench.commands.kills import Kill, kill_shards, metrics_by_mode
+from cprjob_bench.commands.modes import FEWEST_SHARDS, MODES, NO_SAVE_S, ModeJob
 from cprjob_bench.commands.train import BATCH_SIZE, document, write_samples
-from cprjob_bench.documents import ModeFigures, RedundancyDocument
+from cprjob_bench.commands.windows import Window, measure_in_turn, open_gauge
+from cprjob_bench.documents import ModeMetrics, RedundancyDocument
 from cprjob_bench.options import RedundancyMode, TrainPreset
 
 # The result of the bench, for people and for programs.
@@ -50,14 +50,14 @@ def _lines(document: RedundancyDocument) -> Iterator[str | Table]:
     for name, mode in document.modes.items():
         costs.add_row(name, *_costs(mode))
         for size, found in mode.recovery.items():
-            figures = (
+            cells = (
                 _number(found.seconds_to_next_step),
                 _number(found.rebuild_gib_s),
                 _number(found.rebuild_gib_per_core_s),
                 _number(found.throughput_while_rebuilding),
                 _number(found.redundant_again_s),
             )
-            kills.add_row(name, f"{int(size):,}", *figures, str(found.kills))
+            kills.add_row(name, f"{int(size):,}", *cells, str(found.kills))
     yield costs
     yield f"Memory is in tables of {document.table_mib:,.0f} MiB."
     if kills.row_count:
@@ -66,7 +66,7 @@ def _lines(document: RedundancyDocument) -> Iterator[str | Table]:
         yield from _reasons(document)
 
 
-def _costs(mode: ModeFigures) -> tuple[str, ...]:
+def _costs(mode: ModeMetrics) -> tuple[str, ...]:
     ratios = (mode.extra_memory, mode.parity_memory, mode.log_memory, mode.resident_of_none)
     return (
         str(mode.data_shards or _NOTHING),
@@ -148,7 +148,7 @@ async def _measure(options: RedundancyOptions, err: Console, environment: Mappin
         table_mib=table_bytes / _MIB,
         repeats=options.repeats,
         seconds=options.seconds,
-        modes=figures_of(windows, kills, table_bytes),
+        modes=metrics_by_mode(windows, kills, table_bytes),
         windows={name.value: tuple(asdict(window) for window in found) for name, found in windows.items()},
     )
 
@@ -175,9 +175,9 @@ async def _windows(
             raise InvalidDocumentError(invalid)
         spec = to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
         write_samples(spec, samples, environment)
-        contenders = [Contender(mode, job, environment) for mode in modes]
+        systems = [ModeJob(mode, job, environment) for mode in modes]
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            windows = await in_turn(contenders, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+            windows = await measure_in_turn(systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
     # Of each row its values, and one of its row-wise optimizer.
     table_bytes = sum(4 * (spec.model.embedding_dim + 1) * table.rows for table in spec.model.tables)
     return {mode: windows[mode.value] for mode in modes}, table_bytes

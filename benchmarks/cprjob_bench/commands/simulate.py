@@ -49,9 +49,9 @@ class SimulateOptions:
     hours: float | None = None
     shards: int | None = None
     mtbf_h: float | None = None
-    told_mtbf_h: float | None = None
+    assumed_mtbf_h: float | None = None
     lost_share: float | None = None
-    told_lost: float | None = None
+    assumed_lost: float | None = None
     failures: str = "exponential"
     runs: int | None = None
     seed: int = 0
@@ -103,13 +103,13 @@ def job_of(options: SimulateOptions) -> Job:
     if options.shards is not None:
         job = _losing(replace(job, shards=options.shards), min(job.lost, options.shards))
     if options.mtbf_h is not None:
-        job = replace(job, mtbf_s=options.mtbf_h * HOUR_S, told_mtbf_s=options.mtbf_h * HOUR_S)
-    if options.told_mtbf_h is not None:
-        job = replace(job, told_mtbf_s=options.told_mtbf_h * HOUR_S)
+        job = replace(job, mtbf_s=options.mtbf_h * HOUR_S, assumed_mtbf_s=options.mtbf_h * HOUR_S)
+    if options.assumed_mtbf_h is not None:
+        job = replace(job, assumed_mtbf_s=options.assumed_mtbf_h * HOUR_S)
     if options.lost_share is not None:
         job = _losing(job, max(round(options.lost_share * job.shards), 1))
-    if options.told_lost is not None:
-        job = replace(job, told_lost=options.told_lost)
+    if options.assumed_lost is not None:
+        job = replace(job, assumed_lost=options.assumed_lost)
     return job
 
 
@@ -130,7 +130,7 @@ def failures_of(text: str, job: Job) -> Failures:
 
 
 def _losing(job: Job, lost: int) -> Job:
-    return replace(job, lost=lost, told_lost=float(lost))
+    return replace(job, lost=lost, assumed_lost=float(lost))
 
 
 def _from_file(path: Path) -> Job:
@@ -148,8 +148,8 @@ def _from_file(path: Path) -> Job:
         mtbf_s=mtbf_s,
         limit=spec.accuracy_budget.portion,
         costs=Costs.measured(),
-        told_mtbf_s=mtbf_s,
-        told_lost=1.0,
+        assumed_mtbf_s=mtbf_s,
+        assumed_lost=1.0,
     )
 
 

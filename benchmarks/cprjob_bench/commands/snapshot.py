@@ -28,7 +28,7 @@ from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
 from cpr_operator.cli.trainer_process import progress_bar, run_role
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cprjob_bench.commands.bench import Result, bench_job, table
-from cprjob_bench.documents import BenchReport, Contest, Cut, Figures, Round, SnapshotBench, Window
+from cprjob_bench.documents import BenchReport, Cut, PairedTiming, Round, SnapshotBench, SnapshotMetrics, Window
 
 # Where the bench saves: a folder that is deleted afterwards, or a place in a bucket.
 
@@ -57,7 +57,7 @@ def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any
         yield {"endpoint": Path(folder).resolve().as_uri(), "bucket": "saves"}
 
 
-# Reduces the figures of all repeats to medians. Pure.
+# Reduces the metrics of all repeats to medians. Pure.
 #
 # Ratios are medians of the ratios of each pair, not ratios of medians, because a slow phase of this
 # machine slows both halves of a pair.
@@ -100,32 +100,32 @@ class Summary:
     extra_memory: int | None
 
 
-def summarise(figures: Figures) -> Summary:
-    """Reduce the figures to medians over the repeats."""
+def summarise(metrics: SnapshotMetrics) -> Summary:
+    """Reduce the metrics to medians over the repeats."""
 
     def wait(percentile: Callable[[Window], float]) -> Wait:
-        return _wait(figures.rounds, percentile)
+        return _wait(metrics.rounds, percentile)
 
     return Summary(
-        save=_speed(figures.save, figures.table_bytes),
-        restore=_speed(figures.restore, figures.table_bytes),
+        save=_speed(metrics.save, metrics.table_bytes),
+        restore=_speed(metrics.restore, metrics.table_bytes),
         push_p50_ms=wait(lambda window: window.push.p50_ms),
         push_p99_ms=wait(lambda window: window.push.p99_ms),
         lookup_p50_ms=wait(lambda window: window.lookup.p50_ms),
         lookup_p99_ms=wait(lambda window: window.lookup.p99_ms),
-        pause_ms=1e3 * median(each.pause_s for each in figures.rounds),
-        extra_memory=figures.extra_memory_bytes,
+        pause_ms=1e3 * median(each.pause_s for each in metrics.rounds),
+        extra_memory=metrics.extra_memory_bytes,
     )
 
 
-def _speed(contests: Sequence[Contest], size_bytes: int) -> Speed:
+def _speed(timings: Sequence[PairedTiming], size_bytes: int) -> Speed:
     gib = size_bytes / _GIB
     return Speed(
-        gib_s=median(gib / each.wall_s for each in contests),
-        raw_gib_s=median(gib / each.raw_wall_s for each in contests),
-        of_raw=median(each.raw_wall_s / each.wall_s for each in contests),
-        cpu_s_per_gib=median(each.cpu_s / gib for each in contests),
-        raw_cpu_s_per_gib=median(each.raw_cpu_s / gib for each in contests),
+        gib_s=median(gib / each.wall_s for each in timings),
+        raw_gib_s=median(gib / each.raw_wall_s for each in timings),
+        of_raw=median(each.raw_wall_s / each.wall_s for each in timings),
+        cpu_s_per_gib=median(each.cpu_s / gib for each in timings),
+        raw_cpu_s_per_gib=median(each.raw_cpu_s / gib for each in timings),
     )
 
 
@@ -144,34 +144,34 @@ def _wait(rounds: Sequence[Round], percentile: Callable[[Window], float]) -> Wai
 _MIB = 1 << 20
 
 
-def result(setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures) -> Result:
-    """The setting of the bench and its figures; three tables: speed, effect on training, and size."""
-    summary = summarise(figures)
-    return Result(_document(setting, strategies, figures, summary), _lines(strategies, figures, summary))
+def result(setting: dict[str, Any], strategies: Sequence[Strategy], metrics: SnapshotMetrics) -> Result:
+    """The setting of the bench and its metrics; three tables: speed, effect on training, and size."""
+    summary = summarise(metrics)
+    return Result(_document(setting, strategies, metrics, summary), _lines(strategies, metrics, summary))
 
 
 def _document(
-    setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures, found: Summary
+    setting: dict[str, Any], strategies: Sequence[Strategy], metrics: SnapshotMetrics, found: Summary
 ) -> dict[str, Any]:
     """Bit widths are strings, as keys."""
     summary = asdict(found)
     extra = summary.pop("extra_memory")
     return {
         **setting,
-        "shard_mib": figures.table_bytes / _MIB,
+        "shard_mib": metrics.table_bytes / _MIB,
         **summary,
         "extra_memory_mib": None if extra is None else extra / _MIB,
-        "tracker_bytes": dict(zip(strategies, figures.trackers, strict=True)),
-        "rows_saved": {cut.strategy: cut.rows for cut in figures.cuts},
-        "bytes": _by_strategy(figures.cuts, strategies, "size_bytes"),
-        "seconds": _by_strategy(figures.cuts, strategies, "wall_s"),
+        "tracker_bytes": dict(zip(strategies, metrics.trackers, strict=True)),
+        "rows_saved": {cut.strategy: cut.rows for cut in metrics.cuts},
+        "bytes": _by_strategy(metrics.cuts, strategies, "size_bytes"),
+        "seconds": _by_strategy(metrics.cuts, strategies, "wall_s"),
     }
 
 
-def _lines(strategies: Sequence[Strategy], figures: Figures, summary: Summary) -> Iterator[str | Table]:
+def _lines(strategies: Sequence[Strategy], metrics: SnapshotMetrics, summary: Summary) -> Iterator[str | Table]:
     yield from (_speeds(summary), "", _waits(summary), "")
-    yield from _costs(summary, figures.table_bytes)
-    yield from ("", _sizes(strategies, figures))
+    yield from _costs(summary, metrics.table_bytes)
+    yield from ("", _sizes(strategies, metrics))
 
 
 def _by_strategy(cuts: Iterable[Cut], strategies: Sequence[Strategy], field: str) -> dict[str, dict[str, Any]]:
@@ -216,12 +216,12 @@ def _costs(summary: Summary, table_bytes: int) -> Iterable[str]:
         yield f"Memory beyond the tables: {summary.extra_memory / _MIB:.1f} MiB, {portion:.1%} of them."
 
 
-def _sizes(strategies: Sequence[Strategy], figures: Figures) -> Table:
-    bits = sorted({cut.bits for cut in figures.cuts}, reverse=True)
-    sizes = _by_strategy(figures.cuts, strategies, "size_bytes")
-    rows = {cut.strategy: cut.rows for cut in figures.cuts}
+def _sizes(strategies: Sequence[Strategy], metrics: SnapshotMetrics) -> Table:
+    bits = sorted({cut.bits for cut in metrics.cuts}, reverse=True)
+    sizes = _by_strategy(metrics.cuts, strategies, "size_bytes")
+    rows = {cut.strategy: cut.rows for cut in metrics.cuts}
     shown = table("one save, MiB", "rows", *(f"{width} bits" for width in bits), "tracker, MiB")
-    for strategy, tracker_bytes in zip(strategies, figures.trackers, strict=True):
+    for strategy, tracker_bytes in zip(strategies, metrics.trackers, strict=True):
         weights = (f"{sizes[strategy][str(width)] / _MIB:.1f}" for width in bits)
         shown.add_row(strategy, f"{rows[strategy]:,}", *weights, f"{tracker_bytes / _MIB:.1f}")
     return shown
@@ -258,7 +258,7 @@ def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environ
     wanted = request(options)
     load_before = os.getloadavg()[0]
     with bench_store(options.store, options.endpoint) as store:
-        figures = _measure(_job(options, store), wanted, err, environment)
+        metrics = _measure(_job(options, store), wanted, err, environment)
     setting = {
         "rows": options.rows,
         "dim": options.dim,
@@ -267,7 +267,7 @@ def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environ
         "limit_mib_s": options.limit_mib_s,
         "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]},
     }
-    result(setting, wanted.strategies, figures).show(out, as_json=options.json)
+    result(setting, wanted.strategies, metrics).show(out, as_json=options.json)
 
 
 def request(options: SnapshotOptions) -> SnapshotBench:
@@ -305,9 +305,9 @@ def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
     return to_job_spec(parse_spec(document["spec"]), uid=f"bench-{uuid.uuid4().hex}", name="bench")
 
 
-def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Mapping[str, str]) -> Figures:
+def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Mapping[str, str]) -> SnapshotMetrics:
     """Have a process of the trainer's code measure. Raises TrialError."""
-    figures: Figures | None = None
+    metrics: SnapshotMetrics | None = None
     with (
         progress_bar(err) as bar,
         closing(PortBlocks(random.Random())) as ports,
@@ -317,9 +317,9 @@ def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Map
         for line in lines:
             report = from_json(BenchReport, line)
             bar.update(task, description=report.stage, completed=report.done, total=report.total)
-            figures = report.figures
-    assert figures is not None  # noqa: S101 -- the last report has them, or TrialError was raised
-    return figures
+            metrics = report.figures
+    assert metrics is not None  # noqa: S101 -- the last report has them, or TrialError was raised
+    return metrics
 
 
 def _ask(job: JobSpec, wanted: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:

@@ -24,8 +24,8 @@ from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
 from cpr_operator.cli.trainer_process import failure_message
 from cprjob_bench.commands.bench import Result, bench_job, table
-from cprjob_bench.commands.contenders import SINGLE, Contender, CprJob, Program, peer_commands, singles
-from cprjob_bench.commands.measuring import Summary, Window, in_turn, open_gauge, summarise
+from cprjob_bench.commands.systems import SINGLE, CprJob, Program, System, baseline_commands, singles
+from cprjob_bench.commands.windows import Summary, Window, measure_in_turn, open_gauge, summarise
 from cprjob_bench.options import TrainPreset
 
 # Jobs to measure with: the models of the DLRM literature, over synthetic samples.
@@ -104,16 +104,16 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
 
 
 _MIB = 2**20
-_TITLES = ("contender", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
+_TITLES = ("system", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
 
 
 def summaries(windows: Mapping[str, Sequence[Window]]) -> dict[str, Summary]:
-    """The summary of each contender's windows."""
+    """The summary of each system's windows."""
     return {name: summarise(found, windows[SINGLE]) for name, found in windows.items()}
 
 
 def result(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) -> Result:
-    """The setting, the medians, and every window; a line for each contender, then how the time of a step is spent."""
+    """The setting, the medians, and every window; a line for each system, then how the time of a step is spent."""
     found = summaries(windows)
     return Result(_document(setting, windows, found), _lines(found))
 
@@ -123,7 +123,7 @@ def _document(
 ) -> dict[str, Any]:
     return {
         **setting,
-        "contenders": {name: _figures(summary) for name, summary in found.items()},
+        "contenders": {name: _summary_as_json(summary) for name, summary in found.items()},
         "ratio_to_single": {name: summary.ratio for name, summary in found.items() if name != SINGLE},
         "windows": {name: [asdict(window) for window in each] for name, each in windows.items()},
     }
@@ -132,9 +132,9 @@ def _document(
 def _lines(found: Mapping[str, Summary]) -> Iterator[str | Table]:
     shown = table(*_TITLES)
     for name, summary in found.items():
-        figures = (summary.p50_ms, summary.p99_ms, summary.rss_bytes / _MIB)
+        values = (summary.p50_ms, summary.p99_ms, summary.rss_bytes / _MIB)
         shown.add_row(
-            name, f"{summary.samples_per_s:,.0f}", f"{summary.ratio:.3f}", *(f"{each:,.1f}" for each in figures)
+            name, f"{summary.samples_per_s:,.0f}", f"{summary.ratio:.3f}", *(f"{each:,.1f}" for each in values)
         )
     yield shown
     for name, summary in found.items():
@@ -143,7 +143,7 @@ def _lines(found: Mapping[str, Summary]) -> Iterator[str | Table]:
         yield f"{name}, processor ms per step: {_listed(summary.cpu_ms)}"
 
 
-def _figures(summary: Summary) -> dict[str, Any]:
+def _summary_as_json(summary: Summary) -> dict[str, Any]:
     return {
         "samples_per_s": summary.samples_per_s,
         "step_p50_ms": summary.p50_ms,
@@ -154,11 +154,11 @@ def _figures(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _listed(figures: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in values.items())
 
 
-# The command: reads the options, runs the contenders in turn, prints the result.
+# The command: reads the options, runs the systems in turn, prints the result.
 
 
 _SAMPLES = 100_000
@@ -170,7 +170,7 @@ _INTERVALS_IN_WINDOW = 1.5
 class TrainOptions:
     """What the command line asks for.
 
-    rows: the maximum number per table. seconds: the length of a window. peers: other programs
+    rows: the maximum number per table. seconds: the length of a window. baselines: other programs
     that take part, as NAME=COMMAND. workers: None, if they are to be measured.
     """
 
@@ -183,11 +183,11 @@ class TrainOptions:
     repeats: int
     seconds: int
     json: bool
-    peers: tuple[str, ...] = ()
+    baselines: tuple[str, ...] = ()
 
 
 def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Run all contenders in turn and print their speeds; progress goes to `err`.
+    """Run all systems in turn and print their speeds; progress goes to `err`.
 
     Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
     """
@@ -212,23 +212,21 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
 async def _measure(
     options: TrainOptions, err: Console, environment: Mapping[str, str]
 ) -> tuple[int, dict[str, list[Window]]]:
-    """How many workers trainers have, and the windows of each contender."""
+    """How many workers trainers have, and the windows of each system."""
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
         folder = Path(name)
-        workers, contenders = _contenders(options, folder, environment)
+        workers, systems = _systems(options, folder, environment)
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            windows = await in_turn(contenders, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+            windows = await measure_in_turn(systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
     return workers, windows
 
 
-def _contenders(
-    options: TrainOptions, folder: Path, environment: Mapping[str, str]
-) -> tuple[int, tuple[Contender, ...]]:
-    """How many workers trainers have, and all contenders, single first. Also writes the samples that they train on.
+def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[int, tuple[System, ...]]:
+    """How many workers trainers have, and all systems, single first. Also writes the samples that they train on.
 
     Workers are measured once, because each window is a new job.
     """
-    commands = peer_commands(options.peers)
+    commands = baseline_commands(options.baselines)
     samples = folder / "samples.tsv"
 
     def job_with(workers: int) -> tuple[dict[str, Any], JobSpec]:
@@ -251,8 +249,8 @@ def _contenders(
     write_samples(spec, samples, environment)
     if options.workers is None:
         job, spec = job_with(_measure_workers(spec, folder, environment))
-    peers = (Program(name, command, spec, environment) for name, command in commands.items())
-    return spec.workers, (*singles(spec, environment), CprJob(job, environment), *peers)
+    baselines = (Program(name, command, spec, environment) for name, command in commands.items())
+    return spec.workers, (*singles(spec, environment), CprJob(job, environment), *baselines)
 
 
 def write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:

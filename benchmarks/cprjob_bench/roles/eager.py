@@ -109,7 +109,7 @@ class EagerParity:
         self._sums = sums
         self._service = service
         self._delivered: SimpleQueue[Push] = SimpleQueue()
-        self._owed = defaultdict[Push, int](int)
+        self._missing = defaultdict[Push, int](int)
         self._held: dict[Push, tuple[EagerConnection, Header]] = {}
         self._committed = defaultdict[int, int](int)
 
@@ -125,9 +125,9 @@ class EagerParity:
         self._sums.stage(push, caller.rank, differences)
         caller.send(Header(Operation.POSITION, generation=progress.generation))
 
-    def owe(self, push: Push, holders: int) -> None:
+    def expect(self, push: Push, holders: int) -> None:
         """So many holders have to stage a push before its trainer is told."""
-        self._owed[push] = holders
+        self._missing[push] = holders
 
     def deliver(self, push: Push) -> None:
         """A holder has staged a push; any thread may call it."""
@@ -135,13 +135,13 @@ class EagerParity:
         with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
             self.bell.send(b"\0")
 
-    def withhold(self, connection: EagerConnection, header: Header) -> bool:
+    def defer(self, connection: EagerConnection, header: Header) -> bool:
         """Whether an acknowledgement has to wait for its commit."""
         push = (header.rank, header.step)
         if header.step <= self._committed[header.rank]:
             return False
         self._held[push] = (connection, header)
-        self._tell_if_staged(push)
+        self._report_if_staged(push)
         return True
 
     def committed(self, rank: int) -> int:
@@ -167,12 +167,12 @@ class EagerParity:
                 push = self._delivered.get_nowait()
             except Empty:
                 return
-            self._owed[push] -= 1
-            self._tell_if_staged(push)
+            self._missing[push] -= 1
+            self._report_if_staged(push)
 
-    def _tell_if_staged(self, push: Push) -> None:
-        if push in self._held and self._owed.get(push, 0) <= 0:
-            self._owed.pop(push, None)
+    def _report_if_staged(self, push: Push) -> None:
+        if push in self._held and self._missing.get(push, 0) <= 0:
+            self._missing.pop(push, None)
             connection, header = self._held[push]
             connection.send(replace(header, operation=STAGED))
 
@@ -185,7 +185,7 @@ class EagerConnection(Connection):
     def send(self, header: Header, *payload: Any) -> None:
         """See `Connection`."""
         if self.parity is not None:
-            if header.operation is Operation.ACK and self.parity.withhold(self, header):
+            if header.operation is Operation.ACK and self.parity.defer(self, header):
                 return
             if header.operation is Operation.PONG:  # it acknowledges, too
                 header = replace(header, step=min(header.step, self.parity.committed(header.rank)))
@@ -264,7 +264,7 @@ class EagerRedundancy:
         if before is None:
             return
         push = (header.rank, header.step)
-        self.server.owe(push, len(self._senders))
+        self.server.expect(push, len(self._senders))
         for sender, differences in zip(self._senders, before.differences(), strict=True):
             sender.send((push, pack_differences(header.generation, push, differences)))
         self._before = None

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from cprjob_bench.simulation.job import FLUSH_AGE_S, Failure, Job
 
 #: A job that failed so often has no end that anybody would wait for.
-PATIENCE = 10_000
+MAX_RECOVERIES = 10_000
 #: Cuts so close together (as a part of the job) are one: rounding, not training, lies between them.
 ROUNDING = 1e-9
 _NO_FAILURE = Failure(math.inf, 0)
@@ -41,7 +41,7 @@ class Strategy(Protocol):
     """Decides how to recover and when to save; a new one for every job."""
 
     @property
-    def promise(self) -> bool:
+    def enforces_budget(self) -> bool:
         """Whether a loss that does not fit into the budget becomes a rollback."""
         ...
 
@@ -98,10 +98,10 @@ def run(job: Job, strategy: Strategy, failures: Iterator[Failure], rng: random.R
             elif decision.replays:
                 training.replay()
             else:
-                training.fail(lost, rng, rolls_back=decision.full, promise=strategy.promise)
+                training.fail(lost, rng, rolls_back=decision.full, enforces_budget=strategy.enforces_budget)
             strategy.failed(lost)
             gap, lost = next(failures, _NO_FAILURE)
-            if out.recoveries >= PATIENCE:
+            if out.recoveries >= MAX_RECOVERIES:
                 out.finished = False
                 return out
         decision = strategy.decide(job.budget_s - out.spent_s, job.total_s - training.cut)
@@ -133,9 +133,9 @@ class _Training:
         """Train `step` seconds; cuts come every `interval`, which is no shorter than a commit."""
         end = self.now + step
         due = max(self.cut + interval, self.now)
-        room = end - self._rounding - due
-        if room > 0:
-            more = int(room / interval)
+        remaining = end - self._rounding - due
+        if remaining > 0:
+            more = int(remaining / interval)
             if more:
                 self.saved = due + (more - 1) * interval
             elif self._pending:
@@ -169,7 +169,7 @@ class _Training:
             out.spent_s += shards * age
         return True
 
-    def fail(self, shards: int, rng: random.Random, *, rolls_back: bool, promise: bool) -> None:
+    def fail(self, shards: int, rng: random.Random, *, rolls_back: bool, enforces_budget: bool) -> None:
         """A failure takes so many shards: they lose what they trained since the last save, or all go back to it.
 
         What a shard lost already it cannot lose again. A cut that is not committed yet is void.
@@ -181,7 +181,7 @@ class _Training:
         charge = sum(self.now - self._charged.get(shard, saved) for shard in lost)
         out.recoveries += 1
         self._pending = False
-        if rolls_back or (promise and out.spent_s + charge > job.budget_s):
+        if rolls_back or (enforces_budget and out.spent_s + charge > job.budget_s):
             out.rollbacks += 1
             out.lost_s += self.now - saved
             out.spent_s -= sum(end - saved for end in self._charged.values())

@@ -22,9 +22,9 @@ class Job:
     """A job of `total_s` seconds of useful training on `shards` shards, of which each failure takes `lost`.
 
     Failures come every `mtbf_s` of training on average. `limit` is the accuracy budget, as a portion of all samples.
-    `told_mtbf_s` and `told_lost` are what strategies are told of the failures, right or wrong. `replay` is rho, the
-    seconds that it takes to push one second of training again to lost shards. `data_shards` is k, of which each parity
-    is, and `parity_cost` the portion of the training time that flushes to it take.
+    `assumed_mtbf_s` and `assumed_lost` are the strategies' assumptions about failures, right or wrong. `replay` is rho,
+    the seconds to repeat the pushes of one second of training to lost shards. `data_shards` is k, the number of shards
+    with a common parity. `parity_cost` is the portion of the training time that flushes to parity take.
     """
 
     total_s: float
@@ -33,8 +33,8 @@ class Job:
     mtbf_s: float
     limit: float
     costs: Costs
-    told_mtbf_s: float
-    told_lost: float
+    assumed_mtbf_s: float
+    assumed_lost: float
     replay: float = REPLAY_GUESS
     data_shards: int = 1
     parity_cost: float = 0.0
@@ -74,8 +74,8 @@ PAPER = Job(
     mtbf_s=28 * HOUR_S,
     limit=0.1,
     costs=_costs(save_min=5.4, recover_min=8.0),
-    told_mtbf_s=28 * HOUR_S,
-    told_lost=4.0,
+    assumed_mtbf_s=28 * HOUR_S,
+    assumed_lost=4.0,
     replay=_REPLAY,
     parity_cost=_PARITY_COST,
 )
@@ -87,8 +87,8 @@ PRODUCTION = Job(
     mtbf_s=10 * HOUR_S,
     limit=0.1,
     costs=_costs(save_min=4.3, recover_min=3.0),
-    told_mtbf_s=10 * HOUR_S,
-    told_lost=4.0,
+    assumed_mtbf_s=10 * HOUR_S,
+    assumed_lost=4.0,
     replay=_REPLAY,
     parity_cost=_PARITY_COST,
 )
@@ -101,7 +101,7 @@ SCALES = tuple(2**power for power in range(3, 13))
 def at_scale(job: Job, shards: int) -> Job:
     """The job on more shards: as much work for each, the same shards lost per failure, failures in proportion."""
     fewer = job.shards / shards
-    return replace(job, shards=shards, mtbf_s=job.mtbf_s * fewer, told_mtbf_s=job.told_mtbf_s * fewer)
+    return replace(job, shards=shards, mtbf_s=job.mtbf_s * fewer, assumed_mtbf_s=job.assumed_mtbf_s * fewer)
 
 
 # When a simulated job fails: gaps in seconds of training, and how many shards each failure takes.

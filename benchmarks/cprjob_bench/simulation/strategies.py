@@ -16,10 +16,10 @@ from cprjob_bench.simulation.job import Job
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """One decision, made beforehand. Without the promise a loss is charged whether it fits into the budget or not."""
+    """One decision, made beforehand. A loss is charged even if it exceeds the budget, unless `enforces_budget`."""
 
     decision: Decision
-    promise: bool = False
+    enforces_budget: bool = False
 
     def decide(self, budget_s: float, left_s: float) -> Decision:  # noqa: ARG002 -- whatever comes
         """Always the same."""
@@ -35,13 +35,13 @@ class OpenLoop:
 class ClosedLoop:
     """The operator: it believes, counts what is left, and lets the law decide anew."""
 
-    promise = True
+    enforces_budget = True
 
     def __init__(self, job: Job, *, replays: bool = False, parity: bool = False) -> None:
         self._job = job
         self._replays = replays
         self._parity = parity
-        self._belief = prior(job.told_mtbf_s, job.told_lost)
+        self._belief = prior(job.assumed_mtbf_s, job.assumed_lost)
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
         """What the law says, until its figures will have moved."""
@@ -86,7 +86,7 @@ def partial_naive(job: Job) -> Strategy:
 
 def cpr(job: Job) -> Strategy:
     """CPR: the interval whose expected loss is the budget, one lost shard counted per failure; nothing is checked."""
-    interval = equations.partial_interval(job.limit, job.told_mtbf_s, job.shards, commit_s=job.costs.commit_s)
+    interval = equations.partial_interval(job.limit, job.assumed_mtbf_s, job.shards, commit_s=job.costs.commit_s)
     return OpenLoop(Decision(full=False, interval_s=_no_shorter(interval, job)))
 
 
@@ -119,7 +119,7 @@ STRATEGIES: Mapping[str, Callable[[Job], Strategy]] = {
 
 
 def _full_interval(job: Job) -> float:
-    return _no_shorter(equations.full_interval(job.costs.save_stall_s, job.told_mtbf_s), job)
+    return _no_shorter(equations.full_interval(job.costs.save_stall_s, job.assumed_mtbf_s), job)
 
 
 def _no_shorter(interval_s: float, job: Job) -> float:

@@ -100,10 +100,10 @@ def _spread(values: Iterable[float]) -> Spread:
 
 def as_json(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
     """By strategy; all are portions, but `rollbacks_mean`. An overhead that has no end is null."""
-    return {name: _figures(summary) for name, summary in summaries.items()}
+    return {name: _summary_as_json(summary) for name, summary in summaries.items()}
 
 
-def _figures(summary: Summary) -> dict[str, float | None]:
+def _summary_as_json(summary: Summary) -> dict[str, float | None]:
     overhead, pls = summary.overhead, summary.pls
     return {
         "overhead_mean": overhead.mean if overhead else None,

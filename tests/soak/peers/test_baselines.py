@@ -33,9 +33,9 @@ needs_torchrec = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="TorchRec 
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param((sys.executable, "rpc_peer.py"), id="torch-rpc"),
-        pytest.param((PEERS_PYTHON, "torchrec_peer.py", "1"), id="torchrec", marks=needs_torchrec),
-        pytest.param((PEERS_PYTHON, "torchrec_peer.py", "2"), id="torchrec-gloo", marks=needs_torchrec),
+        pytest.param((sys.executable, "rpc_baseline.py"), id="torch-rpc"),
+        pytest.param((PEERS_PYTHON, "torchrec_baseline.py", "1"), id="torchrec", marks=needs_torchrec),
+        pytest.param((PEERS_PYTHON, "torchrec_baseline.py", "2"), id="torchrec-gloo", marks=needs_torchrec),
     ],
 )
 def test_baseline_ends_with_the_parameters_of_one_process(tmp_path: Path, command: tuple[str | Path, ...]) -> None:

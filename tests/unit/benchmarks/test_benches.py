@@ -18,9 +18,9 @@ from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime.timing import Trace
 from cprjob_bench.commands import recovery, train
 from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause
-from cprjob_bench.commands.modes import MODES, Contender, killed_job
+from cprjob_bench.commands.modes import MODES, ModeJob, killed_job
 from cprjob_bench.commands.priority import Samples, job_over
-from cprjob_bench.commands.verdict import mean_of
+from cprjob_bench.commands.strategy_comparison import mean_of
 from cprjob_bench.options import RedundancyMode, TrainPreset
 from cprjob_bench.roles.single import train as train_single
 from support.local_job import small_job
@@ -43,7 +43,7 @@ JOBS = {
     **{f"train-{preset}": train_job(preset) for preset in TrainPreset},
     **{f"recovery-{size}": recovery.document("bench", size, 1, recovery.Base.here(FOLDER)) for size in (1, 2048)},
     **{f"redundancy-{mode}": killed_job(64, MODES[mode], FOLDER, FOLDER) for mode in RedundancyMode},
-    **{f"contender-{mode}": Contender(mode, train_job(TrainPreset.KAGGLE), {})._document for mode in RedundancyMode},
+    **{f"mode-{mode}": ModeJob(mode, train_job(TrainPreset.KAGGLE), {})._document for mode in RedundancyMode},
     "priority": job_over(Samples(FOLDER, ("user", "item"), (100, 3))),
 }
 
@@ -108,7 +108,7 @@ def test_pause_of_a_recovery(
     assert (found and (found.began_s, found.seconds)) == (expected and pytest.approx(expected))
 
 
-# --- contenders
+# --- systems
 
 
 def test_single_process_trains_as_the_oracle(tmp_path: Path) -> None:

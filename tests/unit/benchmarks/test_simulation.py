@@ -96,7 +96,7 @@ def test_open_loop_overspends_and_closed_loop_does_not() -> None:
 @pytest.mark.parametrize("kind", sorted(DISTRIBUTIONS))
 @pytest.mark.parametrize("wrong", [0.1, 10.0])
 def test_closed_loop_holds_its_budget_in_storms_and_with_wrong_estimates(kind: str, wrong: float) -> None:
-    job = replace(PAPER, told_mtbf_s=PAPER.mtbf_s * wrong)
+    job = replace(PAPER, assumed_mtbf_s=PAPER.mtbf_s * wrong)
     found = simulate(job, STRATEGIES["cpr_closed_loop"], DISTRIBUTIONS[kind], 300, seed=2)
     assert found.over_budget == 0
     assert found.pls.mean > 0

@@ -13,7 +13,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
 from cpr_trainer.runtime import Access, read_job, read_request, store_access
 from cpr_trainer.store import Store, open_store
-from cprjob_bench.documents import BenchReport, Figures, SnapshotBench
+from cprjob_bench.documents import BenchReport, SnapshotBench, SnapshotMetrics
 from cprjob_bench.roles.snapshot.saves import BenchShard, TrainedShard, delete_all
 from cprjob_bench.roles.snapshot.serving import Trainer, running_shard
 from cprjob_bench.roles.snapshot.transfers import Transfers, raw_client
@@ -33,21 +33,21 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     try:
         for done, stage in enumerate(bench.stages()):
             print(to_json(BenchReport(stage, done, bench.total)), file=sink, flush=True)
-        print(to_json(BenchReport("done", bench.total, bench.total, bench.figures)), file=sink, flush=True)
+        print(to_json(BenchReport("done", bench.total, bench.total, bench.metrics)), file=sink, flush=True)
     finally:
         delete_all(store, job.job_uid)
 
 
 @dataclass(slots=True, eq=False)
 class _Bench:
-    """One bench on its way; `figures` grow."""
+    """One bench on its way; `metrics` grow."""
 
     job: JobSpec
     wanted: SnapshotBench
     environ: Mapping[str, str]
     store: Store
     access: Access
-    figures: Figures = Figures(0, 0, (), (), (), None, (), ())  # noqa: RUF009 -- frozen
+    metrics: SnapshotMetrics = SnapshotMetrics(0, 0, (), (), (), None, (), ())  # noqa: RUF009 -- frozen
 
     @property
     def total(self) -> int:
@@ -78,8 +78,8 @@ class _Bench:
             yield f"bytes of {strategy}"
             cuts = tuple(trained.cuts(strategy, self.wanted.bits))
             self._found(
-                cuts=(*self.figures.cuts, *cuts),
-                trackers=(*self.figures.trackers, trained.tracker_bytes(strategy)),
+                cuts=(*self.metrics.cuts, *cuts),
+                trackers=(*self.metrics.trackers, trained.tracker_bytes(strategy)),
             )
 
     def _stages_of_a_process(self) -> Iterator[str]:
@@ -97,11 +97,11 @@ class _Bench:
                 if number:
                     trainer.change_everything()
                 process.forget_peak()  # pushes as large as that take memory of their own
-                self._found(rounds=(*self.figures.rounds, trainer.round(self.wanted.window_s)))
+                self._found(rounds=(*self.metrics.rounds, trainer.round(self.wanted.window_s)))
                 peaks += filter(None, [process.peak_memory_bytes()])
         if before is not None and peaks:
             # The byte a row that says when it last changed was there before.
             self._found(extra_memory_bytes=max(peaks) - before + self.job.model.tables[0].rows)
 
-    def _found(self, **figures: Any) -> None:
-        self.figures = replace(self.figures, **figures)
+    def _found(self, **metrics: Any) -> None:
+        self.metrics = replace(self.metrics, **metrics)

@@ -36,7 +36,7 @@ from cprjob_bench.roles.snapshot.saves import gradients_for, step_rows
 KEY = b"of a bench that talks to itself"
 COUNTERS = Counters(roster=1, group=1, generation=1)
 _HOST = "127.0.0.1"
-_PATIENCE_S = 120.0
+_TIME_LIMIT_S = 120.0
 _PDEATHSIG = 1
 
 
@@ -70,7 +70,7 @@ class ShardProcess:
 
     def wait_ready(self) -> None:
         """Return once it serves. Raises ShardEndedError, TimeoutError."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIME_LIMIT_S
         while time.monotonic() < deadline:
             self.check()
             with contextlib.suppress(OSError):
@@ -84,7 +84,7 @@ class ShardProcess:
         if self.process.poll() is not None:
             raise ShardEndedError(self._termination_message())
 
-    def figure(self, name: str) -> float:
+    def metric(self, name: str) -> float:
         """Return one of its metrics, without the common prefix of their names."""
         page = self._page("/metrics").decode()
         found = re.search(rf"^cprjob_shard_{name} (\S+)$", page, re.MULTILINE)
@@ -115,7 +115,7 @@ class ShardProcess:
 
     def _page(self, page: str) -> bytes:
         url = f"http://{_HOST}:{self.port_base + env.HTTP_PORT}{page}"
-        with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:
+        with urllib.request.urlopen(url, timeout=_TIME_LIMIT_S) as answer:
             return bytes(answer.read())
 
     def _termination_message(self) -> str:
@@ -215,7 +215,7 @@ class Trainer:
             )
         )
         with contextlib.closing(exchange):
-            exchange.wait_ready(_PATIENCE_S)
+            exchange.wait_ready(_TIME_LIMIT_S)
             yield cls(job, shard, exchange, Placement.of(job.model, 1), np.random.default_rng(1))
 
     def change_everything(self) -> None:
@@ -233,7 +233,7 @@ class Trainer:
         idle = self._window(lambda: time.monotonic() < end_s, cut=False)
         cut_step = self.step + 1
         saving = self._window(lambda: not self._saved(cut_step), cut=True)
-        return Round(idle, saving, self.shard.figure("cut_seconds"))
+        return Round(idle, saving, self.shard.metric("cut_seconds"))
 
     def _window(self, goes_on: Callable[[], bool], *, cut: bool) -> Window:
         """Train steps at an even pace, at least one; the first is the cut if there is one."""
@@ -250,15 +250,15 @@ class Trainer:
 
     def _look_up(self, rows: UniqueRows) -> float:
         started_s = time.perf_counter()
-        self.exchange.lookup(self.step + 1, rows).result(_PATIENCE_S)
+        self.exchange.lookup(self.step + 1, rows).result(_TIME_LIMIT_S)
         return time.perf_counter() - started_s
 
     def _push(self, rows: UniqueRows, cut_step: int) -> float:
         self.step += 1
         gradients = gradients_for(rows, self.job.model.embedding_dim)
         started_s = time.perf_counter()
-        self.exchange.push(self.step, rows, gradients, cut_step, _PATIENCE_S)
-        self.exchange.settle(_PATIENCE_S)
+        self.exchange.push(self.step, rows, gradients, cut_step, _TIME_LIMIT_S)
+        self.exchange.settle(_TIME_LIMIT_S)
         return time.perf_counter() - started_s
 
     def _saved(self, cut_step: int) -> bool:

@@ -32,7 +32,7 @@ from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import in_parallel
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.transfers import flat, slices
-from cprjob_bench.documents import Contest
+from cprjob_bench.documents import PairedTiming
 from cprjob_bench.roles.snapshot.saves import BenchShard
 
 # What a store can do for a client that does the least: the measure beside which the engine is put.
@@ -160,35 +160,35 @@ class Transfers:
     """Saves a shard whole and restores it into another arena, again and again; keeps the times of both."""
 
     def __init__(self, shard: BenchShard, raw: RawClient) -> None:
-        self.saves: list[Contest] = []
-        self.restores: list[Contest] = []
+        self.saves: list[PairedTiming] = []
+        self.restores: list[PairedTiming] = []
         self.saved_bytes = 0
         self._shard = shard
         arena = shard.local.arena
         arena.epochs.note(np.arange(len(arena.rows)))
         memory = np.random.default_rng(0).integers(256, size=shard.table_bytes, dtype=np.uint8)
         self._raw = _RawCopy(raw, f"{shard.job.job_uid}-raw", memory.data)
-        self._room = memory[::-1].copy()
+        self._buffer = memory[::-1].copy()
 
     def repeat(self) -> None:
         """Save, restore, compare, delete. Raises WrongRestoreError, StoreError, OSError."""
         raw_first = len(self.saves) % 2 > 0
         saved: list[SavedShard] = []
-        self.saves.append(_contest(lambda: saved.append(self._save()), self._raw.write, raw_first=raw_first))
+        self.saves.append(_time_both(lambda: saved.append(self._save()), self._raw.write, raw_first=raw_first))
         (save,) = saved
         candidate = Candidate("Save", save.manifest.layout, save.manifest.step, (save.ref,))
-        local, room = LocalRows.of(self._shard.job, self._shard.local.placement, 0), self._room.data
+        local, buffer = LocalRows.of(self._shard.job, self._shard.local.placement, 0), self._buffer.data
         # Both read into memory that the system has given them already: what that takes is no matter of the store.
         local.arena.rows.fill(0.0)
-        self._room.fill(0)
+        self._buffer.fill(0)
         self.restores.append(
-            _contest(
+            _time_both(
                 lambda: load_shard(self._shard.store, candidate, local),
-                lambda: self._raw.read(room),
+                lambda: self._raw.read(buffer),
                 raw_first=raw_first,
             )
         )
-        if not np.array_equal(local.arena.rows, self._shard.local.arena.rows) or room != self._raw.memory:
+        if not np.array_equal(local.arena.rows, self._shard.local.arena.rows) or buffer != self._raw.memory:
             raise WrongRestoreError
         self.saved_bytes = sum(self._shard.stored().values())
         self._shard.clear()
@@ -208,8 +208,8 @@ class _RawCopy:
     def write(self) -> None:
         in_parallel(lambda first: self.client.put(self._key(first), self.memory[_part(first)]), self._firsts())
 
-    def read(self, room: memoryview) -> None:
-        in_parallel(lambda first: self.client.get_into(self._key(first), room[_part(first)]), self._firsts())
+    def read(self, buffer: memoryview) -> None:
+        in_parallel(lambda first: self.client.get_into(self._key(first), buffer[_part(first)]), self._firsts())
 
     def _firsts(self) -> range:
         return range(0, self.memory.nbytes, _RAW_BYTES)
@@ -222,11 +222,11 @@ def _part(first: int) -> slice:
     return slice(first, first + _RAW_BYTES)
 
 
-def _contest(engine: Callable[[], object], raw: Callable[[], object], *, raw_first: bool) -> Contest:
+def _time_both(engine: Callable[[], object], raw: Callable[[], object], *, raw_first: bool) -> PairedTiming:
     if raw_first:
         raw_wall_s, raw_cpu_s = _time(raw)
-        return Contest(*_time(engine), raw_wall_s, raw_cpu_s)
-    return Contest(*_time(engine), *_time(raw))
+        return PairedTiming(*_time(engine), raw_wall_s, raw_cpu_s)
+    return PairedTiming(*_time(engine), *_time(raw))
 
 
 def _time(work: Callable[[], object]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A parameter server on torch RPC: rpc_peer.py [PARAMETERS.pt], with the job's numbers of trainers and of servers.
+"""A parameter server on torch RPC: rpc_baseline.py [PARAMETERS.pt], with the job's numbers of trainers and of servers.
 
 Rows are asked for and sent back once each, in one pull and one push per server and step. The pull travels while the
 bottom network computes, the push while dense gradients are summed over Gloo in one flat all-reduce.

@@ -1,4 +1,4 @@
-"""The contenders. Each trains the job until it is stopped, and writes a trace with a line per step.
+"""The systems. Each trains the job until it is stopped, and writes a trace with a line per step.
 
 Any other program can take part by the same protocol: it trains the job in CPR_SPEC and writes the
 trace that CPR_STEP_TRACE names (see `cpr_contract.env`).
@@ -35,12 +35,12 @@ from cpr_operator.reconcile import Timing
 
 _REPORT_DEADLINE_S = 1.0
 _TRACE = "steps.jsonl"
-#: The contender that all others are compared with.
+#: The system that all others are compared with.
 SINGLE = "single"
 
 
 class Run(Protocol):
-    """A contender that is training."""
+    """A system that is training."""
 
     def traces(self) -> Mapping[str, list[TracedStep]]:
         """Every step so far, by role. The steps of the first role count.
@@ -50,7 +50,7 @@ class Run(Protocol):
         ...
 
     async def saves(self) -> int | None:
-        """The number of committed cuts; None for a contender that does not save."""
+        """The number of committed cuts; None for a system that does not save."""
         ...
 
     def sent_bytes(self) -> int | None:
@@ -66,7 +66,7 @@ class Run(Protocol):
         ...
 
 
-class Contender(Protocol):
+class System(Protocol):
     """Something that trains the job."""
 
     @property
@@ -89,7 +89,7 @@ class Program:
 
     @asynccontextmanager
     async def started(self, folder: Path) -> AsyncIterator[Run]:
-        """See `Contender`."""
+        """See `System`."""
         log, termination_file, trace = folder / "log.txt", folder / "termination", folder / _TRACE
         variables = {**self._environment, env.TERMINATION_FILE: str(termination_file), STEP_TRACE: str(trace)}
         process = await PodProcess.start(self._command, variables, log)
@@ -134,12 +134,12 @@ class CprJob:
         self._document = copy.deepcopy(dict(document))
         # Every pod has a volume of its own below the mount point.
         variable = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}
-        let_all(self._document, {"env": [variable]})
+        set_container_fields(self._document, {"env": [variable]})
         self._environment = environment
 
     @asynccontextmanager
     async def started(self, folder: Path) -> AsyncIterator[Run]:
-        """See `Contender`."""
+        """See `System`."""
         async with open_cluster(folder, self._environment) as cluster:
             job = cluster.create_job(self._document)
             async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
@@ -193,7 +193,7 @@ class JobRun:
         return read_trace(next(self.folder.glob(f"pods/*-{role}-0-1/volumes/*/{_TRACE}"), None))
 
 
-def let_all(document: dict[str, Any], container: Mapping[str, Any]) -> None:
+def set_container_fields(document: dict[str, Any], container: Mapping[str, Any]) -> None:
     """Let the containers of all members of a CPRJob have these fields."""
     named = {"name": env.MAIN_CONTAINER, **container}
     for members in ("trainers", "shards"):
@@ -208,24 +208,24 @@ def singles(job: JobSpec, environment: Mapping[str, str]) -> Iterator[Program]:
         yield Program(f"{SINGLE}-{job.workers}", command, job, environment)
 
 
-def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def baseline_commands(baselines: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Parse every `--peer NAME=COMMAND`: commands by name, with the absolute path of the program.
 
     Raises OptionError.
     """
     commands: dict[str, tuple[str, ...]] = {}
-    for peer in peers:
-        name, _, command = peer.partition("=")
+    for baseline in baselines:
+        name, _, command = baseline.partition("=")
         try:
             words = shlex.split(command)
         except ValueError as error:
-            raise OptionError(f"--peer {peer}: {error}") from error
+            raise OptionError(f"--peer {baseline}: {error}") from error
         if not (name and words):
-            raise OptionError(f"--peer {peer}: must be NAME=COMMAND")
+            raise OptionError(f"--peer {baseline}: must be NAME=COMMAND")
         if name in {CprJob.name, *commands} or name.partition("-")[0] == SINGLE:
-            raise OptionError(f"--peer {peer}: the name {name} is already in use")
+            raise OptionError(f"--peer {baseline}: the name {name} is already in use")
         if (program := shutil.which(words[0])) is None:
-            raise OptionError(f"--peer {peer}: the program {words[0]} was not found")
+            raise OptionError(f"--peer {baseline}: the program {words[0]} was not found")
         commands[name] = (str(Path(program).absolute()), *words[1:])
     return commands
 

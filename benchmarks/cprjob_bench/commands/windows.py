@@ -1,4 +1,4 @@
-"""The windows of contenders: measurements in each, their summary, and what Linux knows of the machine meanwhile."""
+"""The windows of systems: measurements in each, their summary, and what Linux knows of the machine meanwhile."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rich.console import Console
 
 from cpr_contract.trace import TracedStep
 from cpr_operator.cli.command_errors import TrialError
-from cprjob_bench.commands.contenders import Contender, Run
+from cprjob_bench.commands.systems import Run, System
 
-# The measurements of a contender in one window, and their summary over several. Pure.
+# The measurements of a system in one window, and their summary over several. Pure.
 
 
 _PERCENTILES = 100
@@ -39,12 +39,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One contender in one repeat.
+    """One system in one repeat.
 
     stages_ms: mean time of each stage of a step, by role; the stages add up to the step.
     cpu_ms: processor time per step, summed over all processes of a role.
     rss_bytes: resident memory at the end, by role.
-    saves: committed cuts, None for a contender that does not save.
+    saves: committed cuts, None for a system that does not save.
     sent_bytes_per_sample: what members sent to each other, None where nobody counts.
     kept_bytes: what members hold for redundancy at the end, by what it is; empty where nobody tells.
     """
@@ -96,7 +96,7 @@ def time_stages(traces: Mapping[str, Sequence[TracedStep]], begin_s: float, end_
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The medians over a contender's windows; `ratio` compares windows of the same repeat."""
+    """The medians over a system's windows; `ratio` compares windows of the same repeat."""
 
     samples_per_s: float
     p50_ms: float
@@ -108,7 +108,7 @@ class Summary:
 
 
 def summarise(windows: Sequence[Window], beside: Sequence[Window]) -> Summary:
-    """Sum up windows; `beside` are those of the contender to compare with, repeat by repeat."""
+    """Sum up windows; `beside` are those of the system to compare with, repeat by repeat."""
     return Summary(
         samples_per_s=median(window.samples_per_s for window in windows),
         p50_ms=median(window.p50_ms for window in windows),
@@ -120,8 +120,8 @@ def summarise(windows: Sequence[Window], beside: Sequence[Window]) -> Summary:
     )
 
 
-def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: median(each.get(name, 0.0) for each in figures) for name in figures[0]}
+def _medians(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: median(each.get(name, 0.0) for each in values) for name in values[0]}
 
 
 # What Linux knows of processes and processors, and a gauge of the machine's present speed.
@@ -129,7 +129,7 @@ def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
-_STEAL = 8  # place of the stolen time among the figures of /proc/stat
+_STEAL = 8  # place of the stolen time among the values of /proc/stat
 _ROLE_AFTER = {"cpr_trainer", "cprjob_bench"}
 
 
@@ -159,8 +159,8 @@ def usage() -> dict[str, Usage]:
 
 def processor_s() -> tuple[float, float]:
     """Seconds of all processors since the machine started: in total, and stolen by other machines."""
-    figures = [int(text) for text in (_PROC / "stat").read_text().splitlines()[0].split()[1:]]
-    return sum(figures[:_STEAL]) / _TICKS, figures[_STEAL - 1] / _TICKS
+    values = [int(text) for text in (_PROC / "stat").read_text().splitlines()[0].split()[1:]]
+    return sum(values[:_STEAL]) / _TICKS, values[_STEAL - 1] / _TICKS
 
 
 class Gauge:
@@ -224,28 +224,28 @@ def _role(pid: int) -> str:
 
 
 def _usage_of(pid: int) -> Usage:
-    figures = _stat(pid)
+    values = _stat(pid)
     pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
-    return Usage((int(figures[11]) + int(figures[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE"))
+    return Usage((int(values[11]) + int(values[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def _stat(pid: int) -> list[str]:
-    """The figures of /proc/PID/stat after the name, which may hold anything: state, parent, ..."""
+    """The values of /proc/PID/stat after the name, which may hold anything: state, parent, ..."""
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
-# A window of a contender: starts it, waits until it is warm, and measures it.
+# A window of a system: starts it, waits until it is warm, and measures it.
 
 
 _WARM_UP_STEPS = 60
 #: Fewer make no percentiles.
 _FEWEST_STEPS = 20
-_PATIENCE_S = 120.0
+_TIME_LIMIT_S = 120.0
 _POLL_S = 0.2
 
 
-async def in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, and who is told
-    contenders: Sequence[Contender],
+async def measure_in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, and who is told
+    systems: Sequence[System],
     folder: Path,
     repeats: int,
     seconds: int,
@@ -253,27 +253,27 @@ async def in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, and who i
     batch_size: int,
     err: Console,
 ) -> dict[str, list[Window]]:
-    """Give each contender so many windows, one after the other, in a rotated order. Raises TrialError."""
-    windows: dict[str, list[Window]] = {contender.name: [] for contender in contenders}
+    """Give each system so many windows, one after the other, in a rotated order. Raises TrialError."""
+    windows: dict[str, list[Window]] = {system.name: [] for system in systems}
     for repeat in range(repeats):
-        shift = repeat % len(contenders)
-        for contender in (*contenders[shift:], *contenders[:shift]):
-            place = folder / f"{contender.name}-{repeat}"
+        shift = repeat % len(systems)
+        for system in (*systems[shift:], *systems[:shift]):
+            place = folder / f"{system.name}-{repeat}"
             place.mkdir()
-            window = await measure(contender, place, seconds, gauge, batch_size)
-            windows[contender.name].append(window)
-            err.print(_progress(repeat, contender.name, window), highlight=False)
+            window = await measure(system, place, seconds, gauge, batch_size)
+            windows[system.name].append(window)
+            err.print(_progress(repeat, system.name, window), highlight=False)
     return windows
 
 
-async def measure(contender: Contender, folder: Path, seconds: float, gauge: Gauge, batch_size: int) -> Window:
-    """Start a contender, let it warm up, and measure it for so many seconds. Raises TrialError.
+async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, batch_size: int) -> Window:
+    """Start a system, let it warm up, and measure it for so many seconds. Raises TrialError.
 
-    Where the machine is slow, the window lasts until it has some steps, and a cut of a contender that saves.
+    Where the machine is slow, the window lasts until it has some steps, and a cut of a system that saves.
     """
     gflops = await gauge.gflops()
-    async with contender.started(folder) as run:
-        await _wait_for_steps(contender.name, run, _WARM_UP_STEPS)
+    async with system.started(folder) as run:
+        await _wait_for_steps(system.name, run, _WARM_UP_STEPS)
         saves, used, (all_s, stolen_s), sent, begin = (
             await run.saves(),
             usage(),
@@ -282,9 +282,9 @@ async def measure(contender: Contender, folder: Path, seconds: float, gauge: Gau
             monotonic(),
         )
         await asyncio.sleep(seconds)
-        await _wait_for_steps(contender.name, run, _FEWEST_STEPS + 1, begin)
+        await _wait_for_steps(system.name, run, _FEWEST_STEPS + 1, begin)
         if saves is not None:
-            await _wait_for_cut(contender.name, run, saves)
+            await _wait_for_cut(system.name, run, saves)
         end, sent_end, (all_end_s, stolen_end_s), used_end = monotonic(), run.sent_bytes(), processor_s(), usage()
         saves_end, kept = await run.saves(), await run.kept_bytes()
         await run.check()
@@ -326,11 +326,11 @@ async def _wait_for_cut(name: str, run: Run, before: int) -> None:
 
 
 async def _until(run: Run, problem: str, done: Callable[[], Awaitable[bool]]) -> None:
-    end = monotonic() + _PATIENCE_S
+    end = monotonic() + _TIME_LIMIT_S
     while not await done():
         await run.check()
         if monotonic() > end:
-            raise TrialError(f"{problem} within {_PATIENCE_S:.0f} s")
+            raise TrialError(f"{problem} within {_TIME_LIMIT_S:.0f} s")
         await asyncio.sleep(_POLL_S)
 
 

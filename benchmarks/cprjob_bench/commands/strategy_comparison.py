@@ -12,46 +12,46 @@ from typing import Literal, get_args
 from cpr_contract.choices import Strategy
 from cprjob_bench.documents import Failure, Saving, SavingExperiment, SavingTrial
 
-# Which runs the bench makes: for each seed one without failures, and one for each contender with the same failures.
+# Which runs the bench makes: for each seed one without failures, and one for each strategy with the same failures.
 #
 # Pure. Contenders are the strategies, each of which writes as many rows, and as their measure the saves of everything
 # that all but Full share, without any in between. Failures follow the emulation of CPR (Maeng et al., MLSys 2021): each
 # takes half of the shards, at a random time.
 
 
-Contender = Strategy | Literal["Anchors"]
+ComparedStrategy = Strategy | Literal["Anchors"]
 
 FULL: Strategy = "Full"
 #: Everything is saved as seldom as by a strategy, and nothing in between: it writes least, and loses the same samples.
-ANCHORS: Contender = "Anchors"
+ANCHORS: ComparedStrategy = "Anchors"
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Runs in their order. runs[i] is the (seed, contender) of trial i; None is the run without failures."""
+    """Runs in their order. runs[i] is the (seed, strategy) of trial i; None is the run without failures."""
 
-    runs: tuple[tuple[int, Contender | None], ...]
+    runs: tuple[tuple[int, ComparedStrategy | None], ...]
     experiment: SavingExperiment
 
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each run."""
-        return tuple(f"seed {seed}, {contender or 'no failures'}" for seed, contender in self.runs)
+        return tuple(f"seed {seed}, {strategy or 'no failures'}" for seed, strategy in self.runs)
 
 
 def design(saving: Saving, failures: int, seeds: range, shards: int) -> Design:
     """The runs over all seeds, with saves as `saving` says. Equal arguments give equal failures."""
-    contenders: dict[Contender, Saving] = {name: replace(saving, strategy=name) for name in STRATEGIES}
-    contenders[ANCHORS] = replace(saving, strategy=FULL, interval=saving.interval * saving.anchors)
-    runs: list[tuple[int, Contender | None]] = []
+    strategies: dict[ComparedStrategy, Saving] = {name: replace(saving, strategy=name) for name in STRATEGIES}
+    strategies[ANCHORS] = replace(saving, strategy=FULL, interval=saving.interval * saving.anchors)
+    runs: list[tuple[int, ComparedStrategy | None]] = []
     trials: list[SavingTrial] = []
     for seed in seeds:
         drawn = draw_failures(failures, shards, random.Random(seed))
         runs.append((seed, None))
         trials.append(SavingTrial(seed))
-        for contender, saves in contenders.items():
-            runs.append((seed, contender))
+        for strategy, saves in strategies.items():
+            runs.append((seed, strategy))
             trials.append(SavingTrial(seed, replace(saves, failures=drawn)))
     return Design(tuple(runs), SavingExperiment(shards, tuple(trials)))
 
@@ -80,7 +80,7 @@ class Run:
     """
 
     seed: int
-    strategy: Contender
+    strategy: ComparedStrategy
     auc: float
     auc_drop: float
     pls: float
@@ -107,14 +107,14 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The result of one contender.
+    """The result of one strategy.
 
     against_full: its AUC drop minus that of Full; negative is better; None for Full itself.
     against_anchors: the same for Anchors, which loses the same samples; None for Full too, which
     loses fewer.
     """
 
-    strategy: Contender
+    strategy: ComparedStrategy
     auc_drop: Mean
     against_full: Mean | None
     against_anchors: Mean | None
@@ -127,9 +127,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """How well one figure predicts the AUC drop, by a line through the origin.
+    """How well one metric predicts the AUC drop, by a line through the origin.
 
-    slope: AUC per unit. correlation: Pearson's over all runs, None if all have the same figure.
+    slope: AUC per unit. correlation: Pearson's over all runs, None if all have the same metric.
     error: root mean square error on seeds that the line was not fitted to.
     """
 
@@ -151,8 +151,8 @@ class Study:
 
     runs: tuple[Run, ...]
     scores: tuple[Score, ...]
-    best: Contender
-    second: Contender
+    best: ComparedStrategy
+    second: ComparedStrategy
     margin: Mean
     samples: Predictor
     updates: Predictor
@@ -160,8 +160,8 @@ class Study:
 
 
 def study(runs: Sequence[Run]) -> Study:
-    """Compare all contenders over at least two seeds."""
-    by_strategy: dict[Contender, list[Run]] = {}
+    """Compare all strategies over at least two seeds."""
+    by_strategy: dict[ComparedStrategy, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         by_strategy.setdefault(run.strategy, []).append(run)
     scores = tuple(_score(mine, by_strategy[FULL], by_strategy[ANCHORS]) for mine in by_strategy.values())
@@ -215,9 +215,9 @@ def _plu(run: Run) -> float:
     return run.plu
 
 
-def _predictor(runs: Sequence[Run], figure: Callable[[Run], float]) -> Predictor:
-    errors = [error for seed in _seeds(runs) for error in _squared_errors(runs, figure, seed)]
-    return Predictor(_slope(runs, figure), _correlation(runs, figure), math.sqrt(fmean(errors)))
+def _predictor(runs: Sequence[Run], metric: Callable[[Run], float]) -> Predictor:
+    errors = [error for seed in _seeds(runs) for error in _squared_errors(runs, metric, seed)]
+    return Predictor(_slope(runs, metric), _correlation(runs, metric), math.sqrt(fmean(errors)))
 
 
 def _gain(runs: Sequence[Run]) -> Mean:
@@ -227,24 +227,24 @@ def _gain(runs: Sequence[Run]) -> Mean:
     )
 
 
-def _squared_errors(runs: Sequence[Run], figure: Callable[[Run], float], seed: int) -> list[float]:
+def _squared_errors(runs: Sequence[Run], metric: Callable[[Run], float], seed: int) -> list[float]:
     """The squared errors on the runs of one seed of a line fitted to all other seeds."""
-    slope = _slope([run for run in runs if run.seed != seed], figure)
-    return [(run.auc_drop - slope * figure(run)) ** 2 for run in runs if run.seed == seed]
+    slope = _slope([run for run in runs if run.seed != seed], metric)
+    return [(run.auc_drop - slope * metric(run)) ** 2 for run in runs if run.seed == seed]
 
 
-def _slope(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
-    """The sum of drops over the sum of figures.
+def _slope(runs: Sequence[Run], metric: Callable[[Run], float]) -> float:
+    """The sum of drops over the sum of metrics.
 
-    This is least squares through the origin for a variance that grows with the figure.
+    This is least squares through the origin for a variance that grows with the metric.
     """
-    return math.fsum(run.auc_drop for run in runs) / math.fsum(figure(run) for run in runs)
+    return math.fsum(run.auc_drop for run in runs) / math.fsum(metric(run) for run in runs)
 
 
-def _correlation(runs: Sequence[Run], figure: Callable[[Run], float]) -> float | None:
-    figures, drops = [figure(run) for run in runs], [run.auc_drop for run in runs]
-    varied = min(figures) < max(figures) and min(drops) < max(drops)
-    return correlation(figures, drops) if varied else None
+def _correlation(runs: Sequence[Run], metric: Callable[[Run], float]) -> float | None:
+    values, drops = [metric(run) for run in runs], [run.auc_drop for run in runs]
+    varied = min(values) < max(values) and min(drops) < max(drops)
+    return correlation(values, drops) if varied else None
 
 
 def _seeds(runs: Sequence[Run]) -> list[int]:

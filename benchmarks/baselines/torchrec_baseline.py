@@ -1,4 +1,4 @@
-"""TorchRec with FBGEMM's fused optimizers: torchrec_peer.py PROCESSES [PARAMETERS.pt].
+"""TorchRec with FBGEMM's fused optimizers: torchrec_baseline.py PROCESSES [PARAMETERS.pt].
 
 One process has TorchRec's fused tables. Several divide the tables as TorchRec's planner sees fit, train equal parts of
 each batch, and average dense gradients with DistributedDataParallel, all of it over Gloo.
