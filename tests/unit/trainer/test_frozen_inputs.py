@@ -187,7 +187,7 @@ def test_a_local_file_that_has_changed_is_refused_and_a_copy_of_it_is_not(tmp_pa
 def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ASK_SLICES", 2)
+    monkeypatch.setattr(module, "_RETRY_POLLS", 2)
     leads = False
     turns = 0
 

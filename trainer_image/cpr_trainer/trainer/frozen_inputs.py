@@ -126,11 +126,7 @@ class FrozenInputs:
         """
         if not self._counts or self._files is None or self.data is None or monotonic() < self._list_at_s:
             return
-        self._list_at_s = monotonic() + _LIST_EVERY_S
-        try:
-            self._count(self._files, self.data)
-        except (StoreError, DataError) as error:
-            _LOG.warning("new files are not counted: %s", error)
+        self._count(self._files, self.data)
 
     def _read_or_freeze(self, read: Callable[[], T | None], find_and_freeze: Callable[[], T | None]) -> T:
         """Return the result of `read` once there is one. The leader calls `find_and_freeze`, all others wait."""
@@ -144,7 +140,13 @@ class FrozenInputs:
         return frozen
 
     def _count(self, files: Uris, data: DataManifest) -> None:
-        found = files.find(self._uri)
+        """Count the new files. A listing that fails does not keep the frozen files from being trained."""
+        self._list_at_s = monotonic() + _LIST_EVERY_S
+        try:
+            found = files.find(self._uri)
+        except (StoreError, DataError) as error:
+            _LOG.warning("new files are not counted: %s", error)
+            return
         self.new_files = len(set(found).difference(data.uris))
         self._on_new_files(self.new_files)
         self._list_at_s = monotonic() + max(_LIST_EVERY_S, listing_pause_s(len(found)))

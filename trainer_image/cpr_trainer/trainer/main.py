@@ -219,7 +219,7 @@ def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
 def _open_spill(environment: Environment, file: ResumeFile | None) -> tuple[Spill | None, Problem | None]:
     """Return the space for pushes on disk, if the job has some; or the problem, and then fewer pushes are kept."""
     size_bytes = environment.job.spill_bytes
-    if not size_bytes or not environment.job.replay_bytes:
+    if not size_bytes or not environment.job.replay.enabled:
         return None, None
     try:
         return Spill(environment.scratch_dir / "pushes", size_bytes, file), None
