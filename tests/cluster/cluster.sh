@@ -72,8 +72,8 @@ images() {
   before
 }
 
-before() { # the release before, which tests/support/before.py names, as operator-before and trainer-before; it never changes
-  local files commit; commit=$(sed -n 's/^COMMIT = "\(.*\)"/\1/p' "$here/../support/before.py")
+before() { # the release before, which tests/support/previous_release.py names, as operator-before and trainer-before; it never changes
+  local files commit; commit=$(sed -n 's/^COMMIT = "\(.*\)"/\1/p' "$here/../support/previous_release.py")
   git -C "$root" cat-file -e "$commit^{commit}" 2>/dev/null || return 0 # the test of the upgrade skips
   if [ "$(cat "$RUN/before" 2>/dev/null)" = "$commit" ] && has operator-before && has trainer-before; then return; fi
   files=$(mktemp -d)

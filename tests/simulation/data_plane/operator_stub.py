@@ -133,7 +133,7 @@ class OperatorStub:
         self.publish_rosters()
 
     def _floor_of(self, index: int, pod: ShardPod) -> int:
-        """The state that the successor must have at least (`operator/cpr_operator/reconcile/replay.py`)."""
+        """The state that the successor must have at least (`operator/cpr_operator/reconcile/recover.py`)."""
         cluster, job = self._cluster, self._cluster.workload.job
         if pod.code == ExitCode.FLUSHED and pod.flushed is not None:
             cluster.probes["a shard was drained"] += 1
