@@ -4,7 +4,7 @@ import os
 import sys
 
 from cpr_trainer.__main__ import leave  # first: it sets what torch and numpy read when they are loaded
-from cprjob_bench.process import main
+from cprjob_bench.bench_process import main
 
 if __name__ == "__main__":
     leave(main(sys.argv[1:], os.environ))

@@ -48,7 +48,7 @@ def priority(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare what saving strategies lose under the same failures, with equally many rows written."""
-    from cprjob_bench.commands.priority import PriorityOptions, bench_priority
+    from cprjob_bench.commands.priority_bench import PriorityOptions, bench_priority
 
     with reported_errors():
         options = PriorityOptions(data, seeds, interval, anchors, fraction, failures, tuple(set_ or ()), json)
@@ -75,7 +75,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the training speed of a CPRJob with that of one plain process on this machine."""
-    from cprjob_bench.commands.train import TrainOptions, bench_train
+    from cprjob_bench.commands.train_bench import TrainOptions, bench_train
 
     with reported_errors():
         options = TrainOptions(
@@ -121,7 +121,7 @@ def snapshot(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure one shard's saves and restores: their speed, their effect on training, their size."""
-    from cprjob_bench.commands.snapshot import SnapshotOptions, bench_snapshot
+    from cprjob_bench.commands.snapshot_bench import SnapshotOptions, bench_snapshot
 
     with reported_errors():
         options = SnapshotOptions(
@@ -160,7 +160,7 @@ def recovery(  # noqa: PLR0913 -- one parameter per option
     kube: ClusterOptions,
 ) -> None:
     """Measure how long training stands still when a member is killed."""
-    from cprjob_bench.commands.recovery import RecoveryOptions, bench_recovery
+    from cprjob_bench.commands.recovery_bench import RecoveryOptions, bench_recovery
 
     with reported_errors():
         sizes = tuple(size or (64, 512, 2048))
@@ -186,7 +186,7 @@ def redundancy(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare what replay and parity cost while nothing fails, and how fast a killed shard is back."""
-    from cprjob_bench.commands.redundancy import RedundancyOptions, bench_redundancy
+    from cprjob_bench.commands.redundancy_bench import RedundancyOptions, bench_redundancy
 
     with reported_errors():
         sizes = tuple(each for each in (size or (64, 512, 2048)) if each)

@@ -20,8 +20,8 @@ from rich.table import Table
 from cpr_operator.policy.equations import full_interval
 from cpr_operator.policy.law import Odds, choose
 from cprjob_bench.simulation.engine import Decision
-from cprjob_bench.simulation.job import PAPER, PRODUCTION, Job, exponential
-from cprjob_bench.simulation.strategies import ClosedLoop
+from cprjob_bench.simulation.recovery_strategies import ClosedLoop
+from cprjob_bench.simulation.simulated_job import PAPER, PRODUCTION, Job, exponential
 from cprjob_bench.simulation.study import simulate
 
 Law = Callable[[Odds], float]

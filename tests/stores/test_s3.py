@@ -14,7 +14,7 @@ from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.export.main import open_uri, publish
 from cpr_trainer.store import BucketMissingError, StoreUnreachableError, in_parallel, open_store
-from cprjob_bench.roles.snapshot.transfers import RawClient, raw_client
+from cprjob_bench.roles.snapshot.raw_transfers import RawClient, raw_client
 from support.s3_servers import S3Server, free_port, write_credentials
 from support.store_suite import errors_of
 

@@ -27,11 +27,11 @@ from cpr_operator.cli.trainer_process import failure_message
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
+from cprjob_bench.bench_documents import Counts, ModeMetrics, Recovery
+from cprjob_bench.commands.job_members import LocalMembers
 from cprjob_bench.commands.killed_job import TIERS, UNDER_WAY, KilledJob, time_limit
-from cprjob_bench.commands.members import LocalMembers
 from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, read_counts, table_rows
 from cprjob_bench.commands.windows import Window, summarise
-from cprjob_bench.documents import Counts, ModeMetrics, Recovery
 from cprjob_bench.options import RecoveryTier, RedundancyMode
 
 # Reduces windows and kills to the metrics of the document. Pure.

@@ -18,10 +18,10 @@ from cpr_contract.address import page_url
 from cpr_contract.trace import STEP_TRACE
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
-from cprjob_bench.commands.bench import bench_job
+from cprjob_bench.bench_documents import COUNTS_FILE, EAGER, Counts
+from cprjob_bench.commands.bench_result import bench_job
 from cprjob_bench.commands.killed_job import TRACE
 from cprjob_bench.commands.systems import CprJob, JobRun, set_container_fields
-from cprjob_bench.documents import COUNTS_FILE, EAGER, Counts
 from cprjob_bench.options import RedundancyMode
 
 # The modes, and the jobs that they are measured with. Pure.

@@ -16,9 +16,9 @@ from cpr_operator.cli.command_options import check_plot
 from cpr_operator.cli.document import read_single
 from cpr_operator.policy.inputs import Costs
 from cpr_operator.policy.plan import duration
-from cprjob_bench.commands.bench import Result, table
+from cprjob_bench.commands.bench_result import Result, table
 from cprjob_bench.options import SimulatePreset
-from cprjob_bench.simulation.job import (
+from cprjob_bench.simulation.simulated_job import (
     DISTRIBUTIONS,
     HOUR_S,
     PRESETS,

@@ -10,7 +10,7 @@ from statistics import correlation, fmean, stdev
 from typing import Literal, get_args
 
 from cpr_contract.choices import Strategy
-from cprjob_bench.documents import Failure, Saving, SavingExperiment, SavingTrial
+from cprjob_bench.bench_documents import Failure, Saving, SavingExperiment, SavingTrial
 
 # Which runs the bench makes: for each seed one without failures, and one for each strategy with the same failures.
 #

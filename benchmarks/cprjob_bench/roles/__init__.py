@@ -1,1 +1,1 @@
-"""What the processes of `cprjob_bench.process` do: the code of the trainer image, measured."""
+"""What the processes of `cprjob_bench.bench_process` do: the code of the trainer image, measured."""

@@ -19,7 +19,7 @@ from cpr_trainer.exchange.frames import HEADER_BYTES, FrameWriter, Header
 from cpr_trainer.exchange.ring import Block, Ring
 from cpr_trainer.process import main as run_member
 from cpr_trainer.runtime import read_job
-from cprjob_bench.documents import COUNTS_FILE, EAGER, Counts
+from cprjob_bench.bench_documents import COUNTS_FILE, EAGER, Counts
 
 # Counts, in a file that the bench reads, what a member sends to other members and how much its log of pushes takes.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from cprjob_bench.simulation.job import FLUSH_AGE_S, Failure, Job
+from cprjob_bench.simulation.simulated_job import FLUSH_AGE_S, Failure, Job
 
 #: A job that failed so often has no end that anybody would wait for.
 MAX_RECOVERIES = 10_000

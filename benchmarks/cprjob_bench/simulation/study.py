@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cpr_operator.policy.equations import pls_of_failure
 from cprjob_bench.simulation.engine import Outcome, Strategy, run
-from cprjob_bench.simulation.job import Failures, Job
-from cprjob_bench.simulation.strategies import STRATEGIES
+from cprjob_bench.simulation.recovery_strategies import STRATEGIES
+from cprjob_bench.simulation.simulated_job import Failures, Job
 
 #: A job is over budget if it spent more than rounding explains.
 _ROUNDING = 1e-9

@@ -16,10 +16,10 @@ from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime.timing import Trace
-from cprjob_bench.commands import recovery, train
+from cprjob_bench.commands import recovery_bench, train_bench
 from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause
 from cprjob_bench.commands.modes import MODES, ModeJob, killed_job
-from cprjob_bench.commands.priority import Samples, job_over
+from cprjob_bench.commands.priority_bench import Samples, job_over
 from cprjob_bench.commands.strategy_comparison import mean_of
 from cprjob_bench.options import RedundancyMode, TrainPreset
 from cprjob_bench.roles.single import train as train_single
@@ -34,14 +34,17 @@ FOLDER = Path("/store")
 
 
 def train_job(preset: TrainPreset) -> dict[str, Any]:
-    return train.document(
+    return train_bench.document(
         preset, rows=1000, trainers=1, shards=5, workers=2, precision="bf16", interval_s=5, samples=FOLDER, store=FOLDER
     )
 
 
 JOBS = {
     **{f"train-{preset}": train_job(preset) for preset in TrainPreset},
-    **{f"recovery-{size}": recovery.document("bench", size, 1, recovery.Base.here(FOLDER)) for size in (1, 2048)},
+    **{
+        f"recovery-{size}": recovery_bench.document("bench", size, 1, recovery_bench.Base.here(FOLDER))
+        for size in (1, 2048)
+    },
     **{f"redundancy-{mode}": killed_job(64, MODES[mode], FOLDER, FOLDER) for mode in RedundancyMode},
     **{f"mode-{mode}": ModeJob(mode, train_job(TrainPreset.KAGGLE), {})._document for mode in RedundancyMode},
     "priority": job_over(Samples(FOLDER, ("user", "item"), (100, 3))),

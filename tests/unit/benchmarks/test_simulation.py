@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cpr_operator.cli.app import app
-from cprjob_bench.simulation.job import (
+from cprjob_bench.simulation.recovery_strategies import STRATEGIES, cpr, full, partial_naive
+from cprjob_bench.simulation.simulated_job import (
     DISTRIBUTIONS,
     HOUR_S,
     PAPER,
@@ -22,7 +23,6 @@ from cprjob_bench.simulation.job import (
     parse_trace,
     recorded,
 )
-from cprjob_bench.simulation.strategies import STRATEGIES, cpr, full, partial_naive
 from cprjob_bench.simulation.study import Summary, simulate, study
 
 QUICKSTART = str(Path(__file__).parents[3] / "examples" / "quickstart.yaml")

@@ -13,10 +13,10 @@ from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
 from cpr_trainer.runtime import Access, read_job, read_request, store_access
 from cpr_trainer.store import Store, open_store
-from cprjob_bench.documents import BenchReport, SnapshotBench, SnapshotMetrics
+from cprjob_bench.bench_documents import BenchReport, SnapshotBench, SnapshotMetrics
+from cprjob_bench.roles.snapshot.raw_transfers import Transfers, raw_client
 from cprjob_bench.roles.snapshot.saves import BenchShard, TrainedShard, delete_all
 from cprjob_bench.roles.snapshot.serving import Trainer, running_shard
-from cprjob_bench.roles.snapshot.transfers import Transfers, raw_client
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:

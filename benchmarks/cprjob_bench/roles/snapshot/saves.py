@@ -25,7 +25,7 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.embedding.priority import Tracker, make_tracker, population_of
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store
-from cprjob_bench.documents import Cut
+from cprjob_bench.bench_documents import Cut
 
 # Rows as training asks for them: few of them often, most of them seldom.
 

@@ -27,7 +27,7 @@ from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.exchange import Exchange
-from cprjob_bench.documents import Latency, Round, Window
+from cprjob_bench.bench_documents import Latency, Round, Window
 from cprjob_bench.roles.snapshot.saves import gradients_for, step_rows
 
 # A real shard process on the loopback, with a roster written by hand; and what the system knows of it.

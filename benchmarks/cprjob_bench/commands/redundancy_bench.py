@@ -15,12 +15,12 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
 from cpr_operator.cli.trainer_process import check_trainer_image
-from cprjob_bench.commands.bench import Result, table
+from cprjob_bench.bench_documents import ModeMetrics, RedundancyDocument
+from cprjob_bench.commands.bench_result import Result, table
 from cprjob_bench.commands.kills import Kill, kill_shards, metrics_by_mode
 from cprjob_bench.commands.modes import FEWEST_SHARDS, MODES, NO_SAVE_S, ModeJob
-from cprjob_bench.commands.train import BATCH_SIZE, document, write_samples
+from cprjob_bench.commands.train_bench import BATCH_SIZE, document, write_samples
 from cprjob_bench.commands.windows import Window, measure_in_turn, open_gauge
-from cprjob_bench.documents import ModeMetrics, RedundancyDocument
 from cprjob_bench.options import RedundancyMode, TrainPreset
 
 # The result of the bench, for people and for programs.

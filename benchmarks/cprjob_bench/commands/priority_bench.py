@@ -22,7 +22,8 @@ from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
 from cpr_operator.cli.document import parse_change, set_value
 from cpr_operator.cli.trainer_process import progress_bar, run_role, trial_progress
-from cprjob_bench.commands.bench import Result, bench_job, table
+from cprjob_bench.bench_documents import Saved, Saving, SavingExperiment, SavingReport
+from cprjob_bench.commands.bench_result import Result, bench_job, table
 from cprjob_bench.commands.strategy_comparison import (
     ANCHORS,
     CONFIDENCE,
@@ -35,7 +36,6 @@ from cprjob_bench.commands.strategy_comparison import (
     design,
     study,
 )
-from cprjob_bench.documents import Saved, Saving, SavingExperiment, SavingReport
 
 # Makes a job over a file of samples, with a table for each categorical column.
 #

@@ -23,7 +23,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
 from cpr_operator.cli.trainer_process import failure_message
-from cprjob_bench.commands.bench import Result, bench_job, table
+from cprjob_bench.commands.bench_result import Result, bench_job, table
 from cprjob_bench.commands.systems import SINGLE, CprJob, Program, System, baseline_commands, singles
 from cprjob_bench.commands.windows import Summary, Window, measure_in_turn, open_gauge, summarise
 from cprjob_bench.options import TrainPreset

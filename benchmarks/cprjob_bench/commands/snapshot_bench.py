@@ -27,8 +27,8 @@ from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
 from cpr_operator.cli.trainer_process import progress_bar, run_role
 from cpr_operator.cluster.local.pod_folder import PortBlocks
-from cprjob_bench.commands.bench import Result, bench_job, table
-from cprjob_bench.documents import BenchReport, Cut, PairedTiming, Round, SnapshotBench, SnapshotMetrics, Window
+from cprjob_bench.bench_documents import BenchReport, Cut, PairedTiming, Round, SnapshotBench, SnapshotMetrics, Window
+from cprjob_bench.commands.bench_result import Result, bench_job, table
 
 # Where the bench saves: a folder that is deleted afterwards, or a place in a bucket.
 

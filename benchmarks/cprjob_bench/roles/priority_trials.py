@@ -23,7 +23,7 @@ from cpr_trainer.embedding.priority import Population, Tracker, make_tracker, po
 from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.runtime import BadSpecError, read_job, read_request
-from cprjob_bench.documents import Failure, Saved, Saving, SavingExperiment, SavingReport
+from cprjob_bench.bench_documents import Failure, Saved, Saving, SavingExperiment, SavingReport
 
 # When a trial saves and how much: every strategy writes as many rows as saves of everything would.
 

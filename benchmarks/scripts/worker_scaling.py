@@ -1,4 +1,4 @@
-"""What workers of a trainer bring (`trainers.workers`): .venv/bin/python benchmarks/scripts/workers.py.
+"""What workers of a trainer bring (`trainers.workers`): .venv/bin/python benchmarks/scripts/worker_scaling.py.
 
 Computes steps of a preset's network on the same random batches in three ways, in turn: one worker on all cores; as many
 workers as there are cores, which compute parts of each batch side by side and wait for each other (CPRJob's way); and
@@ -32,7 +32,7 @@ from cpr_trainer.embedding.access import AnyAccess, find_access
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import ComputeWorkers, compute
-from cprjob_bench.commands.train import BATCH_SIZE, document
+from cprjob_bench.commands.train_bench import BATCH_SIZE, document
 from cprjob_bench.options import TrainPreset
 
 BATCHES, ROWS, SKEW = 8, 1000, 4

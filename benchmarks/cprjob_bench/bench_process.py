@@ -35,7 +35,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             measure(environ, sys.stdin, sys.stdout)
         case "priority":
             with loading_torch(environ):
-                from cprjob_bench.roles.priority import run as try_strategies
+                from cprjob_bench.roles.priority_trials import run as try_strategies
 
             try_strategies(environ, sys.stdin, sys.stdout)
         case "single":
@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             train_alone(environ)
         case "workers":
             with loading_torch(environ):
-                from cprjob_bench.roles.workers import run as choose_workers
+                from cprjob_bench.roles.worker_choice import run as choose_workers
 
             choose_workers(environ, options.to)
         case "samples":

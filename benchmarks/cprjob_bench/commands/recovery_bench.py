@@ -23,9 +23,9 @@ from cpr_operator.cli.document import read_single
 from cpr_operator.cli.run import open_cluster, operating
 from cpr_operator.client import Client, NoObjectError
 from cpr_operator.reconcile import Timing
-from cprjob_bench.commands.bench import Result, bench_job, table
+from cprjob_bench.commands.bench_result import Result, bench_job, table
+from cprjob_bench.commands.job_members import LocalMembers, PodMembers
 from cprjob_bench.commands.killed_job import SHARDS, TIERS, TRACE, TRAINERS, KilledJob, Members, time_limit
-from cprjob_bench.commands.members import LocalMembers, PodMembers
 from cprjob_bench.options import RecoveryTier
 
 # The job that is trained meanwhile. Pure.

@@ -32,7 +32,7 @@ from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import in_parallel
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.transfers import flat, slices
-from cprjob_bench.documents import PairedTiming
+from cprjob_bench.bench_documents import PairedTiming
 from cprjob_bench.roles.snapshot.saves import BenchShard
 
 # What a store can do for a client that does the least: the measure beside which the engine is put.

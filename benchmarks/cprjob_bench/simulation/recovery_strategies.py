@@ -11,7 +11,7 @@ from cpr_operator.policy.inputs import after_failure, after_quiet, mean_rho, pri
 from cpr_operator.policy.law import SHORTEST_S, Odds, choose
 from cpr_operator.policy.plan import steady_s
 from cprjob_bench.simulation.engine import Decision, Strategy
-from cprjob_bench.simulation.job import Job
+from cprjob_bench.simulation.simulated_job import Job
 
 
 @dataclass(frozen=True, slots=True)
