@@ -103,11 +103,11 @@ def test_what_was_expected_is_asked_once_and_before_it_is_wanted() -> None:
     world = World()
     neighbours, stripe = world.open()
     for rows in PIECES[:3]:
-        stripe.expect(0, rows)
+        stripe.prefetch(0, rows)
     assert [asked.first for asked in world.neighbours[HOLDER].asked] == [0, 20, 40]
     assert MEMBER not in world.neighbours, "where it stands is not known yet"
     assert decoded(world, stripe, PIECES[0])
-    stripe.expect(0, PIECES[3])
+    stripe.prefetch(0, PIECES[3])
     assert [asked.first for asked in world.neighbours[MEMBER].asked] == [0, 60]
     assert all(decoded(world, stripe, rows) for rows in PIECES[1:])
     assert [len(world.neighbours[each].asked) for each in (HOLDER, MEMBER)] == [5, 5]
@@ -121,7 +121,7 @@ def test_rows_are_right_whatever_is_flushed_after_they_were_asked_for(flushes: i
     neighbours, stripe = world.open()
     assert decoded(world, stripe, PIECES[0])
     for rows in PIECES[1:]:
-        stripe.expect(0, rows)
+        stripe.prefetch(0, rows)
         for _ in range(flushes):
             world.flush()
     assert all(decoded(world, stripe, rows) for rows in PIECES[1:])
@@ -132,13 +132,13 @@ def test_a_question_that_was_given_up_can_be_asked_again() -> None:
     world = World()
     neighbours, _ = world.open()
     question = Read(0, 0, 20, OTHER, world.points[OTHER])
-    neighbours.ask(MEMBER, question)
+    neighbours.request(MEMBER, question)
     neighbours.forget(MEMBER, question)
     answer, found = neighbours.rows(MEMBER, question)
     assert answer.known
     assert found is not None
     assert len(world.neighbours[MEMBER].asked) == 1
-    neighbours.ask(MEMBER, question)
+    neighbours.request(MEMBER, question)
     neighbours.forget(MEMBER, question)
     neighbours.rows(MEMBER, replace(question, first=20, end=40))
     assert nothing_left(neighbours)
@@ -147,7 +147,7 @@ def test_a_question_that_was_given_up_can_be_asked_again() -> None:
 def test_a_parity_that_began_anew_is_told_even_if_rows_were_asked_for_before() -> None:
     world = World()
     _, stripe = world.open()
-    stripe.expect(0, PIECES[0])
+    stripe.prefetch(0, PIECES[0])
     with pytest.raises(ParityUnavailableError):
         rows_of(stripe, PART, Point(10, 7, 3), 0, PIECES[0])
 
@@ -181,7 +181,7 @@ def test_after_a_refusal_what_was_guessed_of_the_other_members_is_forgotten() ->
     first, second = (part for part in range(3) if part != PART)
     questions.points = (Point(9, 7, 3),) * 3
     stripe.parity(0, PIECES[0])
-    stripe.expect(0, PIECES[1])
+    stripe.prefetch(0, PIECES[1])
     _, points = stripe.parity(0, PIECES[1])
     questions.refusing = {ring.members(holder)[first]}
     assert stripe.member(first, points[first], 0, PIECES[1]) is None
@@ -194,4 +194,6 @@ def test_after_a_refusal_what_was_guessed_of_the_other_members_is_forgotten() ->
 
 def nothing_left(neighbours: Neighbours) -> bool:
     """Return whether no answer is kept, or on its way, that nobody wants."""
-    return not any(map(any, (neighbours._asked.values(), neighbours._answered.values(), neighbours._unwanted.values())))
+    return not any(
+        map(any, (neighbours._requested.values(), neighbours._answered.values(), neighbours._unwanted.values()))
+    )

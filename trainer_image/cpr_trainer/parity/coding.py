@@ -1,4 +1,8 @@
-"""What parity codes, and where: the shards that hold the parity of which rows, and the bits of rows and their state."""
+"""The assignment of parts to the shards that hold their parity, and the bits of rows and their state that are coded.
+
+XOR of bits is exact in any order. A row that never changed counts as zeros, whatever its first value: parity of a new
+model is zero, costs nothing at first, and is independent of first values. One byte a row marks changed rows.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,23 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Epochs
 
-# Which shard holds the parity of which rows: pure arithmetic, no map.
-#
-# The shards stand in a ring. Each divides the rows of each of its segments into k equal *parts*, by slot. Shard h keeps
-# the XOR of k parts: part 0 of the shard k before it, part 1 of the next, up to part k - 1 of the one right before it.
-# These k parts and their parity are a *stripe*: they lie on k + 1 different shards, for any number of shards above k.
-# Each shard is a member of k stripes and the holder of one. Hot rows are spread evenly over slots, so all parts are
-# equally busy.
+Bits = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+
+#: Rows that are changed at a time: intermediate results stay in the cache.
+_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """`shards` shards, of which each `data_shards` have a common parity. Raises ValueError if there are too few."""
+    """The shards in a ring, with parity of `data_shards` parts each. Raises ValueError if there are too few shards.
+
+    Each shard divides the rows of each of its segments into k = `data_shards` equal *parts*, by slot. Shard h keeps the
+    XOR of k parts: part 0 of the shard k before it, part 1 of the next, up to part k - 1 of the one right before it.
+    These k parts and their parity are a *stripe*: they lie on k + 1 different shards, for any number of shards above k.
+    Each shard is a member of k stripes and the holder of one. Hot rows are spread evenly over slots, so all parts are
+    equally busy.
+    """
 
     shards: int
     data_shards: int
@@ -35,35 +44,35 @@ class Ring:
             raise ValueError(f"parity of {self.data_shards} shards needs more of them than that, not {self.shards}")
 
     def holder(self, shard: int, part: int) -> int:
-        """Return which shard keeps the parity of a part."""
+        """Return the shard that keeps the parity of a part."""
         return (shard + self.data_shards - part) % self.shards
 
     def holders(self, shard: int) -> tuple[int, ...]:
-        """Return who keeps the parity of a shard's parts, part after part."""
+        """Return the holders of the parity of a shard's parts, part after part."""
         return tuple(self.holder(shard, part) for part in range(self.data_shards))
 
     def members(self, holder: int) -> tuple[int, ...]:
-        """Return whose parts are in the parity of `holder`: the i-th one's part i."""
+        """Return the members of the stripe of `holder`, which has part i of the i-th one."""
         return tuple((holder - self.data_shards + part) % self.shards for part in range(self.data_shards))
 
     def needed(self, shard: int) -> frozenset[int]:
-        """Return who is asked for something when this shard is lost: its holders, and the members of their stripes."""
+        """Return the shards that a rebuild of this shard reads: its holders, and the members of their stripes."""
         holders = self.holders(shard)
         return frozenset(holders).union(*map(self.members, holders)) - {shard}
 
     def recoverable(self, shard: int, lost: Collection[int]) -> bool:
-        """Return whether parity gives back a lost shard while these are lost.
+        """Return whether a lost shard can be rebuilt while these are lost.
 
-        Two shards that are more than `data_shards` apart on the ring are given back both.
+        Two shards that are more than `data_shards` apart on the ring can both be rebuilt.
         """
         return self.needed(shard).isdisjoint(lost)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How large the parts are: sizes[b] rows in segment b, the same on all shards.
+    """The sizes of parts: sizes[b] rows in segment b, the same on all shards.
 
-    The last part of a shard is smaller, or empty, where its rows do not fill it. What is missing counts as zeros.
+    The last part of a shard may have fewer rows, or none. Missing rows count as zeros.
     """
 
     data_shards: int
@@ -76,28 +85,14 @@ class Parts:
         return cls(data_shards, tuple(-(-rows // data_shards) for rows in largest))
 
     def span(self, part: int, segment: int, rows: int) -> tuple[int, int]:
-        """Return the first row of a part, and that after the last, in a segment of so many rows."""
+        """Return the first row of a part, and the one after the last, in a segment of `rows` rows."""
         size = self.sizes[segment]
         return min(part * size, rows), min((part + 1) * size, rows)
 
 
-# What is coded: the bits of rows and of their optimizer state. XOR of bits is exact, whatever the order.
-#
-# A row that never changed counts as zeros, whatever its first value: so parity of a new model is zero, costs nothing to
-# begin with, and needs nobody who knows first values. One byte a row says whether it ever changed.
-
-
-Bits = NDArray[np.uint32]
-Bytes = NDArray[np.uint8]
-
-
-#: So many rows are changed at a time: what is computed of them stays in a processor's cache.
-_BLOCK = 1024
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """Some rows of one segment. rows: uint32 [n, D]. state: uint32 [n, W]. touched: uint8 [n], 1 where one changed."""
+    """Coded rows of one segment. rows: uint32 [n, D]. state: uint32 [n, W]. touched: uint8 [n], 1 for changed rows."""
 
     rows: Bits
     state: Bits
@@ -120,37 +115,37 @@ class Image:
         return self.rows.nbytes + self.state.nbytes + self.touched.nbytes
 
     def add(self, other: Image) -> None:
-        """Add, bit by bit, as many rows: a second time takes them away again."""
-        for mine, theirs in self._beside(other):
+        """XOR as many rows into these: a second time removes them again."""
+        for mine, theirs in self._pairs(other):
             np.bitwise_xor(mine, theirs, out=mine)
 
     def add_at(self, at: NDArray[np.uint32], other: Image) -> None:
-        """Add the n rows of `other` to those at `at` (uint32 [n], all different)."""
+        """XOR the n rows of `other` into those at `at` (uint32 [n], distinct)."""
         for first in range(0, len(at), _BLOCK):
-            rows = at[first : first + _BLOCK].astype(np.int64)  # otherwise each array below would convert them
-            for mine, theirs in self._beside(other[first : first + _BLOCK]):
+            rows = at[first : first + _BLOCK].astype(np.int64)  # once, instead of for each array below
+            for mine, theirs in self._pairs(other[first : first + _BLOCK]):
                 now = mine.take(rows, axis=0)
                 np.bitwise_xor(now, theirs, out=now)
                 mine[rows] = now
 
     def put(self, at: Ints, other: Image, which: Ints) -> None:
         """Replace the rows at `at` (int64 [n]) by those of `other` at `which` (int64 [n])."""
-        for mine, theirs in self._beside(other):
+        for mine, theirs in self._pairs(other):
             mine[at] = theirs[which]
 
     def copy(self) -> Image:
-        """Return it with arrays of its own."""
+        """Return a copy."""
         return Image(self.rows.copy(), self.state.copy(), self.touched.copy())
 
-    def _beside(self, other: Image) -> tuple[tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]], ...]:
+    def _pairs(self, other: Image) -> tuple[tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]], ...]:
         return (self.rows, other.rows), (self.state, other.state), (self.touched, other.touched)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """A run of an arena's rows in one segment, as they are now; nothing is copied. rows: uint32 [n, D].
+    """A view of consecutive rows of an arena in one segment. rows: uint32 [n, D]. state: uint32 [n, W].
 
-    state: uint32 [n, W]. `first` is the slot of the first.
+    `first` is the slot of the first.
     """
 
     rows: Bits
@@ -174,13 +169,13 @@ class View:
         return len(self.rows)
 
     def touched(self, first: int, end: int) -> Ints:
-        """Return which of the rows [first, end) ever changed, ascending."""
+        """Return those of the rows [first, end) that ever changed, ascending."""
         return np.flatnonzero(self.epochs.ever_changed(slice(self.first + first, self.first + end))) + first
 
     def read(self, at: Ints, to: Image) -> None:
-        """Put the rows at `at` (int64 [n]) into `to`, which has room for n."""
+        """Copy the rows at `at` (int64 [n]) into `to`, an image of n rows."""
         changed = self.epochs.ever_changed(at + self.first)
-        # They are valid: the mode `raise` would copy twice.
+        # Slots are valid: the mode `raise` would copy twice.
         self.rows.take(at, axis=0, out=to.rows, mode="clip")
         self.state.take(at, axis=0, out=to.state, mode="clip")
         to.touched[:] = changed
@@ -188,16 +183,16 @@ class View:
             to.rows[~changed], to.state[~changed] = 0, 0
 
     def read_run(self, first: int, end: int, to: Image) -> None:
-        """Put the rows [first, end) into `to`, which has room for as many."""
+        """Copy the rows [first, end) into `to`, an image of as many."""
         changed = self.epochs.ever_changed(slice(self.first + first, self.first + end))
         to.rows[...], to.state[...], to.touched[...] = self.rows[first:end], self.state[first:end], changed
         if not changed.all():
             to.rows[~changed], to.state[~changed] = 0, 0
 
     def write(self, first: int, image: Image) -> None:
-        """Give rows the bits of an image, from `first` on; those that never changed there stay as they are.
+        """Copy the changed rows of an image into the rows from `first` on; the others stay.
 
-        The others count as changed in the present epoch. Raises ValueError if there are more of them than rows.
+        The copied ones count as changed in the current epoch. Raises ValueError if there are more than rows.
         """
         end = first + len(image)
         if end <= len(self) and image.touched.all():  # a run is copied several times as fast

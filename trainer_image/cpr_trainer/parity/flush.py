@@ -1,4 +1,4 @@
-"""What a shard sends the holder of a parity: how rows have changed since the last flush, and what they stand for."""
+"""A flush to the holder of a parity: the changes of rows since the last one, and the progress that they represent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from cpr_contract.reports import SaveRef
 from cpr_trainer.arrays import Ints
 from cpr_trainer.parity.coding import Image
 
-# Rows of one segment with an image for each, in memory that is used over and over: new memory is slow to touch.
-
-
 _LEAST_ROWS = 1024
+#: The author and the number of flushes that were sealed together, one for each part of a shard.
+Moment = tuple[int, int]
 
 
 class Batch:
-    """`used` rows. It grows, and never shrinks. `most` is how many there may ever be."""
+    """Rows of one segment with their images, in reused memory, because new memory is slow to touch.
+
+    `used` rows are valid. It grows up to `most` rows, and never shrinks.
+    """
 
     def __init__(self, dim: int, width: int, most: int) -> None:
         self.used = 0
@@ -29,28 +31,28 @@ class Batch:
 
     @property
     def at(self) -> NDArray[np.uint32]:
-        """Where in their part the rows are."""
+        """The places of the rows in their part."""
         return self._at[: self.used]
 
     @property
     def image(self) -> Image:
-        """What is known of them."""
+        """The images of the rows."""
         return self._image[: self.used]
 
     @property
     def nbytes(self) -> int:
-        """The size of what is used."""
+        """The size of the valid rows."""
         return self.at.nbytes + self.image.nbytes
 
     def add(self, at: Ints | NDArray[np.uint32]) -> Image:
-        """Add some rows; return where the image of them is to be put."""
+        """Add some rows; return the image to fill in."""
         first, self.used = self.used, self.used + len(at)
         self._grow()
         self._at[first : self.used] = at
         return self._image[first : self.used]
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Remove all rows."""
         self.used = 0
 
     def _grow(self) -> None:
@@ -65,16 +67,12 @@ class Batch:
         self._at, self._image = at, image
 
 
-#: The author and the number of flushes that were sealed together, one for each part of a shard.
-Moment = tuple[int, int]
-
-
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Up to where a parity has a part: which parity, and whose flush, and the number that it has.
+    """The last flush of a part in a parity.
 
-    build: the name of a parity (see `ParityStore`). author: the name of a process that sends flushes, random; 0 and the
-    number 0 where there was none. Other processes may number theirs alike, and other parities have other builds.
+    build: the name of the parity (see `ParityStore`). author: the random name of the process that sent the flush.
+    number: its number, which other authors may use too. Author and number are 0 before the first flush.
     """
 
     build: int
@@ -83,13 +81,13 @@ class Point:
 
     @property
     def moment(self) -> Moment:
-        """What is the same in all parities that a shard was flushed to at the same moment."""
+        """The author and number, which are equal in all parities after flushes of one moment."""
         return self.author, self.number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delta:
-    """Of one segment. at: uint32 [n], rows of the part, all different. change: the XOR of before and after, [n]."""
+    """Changes of one segment. at: uint32 [n], rows of the part, distinct. change: XOR of before and after, [n]."""
 
     at: NDArray[np.uint32]
     change: Image
@@ -102,10 +100,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flush:
-    """A flush, which is taken as a whole or not at all.
+    """A flush, which is applied as a whole or not at all.
 
-    before, after: where the parity stands without it and with it. complete: the whole part is in the parity with it.
-    mark: what the rows stand for then; not looked at here. deltas: one for each segment.
+    before, after: the points of the part before and after it. complete: the parity has the whole part after it.
+    mark: the progress of the rows after it, opaque here. deltas: one for each segment.
     """
 
     before: Point
@@ -120,17 +118,13 @@ class Flush:
         return sum(delta.nbytes for delta in self.deltas)
 
 
-# What the rows of a flush stand for: what a shard needs beside them to go on from there.
-
-
 @dataclass(frozen=True, slots=True)
 class FlushAccount:
-    """The mark of a flush, as JSON.
+    """The mark of a flush, as JSON: the progress from which a rebuilt shard continues.
 
-    applied[r]: the last step of rank r in the rows. step, samples, lost, row_updates: as a save of the rows would say;
-    `whole_samples` are those of the steps that the rows have of every rank.
-    order: the place of the last push among those of all ranks. save, saved_steps: the newest save of the shard that was
-    committed by then, and the last step of each rank in it.
+    applied[r]: the last step of rank r in the rows. step, samples, lost, row_updates: as in a save of the rows;
+    `whole_samples` are those of the steps that the rows have of every rank. order: the place of the last push among
+    those of all ranks. save, saved_steps: the newest committed save of the shard, and the last step of each rank in it.
     """
 
     generation: int
@@ -147,7 +141,7 @@ class FlushAccount:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a shard that was computed from parity knows beside its rows: where all of its parts stand, and their mark.
+    """The points of all parts of a rebuilt shard, and their mark.
 
     order, saved_steps: see `FlushAccount`.
     """

@@ -1,4 +1,4 @@
-"""The thread that brings the flushes of one part to the holder of its parity, and tells what the holder answers."""
+"""The thread that sends the flushes of one part to the holder of its parity, and reports the replies."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from cpr_trainer.runtime import backoff
 _LOG = logging.getLogger(__name__)
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 0.5
-#: Where nothing is to be sent for so long, the holder is asked whether it is there.
+#: The interval of queries while there is nothing to send.
 _IDLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class HolderReply:
-    """The holder of a part's parity says where that stands, in a generation. None: the connection is gone.
+    """The position of a part in its parity, as reported by the holder, in a generation. None: the connection is lost.
 
-    `first` of a connection: what was under way before has to be sent again if the parity does not have it.
+    `first` of a connection: a flush that was in flight before has to be sent again, if the parity does not have it.
     """
 
     part: int
@@ -37,123 +37,123 @@ class HolderReply:
 
 
 @dataclass(frozen=True, slots=True)
-class _Aim:
-    """Whom to talk to, in which generation."""
+class _Target:
+    """The peer, and the generation."""
 
     peer: Peer
     generation: int
 
 
 class HolderLink:
-    """Talks to the holder of part `part`. `connect` opens a connection in a generation; `tell` is called on the thread.
+    """The link to the holder of `part`. `connect` opens a connection in a generation; the thread calls `report`.
 
-    After each connection it asks where the parity stands. What is to be sent then, the answer to `tell` decides.
+    Each connection starts with a query of the position. The receiver of the report decides what to send then.
     """
 
     def __init__(
         self,
         part: int,
         connect: Callable[[Peer, int], PeerConnection],
-        tell: Callable[[HolderReply], None],
+        report: Callable[[HolderReply], None],
         rng: random.Random,
     ) -> None:
         self._part = part
         self._connect = connect
-        self._tell = tell
+        self._report = report
         self._rng = rng
         self._changed = threading.Condition()
-        self._aim: _Aim | None = None
+        self._target: _Target | None = None
         self._flush: Flush | None = None
-        self._connection_to: PeerConnection | None = None
-        self._anew = False
+        self._connection: PeerConnection | None = None
+        self._restarting = False
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"parity {part}", daemon=True)
         self._thread.start()
 
     def follow(self, peer: Peer | None, generation: int) -> None:
-        """Talk to this peer in this generation from now on; None, or one without an address: to nobody."""
-        aim = _Aim(peer, generation) if peer is not None and peer.host else None
+        """Connect to this peer in this generation from now on; None, or a peer without an address: to none."""
+        target = _Target(peer, generation) if peer is not None and peer.host else None
         with self._changed:
-            if aim == self._aim:
+            if target == self._target:
                 return
-            self._aim, self._flush = aim, None
+            self._target, self._flush = target, None
             self._disconnect()
 
     def send(self, flush: Flush) -> None:
-        """Send this flush, instead of one that was not sent yet."""
+        """Send this flush; it replaces one that was not sent yet."""
         with self._changed:
             self._flush = flush
             self._changed.notify_all()
 
     def restart(self) -> None:
-        """Send nothing of what was to be sent, and ask anew where the parity stands."""
+        """Drop the queued flush, reconnect, and query the position again."""
         with self._changed:
-            self._flush, self._anew = None, True
+            self._flush, self._restarting = None, True
             self._disconnect()
 
     def close(self) -> None:
-        """Let the thread end; one that waits for a connection ends a little later."""
+        """End the thread, after its current attempt to connect."""
         with self._changed:
             self._closing = True
             self._disconnect()
 
     def _disconnect(self) -> None:
-        """Break the connection, whatever the thread does with it now. Call it with the lock held."""
-        if self._connection_to is not None:
-            self._connection_to.shut_down()
+        """Break the connection, even while the thread uses it. Call it with the lock held."""
+        if self._connection is not None:
+            self._connection.shut_down()
         self._changed.notify_all()
 
     def _run(self) -> None:
         delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
-        while (aim := self._next_aim()) is not None:
-            said = ""
+        while (target := self._next_target()) is not None:
+            why = ""
             try:
-                with self._connect(aim.peer, aim.generation) as connection:
-                    self._talk(connection, aim)
+                with self._connect(target.peer, target.generation) as connection:
+                    self._exchange(connection, target)
             except (OSError, FrameError, HandshakeError) as error:
-                said = str(error)
+                why = str(error)
             except NotReadyError:
-                said = "it is of another generation"
-            _LOG.info("no parity at shard %d (incarnation %d): %s", aim.peer.index, aim.peer.incarnation, said)
-            self._tell(HolderReply(self._part, aim.generation, None))
+                why = "it is of another generation"
+            _LOG.info("no parity at shard %d (incarnation %d): %s", target.peer.index, target.peer.incarnation, why)
+            self._report(HolderReply(self._part, target.generation, None))
             with self._changed:
-                self._connection_to = None
-                if self._aim == aim and not self._closing:
+                self._connection = None
+                if self._target == target and not self._closing:
                     self._changed.wait(next(delays))
                 else:
                     delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
 
-    def _next_aim(self) -> _Aim | None:
-        """Wait for somebody to talk to; None at the end."""
+    def _next_target(self) -> _Target | None:
+        """Wait for a target; return None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._aim is not None)
-            return None if self._closing else self._aim
+            self._changed.wait_for(lambda: self._closing or self._target is not None)
+            return None if self._closing else self._target
 
-    def _talk(self, connection: PeerConnection, aim: _Aim) -> None:
-        """Ask where the parity stands, then bring flushes, until something breaks."""
+    def _exchange(self, connection: PeerConnection, target: _Target) -> None:
+        """Query the position, then send flushes, until the connection fails or the target changes."""
         with self._changed:
-            if self._aim != aim or self._closing:
+            if self._target != target or self._closing:
                 return
-            self._connection_to, self._flush, self._anew = connection, None, False
-        question, first = pack(Operation.QUERY_POSITION, aim.generation, PositionQuery()), True
+            self._connection, self._flush, self._restarting = connection, None, False
+        request, first = pack(Operation.QUERY_POSITION, target.generation, PositionQuery()), True
         while True:
-            answer = document_of(PositionReply, connection.request(*question, Operation.POSITION))
-            self._tell(HolderReply(self._part, aim.generation, answer.point, first))
-            flush, first = self._next_flush(aim), False
-            if self._over(aim):
+            answer = document_of(PositionReply, connection.request(*request, Operation.POSITION))
+            self._report(HolderReply(self._part, target.generation, answer.point, first))
+            flush, first = self._next_flush(target), False
+            if self._over(target):
                 return
             if flush is None:
-                question = pack(Operation.QUERY_POSITION, aim.generation, PositionQuery())
+                request = pack(Operation.QUERY_POSITION, target.generation, PositionQuery())
             else:
-                question = pack_flush(aim.generation, flush)
+                request = pack_flush(target.generation, flush)
 
-    def _next_flush(self, aim: _Aim) -> Flush | None:
-        """Wait a while for something to send."""
+    def _next_flush(self, target: _Target) -> Flush | None:
+        """Wait a while for a flush to send."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over(aim) or self._flush is not None, _IDLE_S)
+            self._changed.wait_for(lambda: self._over(target) or self._flush is not None, _IDLE_S)
             flush, self._flush = self._flush, None
             return flush
 
-    def _over(self, aim: _Aim) -> bool:
-        """Return whether this talk is to end."""
-        return self._closing or self._anew or self._aim != aim
+    def _over(self, target: _Target) -> bool:
+        """Return whether the connection has to end."""
+        return self._closing or self._restarting or self._target != target

@@ -1,8 +1,8 @@
-"""What parity lacks of a shard: one stream for each of its parts, and flushes of all of them at the same moment.
+"""The changes of a shard that parity lacks: a stream for each of its parts, and flushes of all at the same moment.
 
-Flushes are numbered alike for all parts, and the next one waits for the holders of all: so when a shard is lost, its
-holders have the last flush or the one before it, and a holder can take back its last one. Whatever is lost in between,
-all parts can be had as of one moment.
+Flushes have the same numbers for all parts, and the next one waits for the holders of all. When a shard is lost, its
+holders have the last flush or the one before it, and a holder can undo its last one: all parts can be read as of one
+moment.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from cpr_trainer.parity.stream import Stream
 
 
 class Journal:
-    """The streams of one shard, by part. One thread: the one that changes the rows. `author` names this process.
+    """The streams of one shard, by part. Only the thread that changes the rows uses it. `author` names this process.
 
-    `number` is that of the last flush that was sealed. `protected` is the mark of the newest flush that all holders are
-    known to have had with the whole shard in it; None before there was one. It stays when a holder is lost, `intact`
-    does not.
+    `number` is that of the last sealed flush. `protected` is the mark of the newest flush after which all holders had
+    the whole shard; None before the first one. It stays when a holder is lost, `intact` does not.
     """
 
     def __init__(self, arena: Arena, parts: Parts, author: int) -> None:
@@ -52,16 +51,16 @@ class Journal:
 
     @property
     def in_flight(self) -> bool:
-        """True if a holder owes an answer: nothing may be sealed."""
+        """True if a holder has not answered yet: nothing may be sealed."""
         return any(stream.in_flight is not None for stream in self._streams)
 
     @property
     def pending_bytes(self) -> int:
-        """The size of what the next flush has to tell of changes."""
+        """The size of the changes for the next flush."""
         return sum(stream.pending_bytes for stream in self._streams)
 
     def note(self, slots: Ints) -> None:
-        """The rows in these slots (int64 [n], all different; ascending if there are several segments) will change."""
+        """Log the rows in these slots (int64 [n], distinct; ascending with several segments) before their change."""
         bounds = self._arena.bounds(slots)
         for segment, (mine, size) in enumerate(zip(self._arena.segments, self._sizes, strict=True)):
             at = mine.within(slots[bounds[segment] : bounds[segment + 1]])
@@ -73,9 +72,9 @@ class Journal:
                     stream.note(segment, at[parts == part] - part * size)
 
     def seal(self, mark: str, most_bytes: int) -> dict[int, Flush]:
-        """Return the next flush of each part that has a parity; `mark` says what the rows stand for now.
+        """Return the next flush of each part that has a parity; `mark` is the current progress of the rows.
 
-        Beside what changed they bring rows that a parity lacks, of about `most_bytes` in all.
+        In addition to changes they have rows that a parity lacks, of about `most_bytes` in all.
         """
         self.number += 1
         share = most_bytes // len(self._streams)
@@ -84,9 +83,9 @@ class Journal:
         return {part: flush for part, flush in sealed if flush is not None}
 
     def on_position(self, part: int, point: Point) -> Flush | None:
-        """The holder of a part says where its parity stands; return what it has to get (again).
+        """Handle the position of a part in its parity; return the flush that the holder lacks.
 
-        A parity that is another one than was known, or stands elsewhere, gets the part from the start.
+        A new parity, or one at another point, gets the part from the start.
         """
         stream = self._streams[part]
         if stream.in_flight is not None and point == stream.in_flight.after:
@@ -95,26 +94,26 @@ class Journal:
             if self.intact and not self.in_flight:
                 self.protected = mark
         elif point != stream.settled:
-            # If it has flushes of a process that is gone, it refuses the first of ours, and is built anew.
+            # If it has flushes of an earlier process, our first one resets it.
             stream.begin(point.build)
         return stream.in_flight
 
     def drop_parity(self, part: int) -> None:
-        """The parity of a part is gone, or its holder does not answer: go on without."""
+        """Continue without the parity of a part: it is lost, or its holder does not answer."""
         self._streams[part].begin(None)
 
     def reset(self) -> None:
-        """Nothing is in any parity, nor protected: the rows are about to be loaded."""
+        """Continue without any parity: the rows are about to be loaded."""
         self.protected = None
         for stream in self._streams:
             stream.begin(None)
 
     def adopt(self, points: Sequence[Point], mark: str) -> None:
-        """The rows are those that parity has at these points, by part: all of one moment, with this mark."""
+        """Continue from rows that were rebuilt at these points, by part: all of one moment, with this mark."""
         self.number, self.protected = points[0].number, mark
         for stream, point in zip(self._streams, points, strict=True):
             stream.adopt(point)
 
     def as_of(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
-        """See `Stream`; rows: some in a row of a segment's part."""
+        """See `Stream`; rows: consecutive rows of a segment's part."""
         return self._streams[part].as_of(point, segment, rows.start, rows.stop)

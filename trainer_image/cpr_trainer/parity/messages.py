@@ -1,6 +1,6 @@
-"""What shards tell each other.
+"""The messages between shards.
 
-FLUSH a flush, QUERY_POSITION and READ what is asked, POSITION and ROWS what is answered. The header's `count` is the
+FLUSH has a flush, QUERY_POSITION and READ are requests, POSITION and ROWS are answers. The header's `count` is the
 length of the document; arrays begin at the next multiple of 8.
 """
 
@@ -22,21 +22,21 @@ Document = TypeVar("Document")
 #: Rows of a part, dim and width of the state, by segment.
 Shapes = Sequence[tuple[int, int, int]]
 
-#: No document is longer: the account that a flush stands for is the longest.
+#: The limit of a document: the mark of a flush is the longest.
 DOCUMENT_BYTES = 1 << 20
 _ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PositionQuery:
-    """Where does my part stand in your parity? With a `moment`: take it back to there first, if it can be done."""
+    """Requests the position of the sender's part in a parity, undone to a `moment` first, if possible."""
 
     moment: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PositionReply:
-    """There. complete, mark: what its last flush said. `former`: the moment to which it can be taken back."""
+    """The position. complete, mark: those of the last flush. `former`: the moment before it, if it can be undone."""
 
     point: Point
     complete: bool
@@ -46,7 +46,7 @@ class PositionReply:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Rows [first, end) of a segment: of your parity, or with a `point` of your `part` as it is in a parity there."""
+    """Requests rows [first, end) of a segment: of a parity, or with a `point` of `part` as of that point."""
 
     segment: int
     first: int
@@ -57,7 +57,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Those rows follow, unless they are not `known`. Of a parity, `points` are where its members stand in it."""
+    """Precedes the rows, unless they are not `known`. For rows of a parity, `points` are those of its members."""
 
     known: bool
     points: tuple[Point, ...] = ()
@@ -73,7 +73,7 @@ class _FlushHead:
 
 
 def most_bytes(shapes: Shapes) -> int:
-    """Return how long the payload of a flush may be: every row of a part, and its number."""
+    """Return the limit of a flush's payload: every row of a part, and its number."""
     return DOCUMENT_BYTES + sum(rows * (4 * (1 + dim + width) + 1 + 4 * _ALIGNMENT) for rows, dim, width in shapes)
 
 
@@ -88,7 +88,7 @@ def pack(operation: Operation, generation: int, document: object, *arrays: NDArr
 
 
 def pack_flush(generation: int, flush: Flush) -> tuple[Header, list[Any]]:
-    """Return a FLUSH; the flush must stay as it is until that is sent."""
+    """Return a FLUSH; the flush must not change before it is sent."""
     counts = tuple(len(delta.at) for delta in flush.deltas)
     head = _FlushHead(flush.before, flush.after, flush.complete, flush.mark, counts)
     arrays = [each for delta in flush.deltas for each in (delta.at, *_arrays(delta.change))]
@@ -96,7 +96,7 @@ def pack_flush(generation: int, flush: Flush) -> tuple[Header, list[Any]]:
 
 
 def pack_rows(generation: int, answer: Rows, image: Image | None = None) -> tuple[Header, list[Any]]:
-    """Return ROWS with the image that they are."""
+    """Return ROWS with an image."""
     return pack(Operation.ROWS, generation, answer, *(_arrays(image) if image is not None else ()))
 
 
@@ -132,7 +132,7 @@ def unpack_image(frame: Frame, count: int, shape: tuple[int, int, int]) -> Image
 
 
 class _Arrays:
-    """Takes arrays from a frame, one after the other. They share its memory."""
+    """Reads arrays from a frame, one after another. They share its memory."""
 
     def __init__(self, frame: Frame) -> None:
         count = frame.header.count
@@ -144,7 +144,7 @@ class _Arrays:
         size = count * np.dtype(dtype).itemsize
         first, self._at = self._at, self._at + size + -size % _ALIGNMENT
         if min(shape) < 0 or self._at > len(self._payload):
-            raise FrameError(f"arrays of more than the {len(self._payload)} bytes that there are")
+            raise FrameError(f"arrays of more than the {len(self._payload)} bytes of the payload")
         return np.frombuffer(self._payload, dtype, count, first).reshape(shape)
 
     def image(self, count: int, dim: int, width: int) -> Image:

@@ -1,6 +1,6 @@
-"""What a shard answers to other shards: it takes flushes into its parity, and gives out rows. No sockets.
+"""Serves other shards: applies their flushes to the parity, and returns rows. No sockets.
 
-One thread calls everything here, the one that changes the rows: so an answer is of one moment.
+Only the thread that changes the rows calls this, so each answer is of one moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Caller(Protocol):
 
     @property
     def rank(self) -> int:
-        """The index of the shard that calls."""
+        """The index of the calling shard."""
         ...
 
     def send(self, header: Header, *payload: Any) -> None:
@@ -39,7 +39,7 @@ class Caller(Protocol):
 
 
 class ParityServer:
-    """Serves the neighbours of shard `index`. `generation` is the one that its rows are of, None while it has none."""
+    """Serves the neighbours of shard `index`. `generation` is that of its rows, None while it has none."""
 
     def __init__(self, ring: Ring, index: int, shapes: Shapes, store: ParityStore, journal: Journal) -> None:
         self.generation: int | None = None
@@ -51,13 +51,13 @@ class ParityServer:
 
     @property
     def limit_bytes(self) -> int:
-        """How long the payload of a frame may be."""
+        """The limit of a frame's payload."""
         return most_bytes(self._shapes)
 
     def on_frame(self, caller: Caller, frame: Frame) -> None:
-        """Answer one frame. Raises FrameError for what no shard sends."""
+        """Answer one frame. Raises FrameError for an invalid one."""
         if frame.header.generation != self.generation:
-            # One of the two has yet to hear of a rollback. The caller asks again.
+            # One of the two has not seen a rollback yet. The caller repeats the request.
             caller.send(Header(Operation.NOT_READY, generation=self.generation or 0))
             return
         match frame.header.operation:

@@ -1,4 +1,4 @@
-"""The parity that a shard keeps for others, and the rows of a lost shard computed from it. No I/O."""
+"""The parity that a shard keeps for others, and the decoding of a lost shard's rows. No I/O."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Protocol
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import Flush, Moment, Point
 
+#: Attempts to read a stripe at one moment. A flush takes a fraction of a second, and a request some milliseconds.
+_TRIES = 50
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartPosition:
-    """Up to where a parity has one member's part: at a `point`, of which `complete` and `mark` say what its flush said.
+    """The position of one member's part in a parity: the `point`, and `complete` and `mark` of the flush.
 
-    `last` is that flush, and `former` where it stood before, as long as it can be taken back.
+    `last` is that flush, and `former` the position before, while the flush can be undone.
     """
 
     point: Point
@@ -24,19 +27,19 @@ class PartPosition:
     former: PartPosition | None = None
 
     def after(self, flush: Flush) -> PartPosition:
-        """Return where the parity stands with one flush more."""
+        """Return the position after one more flush."""
         former = replace(self, last=None, former=None)
         return PartPosition(flush.after, flush.complete, flush.mark, flush, former)
 
 
 class ParityStore:
-    """The parity of one stripe. `build` names it: one that begins anew, from zeros, has another name.
+    """The parity of one stripe. `build` names it: after a reset to zeros it has another name.
 
-    Names must not come again in another process: let the first be random. One thread.
+    Names must be unique across processes: make the first one random. Not thread-safe.
     """
 
     def __init__(self, data_shards: int, shapes: Sequence[tuple[int, int, int]], build: int) -> None:
-        """Keep parity of `data_shards` parts. shapes: rows of a part, their dim and width of state, by segment."""
+        """Allocate parity of `data_shards` parts. shapes: rows of a part, their dim and width of state, by segment."""
         self.build = build
         self._shapes = tuple(shapes)
         self._images = self._zeros()
@@ -44,24 +47,24 @@ class ParityStore:
 
     @classmethod
     def size_bytes(cls, shapes: Sequence[tuple[int, int, int]]) -> int:
-        """Return how much memory a parity takes."""
+        """Return the memory of a parity."""
         return sum(rows * (4 * (dim + width) + 1) for rows, dim, width in shapes)
 
     def position(self, part: int) -> PartPosition:
-        """Return up to where the part of the `part`-th member is in here."""
+        """Return the position of the `part`-th member's part."""
         return self._positions[part]
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Where the part of each member stands."""
+        """The points of all members' parts."""
         return tuple(position.point for position in self._positions)
 
     def take(self, part: int, flush: Flush) -> None:
-        """Take a member's flush into the parity.
+        """Apply a member's flush to the parity.
 
-        Nothing happens if it is in here already, or goes into a parity of before. If it does not follow what is in
-        here, that cannot be told from the rest of the parity, which begins anew. `position` says which it was.
-        Raises ValueError for a flush of other rows than there are.
+        A flush that is applied already, or belongs to an earlier build, is ignored. One that does not follow the
+        applied ones resets the parity, because the member's part cannot be removed from it. `position` shows the
+        outcome. Raises ValueError for a flush of rows that do not exist.
         """
         position = self._positions[part]
         self._check(flush)
@@ -74,7 +77,7 @@ class ParityStore:
         self._positions[part] = position.after(flush)
 
     def undo(self, part: int, moment: Moment) -> bool:
-        """Go back to a member's flush of a moment, its last or the one before; whether that can be done."""
+        """Go back to a member's flush of a moment, its last or the one before; return whether that is possible."""
         position = self._positions[part]
         if position.point.moment == moment:
             return True
@@ -85,18 +88,18 @@ class ParityStore:
         return True
 
     def reset(self) -> None:
-        """Begin anew, from zeros: all members have to send their parts again."""
+        """Reset the parity to zeros: all members have to send their parts again."""
         self.build += 1
         self._positions = [PartPosition(Point(self.build))] * len(self._positions)
-        self._images = ()  # goes first: there is no room for two
+        self._images = ()  # freed first: there is no memory for two
         self._images = self._zeros()
 
     def read(self, segment: int, first: int, end: int) -> Image:
-        """Return a copy of some rows, which goes with `points` as they are now."""
+        """Return a copy of some rows, which belongs to the current `points`."""
         return self._images[segment][first:end].copy()
 
     def _zeros(self) -> tuple[Image, ...]:
-        """New memory, which is touched as flushes come: to overwrite old memory would keep trainers waiting."""
+        """Return new memory, which flushes touch later: clearing old memory would delay trainers."""
         return tuple(Image.zeros(*shape) for shape in self._shapes)
 
     def _add(self, flush: Flush) -> None:
@@ -113,41 +116,33 @@ class ParityStore:
                 raise ValueError("a flush has rows that this parity does not have")
 
 
-# Rows of a lost shard, from the parity of a stripe and its other members: all as of the same flushes, or not at all.
-#
-# Nobody is stopped for it. A holder gives some of its parity together with the points at which its members stand in it,
-# and each member gives its rows as of its point. If one has moved on meanwhile, the reader asks for these rows again.
-
-
-#: A flush takes a fraction of a second, and a question a few milliseconds: who fails so often has lost the thread.
-_TRIES = 50
-
-
 class ParityUnavailableError(Exception):
-    """Parity does not have the rows: a holder began anew, or another member of the stripe is not what is in there."""
+    """Parity does not have the rows: a holder was reset, or another member of the stripe has changed."""
 
 
 class Stripe(Protocol):
     """The parity of one part of the lost shard, and the stripe's members. Raises OSError, ParityUnavailableError."""
 
     def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
-        """Return rows of the parity, and where each member stands in it at that moment."""
+        """Return rows of the parity, and the points of its members at that moment."""
         ...
 
     def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
-        """Return rows of the member whose part this is, as they are in the parity at a point; None: not any more."""
+        """Return rows of the member with this part, as of a point in the parity; None if it has advanced."""
         ...
 
 
 def rows_of(stripe: Stripe, part: int, point: Point, segment: int, rows: range) -> Image:
-    """Return some rows of the lost part, as it stands in the parity at this point.
+    """Decode rows of the lost part as of this point, from the parity of its stripe and its other members.
 
-    Raises ParityUnavailableError, or what `stripe` raises.
+    All are of the same flushes, although no shard is stopped for it: a holder returns parity with the points of its
+    members, and each member its rows as of its point. If one has advanced meanwhile, both are read again. Raises
+    ParityUnavailableError, or the errors of `stripe`.
     """
     for _ in range(_TRIES):
         parity, points = stripe.parity(segment, rows)
         if points[part] != point:
-            raise ParityUnavailableError(f"the parity of part {part} was built anew")
+            raise ParityUnavailableError(f"the parity of part {part} was reset")
         for other, at in enumerate(points):
             if other == part or not at.number:
                 continue

@@ -1,4 +1,4 @@
-"""A connection to another shard, for questions that are answered in order. It blocks: it is for threads aside."""
+"""A blocking connection to another shard, for requests that are answered in order."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWri
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Identity, Initiator
 from cpr_trainer.runtime import connect
 
-_GREETING_S = 3.0
+_HANDSHAKE_TIMEOUT_S = 3.0
 
 
 class NotReadyError(Exception):
-    """The other shard is of another generation, for now, or has no rows yet."""
+    """The other shard is of another generation, or has no rows yet."""
 
 
 class BufferPool:
-    """Memory for payloads. It is used again once nothing refers to the payload that was in it. One thread.
+    """Memory for payloads, which is reused once nothing refers to the payload. For one thread.
 
-    Rows come by the gigabyte, in pieces that live for milliseconds. The page faults of fresh memory for each piece take
-    longer than receiving it.
+    A rebuild reads gigabytes in pieces that live for milliseconds. The page faults of new memory for each piece would
+    take longer than receiving it.
     """
 
     def __init__(self) -> None:
         self._free: list[bytearray] = []
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return room for a payload, writable. Arrays that are made of it keep it."""
+        """Return a writable buffer for a payload. Arrays over it keep it in use."""
         memory = self._free.pop() if self._free else bytearray()
         if len(memory) < size_bytes:
             memory = bytearray(size_bytes)
-        room = np.frombuffer(memory, np.uint8, size_bytes)
-        weakref.finalize(room, self._free.append, memory).atexit = False
-        return room.data
+        buffer = np.frombuffer(memory, np.uint8, size_bytes)
+        weakref.finalize(buffer, self._free.append, memory).atexit = False
+        return buffer.data
 
 
 class PeerConnection:
-    """A connection to a shard that has proved who it is. `answer_s` bounds each wait for the network.
+    """An authenticated connection to a shard. `answer_s` is the timeout of each wait for the network.
 
-    An answer of ROWS has memory of its own; any other is valid until the next one. Whatever raises OSError
-    (TimeoutError among it), FrameError or HandshakeError has ended it.
+    An answer of ROWS has memory of its own; any other is valid until the next one. Its methods raise OSError
+    (TimeoutError among it), FrameError or HandshakeError, after which it is unusable.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- who talks to whom, and how
+    def __init__(  # noqa: PLR0913, PLR0917 -- the two identities, and the key
         self, peer: Peer, key: bytes, me: Identity, callee: Identity, encoding: Encoding, answer_s: float
     ) -> None:
-        self._connection = connect(peer.host, peer.port_base + DATA_PORT, min(_GREETING_S, answer_s))
+        self._connection = connect(peer.host, peer.port_base + DATA_PORT, min(_HANDSHAKE_TIMEOUT_S, answer_s))
         self._memory = BufferPool()
         self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         try:
@@ -80,7 +80,7 @@ class PeerConnection:
         return self.receive(expected)
 
     def send(self, header: Header, payload: list[Any]) -> None:
-        """Send a frame. Several may be sent before they are answered: they are in their order."""
+        """Send a frame. Several may be sent before their answers, which keep their order."""
         self._writer.add(header, *payload)
         self._writer.flush(self._connection)
 
@@ -94,8 +94,8 @@ class PeerConnection:
         return frame
 
     def shut_down(self) -> None:
-        """End it: whoever waits in `ask` is told at once. Any thread may call it."""
-        with contextlib.suppress(OSError):  # the other side was faster
+        """Shut the connection down: a waiting `request` fails at once. Any thread may call this."""
+        with contextlib.suppress(OSError):  # the other side has closed it
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, initiator: Initiator) -> None:
@@ -108,7 +108,7 @@ class PeerConnection:
 
     def _receive(self) -> Frame:
         frame = self._reader.read(self._connection)
-        if frame is None:  # a socket that blocks says so by an error
+        if frame is None:  # a blocking socket raised BlockingIOError at its timeout
             raise TimeoutError("no answer")
         if frame.header.operation is Operation.ERROR:
             raise HandshakeError(bytes(frame.payload).decode(errors="replace"))

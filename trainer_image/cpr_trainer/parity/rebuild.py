@@ -1,7 +1,7 @@
-"""How a replaced shard gets its rows from its neighbours, without a store.
+"""Rebuilds the rows of a replaced shard from its neighbours, without a store.
 
-They are those of the newest flush that all its holders have. One of them may have one flush more, which it takes back:
-XOR is its own inverse. What came later trainers push again.
+They are those of the newest flush that all its holders have. A holder may have one flush more, which it undoes: XOR is
+its own inverse. Trainers push later changes again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,20 @@ from cpr_trainer.parity.messages import (
 from cpr_trainer.parity.parity_store import ParityUnavailableError, rows_of
 from cpr_trainer.parity.peer_connection import NotReadyError, PeerConnection
 
-# The shards that a lost one is computed from, over one connection to each.
+_LOG = logging.getLogger(__name__)
 
-
-#: An answer to a question for rows, and the rows, unless they are not known.
+#: The size of a piece of rows: each shard answers one between two frames of trainers.
+_PIECE_BYTES = 1 << 20
+#: Pieces that are requested ahead, so that a busy shard does not delay the others.
+_PREFETCHED = 8
+#: A piece: the part, the segment, and the range of rows in it.
+_Piece = tuple[int, int, range]
+#: An answer to a READ, and the rows, unless they are not known.
 Found = tuple[Rows, Image | None]
 
 
 class Neighbours:
-    """Those of shard `index`. `connect` opens a connection with a shard. Everything raises as `PeerConnection` does."""
+    """The shards from which shard `index` is rebuilt, with a connection to each. Raises as `PeerConnection`."""
 
     def __init__(
         self, ring: Ring, index: int, shapes: Shapes, generation: int, connect: Callable[[int], PeerConnection]
@@ -52,7 +57,7 @@ class Neighbours:
         self._generation = generation
         self._connect = connect
         self._open: dict[int, PeerConnection] = {}
-        self._asked = defaultdict[int, deque[Read]](deque)
+        self._requested = defaultdict[int, deque[Read]](deque)
         self._answered = defaultdict[int, dict[Read, Found]](dict)
         self._unwanted = defaultdict[int, set[Read]](set)
         self._stack = ExitStack()
@@ -66,53 +71,53 @@ class Neighbours:
         self._stack.close()
 
     def positions(self, moment: Moment | None = None) -> tuple[PositionReply, ...]:
-        """Return where the shard's parts stand in their parities, part after part.
+        """Return the positions of the shard's parts in their parities, part after part.
 
-        With a `moment` they are taken back to there first. Who is asked answers no earlier process of the shard again.
+        With a `moment` they are first undone to that. The holders refuse earlier incarnations of the shard afterwards.
         """
-        question = pack(Operation.QUERY_POSITION, self._generation, PositionQuery(moment))
+        request = pack(Operation.QUERY_POSITION, self._generation, PositionQuery(moment))
         holders = self._ring.holders(self._index)
         return tuple(
-            document_of(PositionReply, self._connection_to(each).request(*question, Operation.POSITION))
+            document_of(PositionReply, self._connection_to(each).request(*request, Operation.POSITION))
             for each in holders
         )
 
     def stripe(self, part: int) -> RemoteStripe:
-        """Return the stripe in which a part of the shard is."""
+        """Return the stripe of one part of the shard."""
         return RemoteStripe(self, part, self._ring.holder(self._index, part), self._ring)
 
-    def ask(self, shard: int, question: Read) -> None:
-        """Ask a shard for rows, and do not wait: it answers while others do. `rows` returns them."""
-        self._unwanted[shard].discard(question)
-        if question not in self._answered[shard] and question not in self._asked[shard]:
-            self._connection_to(shard).send(*pack(Operation.READ, self._generation, question))
-            self._asked[shard].append(question)
+    def request(self, shard: int, request: Read) -> None:
+        """Request rows from a shard without waiting, concurrently with others. `rows` returns them."""
+        self._unwanted[shard].discard(request)
+        if request not in self._answered[shard] and request not in self._requested[shard]:
+            self._connection_to(shard).send(*pack(Operation.READ, self._generation, request))
+            self._requested[shard].append(request)
 
-    def rows(self, shard: int, question: Read) -> Found:
-        """Return what a shard answers to a question for rows, once for each time that it was asked."""
-        self.ask(shard, question)
-        answered, asked, unwanted = self._answered[shard], self._asked[shard], self._unwanted[shard]
-        while question not in answered:
-            found = self._receive(shard, asked[0])
-            first = asked.popleft()
+    def rows(self, shard: int, request: Read) -> Found:
+        """Return a shard's answer to a request for rows, once for each request."""
+        self.request(shard, request)
+        answered, requested, unwanted = self._answered[shard], self._requested[shard], self._unwanted[shard]
+        while request not in answered:
+            found = self._receive(shard, requested[0])
+            first = requested.popleft()
             if first in unwanted:
                 unwanted.remove(first)
             else:
                 answered[first] = found
-        return answered.pop(question)
+        return answered.pop(request)
 
-    def forget(self, shard: int, question: Read) -> None:
-        """Nobody wants the answer to a question any more, if it was asked."""
-        if question in self._asked[shard]:
-            self._unwanted[shard].add(question)
-        self._answered[shard].pop(question, None)
+    def forget(self, shard: int, request: Read) -> None:
+        """Drop the answer to a request, if there was one."""
+        if request in self._requested[shard]:
+            self._unwanted[shard].add(request)
+        self._answered[shard].pop(request, None)
 
-    def _receive(self, shard: int, question: Read) -> Found:
+    def _receive(self, shard: int, request: Read) -> Found:
         frame = self._connection_to(shard).receive(Operation.ROWS)
         answer = document_of(Rows, frame)
         if not answer.known:
             return answer, None
-        return answer, unpack_image(frame, question.end - question.first, self._shapes[question.segment])
+        return answer, unpack_image(frame, request.end - request.first, self._shapes[request.segment])
 
     def _connection_to(self, shard: int) -> PeerConnection:
         if shard not in self._open:
@@ -121,7 +126,7 @@ class Neighbours:
 
 
 class RemoteStripe:
-    """A stripe, as `decode` asks for it. `part` is that of the lost shard."""
+    """A `Stripe` that is read from its shards. `part` is that of the lost shard."""
 
     def __init__(self, neighbours: Neighbours, part: int, holder: int, ring: Ring) -> None:
         self._neighbours = neighbours
@@ -129,61 +134,51 @@ class RemoteStripe:
         self._holder = holder
         self._members = ring.members(holder)
         self._points: Sequence[Point] = ()
-        # By segment and first row: what members are asked beforehand.
-        self._guesses: dict[tuple[int, int], dict[int, Read]] = {}
-        self._guessed: dict[int, Read] = {}
+        # By segment and first row: requests that were sent to members ahead.
+        self._prefetched: dict[tuple[int, int], dict[int, Read]] = {}
+        self._current: dict[int, Read] = {}
 
-    def expect(self, segment: int, rows: range) -> None:
-        """These rows will be asked for: let them come meanwhile.
+    def prefetch(self, segment: int, rows: range) -> None:
+        """Request rows ahead, from the holder and the members.
 
-        Of the members those as of the points that the parity told last; if it has others then, they are asked again.
+        Those of members are as of the last known points of the parity. If it has others later, they are read again.
         """
-        self._neighbours.ask(self._holder, Read(segment, rows.start, rows.stop))
-        guesses = {
+        self._neighbours.request(self._holder, Read(segment, rows.start, rows.stop))
+        requests = {
             other: Read(segment, rows.start, rows.stop, other, point)
             for other, point in enumerate(self._points)
             if other != self._part and point.number
         }
-        for other, question in guesses.items():
-            self._neighbours.ask(self._members[other], question)
-        self._guesses[segment, rows.start] = guesses
+        for other, request in requests.items():
+            self._neighbours.request(self._members[other], request)
+        self._prefetched[segment, rows.start] = requests
 
     def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
         """See `Stripe`."""
         answer, image = self._neighbours.rows(self._holder, Read(segment, rows.start, rows.stop))
         if image is None:
-            raise ConnectionError("a holder does not know its own parity")
+            raise ConnectionError("a holder has no rows of its own parity")
         self._points = answer.points
-        self._guessed = self._guesses.pop((segment, rows.start), self._guessed)
-        for other, question in self._guessed.items():
-            if question.point != answer.points[other]:
-                self._neighbours.forget(self._members[other], question)
+        self._current = self._prefetched.pop((segment, rows.start), self._current)
+        for other, request in self._current.items():
+            if request.point != answer.points[other]:
+                self._neighbours.forget(self._members[other], request)
         return image, answer.points
 
     def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
         """See `Stripe`."""
-        question = Read(segment, rows.start, rows.stop, part, point)
-        return self._neighbours.rows(self._members[part], question)[1]
+        request = Read(segment, rows.start, rows.stop, part, point)
+        return self._neighbours.rows(self._members[part], request)[1]
 
 
-_LOG = logging.getLogger(__name__)
-
-#: Rows come in pieces of about so many bytes: each shard answers one between two frames of trainers.
-_PIECE_BYTES = 1 << 20
-#: So many pieces are asked for ahead: a shard that has to wait for its processor does not keep the others waiting.
-_AHEAD = 8
-
-_Piece = tuple[int, int, range]
-
-
-def rebuild(  # noqa: PLR0913, PLR0917 -- what is filled, from where, and what will do
+def rebuild(  # noqa: PLR0913, PLR0917 -- the target, the source, and the conditions
     local: LocalRows, parts: Parts, neighbours: Neighbours, generation: int, floor: int, cancelled: Callable[[], bool]
 ) -> tuple[FlushAccount, Rebuilt] | None:
-    """Fill a shard's arena with the rows that parity has of it, and say what they stand for; None if it has not.
+    """Fill a shard's arena from parity, and return the progress of its rows; None if that is impossible.
 
-    They are of this generation, and have `floor` samples of every rank at least: a save of so many may have let ranks
-    forget them. After None the arena holds a mixture, and must be
-    loaded in another way. The next save of these rows cannot stand on an earlier one.
+    The rows are of this generation, and have at least `floor` samples of every rank: ranks may have dropped pushes of
+    earlier ones. After None the arena holds a mixture, and must be loaded in another way. The next save of these rows
+    has no chain.
     """
     try:
         found = _chosen(neighbours, generation, floor)
@@ -198,7 +193,7 @@ def rebuild(  # noqa: PLR0913, PLR0917 -- what is filled, from where, and what w
 
 
 def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[PositionReply, ...] | None:
-    """Let all holders stand at the newest moment that they have in common; None if that is of no use."""
+    """Bring all holders to their newest common moment; return None if its rows cannot be used."""
     moment = common_moment(neighbours.positions())
     if moment is None:
         _LOG.info("parity does not have all rows as of one moment")
@@ -215,7 +210,7 @@ def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Positi
 
 
 def common_moment(positions: tuple[PositionReply, ...]) -> Moment | None:
-    """Return the newest moment that all holders have, or can go back to."""
+    """Return the newest moment that all holders have, or can undo to."""
     first = positions[0]
     for moment in (first.point.moment, first.former):
         if moment is not None and moment[1] and all(moment in {s.point.moment, s.former} for s in positions):
@@ -240,9 +235,9 @@ def _fill(
     coming = deque[_Piece]()
     pieces = _pieces(views)
     while True:
-        coming.extend(ahead := tuple(islice(pieces, _AHEAD - len(coming))))
-        for part, segment, rows in ahead:
-            stripes[part].expect(segment, rows)
+        coming.extend(requested := tuple(islice(pieces, _PREFETCHED - len(coming))))
+        for part, segment, rows in requested:
+            stripes[part].prefetch(segment, rows)
         if not coming:
             break
         if cancelled():
@@ -255,7 +250,7 @@ def _fill(
 
 
 def _pieces(views: Sequence[Sequence[View]]) -> Iterator[_Piece]:
-    """Yield all rows of the parts in pieces: the part, the segment, and which of its rows."""
+    """Yield all rows of the parts in pieces."""
     for part, segments in enumerate(views):
         for segment, view in enumerate(segments):
             step = max(1, _PIECE_BYTES // (view.rows[:1].nbytes + view.state[:1].nbytes + 1))

@@ -1,10 +1,10 @@
-"""One part of a shard's rows, and what its parity lacks of it.
+"""The changes of one part of a shard's rows that its parity lacks.
 
-A row that is about to change is *noted*: the bits that parity has of it are logged, once until the next flush. A flush
-carries the XOR of what was logged and what is now. While it is under way its log stays, beside the next one: so the
-rows can be told as they are in the parity, with the flush and without it.
+Before a row changes it is *noted*: its bits in the parity are logged, once until the next flush. A flush has the XOR of
+the logged and the current bits. Its log stays while it is in flight, in addition to the next one, so the rows can be
+read as they are in the parity, with and without the flush.
 
-A parity that is built anew gets the part bit by bit: rows from the *frontier* on are not in it yet, and count as zeros.
+A new parity gets the part in pieces: rows from the *frontier* on are not in it yet, and count as zeros.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.parity.coding import Image, View
 from cpr_trainer.parity.flush import Batch, Delta, Flush, Moment, Point
 
-#: So many rows that may have changed are looked at for each that finds room in a flush.
+#: Rows that are checked for changes, for each one that fits into a flush.
 _LOOKS = 16
 
 
 class Stream:
-    """What flows from a part to the holder of its parity. One thread.
+    """The stream of a part's changes to the holder of its parity. Not thread-safe.
 
-    `settled` is the point at which the parity is known to stand, None while no parity is known. `in_flight` is the
-    flush that it may have as well.
+    `settled` is the acknowledged point in the parity, None without a parity. `in_flight` is the flush that it may have
+    in addition.
     """
 
     def __init__(self, views: Sequence[View]) -> None:
-        """Take the rows of the part, segment after segment."""
+        """`views` are the rows of the part, segment after segment."""
         self.settled: Point | None = None
         self.in_flight: Flush | None = None
         self._views = tuple(views)
-        # Whether parity has the row as it is now, so that a change of it has to be noted.
+        # True for rows that equal those in the parity, so that their next change has to be noted.
         self._watched: tuple[NDArray[np.bool_], ...] = tuple(np.zeros(len(view), np.bool_) for view in views)
         self._log, self._sealed, self._scratch = (self._batches() for _ in range(3))
         self._frontier = self._next_frontier = (0,) * len(self._views)
@@ -46,15 +46,15 @@ class Stream:
 
     @property
     def pending_bytes(self) -> int:
-        """The size of what the next flush has to tell of changes."""
+        """The size of the changes for the next flush."""
         return sum(log.nbytes for log in self._log)
 
     def begin(self, build: int | None) -> None:
-        """From here on this parity counts, which has nothing of the part yet; None: none does."""
+        """Start with a parity that has nothing of the part yet; None: without one."""
         self.settled = None if build is None else Point(build)
         if self.in_flight is not None:
             self.in_flight = None
-            self._scratch = self._batches()  # whoever still sends the old one shall not send parts of the next
+            self._scratch = self._batches()  # the thread that still sends the old one must not send parts of the next
         self._frontier = self._next_frontier = (0,) * len(self._views)
         for watched, log, sealed in zip(self._watched, self._log, self._sealed, strict=True):
             watched[:] = False
@@ -62,7 +62,7 @@ class Stream:
             sealed.clear()
 
     def adopt(self, point: Point) -> None:
-        """The parity has the whole part as it is now, at this point."""
+        """Start with a parity that has the current rows of the whole part, at this point."""
         self.begin(point.build)
         self.settled = point
         self._frontier = self._next_frontier = tuple(map(len, self._views))
@@ -70,7 +70,7 @@ class Stream:
             watched[:] = True
 
     def note(self, segment: int, at: Ints) -> None:
-        """Log these rows of a segment's part (int64 [n], all different), which are about to change."""
+        """Log these rows of a segment's part (int64 [n], distinct) before their change."""
         mine = at[self._watched[segment][at]]
         if len(mine):
             self._views[segment].read(mine, self._log[segment].add(mine))
@@ -79,23 +79,23 @@ class Stream:
     def seal(self, moment: Moment, mark: str, most_bytes: int) -> Flush | None:
         """Return the flush of a moment, which is under way from here on; None without a parity.
 
-        It tells all changes up to now. What it adds of rows that are not in the parity yet fits into `most_bytes`, or
-        into a half of it after many changes. Its arrays stay as they are until the next one is sealed.
+        It has all changes up to now, and rows that are not in the parity yet, of at most `most_bytes`, or half of that
+        after many changes. Its arrays stay unchanged until the next one is sealed.
         """
         if self.settled is None:
             return None
         if self.in_flight is not None:
             raise RuntimeError(f"flush {self.in_flight.after.number} is under way")
         self._log, self._sealed = self._sealed, self._log
-        room = max(most_bytes - sum(log.nbytes for log in self._sealed), most_bytes // 2)
+        free_bytes = max(most_bytes - sum(log.nbytes for log in self._sealed), most_bytes // 2)
         frontier = list[int]()
         for segment, log in enumerate(self._sealed):
             self._log[segment].clear()
             delta = self._scratch[segment]
             delta.clear()
             self._add_changes(segment, log, delta)
-            reached, added = self._add_rows(segment, delta, room)
-            room = max(room - added, 0)
+            reached, added = self._add_rows(segment, delta, free_bytes)
+            free_bytes = max(free_bytes - added, 0)
             frontier.append(reached)
         self._next_frontier = tuple(frontier)
         deltas = tuple(Delta(each.at, each.image) for each in self._scratch)
@@ -113,9 +113,9 @@ class Stream:
             sealed.clear()
 
     def as_of(self, point: Point, segment: int, first: int, end: int) -> Image | None:
-        """Return rows [first, end) of a segment's part as the parity has them at a point; None if that is not known.
+        """Return rows [first, end) of a segment's part as of a point in the parity; None if it is another point.
 
-        Those that the part does not have are zeros.
+        Rows after the end of the part are zeros.
         """
         settled = point == self.settled
         if not settled and (self.in_flight is None or point != self.in_flight.after):
@@ -131,18 +131,18 @@ class Stream:
         return image
 
     def _add_changes(self, segment: int, log: Batch, delta: Batch) -> None:
-        """Put what has become of the logged rows into a delta; their next change is to be noted again."""
+        """Add the changes of the logged rows to a delta; their next change has to be noted again."""
         if log.used:
             now = delta.add(log.at)
             self._views[segment].read(log.at.astype(np.int64), now)
             now.add(log.image)
             self._watched[segment][log.at] = True
 
-    def _add_rows(self, segment: int, delta: Batch, room: int) -> tuple[int, int]:
-        """Add rows beyond the frontier to a delta; return how far the frontier is then, and the bytes they take."""
+    def _add_rows(self, segment: int, delta: Batch, free_bytes: int) -> tuple[int, int]:
+        """Add rows after the frontier to a delta; return the new frontier, and the bytes of the rows."""
         view, first = self._views[segment], self._frontier[segment]
         row_bytes = 4 * (1 + view.rows.shape[1] + view.state.shape[1]) + 1
-        count = room // row_bytes
+        count = free_bytes // row_bytes
         if not count or first == len(view):
             return first, 0
         end = min(first + _LOOKS * count, len(view))
@@ -165,6 +165,6 @@ class Stream:
 
 
 def _overlay(image: Image, log: Batch, first: int, last: int) -> None:
-    """Put what a log has of rows [first, last) into their image."""
+    """Copy the rows [first, last) of a log into their image."""
     which = np.flatnonzero((log.at >= first) & (log.at < last))
     image.put(log.at[which].astype(np.int64) - first, log.image, which)
