@@ -151,7 +151,7 @@ class Simulation:
             self.due = self.cluster.now + 1.0
 
     async def _release(self) -> None:
-        """Release the quota of Workloads, as the operator's worker of Workloads does."""
+        """Release the quota of Workloads, as the queue of the operator does."""
         for kind, namespace, name in list(self.cluster.objects):
             if kind == "Workload":
                 with contextlib.suppress(Crash, ClusterError):
