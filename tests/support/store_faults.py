@@ -25,7 +25,7 @@ from cpr_trainer.store import (
     checksum,
     connection,
     open_store,
-    persistence,
+    protocol,
 )
 from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Flip, Truncate, faulty
 from support.s3_servers import S3Server
@@ -62,7 +62,7 @@ class Proxied:
     @pytest.fixture
     def silence_s(self) -> float:
         """The time that a server may be silent: the product's, unless a test is parametrised with another."""
-        return connection._SILENCE_S
+        return connection._IDLE_TIMEOUT_S
 
     @pytest.fixture
     def store(
@@ -74,8 +74,8 @@ class Proxied:
         monkeypatch: pytest.MonkeyPatch,
     ) -> Store:
         write(open_store(spec, server.credentials_dir, None))
-        monkeypatch.setattr(connection, "_SILENCE_S", silence_s)
-        monkeypatch.setattr(persistence, "_FIRST_S", 0.001)  # pauses before second attempts
+        monkeypatch.setattr(connection, "_IDLE_TIMEOUT_S", silence_s)
+        monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)  # pauses before second attempts
         through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
         return open_store(through, server.credentials_dir, None)
 
@@ -275,7 +275,7 @@ class AnswerSuite:
     @pytest.fixture
     def uris(self, spec: StoreSpec, server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Uris:
         open_store(spec, server.credentials_dir, None).put(self.KEY, DATA)
-        monkeypatch.setattr(persistence, "_FIRST_S", 0.001)
+        monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)
         through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
         return Uris(through, server.credentials_dir, None)
 

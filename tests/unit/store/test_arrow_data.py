@@ -14,7 +14,7 @@ from pyarrow import fs
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.data.open import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris, persistence
+from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris, protocol
 from cpr_trainer.store.arrow_data import ArrowData, connect
 from cpr_trainer.store.protocol import MissingError
 from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
@@ -50,7 +50,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def lake(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Uris:
-    monkeypatch.setattr(persistence, "_FIRST_S", 0.001)
+    monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)
     uris = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))
     uris._arrow = ArrowData(disk)  # a cached property
     return uris

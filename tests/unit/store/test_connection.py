@@ -9,7 +9,7 @@ import urllib3
 
 from cpr_trainer.store import StoreError, StoreUnreachableError, StoreUnsuitableError
 from cpr_trainer.store.connection import Upload
-from cpr_trainer.store.listing import delete_objects, list_objects
+from cpr_trainer.store.objects import delete_objects, list_objects
 from support.scripted_http import Sent, answer, scripted
 
 

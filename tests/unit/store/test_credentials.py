@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cpr_trainer.store import CredentialsRefusedError
-from cpr_trainer.store.credentials import FileProvider
+from cpr_trainer.store.connection import FileProvider
 
 
 def mount(folder: Path, version: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from cpr_trainer.store import checksum
-from cpr_trainer.store.s3 import download, download_into
+from cpr_trainer.store.objects import download, download_into
 from support.scripted_http import answer, scripted
 
 

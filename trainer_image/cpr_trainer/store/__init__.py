@@ -1,4 +1,4 @@
-"""Where saves are kept: an S3-compatible store, or a folder."""
+"""Stores of saves and of data: S3-compatible servers, folders, and for data the file systems of pyarrow."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from minio.helpers import check_bucket_name
 from cpr_contract.spec import StoreSpec
 from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.store.connection import connect
+from cpr_trainer.store.data_files import Version
 from cpr_trainer.store.folder import FolderStore
-from cpr_trainer.store.object_stream import Version
 from cpr_trainer.store.protocol import (
     BucketMissingError,
     ChangedError,
@@ -55,11 +55,11 @@ __all__ = [
 
 
 def open_store(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Store:
-    """Return the store that `spec` names; nothing is asked of it yet.
+    """Return the store that `spec` names, without sending a request.
 
-    A folder keeps its objects in endpoint/bucket/prefix, which is made when needed. `credentials_dir` holds the files
-    accessKey, secretKey and perhaps sessionToken; None takes the environment's variables or the workload's identity.
-    `ca_file` (PEM) replaces the public authorities. Raises BucketMissingError for a name that no bucket can have.
+    A folder store has its objects in endpoint/bucket/prefix, which the first write creates. `credentials_dir` has the
+    files accessKey, secretKey and the optional sessionToken; None takes environment variables, else the workload's
+    identity. `ca_file` (PEM) replaces the public authorities. Raises BucketMissingError for an invalid bucket name.
     """
     prefix = spec.prefix.strip("/")
     if is_file_uri(spec.endpoint):

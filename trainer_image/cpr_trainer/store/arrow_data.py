@@ -12,31 +12,30 @@ from typing import Any, BinaryIO
 from pyarrow import fs
 
 from cpr_trainer.errors import DataError
-from cpr_trainer.store.object_stream import CHANGED_REMEDY, SeekableStream, Version
-from cpr_trainer.store.persistence import persistent
-from cpr_trainer.store.protocol import CredentialsRefusedError, MissingError, StoreUnreachableError
+from cpr_trainer.store.data_files import CHANGED_REMEDY, SeekableStream, Version
+from cpr_trainer.store.protocol import CredentialsRefusedError, MissingError, StoreUnreachableError, retried
 
 GOOGLE, AZURE, HADOOP = "gs://", "abfss://", "hdfs://"
-#: The client of Google tries again by itself for so long. Longer outages are for the caller to wait out.
+#: Time for which the client of Google retries. Callers handle longer outages.
 _RETRY = timedelta(seconds=10)
 _BUFFER_BYTES = 1 << 20
 _CONTAINER = re.compile(r"([^@]+)@([^.]+)\.dfs\.(.+)")
-#: What errors say that pyarrow has no type for. Status numbers alone would be found in names of files, too.
-_AZURE_SAYS = r"Azure Error: \[\w*\] "
+#: Parts of messages of errors without a type in pyarrow. A status number alone would match names of files, too.
+_AZURE_ERROR = r"Azure Error: \[\w*\] "
 _REFUSED = re.compile(
-    _AZURE_SAYS + "40[13]|UNAUTHENTICATED|PERMISSION_DENIED|DefaultAzureCredential|AccessControlException"
+    _AZURE_ERROR + "40[13]|UNAUTHENTICATED|PERMISSION_DENIED|DefaultAzureCredential|AccessControlException"
 )
-_MISSING = re.compile(_AZURE_SAYS + "404|NOT_FOUND")
+_MISSING = re.compile(_AZURE_ERROR + "404|NOT_FOUND")
 _IDENTITY = "Check the identity of the trainers' pods, or the variables that name credentials, and what it may read."
 
-#: Returns the file system of a place, and where the place begins in it.
+#: Returns the file system of a place, and the path of the place in it.
 Connect = Callable[[str], tuple[fs.FileSystem, str]]
 
 
 def connect(place: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of gs://bucket, abfss://container@account.dfs.core.windows.net or hdfs://host[:port].
 
-    Credentials are those of the pod's surroundings. Raises DataError for another place, and without Hadoop's client.
+    The credentials are those of the environment. Raises DataError for another place, and without Hadoop's client.
     """
     scheme, name = place[: place.find("://") + 3], place[place.find("://") + 3 :]
     if scheme == GOOGLE and name:
@@ -65,52 +64,52 @@ def connect(place: str) -> tuple[fs.FileSystem, str]:
 
 
 class ArrowData:
-    """Files of the places that `connect` knows; see `Places`.
+    """Files of the places that `connect` supports; see `DataStore`.
 
-    A version is told by the ETag where a file system has one, else by the time of the last change.
+    The tag of a version is the ETag if the file system has one, else the time of the last change.
     """
 
     def __init__(self, connect: Connect = connect) -> None:
         self._connect = connect
         self._systems: dict[str, tuple[fs.FileSystem, str]] = {}
 
-    @persistent
+    @retried
     def keys(self, place: str, folder: str) -> list[str]:
-        """See `Places.keys`."""
-        with self.asking(place, folder) as (system, path):
+        """See `DataStore.keys`."""
+        with self.file_system(place, folder) as (system, path):
             below = fs.FileSelector(path.rstrip("/") or "/", recursive=True, allow_not_found=True)
             found = system.get_file_info(below)
         within = len(path) - len(folder)
         return [each.path[within:] for each in found if each.type == fs.FileType.File]
 
-    @persistent
+    @retried
     def first_key(self, place: str, prefix: str) -> str | None:
-        """See `Places.first_key`."""
+        """See `DataStore.first_key`."""
         folder = prefix[: prefix.rfind("/") + 1]
-        with self.asking(place, folder) as (system, path):
-            beside = system.get_file_info(fs.FileSelector(path.rstrip("/") or "/", allow_not_found=True))
+        with self.file_system(place, folder) as (system, path):
+            siblings = system.get_file_info(fs.FileSelector(path.rstrip("/") or "/", allow_not_found=True))
         within = len(path) - len(folder)
-        return min((key for each in beside if (key := each.path[within:]).startswith(prefix)), default=None)
+        return min((key for each in siblings if (key := each.path[within:]).startswith(prefix)), default=None)
 
-    @persistent
+    @retried
     def version(self, place: str, key: str) -> Version:
-        """See `Places.version`."""
-        with self.asking(place, key) as (system, path), system.open_input_file(path) as file:
+        """See `DataStore.version`."""
+        with self.file_system(place, key) as (system, path), system.open_input_file(path) as file:
             tag = (file.metadata() or {}).get("ETag", b"").decode().strip('"')
             return Version(file.size(), tag or str(system.get_file_info(path).mtime_ns))
 
-    @persistent
+    @retried
     def open(self, place: str, key: str, version: Version) -> BinaryIO:
-        """See `Places.open`."""
-        with self.asking(place, key) as (system, path):
+        """See `DataStore.open`."""
+        with self.file_system(place, key) as (system, path):
             file = system.open_input_file(path)
         return io.BufferedReader(_ArrowStream(self, file, place, key, version), _BUFFER_BYTES)
 
     @contextmanager
-    def asking(self, place: str, key: str) -> Iterator[tuple[fs.FileSystem, str]]:
-        """Give the file system of a place, and the path of a key in it. Raises StoreError for its errors.
+    def file_system(self, place: str, key: str) -> Iterator[tuple[fs.FileSystem, str]]:
+        """Yield the file system of a place, and the path of a key in it. Raises StoreError for its errors.
 
-        After a refusal it is made anew, with the credentials that there are then.
+        After refused credentials the next call connects again, with the credentials of that time.
         """
         if place not in self._systems:
             self._systems[place] = self._connect(place)
@@ -126,8 +125,8 @@ class ArrowData:
 class _ArrowStream(SeekableStream):
     """Reads one version of a file.
 
-    pyarrow reads whatever is there, so the version is asked for after each stretch: if it is still the same one, so
-    were the bytes, because no version comes back.
+    pyarrow cannot read a given version, so each read compares the version afterwards. If it is the expected one, the
+    bytes belong to it, because no version comes back.
     """
 
     def __init__(self, data: ArrowData, file: Any, place: str, key: str, version: Version) -> None:
@@ -145,11 +144,11 @@ class _ArrowStream(SeekableStream):
         self._position += len(data)
         return len(data)
 
-    @persistent
+    @retried
     def _read(self, size: int) -> bytes:
         uri = f"{self._place}/{self._key}"
         try:
-            with self._data.asking(self._place, self._key):
+            with self._data.file_system(self._place, self._key):
                 data = bytes(self._file.read_at(size, self._position))
             if self._data.version(self._place, self._key) == self._version:
                 return data
@@ -171,10 +170,10 @@ def _translated(uri: str) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FileNotFoundError) or _MISSING.search(str(error)):
             raise MissingError(uri) from error
-        said = _first_line(error)
+        reason = _first_line(error)
         if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
-            raise CredentialsRefusedError(f"{uri} may not be read: {said}.", _IDENTITY) from error
-        raise StoreUnreachableError(f"{uri} cannot be reached: {said}.", "Check data.uri and the network.") from error
+            raise CredentialsRefusedError(f"{uri} may not be read: {reason}.", _IDENTITY) from error
+        raise StoreUnreachableError(f"{uri} cannot be reached: {reason}.", "Check data.uri and the network.") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -1,8 +1,9 @@
-"""A connection to an S3-compatible endpoint: signs requests, sends them, and raises what an answer stands for."""
+"""A connection to an S3-compatible endpoint: finds credentials, signs and sends requests, raises errors."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import socket
 import sys
@@ -14,45 +15,46 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 import certifi
 import urllib3
-from minio.credentials.providers import Provider
+from minio.credentials.credentials import Credentials
+from minio.credentials.providers import ChainedProvider, EnvAWSProvider, EnvMinioProvider, IamAwsProvider, Provider
 from minio.helpers import BaseURL
 from minio.signer import sign_v4_s3
 
 from cpr_contract.spec import EndpointSpec
-from cpr_trainer.store.answers import Request, document, is_success, refusal, returned
-from cpr_trainer.store.credentials import FileProvider, WorkloadProvider
-from cpr_trainer.store.protocol import JOBS_STORE
+from cpr_trainer.store.protocol import JOBS_STORE, CredentialsRefusedError
+from cpr_trainer.store.responses import Request, document, is_success, read_error, released
 from cpr_trainer.store.transfers import Throttle, size_of, slices
 
-#: Without a byte sent or received: a slow store is waited for, a silent one is not.
-_SILENCE_S = 30.0
-#: Connections kept open. Twice the transfers at once: a flush and a restore of another thread find one each.
+#: Timeout of a connection that neither sends nor receives a byte.
+_IDLE_TIMEOUT_S = 30.0
+#: Connections that stay open: twice TRANSFERS, for a flush and a restore of another thread.
 _CONNECTIONS = 8
 _SOCKET_OPTIONS: tuple[tuple[int, int, int], ...] = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
 if sys.platform == "linux":
-    # Two SYNs: an endpoint that is gone is known after three seconds. (urllib3's own limit for connecting would bound
-    # the first upload on a connection too.)
+    # Two SYNs: connecting to a missing endpoint fails after three seconds. urllib3's connect timeout would also bound
+    # the first upload on a connection.
     _SOCKET_OPTIONS += ((socket.IPPROTO_TCP, socket.TCP_SYNCNT, 1),)
 
 _DEFAULT_REGION = "us-east-1"
-#: An old name of a region, which GetBucketLocation still returns.
+#: Old names of regions, which GetBucketLocation still returns.
 _REGIONS = {"": _DEFAULT_REGION, "EU": "eu-west-1"}
 _UNSIGNED = "UNSIGNED-PAYLOAD"
+_REMEDY = "Set {field}.credentialsSecret to a Secret with accessKey and secretKey, or give the pods an identity."
 #: A header of an upload: the CRC-32C of its bytes.
 CHECKSUM = "X-Amz-Checksum-Crc32c"
 #: The condition that no object has the key yet.
 IF_ABSENT: Mapping[str, str] = {"If-None-Match": "*"}
-#: Redirections that keep the method and the body. AWS sends them while the name of a new bucket spreads.
+#: Redirections with the same method and body. AWS sends them while the DNS name of a new bucket is propagated.
 _REDIRECTIONS = frozenset({307, 308})
 _MOST_REDIRECTIONS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Upload:
-    """A body straight from memory.
+    """A body sent from memory without a copy.
 
-    Its signature leaves the body out, as those of presigned URLs do, because a hash of it costs more than sending it. A
-    checksum header, which is signed, states what has to arrive.
+    The signature does not cover the body, as in presigned URLs, because SHA-256 costs more than sending. The signed
+    checksum header protects the body.
     """
 
     views: Sequence[memoryview]
@@ -71,9 +73,9 @@ def checksum_header(crc32c: int) -> dict[str, str]:
 
 
 class Connection:
-    """An endpoint; may be used by several threads. Nothing is repeated here: `persist` repeats whole operations.
+    """An endpoint. Thread-safe. It sends each request once; `retried` repeats whole operations.
 
-    `field` is where its spec stands, for remedies.
+    `field` is the field with its spec, for remedies.
     """
 
     def __init__(self, spec: EndpointSpec, http: urllib3.PoolManager, credentials: Provider, field: str) -> None:
@@ -94,9 +96,9 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         body: bytes | Upload = b"",
     ) -> urllib3.BaseHTTPResponse:
-        """Return the answer to a request that succeeded; its body is not read yet.
+        """Return the response to a request that succeeded; the caller reads its body.
 
-        Raises StoreError for an answer that is no success, and urllib3's errors for none.
+        Raises StoreError for a response without success, urllib3's errors without a response.
         """
         region = self._region(bucket)
         url = self._url(method, region, bucket, key, query or {})
@@ -105,11 +107,11 @@ class Connection:
             target = _target(response, url)
             if target is None:
                 break
-            with returned(response):
+            with released(response):
                 url, region = target, response.headers.get("x-amz-bucket-region", region)
         if is_success(response):
             return response
-        raise refusal(Request(self.endpoint, self.field, method, bucket, key, tuple(headers or ())), response)
+        raise read_error(Request(self.endpoint, self.field, method, bucket, key, tuple(headers or ())), response)
 
     def _url(self, method: str, region: str, bucket: str, key: str, query: Mapping[str, str]) -> SplitResult:
         parameters: dict[str, str | list[str] | tuple[str]] = {**query}
@@ -148,7 +150,7 @@ class Connection:
         )
 
     def _region(self, bucket: str) -> str:
-        """Return the region of a bucket: the spec's, or the one that the store names when it is first asked."""
+        """Return the region of a bucket: the spec's, else the store's, which is requested once."""
         stated = self._urls.region or self._regions.get(bucket)
         if stated:
             return stated
@@ -156,20 +158,58 @@ class Connection:
         response = self._send("GET", url, _DEFAULT_REGION, {}, b"")
         request = Request(self.endpoint, self.field, "GET", bucket)
         if not is_success(response):
-            raise refusal(request, response)
-        # SeaweedFS answers with the document by which a bucket is made.
+            raise read_error(request, response)
+        # SeaweedFS returns the document of a request that creates a bucket.
         found = document(request, response, "LocationConstraint", "CreateBucketConfiguration")
         named = found.text or found.findtext("{*}LocationConstraint") or ""
         self._regions[bucket] = _REGIONS.get(named, named)
         return self._regions[bucket]
 
 
+class FileProvider(Provider):
+    """Reads accessKey, secretKey and the optional sessionToken for every request, so a rotated Secret takes effect.
+
+    Three small reads cost little compared with a request, so there is no cache.
+    """
+
+    def __init__(self, folder: Path, field: str = JOBS_STORE) -> None:
+        self._folder = folder
+        self._remedy = _REMEDY.format(field=field)
+
+    def retrieve(self) -> Credentials:
+        """Return the content of the files, all of one version of the Secret."""
+        try:
+            while True:
+                found, version = None, _version(self._folder)
+                with contextlib.suppress(FileNotFoundError):
+                    found = _read_all(version)
+                if version == _version(self._folder):  # else the kubelet replaced the files meanwhile
+                    return found or _read_all(version)  # raises the error with the missing file
+        except (OSError, ValueError) as error:
+            raise CredentialsRefusedError(f"The store's credentials cannot be read: {error}.", self._remedy) from error
+
+
+class WorkloadProvider(Provider):
+    """Takes credentials of environment variables, else of the pod's identity in its cloud."""
+
+    def __init__(self, http: urllib3.PoolManager, field: str) -> None:
+        self._remedy = _REMEDY.format(field=field)
+        self._chain = ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), IamAwsProvider(http_client=http)])
+
+    def retrieve(self) -> Credentials:
+        """Return the first credentials that are found."""
+        try:
+            return self._chain.retrieve()
+        except (ValueError, OSError, urllib3.exceptions.HTTPError) as error:
+            raise CredentialsRefusedError(f"No credentials for the store were found: {error}.", self._remedy) from error
+
+
 def connect(
     spec: EndpointSpec, credentials_dir: Path | None, ca_file: Path | None, field: str = JOBS_STORE
 ) -> Connection:
-    """Return a connection to an endpoint, whose spec stands in `field`; nothing is sent yet."""
+    """Return a connection to an endpoint with its spec in `field`, without sending a request."""
     http = urllib3.PoolManager(
-        timeout=urllib3.Timeout(connect=_SILENCE_S, read=_SILENCE_S),
+        timeout=urllib3.Timeout(connect=_IDLE_TIMEOUT_S, read=_IDLE_TIMEOUT_S),
         retries=False,
         maxsize=_CONNECTIONS,
         cert_reqs="CERT_REQUIRED",
@@ -181,12 +221,28 @@ def connect(
 
 
 def _target(response: urllib3.BaseHTTPResponse, url: SplitResult) -> SplitResult | None:
-    """Return where a redirection leads; None if it is none that can be followed.
+    """Return the target of a redirection; None if the response is no redirection, or leads to another scheme.
 
-    One to another scheme is not followed: it would carry the data of a job that asked for TLS past it.
+    Another scheme could send the data of a job without TLS.
     """
-    place = response.headers.get("Location", "")
-    if response.status not in _REDIRECTIONS or not place:
+    location = response.headers.get("Location", "")
+    if response.status not in _REDIRECTIONS or not location:
         return None
-    target = urlsplit(urljoin(url.geturl(), place))
+    target = urlsplit(urljoin(url.geturl(), location))
     return target if target.scheme == url.scheme and target.netloc else None
+
+
+def _version(folder: Path) -> Path:
+    """Return the present folder of a mounted Secret's files; the kubelet replaces it, and its link, as a whole."""
+    return (folder / "..data").resolve() if (folder / "..data").exists() else folder
+
+
+def _read_all(folder: Path) -> Credentials:
+    token = folder / "sessionToken"
+    return Credentials(
+        _read(folder / "accessKey"), _read(folder / "secretKey"), (_read(token) or None) if token.exists() else None
+    )
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""A folder as a store: for laptops, and for volumes that all pods share."""
+"""A folder as a store, for one machine and for volumes that all pods share."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from cpr_trainer.store.protocol import (
 )
 from cpr_trainer.store.transfers import Buffer, Throttle, extended, flat, slices
 
-#: What is on its way to a name bears this after it, and something random.
+#: Infix of the name of an unfinished file, followed by random digits.
 _UNFINISHED = ".writing-"
-#: What `link` says where there are no hard links. The file beside is ours, and just written: no right is missing.
+#: Errors of `link` on file systems without hard links. The process has just written the file, so it has the permission.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class FolderStore:
-    """Objects as files below `root`, which is made when it is first written to.
+    """Objects as files below `root`, which the first write creates.
 
-    An object is written beside its name, flushed to the disk, and moved (or linked, with `if_absent`) to that name. A
-    process killed on the way leaves the file beside: listed as an object that nothing refers to, as any remains are.
+    An object is written to a temporary file, flushed to the disk, and renamed (or linked, with `if_absent`). A killed
+    process leaves the temporary file, which is listed as an unreferenced object.
     """
 
     def __init__(self, root: Path) -> None:
@@ -80,13 +80,13 @@ class FolderStore:
             return Received(os.fstat(file.fileno()).st_size, crc)
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
-        """All objects whose keys begin with `prefix`, sorted; see `Store.list`."""
+        """Return all objects with keys that begin with `prefix`, sorted; see `Store.list`."""
         with _translated(prefix, self._root):
             found = (entry for entry in self._entries(prefix.rpartition("/")[0]) if entry.key.startswith(prefix))
             return tuple(sorted(found, key=attrgetter("key")))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects, and their own folder once it is empty; absence is success."""
+        """Delete objects, and their folder once it is empty; absence is success."""
         for key in keys:
             path = self._path(key)
             with _translated(key, self._root), contextlib.suppress(FileNotFoundError):
@@ -101,9 +101,9 @@ class FolderStore:
         self.delete([key])
 
     def _entries(self, folder: str) -> Iterator[Entry]:
-        for place, _, names in os.walk(self._root / folder, onerror=_raise_unless_gone):
+        for parent, _, names in os.walk(self._root / folder, onerror=_raise_unless_missing):
             for name in names:
-                path = Path(place, name)
+                path = Path(parent, name)
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     status = path.stat()
                     yield Entry(path.relative_to(self._root).as_posix(), status.st_size, status.st_mtime)
@@ -130,7 +130,7 @@ def _write(path: Path, views: Sequence[memoryview], throttle: Throttle | None) -
 
 
 def _link(unfinished: Path, path: Path) -> None:
-    """Give a file its name, unless a file has it: whole and at once, which a link alone does on all file systems."""
+    """Link a file to its name unless a file has it. A link is atomic on all file systems."""
     try:
         os.link(unfinished, path)
     except OSError as error:
@@ -143,18 +143,18 @@ def _link(unfinished: Path, path: Path) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder and those above it, each to stay. Raises NotADirectoryError where a file is in the way."""
+    """Create a folder and its parents durably. Raises NotADirectoryError if one of them is a file."""
     if not folder.is_dir():
         _make(folder.parent)
         try:
             folder.mkdir(exist_ok=True)
-        except FileExistsError as error:  # which would mean that the object is there
+        except FileExistsError as error:  # which would be reported as an existing object
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
         _flush(folder.parent)
 
 
 def _flush(folder: Path) -> None:
-    """Bring a folder's new name to the disk."""
+    """Flush a folder's entries to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -162,7 +162,7 @@ def _flush(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _raise_unless_gone(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
 

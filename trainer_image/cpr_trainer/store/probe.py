@@ -1,7 +1,7 @@
-"""The probe of an S3 server: shows with a few small objects whether it can do what saves need.
+"""The probe of an S3 server: tests with a few small objects the abilities that saves need.
 
-A server that ignores a condition answers as if it had honoured it, and a job would lose saves without an error. So the
-probe runs once, before a job begins, and names each ability that is missing.
+A server that ignores a condition reports success, and a job would lose saves without an error. Therefore the probe runs
+once, before a job begins, and names each missing ability.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from cpr_trainer.errors import DataError
-from cpr_trainer.store.answers import SUITABLE, UNKNOWN_HEADERS, returned, translated
 from cpr_trainer.store.connection import CHECKSUM, IF_ABSENT, Connection, Upload, checksum_header
-from cpr_trainer.store.listing import delete_objects, list_objects
-from cpr_trainer.store.object_stream import Version, open_object
-from cpr_trainer.store.persistence import persistent
+from cpr_trainer.store.data_files import Version
+from cpr_trainer.store.objects import delete_objects, list_objects
 from cpr_trainer.store.protocol import (
     CredentialsRefusedError,
     ExistsError,
     StoreError,
     StoreUnreachableError,
     StoreUnsuitableError,
+    retried,
 )
+from cpr_trainer.store.responses import SUITABLE, UNKNOWN_HEADERS, released, translated
+from cpr_trainer.store.s3_data import open_object
 from cpr_trainer.store.transfers import checksum, flat, in_parallel
 
 _LOG = logging.getLogger(__name__)
 
 _DATA, _OTHER = b"0123456789", b"abcdefghij"
 _ANOTHER_TAG = "0" * 32
-#: A server that looks for a key and writes it in two steps lets both of two writers win in more than half of all
-#: rounds while it has little else to do, and less often while it is busy. More writers meet more often.
+#: A server that checks a key and writes it in two steps lets both of two writers succeed in more than half of all
+#: rounds while it is idle, and less often while it is busy. More writers collide more often.
 _RACES, _WRITERS = 8, 4
 
 
-@persistent
+@retried
 def probe(connection: Connection, bucket: str, folder: str) -> None:
     """Raise StoreUnsuitableError if the server lacks abilities that saves need; its message names each.
 
-    Writes objects in a folder of its own below `folder`, and deletes them. Raises StoreError if the store fails.
+    Writes objects in a new folder below `folder`, and deletes them. Raises StoreError if the store fails.
     """
     server = _Server(connection, bucket, f"{folder}{uuid.uuid4().hex}/")
-    shown = {
+    tests = {
         f"uploads with a checksum (header {CHECKSUM})": server.takes_checksums,
-        "conditional uploads (header If-None-Match)": server.keeps_what_is_there,
-        "conditional uploads of several writers at once": server.lets_one_writer_win,
-        "reads of one version (header If-Match, or an ETag in the answer)": server.tells_versions_apart,
+        "conditional uploads (header If-None-Match)": server.writes_only_if_absent,
+        "conditional uploads of several writers at once": server.lets_one_writer_succeed,
+        "reads of one version (header If-Match, or an ETag in the answer)": server.reads_one_version,
         "reads from a position (header Range)": server.reads_from_a_position,
         "listings in pages (ListObjectsV2)": server.lists_in_pages,
         "deletions of several objects (DeleteObjects)": server.deletes,
@@ -56,18 +57,18 @@ def probe(connection: Connection, bucket: str, folder: str) -> None:
     missing: dict[str, str] = {}
     try:
         with translated(connection.field):
-            for ability, show in shown.items():
-                with _noted(missing, ability, connection.endpoint):
-                    show()
+            for ability, test in tests.items():
+                with _recorded(missing, ability, connection.endpoint):
+                    test()
     except StoreError:
-        with contextlib.suppress(StoreError, _LackingError), translated(connection.field):
+        with contextlib.suppress(StoreError, _AbilityMissingError), translated(connection.field):
             server.deletes()
         if not missing:
             raise
     if missing:
         raise StoreUnsuitableError(
             f"The store at {connection.endpoint} lacks what saves need: "
-            + "; ".join(f"{ability}: {why}" for ability, why in missing.items())
+            + "; ".join(f"{ability}: {reason}" for ability, reason in missing.items())
             + ".",
             f"{SUITABLE} {UNKNOWN_HEADERS}" if CHECKSUM in " ".join(missing) else SUITABLE,
         )
@@ -79,105 +80,105 @@ def probe(connection: Connection, bucket: str, folder: str) -> None:
         )
 
 
-class _LackingError(Exception):
-    """The server did something else than it should."""
+class _AbilityMissingError(Exception):
+    """The server lacks an ability; the text describes its behaviour."""
 
 
 @contextlib.contextmanager
-def _noted(missing: dict[str, str], ability: str, endpoint: str) -> Iterator[None]:
-    """Note what an ability lacks, in `missing`."""
+def _recorded(missing: dict[str, str], ability: str, endpoint: str) -> Iterator[None]:
+    """Record an ability that the server lacks, and the reason, in `missing`."""
     try:
         yield
-    except _LackingError as lack:
-        missing[ability] = str(lack)
+    except _AbilityMissingError as error:
+        missing[ability] = str(error)
     except StoreUnsuitableError as error:
         missing[ability] = error.message.rstrip(".").replace(f"The store at {endpoint}", "the server")
 
 
 class _Server:
-    """A server and a folder of its own there. Each method shows one ability, and raises _LackingError without it."""
+    """A server and a new folder there. Each method tests one ability, and raises _AbilityMissingError without it."""
 
     def __init__(self, connection: Connection, bucket: str, folder: str) -> None:
         self._connection = connection
         self._bucket = bucket
         self._folder = folder
-        self._states_checksums = True
+        self._sends_checksums = True
         self.compares_checksums = False
 
     def put(self, name: str, data: bytes = _DATA, headers: Mapping[str, str] | None = None) -> None:
-        """Write an object of the folder as saves are written: a bucket may refuse uploads without a checksum."""
-        stated = (checksum_header(checksum(data)) if self._states_checksums else {}) | dict(headers or {})
+        """Write an object of the folder like a part of a save: a bucket may refuse uploads without a checksum."""
+        all_headers = (checksum_header(checksum(data)) if self._sends_checksums else {}) | dict(headers or {})
         body = Upload(flat(data))
-        with returned(
-            self._connection.send("PUT", self._bucket, self._folder + name, headers=stated, body=body)
-        ) as answer:
-            answer.read()
+        with released(
+            self._connection.send("PUT", self._bucket, self._folder + name, headers=all_headers, body=body)
+        ) as response:
+            response.read()
 
     def takes_checksums(self) -> None:
-        """Show that a part of a save can be written; find out whether its checksum is compared.
+        """Test that a part of a save can be written, and whether the server compares its checksum.
 
-        What else is missing is looked for without checksums if the server takes none.
+        Later tests omit checksums if the server takes none.
         """
         try:
             self.put("object")
         except StoreUnsuitableError:
-            self._states_checksums = False
+            self._sends_checksums = False
             self.put("object")
             raise
         try:
             self.put("damaged", headers=checksum_header(checksum(_OTHER)))
-        except StoreUnreachableError:  # what it calls such a refusal differs
+        except StoreUnreachableError:  # servers refuse it by different codes
             self.compares_checksums = True
 
-    def keeps_what_is_there(self) -> None:
-        """Show that a manifest is written once."""
+    def writes_only_if_absent(self) -> None:
+        """Test that a manifest is written only once."""
         self.put("manifest", headers=IF_ABSENT)
         if self._put_if_absent("manifest", _OTHER) or self._get("manifest") != _DATA:
-            raise _LackingError("the server overwrote an object")
+            raise _AbilityMissingError("the server overwrote an object")
 
-    def lets_one_writer_win(self) -> None:
-        """Show that of writers who write a manifest at the same time all but one are refused."""
-        together = threading.Barrier(_WRITERS)
+    def lets_one_writer_succeed(self) -> None:
+        """Test that of several simultaneous writers of a manifest one succeeds."""
+        barrier = threading.Barrier(_WRITERS)
 
         def attempt(name: str, number: int) -> bool:
-            together.wait()
+            barrier.wait()
             try:
                 return self._put_if_absent(name, _DATA + bytes([number]))
-            except StoreUnreachableError:  # S3 answers a conflict of writers so
+            except StoreUnreachableError:  # S3 reports a conflict of writers so
                 return False
 
         for race in range(_RACES):
             won = sum(in_parallel(partial(attempt, f"race-{race}"), range(_WRITERS), threads=_WRITERS))
             if won > 1:
-                raise _LackingError(f"the server let {won} of {_WRITERS} writers win")
+                raise _AbilityMissingError(f"the server let {won} of {_WRITERS} writers win")
 
-    def tells_versions_apart(self) -> None:
-        """Show that data which was replaced is not read as if it were the same."""
+    def reads_one_version(self) -> None:
+        """Test that a read of a replaced version fails."""
         try:
             self._read_from(0, _ANOTHER_TAG)
         except DataError:
             return
-        raise _LackingError("the server answered with another version")
+        raise _AbilityMissingError("the server answered with another version")
 
     def reads_from_a_position(self) -> None:
-        """Show that a stream of data goes on where it broke off."""
+        """Test that a broken stream of data can be resumed."""
         (found,) = list_objects(self._connection, self._bucket, f"{self._folder}object")
         if self._read_from(4, found.tag) != _DATA[4:]:
-            raise _LackingError("the server answered with other bytes")
+            raise _AbilityMissingError("the server answered with other bytes")
 
     def lists_in_pages(self) -> None:
-        """Show that a listing of many objects is whole."""
+        """Test that a listing of several pages is complete."""
         names = [f"{self._folder}page/{name}" for name in "abc"]
         for name in names:
             self.put(name.removeprefix(self._folder))
         found = list_objects(self._connection, self._bucket, f"{self._folder}page/", page_keys=1)
         if (keys := sorted(each.key for each in found)) != names:
-            raise _LackingError(f"the server listed {len(set(keys))} of {len(names)} objects")
+            raise _AbilityMissingError(f"the server listed {len(set(keys))} of {len(names)} objects")
 
     def deletes(self) -> None:
-        """Show that what was written can be deleted, and delete all of it.
+        """Test that objects can be deleted, and delete all objects of the probe.
 
-        Credentials that may not delete are not the server's lack: old saves stay, which a sweep reports.
+        Credentials without this permission are no missing ability: old saves stay, and a sweep reports that.
         """
         keys = [each.key for each in list_objects(self._connection, self._bucket, self._folder)]
         try:
@@ -186,7 +187,7 @@ class _Server:
             _LOG.warning("The probe's objects stay in the store. %s", error)
             return
         if any(list_objects(self._connection, self._bucket, self._folder)):
-            raise _LackingError("the server still lists deleted objects")
+            raise _AbilityMissingError("the server still lists deleted objects")
 
     def _put_if_absent(self, name: str, data: bytes) -> bool:
         """Return whether the server took an object under a condition."""
@@ -197,7 +198,7 @@ class _Server:
         return True
 
     def _get(self, name: str) -> bytes:
-        with returned(self._connection.send("GET", self._bucket, self._folder + name)) as response:
+        with released(self._connection.send("GET", self._bucket, self._folder + name)) as response:
             return bytes(response.read())
 
     def _read_from(self, position: int, tag: str) -> bytes:

@@ -1,47 +1,59 @@
-"""`Store`: a flat map from keys to bytes, as little as any object store or file system offers, and its errors."""
+"""`Store`: a flat map from keys to bytes, its errors, and retries of its operations.
+
+TrainerError
+└── StoreError                   each is a condition of the job, with its remedy
+    ├── StoreUnreachableError    no connection, or no valid response: retry later
+    │   └── StoreBusyError       the store requests a pause
+    ├── BucketMissingError       the bucket does not exist
+    ├── CredentialsRefusedError  the credentials are unknown, or lack a permission
+    ├── StoreFullError           no space is left, or a quota is reached
+    ├── StoreUnsuitableError     the store lacks an ability that saves need
+    ├── MissingError             no object has the key
+    ├── ChangedError             the object with the key has another version than requested
+    └── ExistsError              an object has the key, and the request requires its absence
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import islice
+from typing import ParamSpec, Protocol, TypeVar
 
 from cpr_trainer.errors import TrainerError
+from cpr_trainer.runtime import backoff, retry
 from cpr_trainer.store.transfers import Buffer, Throttle
 
-#: Where the spec of the job's store stands. Remedies name it, or where that of the data's own store stands.
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+#: The field with the spec of the job's store, for remedies. The data may have a store of its own.
 JOBS_STORE = "snapshots.store"
 
-# What can go wrong with a store, as one tree. Each is a condition of the job, with its remedy.
-#
-# TrainerError
-# └── StoreError
-#     ├── StoreUnreachableError    no connection, or no sensible answer: try again later
-#     │   └── StoreBusyError       it asks for a pause
-#     ├── BucketMissingError       the bucket is not there
-#     ├── CredentialsRefusedError  the store does not know us, or does not let us
-#     ├── StoreFullError           no room, or a quota is reached
-#     ├── StoreUnsuitableError     it cannot do what saves need
-#     ├── MissingError             no object has that key
-#     ├── ChangedError             the object of that key is another version than the one asked for
-#     └── ExistsError              an object has that key, and it was to be absent
+_RETRIES = 2
+_FIRST_PAUSE_S = 0.2
+#: Callers handle longer pauses.
+_LONGEST_PAUSE_S = 2.0
 
 
 class StoreError(TrainerError):
-    """Any refusal or failure of the store. It is not to be asked again within `retry_after_s`."""
+    """A failed operation. A caller must not repeat it within `retry_after_s`."""
 
     reason = "StoreFailed"
     retry_after_s: float = 0.0
 
 
 class StoreUnreachableError(StoreError):
-    """No connection, or no sensible answer."""
+    """No connection, or no valid response."""
 
     reason = "StoreUnreachable"
 
 
 class StoreBusyError(StoreUnreachableError):
-    """The store asks for a pause."""
+    """The store requests a pause."""
 
     reason = "StoreBusy"
 
@@ -51,31 +63,31 @@ class StoreBusyError(StoreUnreachableError):
 
 
 class BucketMissingError(StoreError):
-    """The bucket is not there."""
+    """The bucket does not exist."""
 
     reason = "BucketMissing"
 
 
 class CredentialsRefusedError(StoreError):
-    """The store does not know these credentials, or they may not do what was asked."""
+    """The store refuses the credentials, or they lack a permission."""
 
     reason = "CredentialsRefused"
 
 
 class StoreFullError(StoreError):
-    """No room is left, or a quota is reached."""
+    """No space is left, or a quota is reached."""
 
     reason = "StoreFull"
 
 
 class StoreUnsuitableError(StoreError):
-    """It cannot do what saves need."""
+    """The store lacks an ability that saves need."""
 
     reason = "StoreUnsuitable"
 
 
 class MissingError(StoreError):
-    """No object has that key."""
+    """No object has the key."""
 
     reason = "ObjectMissing"
 
@@ -85,7 +97,7 @@ class MissingError(StoreError):
 
 
 class ChangedError(StoreError):
-    """The object of that key is another version than the one asked for."""
+    """The object with the key has another version than requested."""
 
     reason = "ObjectChanged"
 
@@ -95,7 +107,7 @@ class ChangedError(StoreError):
 
 
 class ExistsError(StoreError):
-    """An object has that key already."""
+    """An object has the key already."""
 
     reason = "ObjectExists"
 
@@ -106,7 +118,7 @@ class ExistsError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What was read: the size of the whole object, and the CRC-32C of those of its bytes that are in memory now."""
+    """The result of a read: the size of the whole object, and the CRC-32C of its bytes that are in memory now."""
 
     size_bytes: int
     crc32c: int
@@ -114,7 +126,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of a listing. `modified_s` is in seconds since the epoch, by the store's clock."""
+    """An object of a listing. `modified_s` is in seconds since the epoch, by the store's clock."""
 
     key: str
     size_bytes: int
@@ -124,10 +136,9 @@ class Entry:
 class Store(Protocol):
     """Objects by key. Keys are relative: the store adds its bucket and prefix.
 
-    An object appears whole or not at all, and is listed and readable once `put` returned. Safe to use from several
-    threads. What breaks for a moment is tried again inside, for some seconds; longer outages are the caller's to wait
-    out. Every method may raise `StoreUnreachableError`, `BucketMissingError` or `CredentialsRefusedError`; each names
-    what else it raises.
+    An object appears whole or not at all, and is listed and readable once `put` returned. Thread-safe. Stores repeat
+    unreachable requests for some seconds; callers handle longer outages. Every method may raise
+    `StoreUnreachableError`, `BucketMissingError` or `CredentialsRefusedError`, and the errors that it names.
     """
 
     def put(
@@ -140,9 +151,9 @@ class Store(Protocol):
     ) -> int:
         """Write an object, or replace it: the bytes of one buffer, or of several, one after another.
 
-        Return the CRC-32C of those bytes; an S3 store has compared it with what arrived. The memory must not change
-        meanwhile. `throttle` sets the pace. Raises StoreFullError, and with `if_absent` ExistsError. After a connection
-        that broke half way, ExistsError may be about this very write: compare the bytes.
+        Return the CRC-32C of those bytes; an S3 store has verified it. The memory must not change meanwhile. `throttle`
+        limits the rate. Raises StoreFullError, and with `if_absent` ExistsError. After a broken connection ExistsError
+        may come from this very write: compare the bytes.
         """
         ...
 
@@ -153,13 +164,14 @@ class Store(Protocol):
     def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         """Read an object into writable, C-contiguous buffers, one after another.
 
-        Where the object ends first, the rest of the buffers is left as it was, and what goes beyond them is not read:
-        compare its size with the one expected. Raises MissingError; after any error the buffers hold a mixture.
+        Bytes of the buffers beyond the object's end stay unchanged, and bytes of the object beyond the buffers' end are
+        not read: compare its size with the expected one. Raises MissingError; after any error the buffers have
+        undefined contents.
         """
         ...
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
-        """All objects whose keys begin with `prefix`, sorted by key."""
+        """Return all objects with keys that begin with `prefix`, sorted by key."""
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -169,6 +181,28 @@ class Store(Protocol):
     def probe(self, folder: str) -> None:
         """Raise StoreUnsuitableError if the store lacks abilities that saves need; its message names them.
 
-        Writes objects in a folder of its own below `folder`, which ends in a slash, and deletes them.
+        Writes objects in a new folder below `folder`, which ends in a slash, and deletes them.
         """
         ...
+
+
+def retried(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate an operation that may be repeated: `retry_unreachable` runs it."""
+
+    @functools.wraps(operation)
+    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return retry_unreachable(lambda: operation(*args, **kwargs), random.Random(), time.sleep)
+
+    return wrapper
+
+
+def retry_unreachable(operation: Callable[[], Result], rng: random.Random, sleep: Callable[[float], None]) -> Result:
+    """Return the result of `operation`; repeat it at most twice, after a pause, if it raises StoreUnreachableError."""
+
+    def pause(error: StoreUnreachableError, delay_s: float) -> None:
+        if error.retry_after_s > _LONGEST_PAUSE_S:
+            raise error
+        sleep(max(delay_s, error.retry_after_s))
+
+    delays_s = islice(backoff(rng, first_s=_FIRST_PAUSE_S), _RETRIES)
+    return retry(operation, StoreUnreachableError, delays_s, pause)

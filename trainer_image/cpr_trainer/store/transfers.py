@@ -13,15 +13,21 @@ from typing import TypeVar
 
 from awscrt.checksums import crc32c
 
-# Memory as bytes: flattened, sliced and checksummed without a copy.
-
-
-#: Any C-contiguous memory; what is not bytes is taken as its bytes.
+#: Any C-contiguous memory, taken as bytes.
 Buffer = bytes | bytearray | memoryview
 
-#: Memory is sent, received, written and checksummed in slices of this size: few enough to cost nothing, and short
-#: enough that a slice is still in the cache when it is looked at again and the interpreter is never held for long.
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: Memory is sent, received, written and checksummed in slices of this size. A slice stays in the cache between two
+#: uses, and holds the interpreter's lock for a short time only.
 SLICE_BYTES = 1 << 20
+#: Simultaneous transfers. One connection or file does not saturate a network or a disk.
+TRANSFERS = 4
+#: Size of a burst after an idle time, in seconds of the rate: long enough for whole slices.
+_BURST_S = 0.1
+#: Interval at which a waiting thread checks whether it still has to wait.
+_CHECK_S = 0.01
 
 
 def flat(data: Buffer | Sequence[Buffer]) -> tuple[memoryview, ...]:
@@ -32,7 +38,7 @@ def flat(data: Buffer | Sequence[Buffer]) -> tuple[memoryview, ...]:
 
 
 def size_of(views: Sequence[memoryview]) -> int:
-    """Bytes in all views together."""
+    """Return the number of bytes in all views."""
     return sum(view.nbytes for view in views)
 
 
@@ -44,7 +50,7 @@ def slices(views: Sequence[memoryview]) -> Iterator[memoryview]:
 
 
 def checksum(data: Buffer | Sequence[Buffer]) -> int:
-    """CRC-32C of the buffers' bytes, one after another, as manifests carry it."""
+    """Return the CRC-32C of the buffers' bytes, one after another, as manifests have it."""
     crc = 0
     for piece in slices(flat(data)):
         crc = extended(crc, piece)
@@ -52,18 +58,8 @@ def checksum(data: Buffer | Sequence[Buffer]) -> int:
 
 
 def extended(crc: int, piece: memoryview) -> int:
-    """CRC-32C of what `crc` is that of and the bytes of `piece` after it."""
-    return int(crc32c(piece, crc))  # other threads run meanwhile
-
-
-# Several transfers at once: one connection or file alone does not fill a network or a disk.
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-#: Transfers at once.
-TRANSFERS = 4
+    """Return the CRC-32C of bytes with the CRC-32C `crc`, followed by `piece`."""
+    return int(crc32c(piece, crc))  # without the interpreter's lock
 
 
 def in_parallel(
@@ -71,20 +67,19 @@ def in_parallel(
 ) -> tuple[Result, ...]:
     """Return `work(item)` for every item, in their order.
 
-    Each of `threads` threads takes the next item when it is done with the last, so that what items hold in memory is
-    held `threads` times at most; `items` runs in these threads, for one at a time. After the first error no more items
-    are taken, and it is raised once the work under way has ended. With `background`, they interrupt nobody where the
-    system can tell threads apart.
+    Each of `threads` threads takes the next item when it has finished one, so at most `threads` items are in memory.
+    One thread at a time advances `items`. The first error ends the transfers, and is raised once the running ones have
+    ended. With `background`, the threads preempt no other thread (on Linux).
     """
     numbered = enumerate(items)
-    turn = threading.Lock()
+    lock = threading.Lock()
     failed = threading.Event()
     results: dict[int, Result] = {}
 
     def drain() -> None:
         while not failed.is_set():
             try:
-                with turn:
+                with lock:
                     taken = next(numbered, None)
                 if taken is None:
                     return
@@ -102,30 +97,21 @@ def in_parallel(
 
 
 def _yield_to_training() -> None:
-    """Have the calling thread alone interrupt nobody; pid 0 is that thread on Linux.
+    """Make the calling thread preempt no other thread; pid 0 is the calling thread on Linux.
 
-    It must not be nicer. A nice thread waits long for a processor on a busy machine, and meanwhile it may hold what
-    training waits for: the interpreter, or the lock of the rows.
+    A higher nice value would harm training: a nice thread waits long for a processor on a busy machine, and meanwhile
+    may hold the interpreter's lock, or the lock of the rows.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(PermissionError):  # a sandbox may not let us
+        with contextlib.suppress(PermissionError):  # a sandbox may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-# A limit on the rate of saves, so that they leave the network and the disk to training.
-
-
-#: What may be sent at once after a quiet time, in seconds of the rate: long enough for whole slices, too short to hurt.
-_BURST_S = 0.1
-#: How long a thread waits before it looks again whether it still has to.
-_LOOK_S = 0.01
-
-
 class TokenBucket:
-    """Bytes that may be sent, growing by `bytes_per_s` up to a tenth of a second's worth. Decides; does not wait.
+    """A token bucket in bytes, which grows by `bytes_per_s` up to `_BURST_S` of the rate. Does not wait itself.
 
-    More may be taken than is there: the debt is what the taker waits for, so that takers of any size share the rate in
-    the order they came.
+    A caller may take more tokens than there are, and waits until the debt is paid. Therefore requests of any size share
+    the rate in their order.
     """
 
     def __init__(self, bytes_per_s: float, now_s: float) -> None:
@@ -144,9 +130,10 @@ class TokenBucket:
 
 
 class Throttle:
-    """Paces all threads that share it to `bytes_per_s` together, except while what they send is `urgent`.
+    """Limits the threads that share it to `bytes_per_s` together, except while their transfers are `urgent`.
 
-    The limit is for the good of training. What training itself waits for, or would lose, is urgent.
+    The limit leaves the network and the disk to training. Transfers are urgent if training waits for them, or would
+    lose them.
     """
 
     def __init__(
@@ -165,4 +152,4 @@ class Throttle:
             now_s = self._clock()
             due_s = now_s + self._bucket.take(size_bytes, now_s)
         while (left_s := due_s - self._clock()) > 0 and not self._urgent():
-            time.sleep(min(left_s, _LOOK_S))
+            time.sleep(min(left_s, _CHECK_S))

@@ -1,23 +1,23 @@
-"""Finds and opens the files that a job's data is in: on a disk, in S3 and in other stores."""
+"""Finds and opens the files of a job's data: on a disk, in S3 and in other stores."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from cpr_contract.spec import EndpointSpec
 from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
-from cpr_trainer.store.lake_tables import check_no_table
-from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version, version_of
+from cpr_trainer.store.data_files import CHANGED_REMEDY, DataStore, Version, version_of
 from cpr_trainer.store.protocol import (
     JOBS_STORE,
     BucketMissingError,
@@ -28,41 +28,26 @@ from cpr_trainer.store.protocol import (
 from cpr_trainer.store.s3_data import S3, S3Data
 
 _FOLDER = "/"
-#: Read by pyarrow.fs.
+#: The schemes that pyarrow.fs reads.
 _ARROW = ("gs://", "abfss://", "hdfs://")
 _REMOTE = (S3, *_ARROW)
 _WILD = frozenset("*?[")
 _HIDDEN = (".", "_")
-#: Ext4 makes this folder at the root of a volume, and root alone may list it.
+#: Ext4 creates this folder at the root of a volume, and only the user root may list it.
 _LOST_AND_FOUND = "/lost+found/"
-
-
-class Places(Protocol):
-    """Where files lie by a key: `place` is all of a URI before it, as s3://bucket. Safe to use from several threads.
-
-    Every method raises StoreError for a store that fails: MissingError for a file, and BucketMissingError for a place
-    that is not there.
-    """
-
-    def keys(self, place: str, folder: str) -> list[str]:
-        """Return the keys of all files below a folder, which ends in a slash or is empty."""
-
-    def first_key(self, place: str, prefix: str) -> str | None:
-        """Return the first key that begins with a prefix, None without one."""
-
-    def version(self, place: str, key: str) -> Version:
-        """Return the version that a file has now."""
-
-    def open(self, place: str, key: str, version: Version) -> BinaryIO:
-        """Open a file to read, with seek. Reading raises DataError if it is gone or is of another version."""
+#: Folders of the logs of table formats, which list the valid files of their table.
+_TABLE_KINDS = {"_delta_log": "Delta", ".hoodie": "Hudi", "metadata": "Iceberg"}
+_TABLE_LOG = re.compile(r"(.*/|)(?:(_delta_log|\.hoodie)/.*|(metadata)/[^/]+\.metadata\.json(?:\.gz)?)")
+#: Prefixes of a log's keys. Names of Iceberg's metadata begin with a version, as v3 or 00003.
+_TABLE_LOG_PREFIXES = ("_delta_log/", ".hoodie/", "metadata/v", "metadata/0")
 
 
 class Uris:
-    """`file:///path`, plain paths, `s3://bucket/key` at one endpoint, whose spec stands in `field`, and other stores.
+    """`file:///path`, plain paths, `s3://bucket/key` at the endpoint with its spec in `field`, and other stores.
 
-    A URI that ends in / names all files below it, also through linked folders. One with `*`, `?` or `[...]` names those
-    whose whole path matches; a `*` stands for slashes too. Files are not found so if their name, or that of a folder
-    on the way, begins with . or _: other tools leave marks of their own there.
+    A URI that ends in / names all files below it, also through linked folders. A URI with `*`, `?` or `[...]` names the
+    files with a matching path; a `*` matches slashes, too. Both skip names that begin with . or _, of files and of
+    folders below the pattern's root, because other tools use such names for their own files.
     """
 
     def __init__(
@@ -78,20 +63,20 @@ class Uris:
         self._field = field
 
     def find(self, uri: str) -> tuple[str, ...]:
-        """Return the URIs of the files that `uri` names, sorted; one that names a single file is not looked up.
+        """Return the URIs of the files that `uri` names, sorted; a URI of a single file is returned unchecked.
 
-        Raises DataError if there is none, or if they are those of a table with a log (`lake_tables`), and StoreError
-        for a store that fails.
+        Raises DataError if there is no file, or if they belong to a table of Delta Lake, Hudi or Iceberg, and
+        StoreError if the store fails.
         """
         if _is_remote(uri):
             place, key = _split(uri)
             if not _is_pattern(key):
                 return (uri,)
-            places, root = self._places(uri), _root(key)
-            with _there(uri):
-                keys = places.keys(place, root)
+            store, root = self._places(uri), _root(key)
+            with _data_errors(uri):
+                keys = store.keys(place, root)
                 selected = _select(key, keys)
-                check_no_table(uri, selected, keys, root, partial(_first_listed, places, place))
+                _check_no_table(uri, selected, keys, root, partial(_first_listed, store, place))
             found = [f"{place}/{quote(each)}" for each in selected]
         else:
             path = _path(uri)
@@ -100,26 +85,26 @@ class Uris:
             root = _root(path)
             linked = dict(_files_below(root))
             found = _each_once(_select(path, linked), linked)
-            check_no_table(uri, found, linked, root, _first_path)
+            _check_no_table(uri, found, linked, root, _first_path)
         if not found:
             raise DataError(f"{uri} names no file.", "Check data.uri and what lies there.")
         return tuple(sorted(found))
 
     def version(self, uri: str) -> Version:
-        """Return the version that one file has now. Raises DataError, and StoreError for a store that fails."""
+        """Return the present version of one file. Raises DataError, and StoreError if the store fails."""
         if not _is_remote(uri):
             with _open_file(uri) as file:
                 return version_of(file)
-        with _there(uri):
+        with _data_errors(uri):
             return self._places(uri).version(*_split(uri))
 
     def open(self, uri: str, version: Version) -> BinaryIO:
-        """Open that version of a file to read, with seek.
+        """Open a version of a file to read, with seek.
 
-        Raises DataError if it is gone or has changed, and StoreError for a store that fails; both also later.
+        This call and reads raise DataError if the file was deleted or changed, and StoreError if the store fails.
         """
         if _is_remote(uri):
-            with _there(uri):
+            with _data_errors(uri):
                 return self._places(uri).open(*_split(uri), version)
         file = _open_file(uri)
         if version_of(file) != version:
@@ -127,11 +112,11 @@ class Uris:
             raise DataError(f"{uri} has changed.", CHANGED_REMEDY)
         return file
 
-    def _places(self, uri: str) -> Places:
+    def _places(self, uri: str) -> DataStore:
         return self._s3 if uri.startswith(S3) else self._arrow
 
     @cached_property
-    def _s3(self) -> Places:
+    def _s3(self) -> DataStore:
         if is_file_uri(self._spec.endpoint):
             raise DataError(
                 "Data in S3 needs an S3 endpoint, and snapshots.store is a folder.",
@@ -140,15 +125,16 @@ class Uris:
         return S3Data(connect(self._spec, self._credentials_dir, self._ca_file, self._field))
 
     @cached_property
-    def _arrow(self) -> Places:
-        # Shards do without pyarrow.
+    def _arrow(self) -> DataStore:
+        # Shards do not import pyarrow.
         from cpr_trainer.store.arrow_data import ArrowData  # noqa: PLC0415
 
         return ArrowData()
 
 
 @contextmanager
-def _there(uri: str) -> Iterator[None]:
+def _data_errors(uri: str) -> Iterator[None]:
+    """Raise DataError for a missing file, bucket or container."""
     try:
         yield
     except (MissingError, BucketMissingError) as error:
@@ -161,8 +147,8 @@ def _is_remote(uri: str) -> bool:
 
 def _split(uri: str) -> tuple[str, str]:
     """Return the place of a URI, as s3://bucket, and the key there."""
-    scheme, _, rest = uri.partition("://")
-    name, _, key = rest.partition("/")
+    scheme, _, path = uri.partition("://")
+    name, _, key = path.partition("/")
     if not key or not name:
         raise DataError(f"{uri} names no object.", f"Give data.uri as {scheme}://bucket/key.")
     return f"{scheme}://{name}", unquote(key)
@@ -190,20 +176,20 @@ def _is_pattern(path: str) -> bool:
 
 
 def _root(pattern: str) -> str:
-    """The folder below which everything lies that a pattern can match, with its slash; empty for a whole bucket."""
-    first_wild = min((place for place, each in enumerate(pattern) if each in _WILD), default=len(pattern))
+    """Return the folder that contains all possible matches of a pattern, with its slash; empty for a whole bucket."""
+    first_wild = min((position for position, each in enumerate(pattern) if each in _WILD), default=len(pattern))
     return pattern[: pattern.rfind(_FOLDER, 0, first_wild) + 1]
 
 
 def _select(pattern: str, paths: Iterable[str]) -> list[str]:
-    """Return the paths that a pattern matches, without those that are hidden below its root."""
-    wanted = pattern + "*" if pattern.endswith(_FOLDER) else pattern
+    """Return the paths that match a pattern, without names below its root that are hidden."""
+    glob = pattern + "*" if pattern.endswith(_FOLDER) else pattern
     below = len(_root(pattern))
     return [
         path
         for path in paths
-        if fnmatchcase(path, wanted)
-        and not path.endswith(_FOLDER)  # what some tools call a folder of a bucket
+        if fnmatchcase(path, glob)
+        and not path.endswith(_FOLDER)  # an empty object by which some tools mark a folder
         and not any(name.startswith(_HIDDEN) for name in path[below:].split(_FOLDER))
     ]
 
@@ -211,11 +197,11 @@ def _select(pattern: str, paths: Iterable[str]) -> list[str]:
 def _files_below(
     folder: str, above: frozenset[tuple[int, int]] = frozenset(), *, linked: bool = False
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the path of each file below a folder, and whether a link leads there.
+    """Yield the path of each file below a folder, and True if the path contains a link.
 
-    Hidden folders come as a path that ends in a slash, and are not entered. A linked folder is entered unless it is one
-    that the link lies in (`above`, by device and inode). Raises DataError for a folder that may not be listed, and
-    StoreUnreachableError for one whose volume fails: a job would train only a part of its data.
+    Yields a hidden folder as a path that ends in a slash, and does not enter it. Enters a linked folder unless the link
+    is in that folder itself (`above`, by device and inode). Raises DataError if a folder may not be listed, and
+    StoreUnreachableError if its volume fails, because a job would train only a part of its data.
     """
     try:
         about = os.stat(folder)  # noqa: PTH116 -- paths are matched as text
@@ -248,7 +234,7 @@ def _files_below(
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, or a link to one; a link to itself is none."""
+    """Return whether an entry is a folder or a link to one. A link to itself is not a folder."""
     try:
         return entry.is_dir()
     except OSError:
@@ -256,7 +242,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _each_once(paths: list[str], linked: Mapping[str, bool]) -> list[str]:
-    """Return the paths of different files: of one that links lead to as well, that without a link, or the first."""
+    """Return one path of each file: the path without a link if there is one, else the first."""
     if not any(linked[path] for path in paths):
         return paths
     found: dict[str, str] = {}
@@ -266,7 +252,7 @@ def _each_once(paths: list[str], linked: Mapping[str, bool]) -> list[str]:
 
 
 def _first_path(prefix: str) -> str | None:
-    """Return the first path on this machine that begins with a prefix; a folder that cannot be listed has none."""
+    """Return the first local path that begins with a prefix; None without one, or if its folder cannot be listed."""
     folder, _, begin = prefix.rpartition(_FOLDER)
     try:
         names = sorted(name for name in os.listdir(folder or _FOLDER) if name.startswith(begin))  # noqa: PTH208
@@ -275,9 +261,35 @@ def _first_path(prefix: str) -> str | None:
     return f"{folder}/{names[0]}" if names else None
 
 
-def _first_listed(places: Places, place: str, prefix: str) -> str | None:
-    """Return the first key of a place that begins with a prefix, as far as the credentials may list it."""
+def _first_listed(store: DataStore, place: str, prefix: str) -> str | None:
+    """Return the first key of a place that begins with a prefix; None without one, or if it may not be listed."""
     try:
-        return places.first_key(place, prefix)
+        return store.first_key(place, prefix)
     except CredentialsRefusedError:
         return None
+
+
+def _check_no_table(
+    uri: str, files: Sequence[str], keys: Iterable[str], root: str, first_key: Callable[[str], str | None]
+) -> None:
+    """Raise DataError if one of `files`, which `uri` names, belongs to a table with a log of its valid files.
+
+    `keys` are all keys below the folder `root`; `first_key` finds logs in the folders above it.
+    """
+    above = (first_key(folder + prefix) for folder in _folders_above(root) for prefix in _TABLE_LOG_PREFIXES)
+    found = (_TABLE_LOG.fullmatch(key) for key in (*keys, *above) if key is not None)
+    for table, log in sorted({(each[1], each[2] or each[3]) for each in found if each}):
+        if any(file.startswith(table) for file in files):
+            raise DataError(
+                f"{uri} names files of the {_TABLE_KINDS[log]} table in {table or '/'}. Only the table's log ({log}) "
+                "lists which of its files are valid: others have rows that were deleted, or are also in a newer file.",
+                "Copy the table's rows into Parquet files outside of it and give their folder as data.uri, or read the "
+                "table by code of your own (data.format: Custom).",
+            )
+
+
+def _folders_above(root: str) -> Iterator[str]:
+    """Yield the folders above `root`, each with its slash; the root of a bucket is the empty key."""
+    if root and not root.startswith("/"):
+        yield ""
+    yield from (root[: position + 1] for position, letter in enumerate(root[:-1]) if letter == "/")

@@ -1,4 +1,4 @@
-"""Every refusal of a store becomes the right error, with what to do about it."""
+"""Each error response of a store becomes the matching error, with a remedy."""
 
 import errno
 import os
@@ -10,8 +10,8 @@ import urllib3
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.store import MissingError, StoreError, StoreFullError, StoreUnreachableError, open_store
-from cpr_trainer.store.answers import Answer, Request, meaning, refusal, translated
 from cpr_trainer.store.folder import FolderStore, _store_error
+from cpr_trainer.store.responses import ErrorResponse, Request, read_error, store_error, translated
 from support.scripted_http import answer
 
 ABOUT = Request("http://store:9000", "data.store", "GET", "bucket", "job/a")
@@ -19,7 +19,7 @@ ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Said the \xc2\x9b3
 
 
 def told(status: int, code: str | None = None, method: str = "GET", key: str = "job/a") -> StoreError:
-    return meaning(replace(ABOUT, method=method, key=key), Answer(status, code, "Said the server.", {}))
+    return store_error(replace(ABOUT, method=method, key=key), ErrorResponse(status, code, "Said the server.", {}))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,9 @@ def test_status_decides_without_a_known_code(status: int, method: str, key: str,
 
 def test_missing_ability_names_the_header_and_what_some_servers_offer() -> None:
     headers = ("X-Amz-Checksum-Crc32c",)
-    error = meaning(replace(ABOUT, method="PUT", headers=headers), Answer(501, "NotImplemented", "A header.", {}))
+    error = store_error(
+        replace(ABOUT, method="PUT", headers=headers), ErrorResponse(501, "NotImplemented", "A header.", {})
+    )
     assert "does not implement PUT with X-Amz-Checksum-Crc32c (NotImplemented: A header)" in error.message
     assert "s3proxy.ignore-unknown-headers=true" in error.remedy
 
@@ -87,11 +89,11 @@ def test_missing_ability_names_the_header_and_what_some_servers_offer() -> None:
 @pytest.mark.parametrize("kind", ["application/xml", "text/xml", "text/plain", ""])
 def test_error_document_is_read_whatever_its_type(kind: str) -> None:
     document = ERROR % b"NoSuchKey"
-    assert isinstance(refusal(ABOUT, answer(404, document, {"Content-Type": kind})), MissingError)
+    assert isinstance(read_error(ABOUT, answer(404, document, {"Content-Type": kind})), MissingError)
 
 
 def test_message_of_a_server_cannot_steer_a_terminal() -> None:
-    error = refusal(ABOUT, answer(500, ERROR % b"InternalError"))
+    error = read_error(ABOUT, answer(500, ERROR % b"InternalError"))
     assert "InternalError: Said the 31mserver" in error.message
 
 
@@ -100,7 +102,7 @@ def test_message_of_a_server_cannot_steer_a_terminal() -> None:
 )
 def test_page_of_another_server_says_nothing_about_an_object(status: int, reason: str) -> None:
     """A save is not missing because a proxy has no route to the store."""
-    error = refusal(ABOUT, answer(status, b"<html><body>\x1b[31mno route", {"Content-Type": "text/html"}))
+    error = read_error(ABOUT, answer(status, b"<html><body>\x1b[31mno route", {"Content-Type": "text/html"}))
     assert error.reason == reason
     if reason == "StoreUnreachable":
         assert "http://store:9000 does not answer as an S3 store: HTTP status 404, text/html" in error.message
@@ -110,7 +112,7 @@ def test_page_of_another_server_says_nothing_about_an_object(status: int, reason
 
 @pytest.mark.parametrize("status", [404, 412])
 def test_answer_without_a_document_is_the_store_s_word(status: int) -> None:
-    assert refusal(ABOUT, answer(status)).reason in {"ObjectMissing", "ObjectChanged"}
+    assert read_error(ABOUT, answer(status)).reason in {"ObjectMissing", "ObjectChanged"}
 
 
 @pytest.mark.parametrize(

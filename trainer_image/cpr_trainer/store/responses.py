@@ -1,4 +1,4 @@
-"""Answers of an S3-compatible store: what they stand for, by S3's codes where there are any, else by their status."""
+"""Responses of an S3-compatible store, and the errors that they mean by S3's code or by their HTTP status."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ _FULL = frozenset(
 )
 _SUCCESS_STATUS = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.PARTIAL_CONTENT})
 _READS = frozenset({"GET", "HEAD"})
-#: MinIO asks for two minutes while it starts, and starts in seconds: a recovery does not wait that long.
+#: MinIO sends a Retry-After of two minutes while it starts, and starts in seconds.
 _LONGEST_PAUSE_S = 10.0
-#: An error's document is read so far. S3's have a few hundred bytes.
+#: Maximum of an error's document that is read. S3's have a few hundred bytes.
 _DOCUMENT_BYTES = 64 << 10
 _MESSAGE_CHARS = 300
-#: Headers that every request has, or that change nothing of what a server must be able to do.
+#: Headers that need no special ability of a server.
 _PLAIN = frozenset({"Content-MD5"})
 
-#: Remedies for a missing ability. The one server that is named refuses every header that it does not know.
+#: Remedies for a missing ability. S3Proxy refuses every unknown header by default.
 SUITABLE = "Use a server that has all abilities listed in docs/store.md."
 UNKNOWN_HEADERS = "S3Proxy takes unknown headers with s3proxy.ignore-unknown-headers=true."
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked, as far as errors name it. `key` is empty for a request about a bucket."""
+    """The parts of a request that errors name. `key` is empty for a request about a bucket."""
 
     endpoint: str
     field: str
@@ -73,9 +73,24 @@ class Request:
     headers: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """A response without success: its status, and S3's own code and message if it has them."""
+
+    status: int
+    code: str | None
+    message: str
+    headers: Mapping[str, str]
+
+    @property
+    def summary(self) -> str:
+        """A description for messages."""
+        return f"HTTP status {self.status}" if self.code is None else f"{self.code}: {self.message}".rstrip(". :")
+
+
 @contextlib.contextmanager
-def returned(response: urllib3.BaseHTTPResponse) -> Iterator[urllib3.BaseHTTPResponse]:
-    """Give the answer's connection back if it was read to its end, and close it otherwise."""
+def released(response: urllib3.BaseHTTPResponse) -> Iterator[urllib3.BaseHTTPResponse]:
+    """Release the connection of a response; close it unless the response was read to its end."""
     try:
         yield response
     finally:
@@ -91,22 +106,28 @@ def translated(field: str) -> Iterator[None]:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise StoreUnreachableError(
-            f"The store does not answer as a store: {_first_words(error)}.",
+            f"The store does not answer as a store: {_cause_text(error)}.",
             f"Check {field}.endpoint, its certificate (caBundle), and whether a network policy is in the way.",
         ) from error
 
 
 def is_success(response: urllib3.BaseHTTPResponse) -> bool:
-    """Return whether an answer is what was asked for."""
+    """Return whether a response reports success."""
     return response.status in _SUCCESS_STATUS
 
 
-def document(request: Request, response: urllib3.BaseHTTPResponse, *roots: str) -> ET.Element:
-    """Read an answer whose document has one of the elements `roots` at its top.
+def length_of(response: urllib3.BaseHTTPResponse) -> int | None:
+    """Return the Content-Length of a response; None without one, as from proxies that send chunks."""
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else None
 
-    Raises StoreUnreachableError for any other document, urllib3's errors for an answer that breaks off.
+
+def document(request: Request, response: urllib3.BaseHTTPResponse, *roots: str) -> ET.Element:
+    """Read a response that is an XML document, with one of the elements `roots` at its top.
+
+    Raises StoreUnreachableError for any other document, urllib3's errors for a response that breaks off.
     """
-    with returned(response):
+    with released(response):
         data = response.read()
     found = _parsed(data)
     if found is None or _tag(found) not in roots:
@@ -114,121 +135,108 @@ def document(request: Request, response: urllib3.BaseHTTPResponse, *roots: str) 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer that is no success: its status, and S3's own code and message where it has them."""
+def read_error(request: Request, response: urllib3.BaseHTTPResponse) -> StoreError:
+    """Return the error that a response without success means. Its document is read, even if its type is not XML.
 
-    status: int
-    code: str | None
-    message: str
-    headers: Mapping[str, str]
-
-    @property
-    def said(self) -> str:
-        """What it says, for a message."""
-        return f"HTTP status {self.status}" if self.code is None else f"{self.code}: {self.message}".rstrip(". :")
-
-
-def refusal(request: Request, response: urllib3.BaseHTTPResponse) -> StoreError:
-    """Return what an answer that is no success stands for. Its document is read, whatever type it claims to have.
-
-    A 404 with the page of another server is not the store's word on an object: it is an outage. Raises urllib3's errors
-    for an answer that breaks off.
+    A 404 with another document is no evidence about an object: it counts as an outage. Raises urllib3's errors for a
+    response that breaks off.
     """
-    with returned(response):
+    with released(response):
         data = response.read(_DOCUMENT_BYTES)
     found = _parsed(data)
-    answer = Answer(response.status, None, "", response.headers)
+    error = ErrorResponse(response.status, None, "", response.headers)
     if found is not None and _tag(found) == "Error":
-        answer = answer_in(found, response.status, response.headers)
+        error = error_response(found, response.status, response.headers)
     elif response.status == HTTPStatus.NOT_FOUND and data:
         return _foreign(request, response, data)
-    return meaning(request, answer)
+    return store_error(request, error)
 
 
-def answer_in(error: ET.Element, status: int, headers: Mapping[str, str]) -> Answer:
-    """Return what an `Error` element of S3 says."""
+def error_response(error: ET.Element, status: int, headers: Mapping[str, str]) -> ErrorResponse:
+    """Return the content of an `Error` element of S3."""
     code, message = error.findtext("{*}Code"), error.findtext("{*}Message") or ""
-    return Answer(status, None if code is None else printable(code), printable(message, _MESSAGE_CHARS), headers)
+    return ErrorResponse(status, None if code is None else printable(code), printable(message, _MESSAGE_CHARS), headers)
 
 
-def meaning(request: Request, answer: Answer) -> StoreError:
-    """Return what an answer stands for, by the first line of `_MEANINGS` that has its code or its status."""
-    for codes, statuses, error in _MEANINGS:
-        if answer.code in codes or answer.status in statuses:
-            return error(request, answer)
-    return StoreUnreachableError(f"The store fails ({answer.said}).", "Check the store; it will be tried again.")
+def store_error(request: Request, response: ErrorResponse) -> StoreError:
+    """Return the error of the first line of `_ERRORS` with the code or the status of a response."""
+    for codes, statuses, error in _ERRORS:
+        if response.code in codes or response.status in statuses:
+            return error(request, response)
+    return StoreUnreachableError(f"The store fails ({response.summary}).", "Check the store; it will be tried again.")
 
 
-def _skewed(_: Request, answer: Answer) -> StoreError:
+def _skewed(_: Request, response: ErrorResponse) -> StoreError:
     return CredentialsRefusedError(
-        f"The store refuses requests of this node, because their clocks differ ({answer.said}).",
+        f"The store refuses requests of this node, because their clocks differ ({response.summary}).",
         "Set the clock of the node, or that of the store, by NTP.",
     )
 
 
-def _full(_: Request, answer: Answer) -> StoreError:
+def _full(_: Request, response: ErrorResponse) -> StoreError:
     return StoreFullError(
-        f"The store is full ({answer.said}).", "Free space, raise the quota, or lower snapshots.keep."
+        f"The store is full ({response.summary}).", "Free space, raise the quota, or lower snapshots.keep."
     )
 
 
-def _refused(request: Request, answer: Answer) -> StoreError:
+def _refused(request: Request, response: ErrorResponse) -> StoreError:
     return CredentialsRefusedError(
-        f"The store refuses access to bucket {request.bucket} ({answer.said}).",
+        f"The store refuses access to bucket {request.bucket} ({response.summary}).",
         f"Check the Secret named by {request.field}.credentialsSecret, what its user may do in this bucket, and the "
         "region.",
     )
 
 
-def _condition(request: Request, _: Answer) -> StoreError:
+def _condition(request: Request, _: ErrorResponse) -> StoreError:
     return ChangedError(request.key) if request.method in _READS else ExistsError(request.key)
 
 
-def _missing(request: Request, answer: Answer) -> StoreError:
-    about_object = request.key and request.method in _READS
-    return MissingError(request.key) if about_object or answer.code == "NoSuchKey" else _no_bucket(request, answer)
+def _missing(request: Request, response: ErrorResponse) -> StoreError:
+    reads_object = request.key and request.method in _READS
+    return MissingError(request.key) if reads_object or response.code == "NoSuchKey" else _no_bucket(request, response)
 
 
-def _no_bucket(request: Request, _: Answer) -> StoreError:
+def _no_bucket(request: Request, _: ErrorResponse) -> StoreError:
     return BucketMissingError(
         f"The store has no bucket {request.bucket}.", "Create it, or correct snapshots.store.bucket."
     )
 
 
-def _unsuitable(request: Request, answer: Answer) -> StoreError:
+def _unsuitable(request: Request, response: ErrorResponse) -> StoreError:
     special = sorted(set(request.headers) - _PLAIN)
-    what = f"{request.method} with {' and '.join(special)}" if special else request.method
+    ability = f"{request.method} with {' and '.join(special)}" if special else request.method
     return StoreUnsuitableError(
-        f"The store at {request.endpoint} does not implement {what} ({answer.said}).",
+        f"The store at {request.endpoint} does not implement {ability} ({response.summary}).",
         f"{SUITABLE} {UNKNOWN_HEADERS}" if special else SUITABLE,
     )
 
 
-def _too_large(_: Request, answer: Answer) -> StoreError:
+def _too_large(_: Request, response: ErrorResponse) -> StoreError:
     return StoreUnsuitableError(
-        f"The store, or a proxy before it, refuses an object as too large ({answer.said}).",
+        f"The store, or a proxy before it, refuses an object as too large ({response.summary}).",
         "Let it take bodies of 64 MiB and more (nginx: client_max_body_size).",
     )
 
 
-def _redirected(request: Request, answer: Answer) -> StoreError:
-    place, region = (printable(answer.headers.get(each, "")) for each in ("Location", "x-amz-bucket-region"))
+def _redirected(request: Request, response: ErrorResponse) -> StoreError:
+    place, region = (printable(response.headers.get(each, "")) for each in ("Location", "x-amz-bucket-region"))
     return StoreUnreachableError(
-        f"The store redirects requests for bucket {request.bucket} ({answer.said})"
+        f"The store redirects requests for bucket {request.bucket} ({response.summary})"
         f"{f' to {place}' if place else ''}{f', region {region}' if region else ''}.",
         f"Correct {request.field}.endpoint and its region.",
     )
 
 
-def _busy(_: Request, answer: Answer) -> StoreError:
+def _busy(_: Request, response: ErrorResponse) -> StoreError:
     return StoreBusyError(
-        f"The store is busy ({answer.said}).", "Check its load; it will be tried again.", _pause_s(answer.headers)
+        f"The store is busy ({response.summary}).",
+        "Check its load; it will be tried again.",
+        _pause_s(response.headers),
     )
 
 
-#: Which codes and which statuses stand for which error, in this order: a code is more exact than a status.
-_MEANINGS: tuple[tuple[frozenset[str], frozenset[int], Callable[[Request, Answer], StoreError]], ...] = (
+#: Codes, statuses and their error. The order matters: a code is more exact than a status.
+_ERRORS: tuple[tuple[frozenset[str], frozenset[int], Callable[[Request, ErrorResponse], StoreError]], ...] = (
     (frozenset({"RequestTimeTooSkewed"}), frozenset(), _skewed),
     (_FULL, frozenset({507}), _full),
     (_REFUSED, frozenset({401, 403}), _refused),
@@ -244,7 +252,7 @@ _MEANINGS: tuple[tuple[frozenset[str], frozenset[int], Callable[[Request, Answer
 
 
 def _foreign(request: Request, response: urllib3.BaseHTTPResponse, data: bytes) -> StoreError:
-    """Return the error for an answer that no S3 store gives, such as the page of a proxy."""
+    """Return the error for a response that no S3 store sends, such as the page of a proxy."""
     kind = printable(response.headers.get("Content-Type", "no type"))
     excerpt = printable(data[:_MESSAGE_CHARS].decode(errors="replace"))
     return StoreUnreachableError(
@@ -265,12 +273,12 @@ def _tag(element: ET.Element) -> str:
 
 
 def _pause_s(headers: Mapping[str, str]) -> float:
-    """Return the pause an answer asks for, in seconds; 0 if it names none, or names a date."""
-    asked = headers.get("Retry-After", "")
-    return min(float(asked), _LONGEST_PAUSE_S) if asked.isdecimal() else 0.0
+    """Return the pause in Retry-After, in seconds; 0 without one, or for a date."""
+    pause = headers.get("Retry-After", "")
+    return min(float(pause), _LONGEST_PAUSE_S) if pause.isdecimal() else 0.0
 
 
-def _first_words(error: Exception) -> str:
+def _cause_text(error: Exception) -> str:
     """Return an error's text, without urllib3's wrapping and cut to a readable length."""
     cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason else error
     return str(cause)[:300].rstrip(". ")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cpr_trainer.store import StoreBusyError, StoreError, StoreFullError, StoreUnreachableError
-from cpr_trainer.store.persistence import persist
+from cpr_trainer.store.protocol import retry_unreachable
 
 
 class Flaky:
@@ -25,7 +25,7 @@ class Flaky:
         return "done"
 
     def persist(self) -> str:
-        return persist(self, random.Random(1), self.slept.append)
+        return retry_unreachable(self, random.Random(1), self.slept.append)
 
 
 def broken() -> StoreError:
