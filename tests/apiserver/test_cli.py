@@ -204,7 +204,7 @@ def test_chaos_names_each_pod_and_refuses_members_that_are_not_there(cprjob: Cpr
 def test_submit_watch_follows_the_job_to_its_end(
     cprjob: Cprjob, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the operator would write comes while the job is watched."""
+    """The operator's status comes while the job is watched."""
     statuses = iter((STARTED, STARTED | ENDED))
 
     def write_next(_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""`cprjob.Client` against a real API server: no operator runs, and the tests write what it would say."""
+"""`cprjob.Client` against a real API server: no operator runs, and the tests write its status."""
 
 from __future__ import annotations
 

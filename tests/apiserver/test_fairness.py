@@ -1,4 +1,4 @@
-"""Which of the API server's priority levels the operator's requests have (API Priority and Fairness)."""
+"""The operator's requests have their priority levels at the API server (API Priority and Fairness)."""
 
 from __future__ import annotations
 

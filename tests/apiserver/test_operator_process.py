@@ -115,7 +115,7 @@ def delete_pod(client: httpx.Client, job: str, role: str) -> None:
 
 
 def transitions(client: httpx.Client, lease: str) -> int:
-    """How often a lease has gone to another holder."""
+    """Return how often a lease has changed its holder."""
     found = client.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease}").json()
     count: int = found["spec"]["leaseTransitions"]
     return count
@@ -145,7 +145,7 @@ def test_standby_takes_over_from_a_leader_that_is_killed(
 
 
 def rests(server: ApiServer) -> bool:
-    """Whether the leader writes only its lease: what it is just sending could still arrive."""
+    """Return whether the leader writes only its lease: a request under way could still arrive."""
     before = [each for each in server.writes(USERS[0]) if "/leases/" not in each]
     time.sleep(1.5)
     return before == [each for each in server.writes(USERS[0]) if "/leases/" not in each]
@@ -161,7 +161,7 @@ def test_stopped_leader_that_continues_writes_nothing(server: ApiServer, client:
         delete_pod(client, "stopped", "trainer")
         until(lambda: "trainer-0-2" in pods_of(client, "stopped"), tmp_path / "standby.log")
         written, taken = server.writes(USERS[0]), transitions(client, "stopped")
-        standby.process.send_signal(signal.SIGSTOP)  # so that nobody else does what there is to do
+        standby.process.send_signal(signal.SIGSTOP)  # so that no other replica does the work
         delete_pod(client, "stopped", "shard")
         leader.process.send_signal(signal.SIGCONT)
         until(lambda: leader.role == "standby", tmp_path / "leader.log")

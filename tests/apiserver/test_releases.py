@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 NAMESPACE = "cprjob-system"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/cprjob"
-#: Of a job that trains, as the operator of 0.1.0 writes it.
+#: The status of a job that trains, as the operator of 0.1.0 writes it.
 REPORT: dict[str, Any] = {
     "phase": "Running",
     "restarts": 1,
@@ -50,7 +50,7 @@ def client(empty: ApiServer) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def release(empty: ApiServer) -> Iterator[Release]:
-    """The release cprjob on that server: `release(COMMAND, ARGUMENTS...)` returns what helm says."""
+    """The release cprjob on that server: `release(COMMAND, ARGUMENTS...)` returns helm's output."""
 
     def run(command: str, *arguments: str | Path) -> str:
         place = ("--kubeconfig", str(empty.kubeconfig), "--namespace", NAMESPACE)
@@ -79,7 +79,7 @@ def create(client: httpx.Client, example: Path, name: str) -> dict[str, Any]:
 
 
 def keeps(new: Any, old: Any) -> bool:
-    """Whether all that the old document says stands in the new one, which may say more."""
+    """Return whether the new document has all fields of the old one, and perhaps more."""
     if isinstance(old, dict):
         return isinstance(new, dict) and all(key in new and keeps(new[key], value) for key, value in old.items())
     if isinstance(old, list):

@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 def case_id(case: Case | Change) -> str:
-    return f"{case.field}-{case.says}" if isinstance(case, Case) else case.name
+    return f"{case.field}-{case.message}" if isinstance(case, Case) else case.name
 
 
 def dry_run(api: httpx.Client, document: Document) -> httpx.Response:
@@ -47,9 +47,9 @@ def test_rules_accept_valid_jobs_and_refuse_invalid_ones(api: httpx.Client, case
     bad = dry_run(api, edited(case.bad))
     assert bad.status_code in {httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY}, bad.text
     refusal = bad.json()["message"]
-    # A rule below a list names the field of any element; the path before it says which one.
+    # A rule below a list names the field of any element; the path before it names the element.
     assert case.field in refusal or re.sub(r"\[\d+\]", "", case.field) in refusal
-    assert case.says in refusal
+    assert case.message in refusal
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=case_id)
@@ -60,7 +60,7 @@ def test_rules_accept_valid_changes_and_refuse_invalid_ones(api: httpx.Client, c
     assert good.status_code == httpx.codes.OK, good.text
     bad = api.put(url, params=STRICT, json=edited(case.bad, created))
     assert bad.status_code == httpx.codes.UNPROCESSABLE_ENTITY, bad.text
-    assert case.says in bad.json()["message"]
+    assert case.message in bad.json()["message"]
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=case_id)

@@ -27,7 +27,7 @@ from support.warm_start import run_held
 
 #: A fault strikes when its context begins, with the leader at its step; the context ends when the job has recovered.
 Fault = Callable[[LocalJob], AbstractContextManager[None]]
-#: Trainers may go on so many steps before they are held, so a fault may hit them in a step.
+#: Trainers may take that many steps before they are held, so a fault may hit them in a step.
 SLACK = 5
 NEVER_S, OFTEN_S = 3600.0, 0.05
 SUPERVISED_PODS = {KEEPER: "1"}
@@ -175,7 +175,7 @@ def ended_container(running: LocalJob) -> Iterator[None]:
 
 @contextmanager
 def drained_shard(running: LocalJob) -> Iterator[None]:
-    """The shard saves all that it has, and its successor goes on from there."""
+    """The shard saves everything, and its successor continues from there."""
     running.kill(running.shards[1], signal.SIGTERM)
     assert running.wait_exit(running.shards[1]) == ExitCode.FLUSHED
     running.replace_shard(1)
@@ -185,7 +185,7 @@ def drained_shard(running: LocalJob) -> Iterator[None]:
 
 @contextmanager
 def drained_trainer(running: LocalJob) -> Iterator[None]:
-    """The only trainer saves the dense state, and its successor goes on from there."""
+    """The only trainer saves the dense state, and its successor continues from there."""
     running.drain_only_trainer()
     yield
     running.wait_for(lambda: running.trainer().samples > 0, "the next trainer goes on")
@@ -264,7 +264,7 @@ def killed_trainer(victim: int) -> Fault:
 
 
 def stopped_trainer(victim: int) -> Fault:
-    """A trainer without lockstep stands still; the other goes on without it."""
+    """A trainer without lockstep is stopped; the other continues without it."""
 
     @contextmanager
     def fault(running: LocalJob) -> Iterator[None]:

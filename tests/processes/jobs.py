@@ -101,7 +101,7 @@ def two_labels(folder: Path) -> JobSpec:
 
 
 def bags(folder: Path) -> JobSpec:
-    """Tables whose samples have any number of ids, pooled by mean and sum."""
+    """Tables with any number of ids a sample, pooled by mean and sum."""
     data = bag_data.write_bags(bag_data.bag_clicks(SAMPLES // 12), folder / "bags", "parquet", files=2)
     data = replace(data, epochs=12, batch_size=BATCH, seed=11, shuffle_rows=1024)
     job = plain(folder)
@@ -124,7 +124,7 @@ def vocabulary(folder: Path) -> JobSpec:
 
 
 def code(folder: Path) -> JobSpec:
-    """Rows that come from the example's code, whose ids are row numbers."""
+    """Rows from the example's code, with row numbers as ids."""
     tables = (TableSpec("user", 4000), TableSpec("page", 1000), TableSpec("tags", 300, "Mean"))
     job, columns = plain(folder), ColumnsSpec(("click",), (), ("price",), ("user", "page", "tags"))
     numbered = tuple(replace(table, ids="RowNumber") for table in tables)
@@ -148,7 +148,7 @@ def wide(folder: Path) -> JobSpec:
 
 
 def early_stop(folder: Path) -> JobSpec:
-    """Rows are held out, and the job ends once two evaluations in a row gain less than `STOP` says."""
+    """Rows are held out, and the job ends once two evaluations in a row gain less than `STOP`."""
     job = plain(folder)
     return replace(job, data=replace(job.data, hold_out=0.1), evaluation=EvaluationSpec(EVERY, 10**6, STOP))
 

@@ -121,7 +121,7 @@ def test_run_with_closed_output_saves_everything(tmp_path: Path, end: str) -> No
 
     def is_training() -> bool:
         with contextlib.suppress(BlockingIOError):
-            os.read(mine, 1 << 20)  # a terminal that nobody reads stops the program
+            os.read(mine, 1 << 20)  # a terminal without a reader stops the program
         return bool(status(tmp_path).get("progress", {}).get("samples"))
 
     until(is_training)

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.dist
 
 @contextmanager
 def added_file(running: LocalJob) -> Iterator[None]:
-    """The trainer is replaced after a file came that its data would begin with; the job goes on without it."""
+    """The trainer is replaced after a file was added in front of its data; the job continues without the file."""
     rows = table_data.as_text(table_data.clicks(600, seed=9), ",")
     (running.folder / "log" / "day=0.csv").write_bytes(rows)
     with drained_trainer(running):

@@ -97,7 +97,7 @@ def test_killed_shard_reports_exactly_the_row_updates_it_lost(lose: Callable[[Lo
 
 
 def test_shard_lost_with_a_trainer_loses_only_that_trainers_pushes(tmp_path: Path) -> None:
-    """The other trainer sends its pushes again. So few steps are reported slice by slice."""
+    """The other trainer sends its pushes again. Up to this many steps are reported slice by slice."""
     job = replace(of_two(tmp_path), replay_bytes=64 << 20)
     with LocalJob(job, tmp_path, NEVER_S) as running:
         running.hold_at(10)

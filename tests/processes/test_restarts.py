@@ -92,7 +92,7 @@ def test_restarted_container_has_applied_each_push_once(strategy: str, tmp_path:
 
 
 def damage(path: Path) -> None:
-    """Change what the process has kept beside the rows, in both copies."""
+    """Change the process's control block, in both copies."""
     data = bytearray(path.read_bytes())
     at = data.index(b'"generation"')
     while at >= 0:

@@ -1,4 +1,4 @@
-"""Jobs of two trainers whose members are killed: every push is applied once, and nothing is lost.
+"""Jobs of two trainers with killed members: every push is applied once, and nothing is lost.
 
 The pushes of two trainers come in any order, so bits cannot be compared. The row updates that a shard has applied are
 counted from the data.
@@ -118,7 +118,7 @@ def test_two_trainers_in_lockstep_match_one_despite_a_killed_leader(tmp_path: Pa
 
 
 def test_replaced_trainers_receive_the_moments(tmp_path: Path) -> None:
-    """The second leader has a copy of the state; its count of steps differs from that of moments that begin anew."""
+    """The second leader has a copy of the state; its count of steps differs from that of fresh moments."""
     job = replace(JOBS["recipe"](tmp_path), trainers=2)
     with with_replaced(job, tmp_path, 1, 0) as running:
         anchor = running.result()
@@ -146,7 +146,7 @@ def test_two_trainers_score_each_held_out_sample_once_though_one_is_replaced(tmp
 
 
 def test_replaced_trainers_have_the_measured_workers(tmp_path: Path) -> None:
-    """The first leader has measured, and was lost since. No trainer here would measure so many."""
+    """The first leader has measured, and was lost since. No trainer here would measure that many."""
     job = replace(JOBS["two_trainers"](tmp_path), workers=MEASURED)
     found = WorkersManifest(CONTRACT_VERSION, job.job_uid, 3, "measured before")
     freeze(open_store(job.snapshots.store, None, None), found)

@@ -1,4 +1,4 @@
-"""A proxy before an API server that answers with errors while it is told to, as a load balancer does in an outage."""
+"""A proxy before an API server that answers with errors on demand, as a load balancer does in an outage."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import httpx
 
-#: Of one connection alone, so they are not passed on.
+#: Headers of one connection alone, which are not passed on.
 _OWN = {"connection", "content-length", "host", "transfer-encoding"}
 
 
 class ApiProxy:
     """Passes on every request to `upstream`, or answers it with `fault`, an HTTP status, if that is not None.
 
-    Connections are unencrypted, one for each request; watches go on through an outage that begins after them.
+    Connections are unencrypted, one for each request; watches survive an outage that begins after them.
     """
 
     def __init__(self, upstream: httpx.Client) -> None:
@@ -29,7 +29,7 @@ class ApiProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return its address."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @contextlib.contextmanager

@@ -26,8 +26,8 @@ import yaml
 
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 
-TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback that lives as long as the tests
-#: Others who may do everything, and whose writes are noted.
+TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback for the tests alone
+#: Other users with all rights, and recorded writes.
 USERS = ("first", "second")
 READY_S = 180.0
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
@@ -35,7 +35,7 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpr
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """Where it listens, its process, and a kubeconfig whose user may do everything."""
+    """Its address, its process, and a kubeconfig of a user with all rights."""
 
     url: str
     ca_file: Path
@@ -141,7 +141,7 @@ def _prepare(folder: Path, openssl: Path, port: int, tokens: Mapping[str, str]) 
     return ApiServer(url=url, ca_file=certificate, kubeconfig=kubeconfig)
 
 
-#: Who wrote what; not what was read.
+#: Writes with their users; no reads.
 _AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",

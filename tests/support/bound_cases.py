@@ -1,4 +1,4 @@
-"""What the schema says by itself: bounds, enumerations, patterns, required fields."""
+"""The rules of the schema alone: bounds, enumerations, patterns, required fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.documents import (
     CRITEO,
     CSV,
     FEATURES,
-    GONE,
+    ABSENT,
     LAKE,
     NUMBERED,
     OWN_MODEL,
@@ -37,11 +37,11 @@ def _stop(**changes: object) -> Edits:
 
 
 BOUNDS = (
-    bound("spec.image", "i", GONE),
+    bound("spec.image", "i", ABSENT),
     bound("spec.image", 512 * "i", ""),
     bound("spec.suspend", good=True, bad="yes"),
     bound("spec.ttlSecondsAfterFinished", 0, -1),
-    bound("spec.accuracyBudget", {"portionOfLostSamples": 0}, GONE),
+    bound("spec.accuracyBudget", {"portionOfLostSamples": 0}, ABSENT),
     bound("spec.accuracyBudget.type", "PortionOfLostSamples", "LogLossRise"),
     Case(
         "spec.accuracyBudget.aucDrop.limit",
@@ -79,7 +79,7 @@ BOUNDS = (
     Case("spec.model.features", FEATURES | many_features(2048), FEATURES | many_features(2049)),
     Case("spec.model.features", FEATURES, FEATURES | {"spec.model.features": []}),
     Case("spec.model.features[0].column", FEATURES, FEATURES | {"spec.model.features.0.column": ""}),
-    Case("spec.model.features[0].table", FEATURES, FEATURES | {"spec.model.features.0.table": GONE}),
+    Case("spec.model.features[0].table", FEATURES, FEATURES | {"spec.model.features.0.table": ABSENT}),
     bound("spec.model.features.0.pooling", "Mean", "Max", under=FEATURES),
     bound("spec.model.features.0.maxLength", 65536, 0, under=FEATURES | {"spec.model.features.0.pooling": "Mean"}),
     Case("spec.data.columns.numbers", CSV | many_numbers(4096), CSV | many_numbers(4097) | {"spec.model.numeric": 1}),
@@ -140,7 +140,7 @@ BOUNDS = (
         CSV | {"spec.data.columns.labels": ["a label"]},
         CSV | {"spec.data.columns.labels": [""]},
     ),
-    Case("spec.data", PARQUET, PARQUET | {"spec.data.columns.categories": GONE}),
+    Case("spec.data", PARQUET, PARQUET | {"spec.data.columns.categories": ABSENT}),
     Case(
         "spec.model.tables[1].pooling",
         PARQUET | BAG | {"spec.model.tables.1.pooling": "Sum"},
@@ -187,7 +187,7 @@ BOUNDS = (
     ),
     Case("spec.data.store.endpoint", CRITEO | LAKE, CRITEO | {"spec.data.store": {"region": "eu-1"}}),
     bound("spec.data.store.credentialsSecret", "lake", "The Lake", under=CRITEO | LAKE),
-    bound("spec.snapshots.store.bucket", "a.b", GONE),
+    bound("spec.snapshots.store.bucket", "a.b", ABSENT),
     Case(
         "spec.snapshots.store.caBundle.name",
         {"spec.snapshots.store.caBundle": {"name": "ca"}},

@@ -47,14 +47,14 @@ def browser() -> Iterator[Browser]:
 
 
 def _is_prepared() -> bool:
-    """Whether the suite's own preparation installs Debian packages on this machine."""
+    """Return whether the suite's own preparation installs Debian packages on this machine."""
     done = subprocess.run([CLUSTER, "backend"], capture_output=True, text=True, check=False)
     return done.stdout.strip() == "bare"
 
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The address of `cprjob ui` over local runs; Ctrl-C ends it, and then it has nothing to say."""
+    """The address of `cprjob ui` over local runs; Ctrl-C ends it, without output."""
     command = (*CPRJOB, "ui", "--workdir", str(folder), "--port", "0")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

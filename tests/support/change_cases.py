@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
-from support.documents import AUC_DROP, GONE, Edits
+from support.documents import AUC_DROP, ABSENT, Edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Change:
     name: str
     good: Edits
     bad: Edits
-    says: str
+    message: str
     before: Edits = field(default_factory=dict)
     status: Edits = field(default_factory=lambda: STARTED)
 
@@ -47,7 +47,7 @@ CHANGES = (
     _frozen("recovery.redundancy", {"spec.recovery.redundancy": {"dataShards": 1}}, before={"spec.shards.replicas": 2}),
     _frozen(
         "recovery.redundancy",
-        {"spec.recovery.redundancy": GONE},
+        {"spec.recovery.redundancy": ABSENT},
         before={"spec.shards.replicas": 2, "spec.recovery": {"redundancy": {"dataShards": 1}}},
     ),
     _frozen("model", {"spec.model.tables.0.rows": 11}),
@@ -63,11 +63,11 @@ CHANGES = (
         {"spec.trainers.workers": 2},
         f"spec.trainers.workers: {FROZEN}",
     ),
-    _frozen("trainers.workers", {"spec.trainers.workers": GONE}, before={"spec.trainers.workers": 2}),
+    _frozen("trainers.workers", {"spec.trainers.workers": ABSENT}, before={"spec.trainers.workers": 2}),
     _frozen("snapshots", {"spec.snapshots.restoreFrom": "a/b"}),
     _frozen("snapshots", {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 5}}),
     _frozen("restoreFrom", {"spec.restoreFrom": {"anchor": "a/b"}}),
-    _frozen("restoreFrom", {"spec.restoreFrom": GONE}, before={"spec.restoreFrom": {"job": "yesterday"}}),
+    _frozen("restoreFrom", {"spec.restoreFrom": ABSENT}, before={"spec.restoreFrom": {"job": "yesterday"}}),
     _frozen("restoreFrom", {"spec.restoreFrom.job": "today"}, before={"spec.restoreFrom": {"job": "yesterday"}}),
     _frozen("failurePolicy.silenceSeconds", {"spec.failurePolicy.silenceSeconds": 11}),
     _frozen("failurePolicy.restartLimit", {"spec.failurePolicy.restartLimit.count": 11}),

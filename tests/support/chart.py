@@ -1,4 +1,4 @@
-"""The chart as helm renders it, and its values as its schema and its defaults say."""
+"""The chart as helm renders it, and its values by its schema and its defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What helm says. Skips the test where there is none, or fails it where binaries are required."""
+    """Return helm's output. Skips the test where there is none, or fails it where binaries are required."""
     return subprocess.run([binary("helm"), *arguments], capture_output=True, text=True, check=False)
 
 
@@ -42,7 +42,7 @@ def render(*values: str) -> list[Object]:
 
 
 def notes(*values: str) -> str:
-    """What helm says after an installation."""
+    """Return helm's notes after an installation."""
     done = helm("install", "cprjob", str(CHART), "--namespace", "operators", "--dry-run=client", *settings(values))
     assert done.returncode == 0, done.stderr
     return done.stdout.partition("\nNOTES:\n")[2]

@@ -1,4 +1,4 @@
-"""What the chart's dashboard asks Prometheus, with what Grafana puts in the place of its variables."""
+"""The queries of the chart's dashboard, with Grafana's values of its variables."""
 
 from __future__ import annotations
 

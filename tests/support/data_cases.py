@@ -9,7 +9,7 @@ from support.documents import (
     CRITEO,
     CSV,
     FEATURES,
-    GONE,
+    ABSENT,
     LAKE,
     LISTED,
     NUMBERED,
@@ -29,22 +29,22 @@ DATA = (
     Case("spec.data.samples", CRITEO, {**CRITEO, "spec.data.samples": 10}, "exactly one of epochs and samples"),
     Case(
         "spec.data.samples",
-        {**CRITEO, "spec.data.epochs": GONE, "spec.data.samples": 10},
-        {"spec.data.samples": GONE},
+        {**CRITEO, "spec.data.epochs": ABSENT, "spec.data.samples": 10},
+        {"spec.data.samples": ABSENT},
         "exactly one of epochs and samples",
     ),
     Case(
         "spec.data.samples",
         {"spec.data.samples": 1},
-        {"spec.data.samples": GONE, "spec.data.epochs": 1},
+        {"spec.data.samples": ABSENT, "spec.data.epochs": 1},
         "Synthetic data needs samples",
     ),
     Case("spec.data.uri", CRITEO, {"spec.data.uri": "s3://clicks/day"}, "Synthetic data is made by the trainers"),
-    Case("spec.data.uri", CRITEO, CRITEO | {"spec.data.uri": GONE}, "data in files needs a uri"),
-    Case("spec.data.uri", PARQUET, PARQUET | {"spec.data.uri": GONE}, "data in files needs a uri"),
+    Case("spec.data.uri", CRITEO, CRITEO | {"spec.data.uri": ABSENT}, "data in files needs a uri"),
+    Case("spec.data.uri", PARQUET, PARQUET | {"spec.data.uri": ABSENT}, "data in files needs a uri"),
     Case(
         "spec.data.entrypoint",
-        PARQUET | {"spec.data.format": "Custom", "spec.data.entrypoint": "mine:Rows", "spec.data.uri": GONE},
+        PARQUET | {"spec.data.format": "Custom", "spec.data.entrypoint": "mine:Rows", "spec.data.uri": ABSENT},
         PARQUET | {"spec.data.format": "Custom"},
         "Custom data needs an entrypoint",
     ),
@@ -54,7 +54,7 @@ DATA = (
         PARQUET | {"spec.data.entrypoint": "mine:Rows"},
         "other formats have none",
     ),
-    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": GONE}, "Parquet and Custom need columns"),
+    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": ABSENT}, "Parquet and Custom need columns"),
     Case("spec.data.columns", CSV, CRITEO | {"spec.data.columns": COLUMNS}, "other formats have none"),
     Case(
         "spec.data.header",
@@ -64,7 +64,7 @@ DATA = (
     ),
     Case(
         "spec.data",
-        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": GONE},
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": ABSENT},
         CSV | {"spec.data.columns.counts": THIRTEEN},
         "or 13 at most if that is absent",
     ),
@@ -151,7 +151,9 @@ DATA = (
         FEATURES | {"spec.data.format": "TSV"} | SEPARATED,
         "a separator of ids needs a table with pooling",
     ),
-    Case("spec.data.columns.labels", CSV, CSV | {"spec.data.columns.labels": GONE}, "a model predicts 1 to 8 columns"),
+    Case(
+        "spec.data.columns.labels", CSV, CSV | {"spec.data.columns.labels": ABSENT}, "a model predicts 1 to 8 columns"
+    ),
     Case(
         "spec.data.columns.labels",
         CSV | OWN_MODEL | {"spec.data.columns.labels": SEVEN, "spec.data.columns.targets": ["dwell"]},
@@ -178,8 +180,8 @@ DATA = (
     ),
     Case(
         "spec.data",
-        CSV | OWN_MODEL | {"spec.data.columns.labels": GONE, "spec.data.columns.targets": ["dwell"]},
-        CSV | {"spec.data.columns.labels": GONE, "spec.data.columns.targets": ["dwell"]},
+        CSV | OWN_MODEL | {"spec.data.columns.labels": ABSENT, "spec.data.columns.targets": ["dwell"]},
+        CSV | {"spec.data.columns.labels": ABSENT, "spec.data.columns.targets": ["dwell"]},
         "the DLRM predicts one label",
     ),
     Case(

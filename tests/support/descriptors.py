@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_descriptors_left() -> Iterator[None]:
-    """Let nobody in this process open another descriptor; sockets that exist can still be connected."""
+    """Make further descriptors of this process fail; existing sockets can still be connected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)

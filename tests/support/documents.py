@@ -11,21 +11,21 @@ Document = dict[str, Any]
 Edits = dict[str, Any]
 
 #: As an edit's value: take the field away.
-GONE = object()
+ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One rule: edits of the minimal manifest that keep it and that break it.
 
-    `field` is the one that `validate` names; `says` what both pydantic and the API server answer (empty: only the field
-    is compared, because each says it in its own words).
+    `field` is the one that `validate` names; `message` the common part of the messages of pydantic and the API server
+    (empty: only the field is compared).
     """
 
     field: str
     good: Edits
     bad: Edits
-    says: str = ""
+    message: str = ""
 
 
 def bound(path: str, good: Any, bad: Any, *, under: Edits | None = None) -> Case:
@@ -63,7 +63,7 @@ def edited(edits: Edits, base: Document | None = None) -> Document:
         node: Any = document
         for part in parents:
             node = node[part] if isinstance(part, int) else node.setdefault(part, {})
-        if value is GONE:
+        if value is ABSENT:
             del node[last]
         else:
             node[last] = copy.deepcopy(value)

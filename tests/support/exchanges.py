@@ -1,4 +1,4 @@
-"""What tests do with a trainer's exchange over shards on threads."""
+"""Helpers for a trainer's exchange over shards on threads."""
 
 from __future__ import annotations
 

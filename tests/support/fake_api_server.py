@@ -61,7 +61,7 @@ class FakeApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def open(self) -> None:
@@ -91,7 +91,7 @@ class FakeApiServer:
         self._do(lambda: self._notify(None))
 
     def lose_history(self) -> None:
-        """Tell all watches that what they ask for is no longer known."""
+        """End all watches with an expired resource version."""
         expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
         self._do(lambda: self._notify({"type": "ERROR", "object": expired}, None))
 
@@ -104,11 +104,11 @@ class FakeApiServer:
         self._put(PODS, {"metadata": {"name": name, "namespace": "n", "labels": labels}, "spec": {}, "status": {}})
 
     def vanish(self, path: str, name: str) -> None:
-        """Delete an object, and tell no watch."""
+        """Delete an object, without an event for watches."""
         self._do(lambda: self.objects[path].pop(name, None))
 
     def watched(self, path: str) -> bool:
-        """Whether somebody watches now."""
+        """Return whether there is a watch now."""
         return any(each == path for each, _ in self._watches)
 
     def _notify(self, *events: Object | None) -> None:

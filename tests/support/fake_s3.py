@@ -32,9 +32,7 @@ class FakeS3:
         self.down = False
         self.refuses = False
         self.may_list = ""  # the credentials list no prefix that does not begin so
-        self.cut_after: int | None = (
-            None  # the connection breaks after so many bytes of an answer, and does not come back
-        )
+        self.cut_after: int | None = None  # the connection breaks after this number of bytes of an answer, for good
         self.refused = 0
         self.opened: list[str] = []
         self.listed = 0

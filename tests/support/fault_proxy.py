@@ -19,7 +19,7 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The connection breaks (RST) once so many bytes of the request, or of the answer, went through."""
+    """The connection breaks (RST) after a number of bytes of the request, or of the answer."""
 
     request_bytes: int | None = None
     answer_bytes: int | None = None
@@ -27,21 +27,21 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The answer ends, in good order, after so many bytes."""
+    """The answer ends, in good order, after a number of bytes."""
 
     answer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Nothing goes through any more after so many bytes of the answer, and nothing ends."""
+    """Nothing goes through any more after a number of bytes of the answer, and nothing ends."""
 
     answer_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One byte of the request, or of the answer, arrives as another: that after so many."""
+    """One byte of the request, or of the answer, arrives as another: the one after a number of bytes."""
 
     request_bytes: int | None = None
     answer_bytes: int | None = None
@@ -186,7 +186,7 @@ def faulty(upstream: str) -> Iterator[FaultProxy]:
 
 
 def _pace(fault: Fault | None, began: float, passed: int) -> None:
-    """Wait until so many bytes may have gone one way since `began`: who wakes up late does not wait so long again."""
+    """Wait until that many bytes may have gone one way since `began`: a late wake-up shortens the next wait."""
     if isinstance(fault, Slow):
         time.sleep(max(0.0, began + passed / fault.bytes_per_s - time.monotonic()))
 

@@ -1,4 +1,4 @@
-"""Empty environments of Python, in which tests install the project as its pages say."""
+"""Empty environments of Python, in which tests install the project by the commands of its pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".cache" / "uv" / "bin" / "uv"  # made by `make env`
-#: Where the CPU build of torch for this Python may be: that of the index brings gigabytes of CUDA.
+#: Folder of the CPU build of torch for this Python: the index's build has gigabytes of CUDA.
 WHEELS = ROOT.parent / "shared" / "wheels"
 CPU_BUILD = f"torch-*+cpu-cp{sys.version_info.major}{sys.version_info.minor}-*.whl"
 

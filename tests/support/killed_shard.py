@@ -25,7 +25,7 @@ here = threading.local()
 
 @dataclass(frozen=True)
 class KilledAt:
-    """Runs a shard up to the first write of an object whose key `keys`, a regular expression, matches.
+    """Runs a shard up to the first write of an object with a key that matches the regular expression `keys`.
 
     `moment` is "before" (nothing of it is written), "half" (half of its bytes are) or "after" (all is done). Parts hold
     7 rows here, so that a small save has several.
@@ -64,7 +64,7 @@ class KilledAt:
 
 @dataclass(frozen=True)
 class KilledInPushes:
-    """Runs a shard whose processes die in the push of each of `steps`, once, with the redo record complete.
+    """Runs a shard with processes that die in the push of each of `steps`, once, with the redo record complete.
 
     `moment` is "before" (no row is written), "half" (half of them are) or "after" (all are, and the push does not count
     as applied yet).

@@ -1,4 +1,4 @@
-"""Kueue's own controller beside an API server without nodes, as its chart has it, and queues for it.
+"""Kueue's own controller at an API server without nodes, with the settings of its chart, and queues for it.
 
 Its resource definitions are stored in one version and used in another, so the API server asks Kueue to convert each
 object: there is no Kueue without its webhooks. Here they are reached over loopback, and this module does what a kubelet
@@ -27,7 +27,7 @@ from support.apiserver import FOLDER, ApiServer, binary
 NAMESPACE = "kueue-system"
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"
 CHART = FOLDER / "kueue-chart"
-#: Its API of pending workloads is off: it is one more server behind the API server, and nobody asks it.
+#: Its API of pending workloads is off: it is another server behind the API server, without users here.
 VALUES = (
     "controllerManager.featureGates[0].name=VisibilityOnDemand",
     "controllerManager.featureGates[0].enabled=false",
@@ -90,7 +90,7 @@ def _rendered() -> list[Object]:
 
 
 def _install(client: httpx.Client, objects: list[Object], port: int) -> None:
-    """What the controller finds in a cluster; its webhook's Service leads to this machine."""
+    """The objects for the controller in a cluster; its webhook's Service leads to this machine."""
     _create(client, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     _create(client, f"/api/v1/namespaces/{NAMESPACE}/services", _service())
     served: set[str] = set()
@@ -163,7 +163,7 @@ def _mount(client: httpx.Client, folder: Path) -> None:
     for name, text in (secret.get("data") or {}).items():
         file, content = folder / name, base64.b64decode(text)
         if not file.exists() or file.read_bytes() != content:
-            fresh = folder.with_name(f"{name}.fresh")  # beside the folder, which the controller watches
+            fresh = folder.with_name(f"{name}.fresh")  # outside the folder, which the controller watches
             fresh.write_bytes(content)
             fresh.replace(file)
 

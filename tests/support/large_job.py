@@ -1,4 +1,4 @@
-"""What the operator sees of a job of many members, at the moments that its passes take longest."""
+"""The inputs of the operator for a job of many members, at the moments with the longest passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEP, BATCH, TOTAL, SAVED = 9, 100, 2000, 800
 
 
 def a_shard_is_lost(shards: int, trainers: int) -> ReconcileInput:
-    """A job in mid-training whose first shard was killed; everybody else answers."""
+    """A job in mid-training with a killed first shard; all others answer."""
     cluster = _running(shards, trainers)
     status = cluster.job.status
     pods = tuple(_killed(pod) if pod.name == status.shards[0].pod else pod for pod in cluster.pods)
@@ -87,7 +87,7 @@ def _killed(pod: PodView) -> PodView:
 
 
 def _pods(status: Status) -> tuple[PodView, ...]:
-    """All members' pods, each of which runs and was told everything."""
+    """All members' pods, which run and have their newest rosters."""
     return tuple(
         PodView(
             member.pod,
@@ -110,7 +110,7 @@ def _pods(status: Status) -> tuple[PodView, ...]:
 
 
 def _reports(status: Status) -> dict[str, Report]:
-    """What all members answer, by the uid of their pods."""
+    """The reports of all members, by the uid of their pods."""
     uids = {(pod.role, pod.index): pod.uid for pod in _pods(status)}
     shards = {uids["shard", shard.index]: _shard_report(status, shard) for shard in status.shards}
     trainers = {uids["trainer", trainer.index]: _trainer_report(status, trainer) for trainer in status.trainers}
@@ -157,7 +157,7 @@ def _trainer_report(status: Status, trainer: Trainer) -> TrainerReport:
     )
 
 
-#: Worlds by what is happening, each for so many shards and trainers.
+#: Inputs by situation, each for a number of shards and trainers.
 MOMENTS: Mapping[str, Callable[[int, int], ReconcileInput]] = {
     "all pods are there": _seen,
     "all start and report": _started,

@@ -10,7 +10,7 @@ from support.documents import Document, edited
 
 
 def largest(extra: int = 0, shards: int = 2) -> Document:
-    """A job with all of them, under names as people give them, and each followed by so many random characters."""
+    """A job with all of them, under realistic names, each followed by a number of random characters."""
     rng = random.Random(1)
 
     def name(kind: str, number: int) -> str:

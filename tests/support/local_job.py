@@ -57,7 +57,7 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
 
 
 def small_steps(job: JobSpec) -> JobSpec:
-    """The job by SGD in small steps, so that its AUC hardly tells in which order several trainers' pushes came.
+    """The job by SGD in small steps, so that its AUC hardly depends on the order of several trainers' pushes.
 
     Several gradients of a row add up in any order then. Rows read a whole step late move the AUC by less than 0.0004.
     """
@@ -115,7 +115,7 @@ class Member:
 
 @dataclass
 class LocalJob:
-    """All members of a job. `interval_s` goes into the rosters; `stopped` are the roles that they tell to stop.
+    """All members of a job. `interval_s` goes into the rosters; `stopped` are the roles that they stop.
 
     With `memory` a folder of each member outlives its container.
     """
@@ -173,7 +173,7 @@ class LocalJob:
         temporary.rename(self.folder / "held-at")
 
     def publish(self, **counters: int) -> None:
-        """Write everybody's roster, with the next roster number."""
+        """Write all members' rosters, with the next roster number."""
         self.counters = replace(self.counters, roster=self.counters.roster + 1, **counters)
         for member in self.shards:
             member.write_roster(self._shard_roster(member))
@@ -181,7 +181,7 @@ class LocalJob:
             member.write_roster(self.trainer_roster(member))
 
     def fencing_roster(self, member: Member) -> ShardRoster:
-        """Return the roster that tells a replaced shard that it is."""
+        """Return the roster by which a replaced shard is superseded."""
         newest = self.shards[member.index].incarnation
         return replace(self._shard_roster(member), newest_incarnation=newest)
 
@@ -195,7 +195,7 @@ class LocalJob:
         return member.process.child
 
     def kill_server(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to that process alone; the supervisor goes on."""
+        """Send a signal to that process alone; the supervisor continues."""
         os.kill(self.server_of(member), number)
 
     def replace_shard(self, index: int) -> Member:
@@ -228,7 +228,7 @@ class LocalJob:
             self._run(self.trainers[index])
 
     def drain_only_trainer(self) -> None:
-        """Tell the only trainer to save and end, and start its next incarnation, which goes on from that save."""
+        """Stop the only trainer, which saves, and start its next incarnation, which continues from that save."""
         first = self.trainers[0]
         self.stopped = frozenset({env.ROLE_TRAINER})
         self.publish()
@@ -238,12 +238,12 @@ class LocalJob:
         self.replace_trainers(0, leader=0)
 
     def roll_back(self, anchor: AnchorRef | None) -> None:
-        """Let everybody go back to `anchor`, in a new generation."""
+        """Roll all members back to `anchor`, in a new generation."""
         self.anchor = anchor
         self.publish(generation=self.counters.generation + 1)
 
     def reach(self, samples: int) -> None:
-        """Wait until the leader has trained so many samples."""
+        """Wait until the leader has trained that many samples."""
         self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
 
     def trainer(self, index: int = 0) -> TrainerReport:

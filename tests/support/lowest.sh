@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lowest.sh COMMAND...: run it, and all that it starts, with the processor time that nobody else wants.
+# lowest.sh COMMAND...: run it, and all that it starts, with idle processor time alone.
 # `nice` alone is not enough: where the kernel weighs whole sessions (autogroup), it counts only within one, and the
 # processes of tests have sessions of their own. Root can make a cgroup for them, of a tenth of one usual process's
 # weight. With less than that its processes would get no turn for seconds, which the jobs of tests take for hung ones.

@@ -15,7 +15,7 @@ from cpr_operator.metrics import Metrics as OperatorMetrics
 from cpr_trainer.shard.status import Metrics as ShardMetrics
 from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
 
-#: What Prometheus adds to what a pod says: its own labels of a target, and those of the chart's monitors.
+#: Labels that Prometheus adds to a pod's series: its own of a target, and those of the chart's monitors.
 OF_TARGETS = frozenset({"namespace", "pod"})
 OF_PODS = frozenset({"cprjob", "role", "index"})
 
@@ -27,12 +27,12 @@ def metrics() -> dict[str, str]:
 
 
 def series() -> set[str]:
-    """All names that a query can ask for."""
+    """All names for queries."""
     return set(labels())
 
 
 def labels() -> dict[str, frozenset[str]]:
-    """All names that a query can ask for, with the labels that their series may have."""
+    """All names for queries, with the possible labels of their series."""
     added = OF_TARGETS | OF_PODS
     of_operator = set(_own_labels(_registries()[0]))
     return {name: own | (OF_TARGETS if name in of_operator else added) for name, own in own_labels().items()}
@@ -72,7 +72,7 @@ def _registries() -> tuple[CollectorRegistry, ...]:
 
 
 def _trainer_registry() -> CollectorRegistry:
-    """That of a trainer with a report in which every figure is known."""
+    """The exposition of a trainer with every value in its report."""
     report = TrainerReport(1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
     known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
     known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, (GROUP,))

@@ -19,7 +19,7 @@ import pytest
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.benches import NAMESPACE
 
-#: Long enough for a machine that runs a cluster beside it.
+#: Long enough for a machine that also runs a cluster.
 WITHIN_S, ANSWER_S = 120.0, 60.0
 
 
@@ -39,7 +39,7 @@ class Operator:
             return ""
 
     def metrics(self) -> str:
-        """What it exposes to Prometheus."""
+        """Return its exposition for Prometheus."""
         return httpx.get(f"{self.url}/metrics", trust_env=False, timeout=ANSWER_S).text
 
 

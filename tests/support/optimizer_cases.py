@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.documents import Case
 
 ROW_WISE = {"kind": "RowWiseAdagrad", "learningRate": 0.1}
-#: A field of a sparse optimizer, a kind that has it, one that has not, and what is said then.
+#: A field of a sparse optimizer, a kind that has it, one that has not, and the message for that.
 HYPERPARAMETERS = (
     ("epsilon", "Adagrad", "SGD", "SGD has no epsilon"),
     ("beta1", "Adam", "Adagrad", "only Adam has beta1"),
@@ -13,7 +13,7 @@ HYPERPARAMETERS = (
 )
 
 
-#: A phase that is as it should be, one that is not, and what is said then.
+#: A valid phase, an invalid one, and the message for that.
 PHASES = (
     (
         {"kind": "Warmup", "steps": 5, "start": 0.1},
@@ -48,27 +48,27 @@ OPTIMIZERS = (
             f"spec.model.sparseOptimizer.{field}",
             {"spec.model.sparseOptimizer": {"kind": kind, field: 0.5}},
             {"spec.model.sparseOptimizer": {"kind": other, field: 0.5}},
-            says,
+            message,
         )
-        for field, kind, other, says in HYPERPARAMETERS
+        for field, kind, other, message in HYPERPARAMETERS
     ),
     *(
         Case(
             f"spec.model.tables[1].optimizer.{field}",
             {"spec.model.tables.1.optimizer": {"kind": kind, "learningRate": 0.1, field: 0.5}},
             {"spec.model.tables.1.optimizer": {"kind": other, "learningRate": 0.1, field: 0.5}},
-            says,
+            message,
         )
-        for field, kind, other, says in HYPERPARAMETERS
+        for field, kind, other, message in HYPERPARAMETERS
     ),
     *(
         Case(
             f"spec.model.denseOptimizer.{field}",
             {"spec.model.denseOptimizer": {"kind": kind, field: 0.5}},
             {"spec.model.denseOptimizer": {"kind": other, field: 0.5}},
-            says,
+            message,
         )
-        for field, kind, other, says in (
+        for field, kind, other, message in (
             ("momentum", "SGD", "Adam", "only SGD has a momentum"),
             ("epsilon", "AdamW", "SGD", "SGD has no epsilon"),
             ("beta1", "Adam", "Adagrad", "only Adam and AdamW have beta1"),
@@ -77,14 +77,17 @@ OPTIMIZERS = (
     ),
     *(
         Case(
-            f"{where}.schedule[0]", {at: optimizer | {"schedule": [good]}}, {at: optimizer | {"schedule": [bad]}}, says
+            f"{where}.schedule[0]",
+            {at: optimizer | {"schedule": [good]}},
+            {at: optimizer | {"schedule": [bad]}},
+            message,
         )
         for where, at, optimizer in (
             ("spec.model.denseOptimizer", "spec.model.denseOptimizer", {}),
             ("spec.model.sparseOptimizer", "spec.model.sparseOptimizer", {}),
             ("spec.model.tables[1].optimizer", "spec.model.tables.1.optimizer", ROW_WISE),
         )
-        for good, bad, says in PHASES
+        for good, bad, message in PHASES
     ),
     Case(
         "spec.model.denseOptimizer.nesterov",

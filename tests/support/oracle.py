@@ -28,9 +28,8 @@ InitialRows = Callable[[int, NDArray[np.int64]], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OracleResult:
-    """What a run ends in.
-
-    losses: mean loss of each step's batch before it trains. auc, log_loss: of the first label, progressive, without the
+    """The result of a run. losses: mean loss of each step's batch before it trains. auc, log_loss: of the first label,
+    progressive, without the
     first fifth of the samples. metrics: those of all labels, if there are several, and the network's own. dense:
     parameters in the model's order, flat float32 [p]. tables: float32 [rows, D] each. states: what the optimizers keep,
     float32 [rows, W] each, W = 0 for SGD.

@@ -59,7 +59,7 @@ def running_s3proxy(folder: Path, *, ignores_headers: bool = False) -> Iterator[
 
 @contextlib.contextmanager
 def running_s3mock(folder: Path) -> Iterator[S3Server]:
-    """Start Adobe's S3Mock, whose other port speaks TLS."""
+    """Start Adobe's S3Mock; its other port uses TLS."""
     with free_port() as port, free_port() as tls_port:
         command = ["java", "-jar", str(binary("s3mock")), f"--http.port={port}", f"--server.port={tls_port}"]
         command.append("--server.address=127.0.0.1")

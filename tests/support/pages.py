@@ -19,11 +19,11 @@ DOCUMENTS = [
     *ROOT.glob("benchmarks/*.md"),
     *ROOT.glob("tests/*/*.md"),
 ]
-#: How the heading of a section ends whose commands need an administrator's rights.
+#: End of the heading of a section for administrators.
 _ADMINISTRATOR = "(once per cluster)"
-#: Sections whose commands need no cluster.
+#: Sections with commands that need no cluster.
 _NO_CLUSTER = {"Without a cluster", "Contribute: two commands"}
-#: What ends a command and begins the next one. A substitution is a command, too.
+#: Separators of commands. A substitution is a command, too.
 _SEPARATORS = {"|", "&&", ";"}
 _ASSIGNED = re.compile(r"^\w+=\$\((.*)\)$", re.DOTALL)
 
@@ -63,7 +63,7 @@ def blocks(page: Path) -> tuple[Block, ...]:
 
 
 def of_a_user(page: Path) -> tuple[Block, ...]:
-    """Those that somebody runs on a cluster who may use one namespace of it."""
+    """Return the blocks of a user with the rights of one namespace."""
     return tuple(
         block
         for block in blocks(page)

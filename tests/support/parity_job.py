@@ -66,7 +66,7 @@ class ParityJob:
         wait_for(lambda: self.protected() == (samples,) * SHARDS)
 
     def protected(self) -> tuple[int, ...]:
-        """What the shards told last of what parity holds; they are asked again."""
+        """Return the newest reports of the shards about parity; they are polled again."""
         self.exchange.announce_cut(0)
         return self.exchange.protected()
 

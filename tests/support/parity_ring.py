@@ -20,9 +20,9 @@ from support.row_dims import with_dims
 from support.row_optimizers import mixed
 from support.shard_job import small_job
 
-#: Rows of a parity that is built anew come in flushes of so many bytes.
+#: Size of the flushes of a parity that is rebuilt, in bytes.
 FLUSH_BYTES = 900
-#: Rows are decoded so many at a time.
+#: Number of rows that are decoded at a time.
 _BLOCK = 7
 
 
@@ -60,7 +60,7 @@ class ParityRing:
         self._step = 0
 
     def fresh(self) -> int:
-        """A name that nobody else has."""
+        """A unique name."""
         return next(self._names)
 
     def new_arena(self, index: int) -> Arena:
@@ -99,7 +99,7 @@ class ParityRing:
         self.marks[mark] = copy_of(self, index, shard.arena)
 
     def part_image(self, arena: Arena, part: int, frontier: Sequence[int]) -> list[Image]:
-        """What a part counts as now, up to a frontier in each segment."""
+        """Return the present content of a part, up to a frontier in each segment."""
         found = []
         for segment, shape in enumerate(self.shapes):
             view, image = View.of_part(arena, self.parts, part, segment), Image.zeros(*shape)
@@ -117,7 +117,7 @@ class ParityRing:
                 self.connect(index, part)
 
     def connect(self, index: int, part: int) -> None:
-        """A shard hears where a parity stands, and sends again what that lacks; what was on its way is gone."""
+        """A shard receives the point of a parity, and sends the missing flushes again; flushes under way are lost."""
         shard = self.shards[index]
         shard.sent[part].clear()
         position = self.shards[self.ring.holder(index, part)].store.position(part)
@@ -163,7 +163,7 @@ class ParityRing:
                     View.of_part(arena, self.parts, part, segment).write(first, image)
 
     def check(self) -> None:
-        """XOR over each stripe is the parity at rest, and each member can say what it is in there."""
+        """XOR over each stripe is the parity at rest, and each member can compute its part in it."""
         for holder, process in enumerate(self.shards):
             expected = [Image.zeros(*shape) for shape in self.shapes]
             for part, point in enumerate(process.store.points):
@@ -180,7 +180,7 @@ class ParityRing:
 
 
 class Neighbours:
-    """A stripe whose shards are all at hand."""
+    """A stripe with all its shards."""
 
     def __init__(self, ring: ParityRing, holder: int) -> None:
         self._store = ring.shards[holder].store
@@ -194,7 +194,7 @@ class Neighbours:
 
 
 def same(one: Image, other: Image) -> bool:
-    """Whether all bits are the same."""
+    """Return whether all bits are the same."""
     pairs = ((one.rows, other.rows), (one.state, other.state), (one.touched, other.touched))
     return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
@@ -208,7 +208,7 @@ def copy_of(ring: ParityRing, index: int, arena: Arena) -> Arena:
 
 
 def same_rows(one: Arena, other: Arena) -> bool:
-    """Whether rows and state have the same bits."""
+    """Return whether rows and state have the same bits."""
     return all(
         np.array_equal(mine.rows.view(np.uint32), theirs.rows.view(np.uint32))
         and np.array_equal(mine.state.view(np.uint32), theirs.state.view(np.uint32))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: What 0.1.0 was made of. It has no tag.
+#: The commit of 0.1.0. It has no tag.
 COMMIT = "89d140c"
 
 
 def unpack(folder: Path) -> None:
-    """Write its files into a folder. Skips the test in a clone whose history does not reach back so far."""
+    """Write its files into a folder. Skips the test in a clone without that part of the history."""
     packed = subprocess.run(["git", "archive", COMMIT], cwd=ROOT, capture_output=True, check=False)
     if packed.returncode:
         pytest.skip(f"the history of this clone does not reach back to 0.1.0: {packed.stderr.decode().strip()}")

@@ -23,7 +23,7 @@ Start = Callable[..., ShardThread]
 
 
 class Save:
-    """What a shard held at some moment."""
+    """The rows of a shard at some moment."""
 
     def __init__(self, shard: ShardThread) -> None:
         progress = shard.progress
@@ -71,7 +71,7 @@ def sums(rows: UniqueRows, *pushes: tuple[int, int]) -> np.ndarray:
 
 
 def save(shard: ShardThread) -> Save:
-    """Save a shard, which says so with its next answers."""
+    """Save a shard, which its next answers report."""
     saves: list[Save] = []
     shard.do(lambda: saves.append(Save(shard)))
     shard.service.saved_steps = saves[0].applied
@@ -84,7 +84,7 @@ def of_one(steps: int) -> list[tuple[int, int]]:
 
 
 class Ranks:
-    """All trainers of one shard, whose incarnations follow each other: the last one serves."""
+    """All trainers of one shard, with its incarnations one after the other: the last one serves."""
 
     def __init__(self, job: JobSpec, exchanges: Callable[..., Exchange]) -> None:
         self.shards = [restore(ShardThread(job, 0, 1, ready=False))]
@@ -108,13 +108,13 @@ class Ranks:
                 self.push(rank, rows, step)
 
     def succeed(self, save: Save | None = None) -> ShardThread:
-        """End the shard, and let its successor serve what a save holds. Nobody follows it yet."""
+        """End the shard, and let its successor serve what a save holds. No trainer follows it yet."""
         self.shard.close()
         self.shards.append(restore(ShardThread(self.shard.job, 0, len(self.shards) + 1, ready=False), save))
         return self.shard
 
     def follow(self, exchanges: Iterable[Exchange]) -> None:
-        """Let these trainers know of the shard that serves."""
+        """Send these trainers the roster with the serving shard."""
         for each in exchanges:
             follow(each, self.shard, roster=len(self.shards))
 

@@ -1,4 +1,4 @@
-"""Jobs of real processes that stop at one anchor, and go on from it with other members."""
+"""Jobs of real processes that stop at one anchor, and continue from it with other members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def resized(job: JobSpec, folder: Path, generation: int, anchor: AnchorRef | Non
 
 
 def stop(running: LocalJob) -> AnchorRef:
-    """Tell all to stop, trainers first; return the anchor at which all do."""
+    """Stop all members, trainers first; return their common anchor."""
     for role, members in ((ROLE_TRAINER, running.trainers), (ROLE_SHARD, running.shards)):
         running.stopped |= {role}
         running.publish()

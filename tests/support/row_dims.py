@@ -1,4 +1,4 @@
-"""Jobs whose tables have vectors of several lengths."""
+"""Jobs with tables of several dims."""
 
 from __future__ import annotations
 

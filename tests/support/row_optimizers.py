@@ -1,4 +1,4 @@
-"""Jobs whose tables have optimizers of their own."""
+"""Jobs with an optimizer for each table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpr_contract.spec import JobSpec
 Kind = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 KINDS: tuple[Kind, ...] = ("SGD", "RowWiseAdagrad", "Adagrad", "Adam")
 
-#: What the tables get in turn; None: the optimizer of the model.
+#: Optimizers of the tables in turn; None: the optimizer of the model.
 _CYCLE = (
     SparseOptimizerSpec("Adam", 0.002, beta1=0.8, epsilon=1e-6),
     None,

@@ -1,4 +1,4 @@
-"""Rules that the schema cannot say: for each a document that keeps it and one that breaks it.
+"""Rules beyond the schema: for each a document that keeps it and one that breaks it.
 
 One table for pydantic and for a real API server; `bound_cases` and `change_cases` are the others.
 """
@@ -11,7 +11,7 @@ from support.data_cases import DATA
 from support.documents import (
     AUC_DROP,
     CSV,
-    GONE,
+    ABSENT,
     OWN_MODEL,
     Case,
 )
@@ -36,11 +36,13 @@ RULES = (
     ),
     Case(
         "spec.model.bottomMlp",
-        OWN_MODEL | {"spec.model.bottomMlp": GONE},
-        {"spec.model.bottomMlp": GONE},
+        OWN_MODEL | {"spec.model.bottomMlp": ABSENT},
+        {"spec.model.bottomMlp": ABSENT},
         "must end in embeddingDim",
     ),
-    Case("spec.model.topMlp", OWN_MODEL | {"spec.model.topMlp": GONE}, {"spec.model.topMlp": GONE}, "must end in 1"),
+    Case(
+        "spec.model.topMlp", OWN_MODEL | {"spec.model.topMlp": ABSENT}, {"spec.model.topMlp": ABSENT}, "must end in 1"
+    ),
     Case("spec.model.topMlp", {"spec.model.topMlp": [1]}, {"spec.model.topMlp": [1, 2]}, "must end in 1"),
     Case("spec.model.tables", {"spec.model.tables.1.name": "c"}, {"spec.model.tables.1.name": "a"}),
     Case(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
-TIMEOUT_S = 500.0  # beside the tests of the cluster, a run has what these leave of two cores
+TIMEOUT_S = 500.0  # during the tests of the cluster, a run has a small part of two cores
 
 _JOB: dict[str, Any] = {
     "apiVersion": "cprjob.io/v1alpha1",
@@ -36,7 +36,7 @@ _JOB: dict[str, Any] = {
             "interval": {"mode": "Fixed", "seconds": 1},
             "denseIntervalSeconds": 1,
         },
-        "failurePolicy": {"silenceSeconds": 60},  # a machine that stalls for seconds kills nobody
+        "failurePolicy": {"silenceSeconds": 60},  # a machine that stalls for seconds kills no member
     },
 }
 

@@ -23,7 +23,7 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.apiserver import binary
 
 ACCESS_KEY = "cprjob-test"
-SECRET_KEY = "cprjob-test-secret"  # noqa: S105 -- of a server that lives as long as a test
+SECRET_KEY = "cprjob-test-secret"  # noqa: S105 -- of a server for one test
 REGION = "us-east-1"
 
 
@@ -162,7 +162,7 @@ def user(server: S3Server, policy: str = "readwrite") -> Iterator[tuple[str, str
 
 
 def administrator(server: S3Server) -> MinioAdmin:
-    """Who makes and removes users of MinIO."""
+    """The client for MinIO's users."""
     return MinioAdmin(
         endpoint=server.address, credentials=StaticProvider(ACCESS_KEY, SECRET_KEY), region=REGION, secure=False
     )
@@ -170,7 +170,7 @@ def administrator(server: S3Server) -> MinioAdmin:
 
 @contextlib.contextmanager
 def free_port() -> Iterator[int]:
-    """A port of the loopback that no test beside this one is given meanwhile, and no outgoing connection takes."""
+    """A port of the loopback that no other test gets meanwhile, and no outgoing connection takes."""
     with contextlib.closing(PortBlocks(random.Random())) as ports:
         yield ports.take()
 

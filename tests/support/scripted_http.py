@@ -1,4 +1,4 @@
-"""A connection to S3 whose answers a test writes down."""
+"""A connection to S3 with the answers of a test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ScriptedHttp:
 
 
 def answer(status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> urllib3.HTTPResponse:
-    """An answer, whose body is not read yet."""
+    """An answer, before its body is read."""
     return urllib3.HTTPResponse(
         io.BytesIO(body), status=status, headers=headers or {}, preload_content=False, enforce_content_length=True
     )

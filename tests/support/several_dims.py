@@ -9,7 +9,7 @@ from cpr_contract.model import ModelSpec
 
 
 class Network(nn.Module):
-    """A layer over the numbers and all vectors beside each other."""
+    """A layer over the numbers and all concatenated vectors."""
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
         super().__init__()

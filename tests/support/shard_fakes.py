@@ -1,4 +1,4 @@
-"""What a shard's service and its life have to do with, as far as tests play it: trainers, a restorer, a saver."""
+"""Fakes around a shard's service and its lifecycle: trainers, a restorer, a saver."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class FakeRestorer:
 
 
 class FakeWriter:
-    """Keeps what it is given; the test says when it is committed."""
+    """Stores the drafts of saves; the test commits them."""
 
     def __init__(self) -> None:
         self.saves: list[Save] = []

@@ -141,7 +141,7 @@ class ShardProcess:
         draft.rename(self.folder / "roster.json")
 
     def report(self) -> ShardReport | None:
-        """What it answers on /status; None if it does not."""
+        """Return its answer on /status; None if it does not."""
         try:
             with urllib.request.urlopen(self.url("/status"), timeout=5) as answer:  # noqa: S310 -- loopback
                 return from_json(ShardReport, answer.read())

@@ -151,7 +151,7 @@ def push_through(
 
 
 def touched(step: int) -> np.ndarray:
-    """Which of the 65 rows a step changes: some, never the same."""
+    """Return the mask of the 65 rows that a step changes: some, never the same."""
     return np.arange(sum(ROWS)) * step % 7 < 4
 
 

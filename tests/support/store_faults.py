@@ -31,7 +31,7 @@ from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Flip, Truncate, 
 from support.s3_servers import S3Server
 
 DATA = os.urandom(3 << 20)
-#: How often an operation is tried.
+#: Number of attempts of an operation.
 ATTEMPTS = 3
 
 Operation = Callable[[Store], object]

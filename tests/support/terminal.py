@@ -25,7 +25,7 @@ class Terminal:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # so that all it has started can be interrupted, and killed
-            # What runs in the background ignores SIGINT, and hands that down: Ctrl-C would end nothing.
+            # Background processes ignore SIGINT, as do their children: Ctrl-C would end nothing.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
@@ -43,7 +43,7 @@ class Terminal:
         self._bash.stdin.flush()
 
     def run(self, text: str) -> str:
-        """Run the commands. Returns what they printed; AssertionError says it if one of them failed."""
+        """Run the commands. Returns what they printed; Raises AssertionError with it if one of them failed."""
         self.enter(text)
         assert self._bash.stdout is not None
         printed: list[str] = []

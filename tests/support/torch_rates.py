@@ -33,7 +33,7 @@ def _scheduler(phase: PhaseSpec, steppable: torch.optim.Optimizer, end: float) -
         case "Constant":
             return lr_scheduler.ConstantLR(steppable, factor=1.0)
         case "Warmup":
-            # Torch is at the end after so many steps, and cannot begin at 0.
+            # Torch reaches the end after that many steps, and cannot begin at 0.
             begin = phase.start + (1 - phase.start) / phase.steps
             return lr_scheduler.LinearLR(steppable, begin, 1.0, total_iters=phase.steps - 1)
         case "Linear":

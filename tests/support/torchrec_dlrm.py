@@ -9,7 +9,7 @@ from cpr_contract.model import DENSE_FEATURES, ModelSpec
 
 
 class Network(nn.Module):
-    """TorchRec's DLRM over embeddings that CPRJob has pooled; an over arch whose last layer has a logit a label."""
+    """TorchRec's DLRM over embeddings that CPRJob has pooled; the last layer of its over arch has a logit a label."""
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Processes of jobs that need not load torch: forks of one server, which has loaded the trainer's and the shard's code.
 
-Loading takes seconds of a processor for each trainer and half of one for each shard. What a process of its own loads,
-and when, is shown by the tests in tests/guard and tests/soak/local.
+Loading takes seconds of a processor for each trainer and half of one for each shard. The tests in tests/guard and
+tests/soak/local show the imports of a separate process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run_with_a_thread(arguments: list[str]) -> int:
 
 
 def run_without_links(arguments: list[str]) -> int:
-    """Be a process whose store lies on a file system without hard links."""
+    """Run a process with a store on a file system without hard links."""
 
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "Operation not permitted", source, None, target)
@@ -64,7 +64,7 @@ def run_without_links(arguments: list[str]) -> int:
 def run_held(arguments: list[str]) -> int:
     """Be a trainer that takes no step after the one in the file HELD_AT: so a fault comes at a step on any machine.
 
-    While it stands it follows rosters, and ends if it is told to.
+    Meanwhile it follows rosters, and ends on request.
     """
     from cpr_trainer.trainer.control import POLL_INTERVAL_S  # noqa: PLC0415 -- in the process alone
     from cpr_trainer.trainer.step import Stepper  # noqa: PLC0415

@@ -53,7 +53,7 @@ def check_reservations(result: RunResult) -> None:
 
 
 def may_end_suspended(storm: Storm) -> bool:
-    """Whether the job may end when it is to be suspended: no report is awaited then."""
+    """Return whether the job may end when it is to be suspended: no report is awaited then."""
     return any(fault.kind in {"suspend", "reshard", "scale trainers"} for fault in storm.faults)
 
 
@@ -108,5 +108,5 @@ def _anchored(result: RunResult) -> tuple[list[Cells], int]:
 
 
 def charged(status: Status) -> list[set[int]]:
-    """For each shard the samples that the account says are lost."""
+    """Return the lost samples of each shard in the account."""
     return [{sample for first, end in ranges for sample in range(first, end)} for ranges in status.ledger.ranges]

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when all tasks wait: hours take no time."""
+"""An event loop with a clock that advances only when all tasks wait: hours take no time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 -- whoever awaits it raises it
+        except Exception as error:  # noqa: BLE001 -- the caller that awaits it raises it
             done.set_exception(error)
         return done
 

@@ -45,7 +45,7 @@ class SimulatedCluster(SimulatedNodes):
         self.terminating = False  # the namespace is being deleted
         self.calls: list[str] = []
         self.recorded: dict[str, str] = {}  # the last report that the status holds, as pods were informed, by name
-        self.looked_up: list[str] = []  # pods whose events were looked up
+        self.looked_up: list[str] = []  # pods with events that were read
         self.sent: list[tuple[str, str, str]] = []  # rosters that pods were sent: name, text, signature
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None

@@ -113,7 +113,7 @@ MANIFOLD = tuple(each for each in DELETIONS if each.name.removeprefix("deleted w
 
 
 def end_of_deletion(result: RunResult) -> tuple[object, ...]:
-    """Whether the job is gone, the anchors that its cleanup spared, and the events about its saves."""
+    """Return whether the job is deleted, the anchors that its cleanup spared, and the events about its saves."""
     planes = [plane.store.cleaned for uid, plane in result.cluster.planes.items() if uid.startswith("12345678")]
     reported = {event.reason for event in result.cluster.events.values()} & {"SavesDeleted", "SavesLeft"}
     return ("default", "job") in result.cluster.jobs, planes, reported

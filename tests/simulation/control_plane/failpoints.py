@@ -143,7 +143,7 @@ class Storm:
 
 
 def storms(max_faults: int = 6) -> st.SearchStrategy[Storm]:
-    """Jobs of one or two trainers and two or three shards, any mode, budget and interval; up to so many faults."""
+    """Jobs of one or two trainers and two or three shards, any mode, budget and interval; up to that many faults."""
     seconds = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
     interval = st.sampled_from(({"mode": "Fixed", "seconds": 1}, {"mode": "Fixed", "seconds": 3}, {"mode": "Auto"}))
     jobs = st.builds(
@@ -287,7 +287,7 @@ class StormSimulation(Simulation):
 
     @property
     def _shadow(self) -> bool:
-        """Whether ranks take steps of their own: two at least, over shards whose number stays."""
+        """Return whether ranks take steps of their own: at least two, over a fixed number of shards."""
         return bool(self.storm.spec["trainers"].get("denseSync", "AllReduce") != "AllReduce")
 
     def _scale(self, trainers: int) -> None:
@@ -313,7 +313,7 @@ class StormSimulation(Simulation):
             self.cluster.set_spec("job", accuracyBudget=least)
 
     def _make_unavailable(self, fault: Fault) -> None:
-        """The store or the operator does not answer for a while, or the operator begins anew."""
+        """The store or the operator does not answer for a while, or the operator restarts."""
         if fault.kind == "store down":
             store = self.cluster.plane().store
             store.down = True
@@ -331,7 +331,7 @@ class StormSimulation(Simulation):
         return lambda: plane.kill(pod.name)
 
     def _stop(self, role: str, index: int) -> Callable[[], None]:
-        """SIGSTOP; what is returned lets the process go on, if it is still there."""
+        """SIGSTOP; the returned action continues the process, if it still exists."""
         pod, plane = self.cluster.member(role, index), self.cluster.plane()
         process = plane.process(pod.name)
         self.cluster.stop(role, index)

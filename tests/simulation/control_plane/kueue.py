@@ -26,13 +26,13 @@ def workload(cluster: SimulatedCluster) -> dict[str, Any] | None:
 
 
 def counts(cluster: SimulatedCluster) -> dict[str, int]:
-    """The pods that the Workload asks for."""
+    """Return the number of pods of the Workload."""
     found = workload(cluster)
     return {each["name"]: each["count"] for each in found["spec"]["podSets"]} if found else {}
 
 
 def waits(trainers: int = 2) -> Trigger:
-    """A Workload for so many trainers waits for quota."""
+    """A Workload for that many trainers waits for quota."""
 
     def waiting(cluster: SimulatedCluster) -> bool:
         found = workload(cluster)

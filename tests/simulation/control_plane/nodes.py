@@ -17,11 +17,11 @@ from cpr_operator.reconcile.observe import TRAINING_STATES
 from simulation.control_plane.pods import FLUSH_S, DataPlane
 
 START_S = 0.4
-#: How long the control plane takes to find a node lost and to evict its pods.
+#: Time of the control plane to find a node lost, and to evict its pods.
 TAINT_S = 5.0
-#: How long a cleanup takes.
+#: Duration of a cleanup.
 CLEANUP_S = 1.0
-#: How long an ended pod that was deleted can still be seen.
+#: Time for which an ended pod that was deleted is still visible.
 SEEN_S = 0.2
 #: States in which a process reports that it is ready.
 READY_STATES = frozenset({"Ready", *TRAINING_STATES})
@@ -112,7 +112,7 @@ class SimulatedNodes:
         self.pods: dict[str, Pod] = {}
         self.planes: dict[str, DataPlane] = {}  # by job uid
         self.unschedulable = ""
-        self.mounts: dict[str, str] = {}  # members whose volumes cannot be mounted, as shard/1, and the kubelet's words
+        self.mounts: dict[str, str] = {}  # members without their volumes, as shard/1, and the kubelet's message
         self.nodes: tuple[str, ...] = ("node-0", "node-1", "node-2")
         self.total = total
         self.on_pod: Callable[[str, PodView], None] = lambda *_: None
@@ -148,7 +148,7 @@ class SimulatedNodes:
         return [pod for pod in self.pods.values() if pod.role == env.ROLE_SPARE]
 
     def kill_pod(self, name: str) -> None:
-        """SIGKILL from the node to a pod, whoever it is."""
+        """SIGKILL from the node to any pod."""
         self._plane_of(self.pods[name]).kill(name)
         self._end(self.pods[name], 137, "")
 
@@ -158,7 +158,7 @@ class SimulatedNodes:
         self._end(pod, code, message)
 
     def drain(self, role: str, index: int, *, force: bool = False) -> None:
-        """The eviction API: delete with grace, and say why. With `force`, no time to save anything."""
+        """The eviction API: delete with grace and a reason. With `force`, no time to save anything."""
         pod = self.member(role, index)
         pod.disruption = "EvictionByEvictionAPI"
         if force:
@@ -302,7 +302,7 @@ class SimulatedNodes:
         pod.ends_at = self.now if roster.stop else None
 
     def _finish(self, pod: Pod) -> bool:
-        """End a process whose time has come; whether it is over."""
+        """End a process after its time; return whether it has ended."""
         plane = self._plane_of(pod)
         if pod.role == env.ROLE_CLEANUP:
             self._end(pod, *plane.clean_up(_arguments(pod)))

@@ -128,7 +128,7 @@ class DataPlane(Saving):
             shard.restored, shard.resumed = save.samples, None
 
     def _served(self, shard: Shard) -> bool:
-        """Whether the trainers have pushed to it since its restore."""
+        """Return whether the trainers have pushed to it since its restore."""
         base = shard.roster.anchor.samples if shard.roster.anchor else 0
         return shard.samples > base if shard.restored is None else shard.resumed is not None
 
@@ -275,7 +275,7 @@ class DataPlane(Saving):
             self._end(group)
 
     def _meet(self, group: list[Trainer], samples: int) -> bool:
-        """Whether one of the group stands here, because it is asked to; when all do, the step is saved."""
+        """Return whether one of the group waits here, by its roster; when all do, the step is saved."""
         asked, shards = any(trainer.roster.meet for trainer in group), self._shards_of(group[0].roster)
         farther = any(shard.samples > samples for shard in shards or ())
         if not asked or farther or samples in {0, self.total}:
@@ -304,8 +304,8 @@ class DataPlane(Saving):
     def _shards_for(self, group: list[Trainer], end: int | None) -> list[Shard] | None:
         """The shards that the group's next step, which ends at sample `end`, changes; None if it waits for one.
 
-        Leave to go without a shard is used up once it was ready for any of them. Who joined since waits for all, and so
-        does the end of the job (None).
+        Leave to go without a shard is used up once it was ready for any of them. A trainer that joined since waits for
+        all shards, as does the end of the job (None).
         """
         found = self._ready_shards(group[0].roster)
         lost = {(peer.index, peer.incarnation) for peer in group[0].roster.shards} - found.keys()

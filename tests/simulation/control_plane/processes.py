@@ -1,6 +1,6 @@
 """State of the fake data plane: saves, processes, and their steps.
 
-Beside the state that a real process has, each state has the steps that are truly in it, a bit for each. No process
+In addition to the state of a real process, each state has the steps that are truly in it, a bit for each. No process
 reads these bits; tests compare the charged losses with the missing steps. A shard has them for each of its cells:
 portions of the tables that never lie apart, however many shards there are.
 """

@@ -32,7 +32,7 @@ KEYS = itertools.count(1)
 TIMING = Timing(running_s=5.0, floor_s=0.5, changing_s=0.5, progress_s=5.0)
 
 
-class Crash(Exception):  # noqa: N818 -- not an error of anybody's
+class Crash(Exception):  # noqa: N818 -- not an error
     """The operator was killed here."""
 
 
@@ -65,12 +65,12 @@ class Simulation:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a step of the scenario has not happened yet."""
+        """Return whether a step of the scenario has not happened yet."""
         return bool(self._steps)
 
     @property
     def begun(self) -> bool:
-        """Whether a step of the scenario has happened."""
+        """Return whether a step of the scenario has happened."""
         return len(self._steps) < len(self.scenario.steps)
 
     async def run(self) -> RunResult:
@@ -159,7 +159,7 @@ class Simulation:
 
     @property
     def over(self) -> bool:
-        """Whether all steps are done, and the job or its pods have nothing left to do."""
+        """Return whether all steps are done, and the job or its pods have nothing left to do."""
         if self.unfinished:
             return False
         live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
@@ -167,7 +167,7 @@ class Simulation:
         return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
 
     def take_over(self) -> None:
-        """Another process of the operator begins, and knows what the API server holds."""
+        """Start another process of the operator, with the state of the API server alone."""
         self.controller = self._controller()
         self._release_of_quota = QuotaRelease(self.cluster, self._clock)
 
@@ -212,7 +212,7 @@ class Simulation:
             assert len(spares) <= max(map(spares_in, workloads)), "there are spares without quota"
 
     def _check_fencing(self) -> None:
-        """No incarnation of a shard serves beside its successor."""
+        """No incarnation of a shard serves at the same time as its successor."""
         for plane in self.cluster.planes.values():
             for index in range(plane.spec.shards):
                 serving = [

@@ -1,4 +1,4 @@
-"""Training that goes on without lost shards: it loses no more than it may, and the account says what is missing."""
+"""Training continues without lost shards: it loses no more than allowed, and the account has exactly the losses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def allowances(result: RunResult) -> set[int]:
 
 
 def time_of(result: RunResult, samples: int) -> float:
-    """When so many samples were first reported."""
+    """Return when that many samples were first reported."""
     return next(s.progress.updated or 0.0 for s in statuses(result) if s.progress.samples >= samples)
 
 

@@ -10,7 +10,7 @@ NO_SAVES = {"mode": "Fixed", "seconds": 600}
 
 
 async def live(*kills: int, portion: float) -> RunResult:
-    """Shard 1 is killed whenever so many samples are trained, and nothing is saved before the end."""
+    """Shard 1 is killed at these numbers of samples, and nothing is saved before the end."""
     job = spec(accuracyBudget__portionOfLostSamples=portion, recovery__mode="Partial", snapshots__interval=NO_SAVES)
     steps = tuple((trained(samples), kill("shard", 1)) for samples in kills)
     return await Simulation(Scenario("killed", steps, job, replaced=("shard/1",))).run()

@@ -13,7 +13,7 @@ from simulation.control_plane.workload import BATCH, TOTAL, Scenario, spec, trai
 
 
 class RepeatedEvents(Simulation):
-    """Sees every event, and makes every pass, so many times."""
+    """Repeats every event and every pass that many times."""
 
     def __init__(self, scenario: Scenario, times: int) -> None:
         self._times = times

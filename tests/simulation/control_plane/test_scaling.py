@@ -20,7 +20,7 @@ def job(trainers: int = 2, portion: float = 0.3) -> dict[str, Any]:
 
 
 def numbers(result: RunResult) -> list[int]:
-    """How many trainers the job had, one after the other."""
+    """Return the numbers of trainers of the job, one after the other."""
     counts = (len(Status.model_validate(document).trainers) for document in result.cluster.statuses)
     return [count for count, _ in groupby(counts) if count]
 

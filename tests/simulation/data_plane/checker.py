@@ -69,13 +69,13 @@ class Checker:
         self._workload: Workload = cluster.workload
         self._first = [self._workload.first_values(shard) for shard in range(self._workload.job.shards)]
         #: Acknowledged pushes, by generation, shard and trainer, and by the incarnation that acknowledged them. Pushes
-        #: of a trainer that is gone are not among them: its successor pushes them again while others go on.
+        #: of a dead trainer are not among them: its successor pushes them again while others continue.
         self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
         self._due: dict[int, list[list[Due]]] = {}
         self.late_reads: list[LateRead] = []
 
     def before_read(self, trainer: Trainer) -> None:
-        """A trainer is about to ask for rows: note what it has to see."""
+        """Before a trainer's lookup: record the pushes that it has to see."""
         for other in self._cluster.trainers:
             if other.trainer is not None and not other.dead:
                 self._note_acknowledged(other.trainer)

@@ -1,6 +1,6 @@
 """One thread, one clock and one seed: each thread of a process is a task, which runs until it waits.
 
-Tasks are greenlets, so code that blocks runs as it is. Of all tasks that could go on, the seed says which does. Time
+Tasks are greenlets, so code that blocks runs as it is. The seed selects the next of all tasks that can run. Time
 passes only where none could.
 """
 
@@ -41,7 +41,7 @@ class Task:
         self.glet: greenlet | None = None
         self.parked = False
         self.woken = False
-        self.wait_number = 0  # counts the waits, so that a time-out knows which one it is of
+        self.wait_number = 0  # number of the present wait, which a time-out compares with its own
         self.done = False
         self.joiners: list[Task] = []
 
@@ -93,7 +93,7 @@ class Scheduler:
                 target()
             except Killed:
                 pass
-            except BaseException as error:  # noqa: BLE001 -- whoever runs the cluster raises it
+            except BaseException as error:  # noqa: BLE001 -- the caller that runs the cluster raises it
                 self.failure = self.failure or error
             finally:
                 task.done = True
@@ -122,7 +122,7 @@ class Scheduler:
         return task.woken
 
     def wake(self, task: Task) -> None:
-        """Let a task that waits go on."""
+        """Resume a waiting task."""
         if task.parked:
             task.parked, task.woken = False, True
             self._ready.append(task)

@@ -29,7 +29,7 @@ from simulation.data_plane.workload import Workload
 class Cluster:
     """`probes` counts rare states. `newest` are the pods of the shards now, `pods` all that ever were.
 
-    `armed`: processes that are killed when they have run so many lines. `damaged`: an object of the store was.
+    `armed`: processes that are killed after a number of lines. `damaged`: an object of the store was.
     """
 
     def __init__(self, seed: int, alter: Callable[[Workload], Workload] = lambda workload: workload) -> None:

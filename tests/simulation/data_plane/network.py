@@ -64,7 +64,7 @@ class Network:
         return free + self.rng.uniform(0.0001, self._latest_s)
 
     def portion(self, size: int) -> int:
-        """How much of so many bytes a send takes."""
+        """Return the number of bytes that a send takes."""
         return self.rng.randint(1, size) if self._splits and self.rng.random() < 0.2 else size
 
     def connections(self) -> list[Socket]:
@@ -91,7 +91,7 @@ class Watched:
         return False
 
     def changed(self) -> None:
-        """Let whoever waits look again."""
+        """Wake all waiting tasks."""
         for each in self.selectors:
             each.wake()
         for task in self._waiting:
@@ -108,7 +108,7 @@ class Watched:
 
 
 class Port(Watched):
-    """A port that processes of one host listen at, by handles: whoever inherits it has one more."""
+    """A port on which processes of one host listen, by handles: a process that inherits it has one more."""
 
     def __init__(self, network: Network, address: Address) -> None:
         super().__init__(network)

@@ -65,7 +65,7 @@ class ShardPod:
 
     @property
     def report(self) -> ShardReport | None:
-        """What it answers now, None for nothing."""
+        """Return its present answer, None for none."""
         shard = self.serving
         return None if shard is None or shard.status.report.index < 0 else shard.status.report
 

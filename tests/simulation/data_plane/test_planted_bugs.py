@@ -1,4 +1,4 @@
-"""Planted bugs, one at a time: each is found within so many seeds."""
+"""Planted bugs, one at a time: each is found within a number of seeds."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SLICE_S = 0.05
-#: Pushes are kept in so much of the memory for them: a save is due (`trainer/save_coordinator.py`).
+#: The filled part of the memory for pushes at which a save is due (`trainer/save_coordinator.py`).
 _FULL = 0.75
 
 

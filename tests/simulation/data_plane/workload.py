@@ -2,7 +2,7 @@
 
 Gradients are whole numbers, the optimizer is SGD with rate 1, and first values are multiples of a power of two: so sums
 are exact in any order, and a push that is lost, doubled or foreign shows in the bits. Each rank has a row of its own on
-every shard, its *tally*: step s adds one bit of its own there, so a shard's rows say which steps they hold.
+every shard, its *tally*: step s adds one bit of its own there, so a shard's rows show which steps they hold.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Workload:
         """The number of the row that tallies each rank on each shard, int64 [S, W]."""
         return np.array([self.numbers_on(shard)[: self.job.trainers] for shard in range(self.job.shards)])
 
-    @cache  # noqa: B019 -- a workload lives as long as its cluster
+    @cache  # noqa: B019 -- a workload lives with its cluster
     def numbers_on(self, shard: int) -> Ints:
         """The numbers of a shard's rows, int64 [n], in the order of their slots."""
         chunks = self.placement.rows_of(shard)
@@ -113,7 +113,7 @@ class Workload:
 
     @cache  # noqa: B019
     def requested_rows(self, rank: int, step: int) -> UniqueRows:
-        """The rows that a rank asks for in a step: those that it changes, and all tallies."""
+        """Return the rows that a rank requests in a step: those that it changes, and all tallies."""
         return self._unique(np.union1d(self.push(rank, step)[0].numbers, self.tallies))
 
     def on_shard(self, shard: int, rank: int, step: int) -> tuple[Ints, Floats]:
@@ -123,7 +123,8 @@ class Workload:
         return rows.places[part] - self.placement.starts[shard], gradients[part]
 
     def steps_in(self, sums: Floats) -> set[int]:
-        """The steps in a tally whose gradients sum up to this, float32 [D]. Raises AssertionError if there are none."""
+        """Return the steps in a tally with this sum of gradients, float32 [D]. Raises AssertionError if there are
+        none."""
         found = set[int]()
         for column, value in enumerate(-sums.astype(np.float64)):
             assert value == int(value), f"a tally is {sums}"

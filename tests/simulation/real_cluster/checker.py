@@ -27,7 +27,7 @@ class Injected:
 
     @property
     def jobs(self) -> set[str]:
-        """The jobs whose members it hit."""
+        """The jobs of the members that it hit."""
         return {job for job, *_ in self.hit or ()}
 
 
@@ -107,7 +107,7 @@ def _replaced(job: str, before: Status, after: Status, injections: list[Injected
 
 
 def _may_lose(job: str, injections: list[Injected]) -> bool:
-    """Whether the injections let this job lose samples: state dies, or pods end while they cannot save."""
+    """Return whether the injections let this job lose samples: state dies, or pods end while they cannot save."""
     costs = [injection.fault.cost for injection in injections]
     mine = [injection.fault.cost for injection in injections if job in injection.jobs]
     hindered = any(cost.hinders for cost in costs)
@@ -115,7 +115,7 @@ def _may_lose(job: str, injections: list[Injected]) -> bool:
 
 
 def at_the_end(guarantee: Guarantee, job: dict[str, Any], account: Mapping[int, Ranges]) -> list[str]:
-    """Return what is wrong with a job that has ended; `account` is what its result's manifests say was lost."""
+    """Return what is wrong with a job that has ended; `account` has the losses in its result's manifests."""
     status = job["status"]
     if status["phase"] != "Succeeded":
         return _refusal(guarantee, job)

@@ -176,7 +176,7 @@ FOLDER = Path(__file__).parents[3] / ".cache"
 
 @pytest.fixture
 def target(cluster: Cluster, clicks: None, space: Space) -> Iterator[Target]:
-    cluster.have("operator-next")  # before the first fault: a node whose runtime is dead takes no image
+    cluster.have("operator-next")  # before the first fault: a node with a dead runtime takes no image
     target = Target(cluster, ControlPlane(cluster.nodes.scripts, cluster.kubectl), space)
     give_credentials(target)
     yield target

@@ -7,7 +7,7 @@ from random import Random
 
 from simulation.real_cluster.failpoints.fault import Fault
 
-#: How many faults come together, and within how many seconds they begin.
+#: Number of faults in a round, and the seconds within which they begin.
 TOGETHER = (2, 3)
 SPREAD_S = 8.0
 

@@ -68,7 +68,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.look().status.get("phase") in FINAL
 
     def settle(self) -> Look:

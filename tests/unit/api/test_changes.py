@@ -17,5 +17,5 @@ def told(change: Change, edits: Edits, status: Status) -> tuple[Invalid, ...]:
 def test_it_admits_and_refuses_what_the_api_server_does(change: Change) -> None:
     status = Status.model_validate(change.status)
     assert told(change, change.good, status) == ()
-    assert [str(one) for one in told(change, change.bad, status) if change.says in str(one)]
+    assert [str(one) for one in told(change, change.bad, status) if change.message in str(one)]
     assert told(change, change.bad, Status()) == ()

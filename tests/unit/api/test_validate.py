@@ -7,14 +7,14 @@ import pytest
 from cpr_operator.api.validate import validate
 from cpr_operator.api.yaml_text import read_documents
 from support.bound_cases import BOUNDS
-from support.documents import GONE, Case, edited
+from support.documents import ABSENT, Case, edited
 from support.rule_cases import RULES
 
 EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/**/*.yaml"))
 
 
 def case_id(case: Case) -> str:
-    return f"{case.field}-{case.says}"
+    return f"{case.field}-{case.message}"
 
 
 @pytest.mark.parametrize("case", RULES + BOUNDS, ids=case_id)
@@ -22,7 +22,7 @@ def test_accepts_the_good_and_names_the_bad(case: Case) -> None:
     assert validate(edited(case.good)) == ()
     (invalid,) = validate(edited(case.bad))
     assert invalid.field == case.field
-    assert case.says in invalid.message
+    assert case.message in invalid.message
     assert invalid.remedy
 
 
@@ -31,13 +31,13 @@ def test_every_wrong_field_is_named_at_once() -> None:
         {
             "kind": "CPRJobs",
             "metadata.name": "Bad_Name",
-            "spec.image": GONE,
+            "spec.image": ABSENT,
             "spec.modle": {},
             "spec.model.bottomMlp": [5],
             "spec.model.topMlp": [],
             "spec.model.tables.1.row": 3,
             "spec.data.batchSize": "64",
-            "spec.data.samples": GONE,
+            "spec.data.samples": ABSENT,
             "spec.snapshots.store.endpoint": "store:9000",
             "spec.snapshots.interval": {"mode": "Fixed"},
         }

@@ -13,15 +13,15 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from cprjob.reading import read_job
-from support.documents import GONE, OWN_MODEL, Document, Edits, edited
+from support.documents import ABSENT, OWN_MODEL, Document, Edits, edited
 
 EXAMPLES = [
     path
     for path in sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
     if next(yaml.safe_load_all(path.read_text()))["kind"] == "CPRJob"
 ]
-UNUSED: Edits = {f"spec.{name}": GONE for name in ("image", "accuracyBudget", "snapshots")}
-NO_LAYERS: Edits = {"spec.model.bottomMlp": GONE, "spec.model.topMlp": GONE}
+UNUSED: Edits = {f"spec.{name}": ABSENT for name in ("image", "accuracyBudget", "snapshots")}
+NO_LAYERS: Edits = {"spec.model.bottomMlp": ABSENT, "spec.model.topMlp": ABSENT}
 
 
 def read(edits: Edits, *, own_network: bool = False) -> JobSpec:

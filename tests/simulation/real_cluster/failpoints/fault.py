@@ -33,12 +33,12 @@ Answer = TypeVar("Answer")
 
 
 class NotNowError(Exception):
-    """There is nothing that this fault could inject; the message says what it needs."""
+    """The fault has no target; the message has its needs."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a fault, besides time.
+    """The cost of a fault, in addition to time.
 
     `kills`: members that are hit may lose updates that no save holds, and report them. `ends`: they get SIGTERM first,
     and lose nothing unless saves are hindered as well. `hinders`: while it lasts, saves may fail. `touches`: members
@@ -184,5 +184,5 @@ def surely(act: Callable[[], Answer], within_s: float = UNDO_S) -> Answer:
 
 
 def ended(run: Run) -> bool:
-    """Whether the job has ended."""
+    """Return whether the job has ended."""
     return surely(run.status).get("phase") in FINAL

@@ -1,4 +1,4 @@
-"""Faults of nodes. Node 1 carries the store and the operator, whose own faults are elsewhere, so faults hit 2 and 3."""
+"""Faults of nodes. Node 1 carries the store and the operator, so faults hit nodes 2 and 3."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,7 +9,7 @@ from simulation.real_cluster.failpoints.fault import FREE, NO_MEMBER, Cost, Faul
 
 STABLE, OTHERS = 1, (2, 3)
 HELD_S = (12.0, 30.0)
-#: A node without its kubelet, or whose kubelet has no runtime, is not ready after 10 s. Kubernetes deletes its pods
+#: A node without its kubelet, or with a kubelet without a runtime, is not ready after 10 s. Kubernetes deletes its pods
 #: after another 15 s, which would be a fault of another cost.
 UNNOTICED_S = (6.0, 18.0)
 LOST = Cost(kills=True, hinders=True, touches=True)

@@ -32,7 +32,7 @@ from simulation.real_cluster.failpoints.fault import (
 
 CREDENTIALS = "storm-credentials"
 SUSPENDED_S = 240
-#: The job begins anew, and its predecessor's account with it.
+#: A new job begins, with an account of its own.
 ANEW = Cost(ends=True, touches=True)
 
 
@@ -59,7 +59,7 @@ def _leader_killed(target: Target, random: Random) -> Hit:
 
 @contextmanager
 def _leader_stopped(target: Target, random: Random) -> Iterator[None]:
-    """When it goes on, another one leads, and for a moment both believe that they do."""
+    """When it continues, another one leads, and for a moment both act as the leader."""
     leader = surely(target.cluster.leader, 40)
     target.cluster.nodes.signal(leader, "STOP")
     try:
@@ -93,7 +93,7 @@ OPERATOR: tuple[Fault, ...] = (
     _operator("the operator's lease is deleted", once(_lease_deleted)),
     _operator("the operator is away", _without_operator, (5, 20)),
     _operator("the operator is restarted, one replica after the other", once(_rolled)),
-    # helm asks the API server for two minutes, so that has to be there
+    # helm polls the API server for two minutes, so it has to be available
     _operator("the operator is of the next version for a while", _newer, (5, 10), "api"),
 )
 
@@ -145,7 +145,7 @@ def _reshard(target: Target, random: Random) -> Iterator[Hit]:
 
 
 def _scale(target: Target, random: Random) -> Hit:
-    """All members stop for it, and go on from an anchor."""
+    """All members stop for it, and continue from an anchor."""
     run = _any_run(target, random)
     hit, now = target.all_of(run.name), len(surely(run.status)["trainers"])
     _patch(run, {"trainers": {"replicas": random.choice([n for n in (1, 2, 3) if n != now])}})

@@ -122,7 +122,7 @@ def _no_level(target: Target) -> None:
 
 @contextmanager
 def _unavailable(target: Target, random: Random) -> Iterator[None]:
-    """The API server thinks that another one serves CPRJobs, and finds none: 503. It makes the entry anew by itself."""
+    """The API server thinks that another one serves CPRJobs, and finds none: 503. It restores the entry by itself."""
     kubectl = target.cluster.kubectl
     service = {"namespace": NAMESPACE, "name": "nobody", "port": 443}
     change = json.dumps({"spec": {"service": service, "insecureSkipTLSVerify": True}})
