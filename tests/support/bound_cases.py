@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from support.documents import (
+    ABSENT,
     AUC_DROP,
     BAG,
     BUILT,
     CRITEO,
     CSV,
     FEATURES,
-    ABSENT,
     LAKE,
     NUMBERED,
     OWN_MODEL,

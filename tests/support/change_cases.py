@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
-from support.documents import AUC_DROP, ABSENT, Edits
+from support.documents import ABSENT, AUC_DROP, Edits
 
 
 @dataclass(frozen=True, slots=True)

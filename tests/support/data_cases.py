@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from support.documents import (
+    ABSENT,
     BAG,
     BUILT,
     COLUMNS,
     CRITEO,
     CSV,
     FEATURES,
-    ABSENT,
     LAKE,
     LISTED,
     NUMBERED,

@@ -9,9 +9,9 @@ from cpr_operator.api.rules.evaluation_rules import MAX_GROUPED
 from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY, MOST_PORTION
 from support.data_cases import DATA
 from support.documents import (
+    ABSENT,
     AUC_DROP,
     CSV,
-    ABSENT,
     OWN_MODEL,
     Case,
 )

@@ -78,8 +78,8 @@ def test_every_rule_of_cel_is_in_the_schema_once() -> None:
 def test_every_rule_has_a_document_that_keeps_it_and_one_that_breaks_it() -> None:
     """`tests/apiserver` shows them to a real API server."""
     cases = [(re.sub(r"\[\d+\]", "", case.field), case.message) for case in RULES]
-    shown = {rule for rule in rules.STATIC for field, says in cases if field == rule.field and says in rule.text}
-    shown |= {rule for rule in transitions.TRANSITIONS for change in CHANGES if rule.text.startswith(change.says)}
+    shown = {rule for rule in rules.STATIC for field, message in cases if field == rule.field and message in rule.text}
+    shown |= {rule for rule in transitions.TRANSITIONS for change in CHANGES if rule.text.startswith(change.message)}
     assert set(EVERY) - shown == set()
 
 
