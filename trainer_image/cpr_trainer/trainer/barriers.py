@@ -1,8 +1,8 @@
-"""Where all trainers stand between two steps: at evaluations that may end the job, and at meetings.
+"""Barriers, at which all trainers wait between two steps: decisive evaluations, and changes of their number.
 
-At an evaluation they score the model, and go on once its anchor is committed. So the best model is always an anchor,
-and an anchor knows the evaluation of its own model: whoever goes back to one goes on with the same verdict. At a
-meeting they stand, at one step, until their number has changed.
+At an evaluation that may end the job they score the model, and continue once its anchor is committed. The best model is
+therefore always an anchor, and an anchor contains the evaluation of its own model: a rollback to it has the same
+early-stop state. Before their number changes they all wait at one step.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cpr_trainer.trainer.store_retry import poll_and_sleep, retry_store_errors
 
 _LOG = logging.getLogger(__name__)
 
-#: Pushes what shards lack up to where this trainer stands; returns whether they all have it now.
+#: Sends shards the pushes that they lack up to this trainer's step; returns whether they have them all.
 ResendMissing = Callable[[], bool]
 
 
 class Barriers:
-    """This trainer's stops. `poll_interrupts` is for waits."""
+    """The barriers of this trainer. `poll_interrupts` is for waits."""
 
     def __init__(
         self, setup: Setup, stepper: Stepper, status: StatusPublisher, poll_interrupts: PollInterrupts
@@ -42,42 +42,42 @@ class Barriers:
         self._stepper = stepper
         self._status = status
         self._poll_interrupts = poll_interrupts
-        self._stood = 0
-        self._uneven = 0
+        self._passed = 0
+        self._uneven_step = 0
 
-    def start_over(self) -> None:
-        """A generation begins."""
-        self._stood = self._uneven = 0
+    def reset(self) -> None:
+        """Begin a generation."""
+        self._passed = self._uneven_step = 0
 
-    def forget(self) -> None:
-        """A group begins: all stand once more where they are, because nobody knows how far the others came."""
-        self._stood = 0
+    def on_group_formed(self) -> None:
+        """Repeat the present barrier: other members of the new group may not have passed it."""
+        self._passed = 0
 
     def goal(self) -> int:
-        """Return the step to train to before all stand again, or for good."""
+        """Return the step of the next barrier."""
         state = self._stepper.state
         if state.early_stop_state.should_stop(self._setup.early_stop):
             return state.done
-        return self._setup.next_barrier(max(state.done - 1, self._stood))
+        return self._setup.next_barrier(max(state.done - 1, self._passed))
 
     def ends(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether training ends at the present step."""
         state = self._stepper.state
         return state.done == self._setup.last_step or state.early_stop_state.should_stop(self._setup.early_stop)
 
     def due(self) -> bool:
-        """Whether all are to stand here, and have not."""
+        """Whether there is a barrier at the present step that was not passed."""
         step = self._stepper.state.done
-        return self._setup.early_stop is not None and self._stood < step == self._setup.next_barrier(step - 1)
+        return self._setup.early_stop is not None and self._passed < step == self._setup.next_barrier(step - 1)
 
-    def stand(
+    def wait(
         self,
         group: Group,
         coordinator: SaveCoordinator | None,
         resend_missing: ResendMissing,
         announce: Callable[[int], None],
     ) -> None:
-        """Score the model here, and wait for its anchor. `announce` tells shards of a cut.
+        """Evaluate the model, and wait for its anchor. `announce` announces a cut to the shards.
 
         Raises what ends a wait, GroupBroken, DataError, DivergedError.
         """
@@ -91,29 +91,32 @@ class Barriers:
         with self._status.waiting(self._poll_interrupts) as poll_interrupts:
             while not resend_missing():
                 poll_and_sleep(poll_interrupts)
-        # What the others pushed is there as well once all are here: they score the model that is saved.
-        self._gather(group, state.done, self._poll_interrupts)
+        # Once all have arrived, the shards have all pushes: the trainers evaluate the model that is saved.
+        self._wait_for_all(group, state.done, self._poll_interrupts)
         self._evaluate(group, leads=coordinator is not None)
         announce(state.done)
         with self._status.waiting(poll_and_resend) as poll_interrupts:
             while coordinator is not None and coordinator.finish(state) is None:
                 announce(state.done)
                 group.listen(poll_interrupts)
-            self._gather(group, state.done, poll_interrupts)
-        self._stood = state.done
+            self._wait_for_all(group, state.done, poll_interrupts)
+        self._passed = state.done
         self.report_best(coordinator)
 
     def report_halted(self, applied: Sequence[int]) -> None:
-        """Without lockstep: let the leader know after which step this rank stands. applied: of it, by shards."""
+        """Without lockstep: report to the leader after which step this rank has halted.
+
+        applied: the last step of this rank that each shard has applied.
+        """
         state = self._stepper.state
         if state.averaging is not None:
-            # Who was here before may have pushed more than its successor was given; and step 0 is no cut.
-            state.averaging.halted_step = max(state.done, self._uneven + 1, *applied)
+            # An earlier process may have pushed steps that the state of this one lacks. Step 0 cannot be a cut.
+            state.averaging.halted_step = max(state.done, self._uneven_step + 1, *applied)
 
-    def meet_at(self, anchor: AnchorRef) -> None:
-        """All have met: say so if the anchor is good for any number of trainers, else meet a step later.
+    def report_met(self, anchor: AnchorRef) -> None:
+        """Report that all trainers wait at this anchor, if any number of trainers can start from it.
 
-        Raises what ends a wait.
+        Otherwise the barrier moves to the next step. Raises what ends a wait.
         """
         if self._status.met == anchor:
             return
@@ -125,10 +128,10 @@ class Barriers:
         if even:
             self._status.update(met=anchor)
         else:
-            self._uneven = anchor.step
+            self._uneven_step = anchor.step
 
     def report_best(self, coordinator: SaveCoordinator | None) -> None:
-        """Report the best evaluation, on the leader. Raises what ends a wait."""
+        """On the leader, report the best evaluation. Raises what ends a wait."""
         early_stop_state = self._stepper.state.early_stop_state
         if coordinator is None or early_stop_state.best is None:
             return
@@ -152,15 +155,15 @@ class Barriers:
             _LOG.warning("the anchor of the best evaluation, at step %d, cannot be read", step)
         return found
 
-    def _gather(self, group: Group, step: int, poll_interrupts: PollInterrupts) -> None:
-        """Wait until all trainers are here."""
+    def _wait_for_all(self, group: Group, step: int, poll_interrupts: PollInterrupts) -> None:
+        """Wait until all trainers have arrived."""
         group.announce(step)
         group.go(0, poll_interrupts)
 
     def _evaluate(self, group: Group, *, leads: bool) -> None:
-        """Score the model with all others, and come to the same verdict: that of the leader, and this evaluation."""
+        """Evaluate the model with all others; all take the leader's early-stop state, and update it in the same way."""
         state, early_stop = self._stepper.state, self._setup.early_stop
-        assert early_stop is not None  # noqa: S101 -- else nobody stands
+        assert early_stop is not None, "there are no barriers without early stopping"  # noqa: S101
         before = state.early_stop_state.tensor()
         before = before if leads else zeros_like(before)
 

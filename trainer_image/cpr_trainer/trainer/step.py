@@ -1,4 +1,4 @@
-"""One step at a time: vectors, forward and backward, all-reduce, dense optimizer, push."""
+"""The steps of training: vectors, forward and backward, all-reduce, dense optimizer, push."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _LOG = logging.getLogger(__name__)
 class Stepper:
     """Trains steps into `state`. `pushed` is the last step handed to the exchange, None before the first.
 
-    With a `control_block` all that a next process needs is kept. A step is complete once its push is kept, too, and
-    before anything of that is sent: so whatever a shard was sent, the next process can send again.
+    With a `control_block` the state is kept for the next process. A step is complete once its push is kept, too, and
+    before any part of the push is sent: the next process can send again all that shards may have received.
 
-    A push comes after the step's all-reduce: so no rank ever pushes a step that the most advanced trainer has not
-    completed, and what a trainer that died between two pushes leaves open can be computed again.
+    A push comes after the step's all-reduce. No rank therefore pushes a step that the most advanced trainer has not
+    completed, and pushes that a dead trainer left out can be computed again.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Stepper:
         self._resume_memory: ResumeMemory | None = None
 
     def resume(self, generation: int) -> bool:
-        """Go on where the last process stood, and tell so; whether it left anything of this generation."""
+        """Restore the last process's state and report it; return whether there is one of this generation."""
         control_block, state = self._control_block, self.state
         if control_block is None or not control_block.holds(generation):
             return False
@@ -81,17 +81,17 @@ class Stepper:
             degraded_samples=self.degraded_samples,
             **state.scores.report_fields(),
         )
-        _LOG.info("life %d goes on after step %d", control_block.process_number, state.done)
+        _LOG.info("process %d resumes after step %d", control_block.process_number, state.done)
         return True
 
     def keep(self) -> None:
-        """Keep the state as it is between two steps."""
+        """Keep the present state, between two steps, for the next process."""
         if self._resume_memory is not None:
             self._resume_memory.prepare(self._reported())
             self._resume_memory.commit(self.pushed, self._exchange.resume_state())
 
-    def start_over(self, generation: int) -> None:
-        """Forget the state: a new generation begins."""
+    def reset(self, generation: int) -> None:
+        """Discard the state: a new generation begins."""
         self.state = DenseState(self._setup.job, self._setup.order.total_samples, self._setup.rank)
         if self._control_block is not None:
             self._resume_memory = ResumeMemory(self._control_block, self.state, self._setup.job.shards)
@@ -103,14 +103,14 @@ class Stepper:
         self.held_out.reset()
 
     def repair(self, step: int) -> None:
-        """Compute this trainer's slice of a past step again and push it; shards that have it drop it."""
-        wanted = self.slice_of(step)
-        vectors = Vectors(self._exchange, wanted)
+        """Compute this trainer's slice of a past step again and push it; shards drop a push that they have applied."""
+        batch_slice = self.slice_of(step)
+        vectors = Vectors(self._exchange, batch_slice)
         vectors.request_all()
-        self._push(wanted, self._compute(wanted, lambda: self.shards.fetch(vectors)))
+        self._push(batch_slice, self._compute(batch_slice, lambda: self.shards.fetch(vectors)))
 
     def slice_of(self, step: int) -> Slice:
-        """Return this trainer's slice of any step."""
+        """Return this trainer's slice of a step."""
         setup = self._setup
         rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
         return slice_of(step, self.reader.read(lambda: setup.dataset.take(rows)), setup.placement)
@@ -124,10 +124,20 @@ class Stepper:
             self.held_out.score(self.state.done, self.state.replica)
             self._step(vectors, prefetch, group, coordinator)
 
+    def start(self, samples: int) -> None:
+        """Record that shards may receive pushes of samples up to `samples`; later processes report no fewer."""
+        if self._control_block is not None:
+            self._control_block.samples_started = samples
+        self._status.update(samples_started=samples)
+
+    def record_progress(self) -> None:
+        """Record that this process trains, which ends the downtime of the processes before it."""
+        if self._control_block is not None:
+            self._control_block.record_serving(monotonic())
+
     def _step(self, vectors: Vectors, prefetch: Prefetch, group: Group, coordinator: SaveCoordinator | None) -> None:
-        """Train the slice of `vectors`."""
-        began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
-        step = wanted.step
+        began, batch_slice, trace = monotonic(), vectors.slice, self._setup.trace
+        step = batch_slice.step
         self.start(self._setup.samples_at(max(step, self.state.farthest)))
         prefetch.request()
         trace.lap("look ahead")
@@ -139,7 +149,7 @@ class Stepper:
             group.announce(step)
             return arrived
 
-        computed = self._compute(wanted, fetch)
+        computed = self._compute(batch_slice, fetch)
         trace.lap("compute")
         self._score(step, computed)
         trace.lap("score")
@@ -149,7 +159,7 @@ class Stepper:
         trace.lap("go")
         self._reduce(step, group)
         trace.lap("reduce")
-        self._push(wanted, computed)
+        self._push(batch_slice, computed)
         if self._exchange.was_skipped(step):
             self.degraded_samples += self._setup.batch_size(step)
         trace.lap("push")
@@ -157,7 +167,7 @@ class Stepper:
         trace.lap("ask late")
         if coordinator is not None:
             coordinator.save(self.state)
-        self._tell(began, coordinator)
+        self._report(began, coordinator)
         trace.end(step)
 
     def _score(self, step: int, computed: Computed) -> None:
@@ -173,17 +183,18 @@ class Stepper:
             )
         )
 
-    def _compute(self, wanted: Slice, fetch: Callable[[], Rows]) -> Computed:
-        size = self._setup.batch_size(wanted.step)
-        return compute(self.state.replica, wanted.batch, wanted.access, fetch, size, self._workers)
+    def _compute(self, batch_slice: Slice, fetch: Callable[[], Rows]) -> Computed:
+        size = self._setup.batch_size(batch_slice.step)
+        return compute(self.state.replica, batch_slice.batch, batch_slice.access, fetch, size, self._workers)
 
     def _reduce(self, step: int, group: Group) -> None:
         """Complete the step on the dense side: sum over trainers, then the optimizer."""
+        assert step == self.state.done + 1, f"step {step} follows step {self.state.done}"  # noqa: S101
         replica, scores = self.state.replica, self.state.scores
-        show = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
-        to_merge = scores.to_merge() if show else ()
+        merges = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
+        to_merge = scores.to_merge() if merges else ()
         held_out = self.held_out.counters(step)
-        # SIGTERM does not interrupt this wait: the others would be left inside the collective.
+        # SIGTERM does not interrupt this wait: the other trainers would stay inside the collective.
         with self._status.waiting(self._control.poll_roster) as poll_interrupts:
             group.sum((replica.gradients, *to_merge, *held_out), poll_interrupts)
         if self._resume_memory is not None:
@@ -191,29 +202,24 @@ class Stepper:
         replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
-        if show:
+        if merges:
             self._status.update(**scores.report_fields())
         if held_out:
             self._status.update(evaluation=self.held_out.scores(step - 1, held_out, replica))
         self.state.done = step
 
-    def _push(self, wanted: Slice, computed: Computed) -> None:
-        pushed, resume_memory = max(wanted.step, self.pushed or 0), self._resume_memory
+    def _push(self, batch_slice: Slice, computed: Computed) -> None:
+        assert batch_slice.step <= self.state.done, "a push comes after its step's all-reduce"  # noqa: S101
+        pushed, resume_memory = max(batch_slice.step, self.pushed or 0), self._resume_memory
         if resume_memory is not None:
             resume_memory.prepare(self._reported())
 
-        def keep(standing: Ints | None) -> None:
+        def keep(link_states: Ints | None) -> None:
             if resume_memory is not None:
-                resume_memory.commit(pushed, standing)
+                resume_memory.commit(pushed, link_states)
 
-        self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step, keep)
+        self.shards.push(batch_slice.step, batch_slice.access.unique, computed.row_gradients, self.cut_step, keep)
         self.pushed = pushed
-
-    def start(self, samples: int) -> None:
-        """Tell that shards may be sent what belongs to these samples: no process after this one will tell less."""
-        if self._control_block is not None:
-            self._control_block.samples_started = samples
-        self._status.update(samples_started=samples)
 
     def _reported(self) -> ReportedState:
         state = self.state
@@ -222,16 +228,11 @@ class Stepper:
         )
 
     def _take_paused_s(self) -> float:
-        """Return the seconds since the last call in which nothing was trained: waits, or the process stood still."""
+        """Return the seconds since the last call that were lost to waits, or to a suspended process."""
         return max(self._status.take_waited_s(), self._control.pause_detector.take_paused_s())
 
-    def work(self) -> None:
-        """Note that this process does what it is for."""
-        if self._control_block is not None:
-            self._control_block.record_serving(monotonic())
-
-    def _tell(self, began: float, coordinator: SaveCoordinator | None) -> None:
-        self.work()
+    def _report(self, began: float, coordinator: SaveCoordinator | None) -> None:
+        self.record_progress()
         pace, saving = self.pace, coordinator is not None and coordinator.take_saving()
         delay_s = pace.note(monotonic() - began, self._take_paused_s(), saving=saving)
         if coordinator is not None:
