@@ -22,14 +22,14 @@ BASELINES = {
 
 
 def main() -> None:
-    """Become `cprjob bench train` with all peers."""
+    """Replace this process by `cprjob bench train` with all baselines."""
     if not PYTHON.exists():
-        sys.exit("The peers have no Python: run `make peers` first.")
+        sys.exit("The baselines have no Python: run `make peers` first.")
     commands = {
         name: shlex.join((str(PYTHON), str(FOLDER / script), *rest)) for name, (script, *rest) in BASELINES.items()
     }
     options = [f"--peer={name}={command}" for name, command in commands.items()]
-    # The peers' Python knows what the trainer requires, not the trainer itself.
+    # The baselines' Python has the trainer's requirements, but not the trainer.
     places = (str(TRAINER_IMAGE), str(BENCHMARKS), os.environ.get("PYTHONPATH"))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     cprjob = str(Path(sys.executable).with_name("cprjob"))

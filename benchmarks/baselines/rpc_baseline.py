@@ -1,7 +1,7 @@
 """A parameter server on torch RPC: rpc_baseline.py [PARAMETERS.pt], with the job's numbers of trainers and of servers.
 
-Rows are asked for and sent back once each, in one pull and one push per server and step. The pull travels while the
-bottom network computes, the push while dense gradients are summed over Gloo in one flat all-reduce.
+Each row is requested and updated once, in one pull and one push per server and step. The pull overlaps with the bottom
+network, the push with the sum of dense gradients over Gloo in one flat all-reduce.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cpr_trainer.trainer.prefetch import Feed
 from cprjob_bench.roles.single import Tables
 
-#: The tables of this process, if it is a server, and what keeps two pushes from the same row.
+#: The tables of this process, if it is a server, and the lock for pushes.
 _served: list[Tables] = []
 _lock = Lock()
 
 
 def pull(slots: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return rows of the server that this runs on, [u, D]; slots: int64 [u]."""
+    """Return rows of this server, [u, D]; slots: int64 [u]."""
     return _served[0].rows.index_select(0, slots).to(dtype)
 
 
 def push(slots: Tensor, gradients: Tensor, step: int) -> None:
-    """Take `step` of the optimizer on the server that this runs on. slots: int64 [u], gradients: [u, D]."""
+    """Take `step` of the optimizer on this server. slots: int64 [u], gradients: [u, D]."""
     with _lock:
         _served[0].update(slots, gradients.float(), step)
 
 
 class Servers:
-    """All servers, as a trainer sees them."""
+    """Client of all servers, in a trainer."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
 
     def pull(self, rows: UniqueRows, dtype: torch.dtype) -> list[Future[Tensor]]:
-        """Ask every server for its part of these rows."""
+        """Request its part of these rows from each server."""
         return [
             rpc.rpc_async(_server(shard), pull, (self._slots(rows, shard), dtype))
             for shard in range(self._placement.shards)
         ]
 
     def push(self, rows: UniqueRows, gradients: Tensor, step: int) -> list[Future[None]]:
-        """Send every server its part of these rows' gradients, [u, D]."""
+        """Send its part of these rows' gradients, [u, D], to each server."""
         return [
             rpc.rpc_async(_server(shard), push, (self._slots(rows, shard), gradients[rows.on_shard(shard)], step))
             for shard in range(self._placement.shards)
@@ -104,7 +104,7 @@ def _server(shard: int) -> str:
 
 
 def main() -> None:
-    """Be one of the job's trainers or servers until all trainers are done."""
+    """Run one of the job's trainers or servers until all trainers are done."""
     job = read_job(os.environ)
     placement, processes = Placement.of(job.model, job.shards), job.trainers + job.shards
     rank = join(processes)
@@ -112,7 +112,7 @@ def main() -> None:
     torch.set_num_threads(threads(os.environ) if shard < 0 else 1)  # as in CPRJob
     if shard >= 0:
         _served.append(Tables(job, placement, shard))
-    # TensorPipe's choice on one machine, shared memory, takes half a core of each process to look for messages.
+    # TensorPipe would use shared memory, and poll it with half a core of each process.
     options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"])
     name = _server(shard) if shard >= 0 else f"trainer{rank}"
     rpc.init_rpc(name, rank=rank, world_size=processes, rpc_backend_options=options)  # type: ignore[no-untyped-call]

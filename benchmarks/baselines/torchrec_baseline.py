@@ -1,7 +1,7 @@
 """TorchRec with FBGEMM's fused optimizers: torchrec_baseline.py PROCESSES [PARAMETERS.pt].
 
-One process has TorchRec's fused tables. Several divide the tables as TorchRec's planner sees fit, train equal parts of
-each batch, and average dense gradients with DistributedDataParallel, all of it over Gloo.
+One process has TorchRec's fused tables. Several divide the tables by TorchRec's planner, train equal parts of each
+batch, and average dense gradients with DistributedDataParallel, all over Gloo.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Network(nn.Module):
 
     def forward(self, numbers: Tensor, ids: KeyedJaggedTensor) -> Tensor:
         """Return logits, float32 [n], of numbers, float32 [n, 13], and ids of all tables."""
-        pooled = self.tables(ids)  # Several processes: the vectors are on their way.
+        pooled = self.tables(ids)  # asynchronous if there are several processes
         with torch.autocast("cpu", self._dtype, enabled=self._dtype is not torch.float32):
             finish = start(self.dense, numbers)
             vectors = pooled.values().to(self._dtype).view(len(numbers), len(self._names), self._dim)
-            if (found := pooled.keys()) != self._names:  # The planner has its own order.
+            if (found := pooled.keys()) != self._names:  # the planner reorders tables
                 vectors = vectors.index_select(1, torch.tensor([found.index(name) for name in self._names]))
             return finish(vectors).float()
 
@@ -64,7 +64,7 @@ def build(job: JobSpec, processes: int) -> tuple[nn.Module, nn.Module]:
     """Return the model, and the dense network in it."""
     sparse = job.model.sparse_optimizer
     if sparse.kind not in _SPARSE or {sparse} != {*job.model.table_optimizers}:
-        raise SystemExit(f"This peer trains all tables with one optimizer: {' or '.join(_SPARSE)}.")
+        raise SystemExit(f"This baseline trains all tables with one optimizer: {' or '.join(_SPARSE)}.")
     configs = [_config(table.name, table.rows, job.model.embedding_dim) for table in job.model.tables]
     kind, options = _SPARSE[sparse.kind], {"lr": sparse.learning_rate}
     if sparse.kind == "RowWiseAdagrad":
@@ -90,7 +90,7 @@ def _config(name: str, rows: int, dim: int) -> EmbeddingBagConfig:
 
 @torch.no_grad()
 def seed(model: nn.Module, job: JobSpec) -> None:
-    """Write the first values that CPRJob gives its rows: those that this process has."""
+    """Write CPRJob's first values to the rows of this process."""
     state = model.state_dict()
     for place, table in enumerate(job.model.tables):
         weights = state[f"tables.embedding_bags.{table.name}.weight"]

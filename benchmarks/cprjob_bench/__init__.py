@@ -1,5 +1,5 @@
-"""What measures CPRJob, apart from it: benches of real jobs on this machine, and simulated ones.
+"""Benchmarks of CPRJob: benches of real jobs on this machine, and simulated jobs.
 
-`app` has the commands, and finds its way into `cprjob` by an entry point. `commands` does their work, `simulation` has
-the simulated jobs.
+`app` adds the commands to `cprjob` by an entry point, `commands` implements them, and `simulation` has the simulated
+jobs.
 """

@@ -1,6 +1,6 @@
-"""The commands that `cprjob` has where this is installed. They parse options; `cprjob_bench.commands` does the work.
+"""The commands that this distribution adds to `cprjob`. They parse options and call `cprjob_bench.commands`.
 
-Each command imports its own code alone.
+Each command imports only its own code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cpr_operator.cli.command_options import ClusterOptions, on_cluster
 from cpr_operator.cli.console import err, out, reported_errors
 from cprjob_bench.options import RecoveryTier, RedundancyMode, SimulatePreset, TrainPreset
 
-#: Found by its entry point: its commands become commands of `cprjob`.
+#: `cprjob` finds it by its entry point, and adds its commands.
 app = typer.Typer(rich_markup_mode=None)
 bench = typer.Typer(
     name="bench", help="Measure speed and losses on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -47,7 +47,7 @@ def priority(  # noqa: PLR0913 -- one parameter per option
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare what saving strategies lose under the same failures, with equally many rows written."""
+    """Compare the losses of saving strategies under the same failures, with equally many rows written."""
     from cprjob_bench.commands.priority_bench import PriorityOptions, bench_priority
 
     with reported_errors():
@@ -66,7 +66,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
         int | None, typer.Option(min=1, help="Compute threads per trainer. Default: measured before, as a job does.")
     ] = None,
     precision: Annotated[Precision, typer.Option(help="Precision of the dense network.")] = "fp32",
-    repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per contender.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per program.")] = 3,
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
     peer: Annotated[
         list[str] | None,
@@ -114,7 +114,7 @@ def snapshot(  # noqa: PLR0913 -- one parameter per option
     limit: Annotated[
         int, typer.Option(min=1, metavar="MIB_S", help="Rate limit of a save during training, in MiB/s.")
     ] = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="How often each timing is repeated.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repeats of each timing.")] = 5,
     window: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds of training between two saves.")
     ] = 10.0,
@@ -159,7 +159,7 @@ def recovery(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     kube: ClusterOptions,
 ) -> None:
-    """Measure how long training stands still when a member is killed."""
+    """Measure the pause of training after a member is killed."""
     from cprjob_bench.commands.recovery_bench import RecoveryOptions, bench_recovery
 
     with reported_errors():
@@ -172,7 +172,7 @@ def recovery(  # noqa: PLR0913 -- one parameter per option
 def redundancy(  # noqa: PLR0913 -- one parameter per option
     *,
     mode: Annotated[
-        list[RedundancyMode] | None, typer.Option(help="Measure this mode only, beside none. May be repeated.")
+        list[RedundancyMode] | None, typer.Option(help="Measure only this mode and none. May be repeated.")
     ] = None,
     preset: Annotated[TrainPreset, typer.Option(help="Model to train while nothing fails.")] = TrainPreset.KAGGLE,
     rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 100_000,
@@ -185,7 +185,7 @@ def redundancy(  # noqa: PLR0913 -- one parameter per option
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare what replay and parity cost while nothing fails, and how fast a killed shard is back."""
+    """Compare the costs of replay and parity without failures, and the recovery of a killed shard."""
     from cprjob_bench.commands.redundancy_bench import RedundancyOptions, bench_redundancy
 
     with reported_errors():

@@ -1,4 +1,8 @@
-"""What the commands of benches ask the processes that they start, and are told."""
+"""Requests of the benches to the processes that they start, and the responses; and the document of one bench.
+
+A process reads the job's spec from `CPR_SPEC` and a request as JSON from its standard input, and writes one report a
+line. The documents have no contract version: both ends are of one installation, on one machine.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,12 @@ from typing import ClassVar
 from cpr_contract.choices import Bits, Strategy
 from cpr_contract.requests import TrialReport
 
-# What `cprjob bench priority` asks `python -m cprjob_bench priority` to try, and is told.
-#
-# Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
-# `CPR_SPEC`, a `SavingExperiment` as JSON on the standard input; the answer is one `SavingReport` a line.
+# --- cprjob bench priority: a `SavingExperiment`, and `SavingReport`s
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Once the portion `at` of the run is trained, `shards` go back to what is saved of them; 0 < at <= 1."""
+    """Once the portion `at` of the run is trained, `shards` restore their saved rows; 0 < at <= 1."""
 
     shards: tuple[int, ...]
     at: float
@@ -25,11 +26,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Which rows are saved when, and the failures that show what that is worth. Portions are rounded to whole steps.
+    """A strategy, its schedule of saves, and the failures of the run. Portions are rounded to whole steps.
 
-    Full saves all rows that changed, once in every `interval` (a portion of the run). Any other strategy does so once
-    in `anchors` intervals, and between that, every `fraction` of an interval, saves the rows that it holds for the most
-    important: so many of them that as many rows are written in all as with Full.
+    Full saves all changed rows after each `interval` (a portion of the run). Any other strategy does so after `anchors`
+    intervals. In between, after each `fraction` of an interval, it saves the rows that it ranks as most important.
+    Their number is chosen so that all strategies write equally many rows.
     """
 
     strategy: Strategy
@@ -41,9 +42,9 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class SavingTrial:
-    """One run over the job's data. `seed` stands in for `data.seed` as the seed of the order and the first values.
+    """One run over the job's data. `seed` replaces `data.seed` as the seed of the order and the first values.
 
-    saving: what is saved, and what is lost in spite of it; None for a run without failures.
+    saving: the saves and failures; None for a run without failures.
     """
 
     seed: int
@@ -52,7 +53,7 @@ class SavingTrial:
 
 @dataclass(frozen=True, slots=True)
 class SavingExperiment:
-    """Runs of one job, one after another, its tables divided into `shards`."""
+    """Runs of one job, one after another, with its tables divided into `shards`."""
 
     shards: int
     trials: tuple[SavingTrial, ...]
@@ -60,7 +61,7 @@ class SavingExperiment:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What saving took. rows_written: over all saves. row_updates: of the whole run, lost ones included.
+    """The costs of saves. rows_written: over all saves. row_updates: of the whole run, lost ones included.
 
     tracker_bytes: memory of all shards' trackers of the strategy.
     """
@@ -72,29 +73,26 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class SavingReport:
-    """Where a trial stands. `saved` comes with the outcome of one that saves."""
+    """The progress of a trial. The last report of a trial with saves has `saved`."""
 
     report: TrialReport
     saved: Saved | None = None
 
 
-# What `cprjob bench redundancy` tells members of a job, reads from them, and prints.
-#
-# `RedundancyDocument` is what `--json` prints. A figure that a mode cannot have is null, and `why_null` says why.
+# --- cprjob bench redundancy: variables and counts of a job's members, and the `RedundancyDocument` of `--json`
 
-
-#: A variable of a member: it counts in this file.
+#: The variable of a member with the name of its file of counts.
 COUNTS_FILE = "CPR_BENCH_COUNTS"
-#: A variable of a member, if it is set: parity as ECRec keeps it.
+#: The variable of a member that selects ECRec's parity.
 EAGER = "CPR_BENCH_EAGER"
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a member has counted; its file has these as int64, one after the other.
+    """The counts of a member. Its file contains them in this order as int64.
 
     sent_bytes: in frames to other members, since its start. log_bytes: of pushes that it keeps now. rebuild_cpu_us:
-    microseconds of the processor in which its thread computed its rows from other shards; 0: it did not.
+    CPU time of computing its rows from other shards, in microseconds; 0 without a rebuild.
     """
 
     FIELDS: ClassVar[tuple[str, ...]] = ("sent_bytes", "log_bytes", "rebuild_cpu_us")
@@ -106,18 +104,17 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A shard of some size was killed with its pod. Medians over the kills.
+    """The recovery of a shard of one size that was killed with its pod. Medians over the kills.
 
     seconds_to_next_step: from the kill to the end of the first step after the pause.
-    rebuild_gib_s: GiB of the shard's rows and optimizer state, by the seconds in which its successor got them: from
-    other shards with parity, else from the newest save.
-    rebuild_gib_per_core_s: the same GiB, by the seconds of a processor that the successor needed: whatever else the
-    machine had to do, and without what its neighbours needed to answer.
-    throughput_while_rebuilding: samples per second from that first step until parity holds all shards again, as a ratio
-    to those of the 5 s before the kill. Before that step training stands still.
-    redundant_again_s: seconds from the kill until parity holds all shards again.
-    kills: how many there were.
-    why_null: for each figure that is null, the reason.
+    rebuild_gib_s: GiB of the shard's rows and optimizer state per second of its successor's rebuild, with parity from
+    other shards, else from the newest save.
+    rebuild_gib_per_core_s: the same GiB per second of CPU time of the successor, without that of its neighbours.
+    throughput_while_rebuilding: samples per second from that first step until parity covers all shards again, as a
+    ratio to those of the 5 s before the kill. Before that step training is paused.
+    redundant_again_s: seconds from the kill until parity covers all shards again.
+    kills: the number of kills.
+    why_null: the reason of each metric that is null.
     """
 
     seconds_to_next_step: float | None
@@ -133,16 +130,16 @@ class Recovery:
 class ModeMetrics:
     """One mode. Medians over the windows; ratios are those of windows of the same repeat.
 
-    data_shards: k, the shards that have a common parity; 0: there is none.
-    samples_per_s: while nothing fails.
+    data_shards: k, the number of shards with a common parity; 0: no parity.
+    samples_per_s: without failures.
     throughput_of_none: the same, as a ratio to that of the mode `none`.
-    processor_of_none: processor time of all members per sample, as a ratio to that in `none`. Where all processors are
-    busy it says what a mode costs with less noise than the throughput.
+    processor_of_none: CPU time of all members per sample, as a ratio to that in `none`. If all processors are busy it
+    shows the cost of a mode with less noise than the throughput.
     network_bytes_per_sample: bytes in frames between members, in both directions, lookups and pushes included.
-    extra_memory: the parity that shards keep and the pushes that trainers keep at the end of a window, in bytes, as a
-    ratio to those of the tables with their optimizer's state; `parity_memory` and `log_memory` are its parts. The log
-    grows with the time since the newest save, up to recovery.replay.memory.
-    resident_of_none: resident memory of all members beyond that in `none`, as the same ratio; measured, and so noisy.
+    extra_memory: the bytes of shards' parity and of trainers' kept pushes at the end of a window, as a ratio to those
+    of the tables with their optimizer's state; `parity_memory` and `log_memory` are its parts. The log grows with the
+    time since the newest save, up to recovery.replay.memory.
+    resident_of_none: resident memory of all members beyond that in `none`, as the same ratio; it is noisy.
     recovery: by the MiB of the killed shard.
     """
 
@@ -163,7 +160,7 @@ class RedundancyDocument:
     """The result of the bench.
 
     preset, rows, batch_size, trainers, shards: the job of the windows. table_mib: its tables with their optimizer's
-    state. repeats, seconds: the windows of each mode. windows: each of them, by mode, as `cprjob bench train` has them.
+    state. repeats, seconds: the windows of each mode. windows: all windows by mode, as in `cprjob bench train`.
     """
 
     preset: str
@@ -178,16 +175,12 @@ class RedundancyDocument:
     windows: Mapping[str, tuple[Mapping[str, object], ...]]
 
 
-# What `cprjob bench snapshot` asks `python -m cprjob_bench snapshot` to measure, and is told.
-#
-# Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
-# `CPR_SPEC`: it names the one shard, the store and the limit on saves. A `SnapshotBench` comes as JSON on the standard
-# input; the answer is one `BenchReport` a line.
+# --- cprjob bench snapshot: a `SnapshotBench`, and `BenchReport`s; the job has one shard, the store and the limit
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotBench:
-    """What to measure. repeats: of every contest and window. window_s: how long a window without a save is."""
+    """The measurements to make. repeats: of each timing and window. window_s: seconds of a window without a save."""
 
     repeats: int
     window_s: float
@@ -197,7 +190,7 @@ class SnapshotBench:
 
 @dataclass(frozen=True, slots=True)
 class PairedTiming:
-    """The engine and the raw client, one right after the other, with the same bytes. `cpu_s` is of this process."""
+    """Times of the engine and of the raw client, in direct succession, for the same bytes. `cpu_s`: of this process."""
 
     wall_s: float
     cpu_s: float
@@ -215,7 +208,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Training at an even pace for some time: a lookup's answer and a push's acknowledgement, over all steps."""
+    """Training at a constant pace: the times to a lookup's answer and to a push's acknowledgement, over all steps."""
 
     steps: int
     lookup: Latency
@@ -224,7 +217,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A window without a save, then one from a cut to its commit. `pause_s` is what the cut kept pushes waiting."""
+    """A window without a save, then one from a cut to its commit. `pause_s` is the wait of pushes at the cut."""
 
     idle: Window
     saving: Window
@@ -233,7 +226,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One save of `rows` rows: the bytes it takes in the store, its manifest included, and how long it took."""
+    """One save of `rows` rows: its bytes in the store, manifest included, and its duration."""
 
     strategy: Strategy
     bits: Bits
@@ -244,11 +237,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMetrics:
-    """What was measured.
+    """The results of the measurements.
 
-    table_bytes: rows and optimizer state of the shard. saved_bytes: of the save that `save` and `restore` are about.
-    extra_memory_bytes: the most that the shard's process took for saving, beyond its tables; None where the system does
-    not tell. trackers: bytes that each strategy takes, in the order of the request.
+    table_bytes: rows and optimizer state of the shard. saved_bytes: of the save in `save` and `restore`.
+    extra_memory_bytes: the maximum memory of the shard's process for saves, beyond its tables; None if the system does
+    not report it. trackers: bytes of each strategy's tracker, in the order of the request.
     """
 
     table_bytes: int
@@ -263,7 +256,7 @@ class SnapshotMetrics:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """How far the bench is: `done` of `total` measurements. `figures` come with the last report."""
+    """The progress of the bench: `done` of `total` measurements. The last report has the `figures`."""
 
     stage: str
     done: int

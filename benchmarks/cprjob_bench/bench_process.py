@@ -16,7 +16,7 @@ from cpr_trainer.process import loading_torch, supervised
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one role to its end and return the exit code.
 
-    The command of a member names the program in whose place it runs before its role: the operator refuses others.
+    A member's command has `cpr_trainer` before its role, because the operator refuses other programs.
     """
     options = _parser().parse_args(arguments[1:] if arguments[:1] == ["cpr_trainer"] else arguments)
     if options.role in {ROLE_TRAINER, ROLE_SHARD}:
@@ -68,22 +68,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cprjob_bench", description=__doc__.partition("\n")[0])
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
     roles.add_parser(
-        "snapshot", help="measure saves of one shard: a SnapshotBench comes in by stdin, reports go out by stdout"
+        "snapshot", help="measure saves of one shard: read a SnapshotBench from stdin, write reports to stdout"
     )
     roles.add_parser(
-        "priority", help="try what strategies lose: a SavingExperiment comes in by stdin, reports go out by stdout"
+        "priority", help="measure losses of strategies: read a SavingExperiment from stdin, write reports to stdout"
     )
-    roles.add_parser("single", help="train the job in this one process, without saves: what others are compared with")
-    workers = roles.add_parser("workers", help="measure how many workers the job's trainers would have")
+    roles.add_parser("single", help="train the job in this process, without saves: the reference of bench train")
+    workers = roles.add_parser("workers", help="measure the number of workers of the job's trainers")
     workers.add_argument("--to", required=True, type=Path, help="the file for their number")
     samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
-    samples.add_argument("--rows", required=True, type=int, help="how many")
+    samples.add_argument("--rows", required=True, type=int, help="number of samples")
     samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")
     sweep = roles.add_parser("sweep", help="write samples that use each row of some tables once, as Parquet")
-    sweep.add_argument("--rows", required=True, type=int, help="of each table")
-    sweep.add_argument("--tables", required=True, type=int, help="how many")
+    sweep.add_argument("--rows", required=True, type=int, help="rows of each table")
+    sweep.add_argument("--tables", required=True, type=int, help="number of tables")
     sweep.add_argument("--to", required=True, type=Path, help="the file")
     for role in (ROLE_TRAINER, ROLE_SHARD):
-        roles.add_parser(role, help="be that member of a job, and count; everything else is in the environment")
+        roles.add_parser(role, help="run this member of a job with counters, as the environment describes it")
     roles.add_parser("gauge", help="time a fixed matrix product for each line of stdin, in GFLOP/s")
     return parser

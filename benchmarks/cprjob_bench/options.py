@@ -1,16 +1,16 @@
-"""What options may be."""
+"""Choices of the benches' options."""
 
 from __future__ import annotations
 
 import enum
 from typing import Literal
 
-#: The jobs that `cprjob simulate` knows.
+#: The jobs of `cprjob simulate`.
 SimulatePreset = Literal["paper", "production", "scale"]
 
 
 class TrainPreset(enum.StrEnum):
-    """A model that `cprjob bench train` knows: Criteo Kaggle and Terabyte as in DLRM's own scripts, and MLPerf's."""
+    """A model of `cprjob bench train`: Criteo Kaggle and Terabyte as in DLRM's own scripts, and MLPerf's."""
 
     KAGGLE = "kaggle"
     TERABYTE = "terabyte"
@@ -18,7 +18,7 @@ class TrainPreset(enum.StrEnum):
 
 
 class RedundancyMode(enum.StrEnum):
-    """How `cprjob bench redundancy` lets a job keep what a lost shard had learnt; the number is k."""
+    """A mode of redundancy in `cprjob bench redundancy`; the number is k."""
 
     NONE = "none"
     REPLAY = "replay"
@@ -29,7 +29,7 @@ class RedundancyMode(enum.StrEnum):
 
 
 class RecoveryTier(enum.StrEnum):
-    """How a member comes back that `cprjob bench recovery` kills."""
+    """The way in which a killed member of `cprjob bench recovery` is recovered."""
 
     IN_PLACE = "InPlace"
     SPARE = "Spare"

@@ -1,4 +1,4 @@
-"""What benches have in common: their CPRJob, and their result as JSON, tables and sentences."""
+"""Shared parts of the benches: their CPRJob, and their result as JSON, tables and sentences."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from rich.table import Table
 
 from cpr_operator.api.spec import API_VERSION, KIND
 
-# The CPRJob of a bench.
-
-
 _BASE = {"accuracyBudget": {"portionOfLostSamples": 0.1}, "recovery": {"replay": {"mode": "Off"}}}
 
 
 def bench_job(name: str, **spec: Any) -> dict[str, Any]:
-    """A CPRJob as a document. No operator recovers it, so its budget has no effect.
+    """Return a CPRJob as a document. No operator recovers it, so its budget has no effect.
 
-    Unless the bench says otherwise it does not replay: figures of all releases are of the same work.
+    Replay is off by default, so that the results of all releases are comparable.
     """
     return {
         "apiVersion": API_VERSION,
@@ -31,18 +28,18 @@ def bench_job(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-# The result of a bench: one JSON document for programs, and the same in tables and sentences for people.
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
-    """document: plain JSON values. lines: what is printed in its place, from top to bottom."""
+    """A result as one JSON document, and as lines of text and tables.
+
+    document: plain JSON values. lines: from top to bottom.
+    """
 
     document: Mapping[str, Any]
     lines: Iterable[str | Table]
 
     def show(self, console: Console, *, as_json: bool) -> None:
-        """Print one of the two."""
+        """Print the document or the lines."""
         if as_json:
             console.print_json(json.dumps(self.document))
             return
@@ -51,7 +48,7 @@ class Result:
 
 
 def table(*titles: str, title: str | None = None) -> Table:
-    """Return an empty table; figures stand to the right of the names in its first column."""
+    """Return an empty table with names in its first column and right-aligned values in the others."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for place, each in enumerate(titles):
         made.add_column(each, header_style="dim", justify="right" if place else "left")

@@ -29,11 +29,11 @@ class LocalMembers:
         self._ends_s: list[float] = []
 
     async def status(self) -> Status:
-        """The job's status."""
+        """See `Members`."""
         return Status.model_validate((await self._cluster.get_job(self._job.namespace, self._job.name)).status)
 
     async def runs(self, role: Role, index: int) -> bool:
-        """Whether a member's pod runs and is ready."""
+        """See `Members`."""
         return running_pod(await self._cluster.list_pods(self._job), role, index) is not None
 
     async def kill(self, tier: Tier, index: int) -> None:
@@ -43,7 +43,7 @@ class LocalMembers:
             self._cluster.signal_pod(self._job.namespace, pod.name, signal.SIGKILL, whole=tier.pod)
 
     async def ends_s(self) -> Sequence[float]:
-        """When each step of all incarnations of the trainer ended. What was read once is not read again."""
+        """Return the end of each step of all incarnations of the trainer. Each call reads new lines only."""
         for file in sorted(self._folder.glob(f"pods/*-{env.ROLE_TRAINER}-0-*/volumes/*/{TRACE}")):
             with file.open("rb") as source:
                 source.seek(self._read.get(file, 0))
@@ -53,7 +53,7 @@ class LocalMembers:
         return self._ends_s
 
 
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 
 
 class PodMembers:
@@ -66,16 +66,16 @@ class PodMembers:
         self._ends_s: list[float] = []
 
     async def status(self) -> Status:
-        """The job's status, once the API server can answer. Raises TrialError if it cannot for long."""
+        """Return the job's status, with retries while the API server is unavailable. Raises TrialError."""
         async with time_limit("the API server did not answer"):
             while True:
                 try:
                     return (await asyncio.to_thread(self._client.get, self._job)).status
                 except UnavailableError:
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_RETRY_S)
 
     async def runs(self, role: Role, index: int) -> bool:
-        """Whether a command can be run in a member's pod."""
+        """Return whether a command can be run in a member's pod."""
         try:
             await self._run(role, index, "true")
         except ClientError:
@@ -83,17 +83,17 @@ class PodMembers:
         return True
 
     async def kill(self, tier: Tier, index: int) -> None:
-        """Delete a member's pod without a grace period, or kill the process that the supervisor has started in it."""
+        """Delete a member's pod without a grace period, or kill the process that its supervisor has started."""
         if tier.pod:
             await asyncio.to_thread(self._client.kill, self._job, tier.role, index)
         else:
             await self._run(tier.role, index, "kill -KILL $(cat /proc/1/task/1/children)")
 
     async def ends_s(self) -> Sequence[float]:
-        """When each step of the trainer's pod ended. What was read once is not read again."""
+        """Return the end of each step of the trainer's pod. Each call reads new lines only."""
         try:
             found = await self._run("trainer", 0, f"tail -c +{self._read + 1} {env.SCRATCH_MOUNT}/{TRACE}")
-        except (CommandError, NoObjectError, UnavailableError):  # it has not begun to write, or cannot be asked now
+        except (CommandError, NoObjectError, UnavailableError):  # no trace yet, or the pod is unavailable
             return self._ends_s
         whole = _whole_lines(found)
         self._read += len(whole)
@@ -101,7 +101,7 @@ class PodMembers:
         return self._ends_s
 
     async def _run(self, role: Role, index: int, command: str) -> bytes:
-        """What a shell's command in a member's pod prints."""
+        """Return the output of a shell command in a member's pod."""
 
         def run() -> bytes:
             return b"".join(self._client.execute(self._job, role, index, ("sh", "-c", command)))
@@ -110,7 +110,7 @@ class PodMembers:
 
 
 def _whole_lines(text: bytes) -> bytes:
-    """All but the last line, if that is still being written."""
+    """Return all lines except an incomplete last one."""
     return text[: text.rfind(b"\n") + 1]
 
 

@@ -1,4 +1,4 @@
-"""A job whose members are killed one after the other, and how long its training stands still each time."""
+"""A job with members that a bench kills one after the other, and the pause of training after each kill."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from cpr_operator.cli.command_errors import TrialError
 from cpr_operator.cli.kill_options import Role
 from cprjob_bench.options import RecoveryTier
 
-# The tiers of recovery: what is killed in each.
-
-
 SHARDS, TRAINERS = 2, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Of this role a member is killed: the process, or all of its pod.
+    """The kills of one tier of recovery: members of `role`, each the process or all of its pod.
 
-    own_pace_s: seconds between two kills of one member. A supervisor gives its pod up after three crashes in a minute.
-    spares: that the job keeps; each kill waits until they are warm.
+    own_pace_s: seconds between two kills of one member. A supervisor ends its pod after three crashes in a minute.
+    spares: of the job; each kill waits until they are warm.
     """
 
     role: Role
@@ -36,7 +33,7 @@ class Tier:
 
     @property
     def members(self) -> int:
-        """How many members take turns in being killed."""
+        """The number of members that are killed in turn."""
         return SHARDS if self.role == "shard" else TRAINERS
 
 
@@ -48,28 +45,25 @@ TIERS: Mapping[RecoveryTier, Tier] = {
 }
 
 
-# How long training stood still after a kill. Pure.
-
-
-#: So many steps must follow before a pause counts as the longest one.
+#: Minimum of steps after a pause before it counts as the longest one.
 FOLLOWING_STEPS = 20
-#: Steps that may be on their way when a member is killed, and some more.
+#: Maximum of steps in flight when a member is killed, with a margin.
 UNDER_WAY = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The step before it ended at `began_s` of the trace's clock; so many seconds later the next one ended."""
+    """A pause between the ends of two steps: the first at `began_s` of the trace's clock, the next `seconds` later."""
 
     began_s: float
     seconds: float
 
 
 def longest_pause(ends_s: Sequence[float], known: int, recovered: int) -> Pause | None:
-    """Return the longest time between the ends of two steps that a kill may have made.
+    """Return the longest time between the ends of two steps that a kill may have caused.
 
-    ends_s: when each step ended, ascending. known: how many of them were known before the kill; the last one may be the
-    first of the two. recovered: how many were known when the recovery was seen. A pause that begins UNDER_WAY steps
+    ends_s: the end of each step, ascending. known: the number of steps read before the kill; the pause may begin at the
+    last one. recovered: the number of steps read when the recovery was seen. A pause that begins UNDER_WAY steps
     after that, or later, has another cause. None while too few steps have followed the pause.
     """
     first = max(known - 1, 0)
@@ -83,14 +77,11 @@ def longest_pause(ends_s: Sequence[float], known: int, recovered: int) -> Pause 
 
 @dataclass(frozen=True, slots=True)
 class KillPoint:
-    """A kill: when it was by this process's monotonic clock, the steps known then, and the failures recorded then."""
+    """A kill: its time by this process's monotonic clock, and the steps and recorded failures before it."""
 
     at_s: float
     steps: int
     failures: frozenset[tuple[str, int, int, int]]
-
-
-# The job.
 
 
 #: The file of the trainer's trace, below the mount point of its scratch volume.
@@ -101,23 +92,23 @@ _WARM_UP_STEPS = 50
 
 
 class Members(Protocol):
-    """The members of one job, wherever they run."""
+    """The members of one job, on this machine or on a cluster."""
 
     async def status(self) -> Status:
-        """The job's status."""
+        """Return the job's status."""
 
     async def runs(self, role: Role, index: int) -> bool:
-        """Whether a member's pod runs and is ready."""
+        """Return whether a member's pod runs and is ready."""
 
     async def kill(self, tier: Tier, index: int) -> None:
         """Kill a member's process, or all of its pod, without a warning."""
 
     async def ends_s(self) -> Sequence[float]:
-        """When each step ended, in seconds of the monotonic clock of the trainer's machine, ascending."""
+        """Return the end of each step, in seconds of the monotonic clock of the trainer's machine, ascending."""
 
 
 class KilledJob:
-    """A job that trains, and whose members are killed."""
+    """A training job with members that are killed."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
@@ -132,15 +123,15 @@ class KilledJob:
                     return
 
     async def has_anchor(self) -> bool:
-        """Whether the job was saved: without an anchor a new pod has nothing to read."""
+        """Return whether the job has an anchor, without which a new pod has nothing to restore."""
         return bool((await self.status()).anchors)
 
     async def ends_s(self) -> Sequence[float]:
-        """When each step ended; see `Members`."""
+        """Return the end of each step; see `Members`."""
         return await self._members.ends_s()
 
     async def kill(self, tier: Tier, index: int) -> KillPoint:
-        """Kill a member."""
+        """Kill a member once it runs and all spares are warm."""
         failures = frozenset(_key(each) for each in (await self.status()).failures)
         await self.wait_for(tier, index)
         point = KillPoint(monotonic(), len(await self.ends_s()), failures)
@@ -148,9 +139,9 @@ class KilledJob:
         return point
 
     async def outcome(self, point: KillPoint) -> tuple[Pause, FailureRecord]:
-        """Wait until training goes on after a kill, and the failure is recorded."""
+        """Wait until training has resumed after a kill, and the failure is recorded."""
         recovered = None
-        async with time_limit("training did not go on after a member was killed"):
+        async with time_limit("training did not resume after a member was killed"):
             while True:
                 await asyncio.sleep(_POLL_S)
                 record = await self._recovered(point.failures)
@@ -172,13 +163,13 @@ class KilledJob:
                 await asyncio.sleep(_POLL_S)
 
     async def _recovered(self, before: frozenset[tuple[str, int, int, int]]) -> FailureRecord | None:
-        """The failure that was not there before, once everybody is at work again."""
+        """Return the new failure once the job is Running again."""
         status = await self.status()
         records = [each for each in status.failures if _key(each) not in before]
         return records[0] if records and status.phase == "Running" else None
 
     async def status(self) -> Status:
-        """The job's status. Raises TrialError if it ended."""
+        """Return the job's status. Raises TrialError if it ended."""
         status = await self._members.status()
         if status.phase in TERMINAL_PHASES:
             raise TrialError(f"the job ended: {status.phase}")
@@ -187,7 +178,7 @@ class KilledJob:
 
 @contextlib.asynccontextmanager
 async def time_limit(problem: str) -> AsyncIterator[None]:
-    """Limit how long the context waits. Raises TrialError."""
+    """Limit the time of the context. Raises TrialError."""
     try:
         async with asyncio.timeout(_TIME_LIMIT_S):
             yield

@@ -1,4 +1,4 @@
-"""Kills shards of a job in some mode, and reduces windows and kills to the metrics of the document."""
+"""Kills shards of a job in one mode, and reduces windows and kills to the metrics of the document."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, r
 from cprjob_bench.commands.windows import Window, summarise
 from cprjob_bench.options import RecoveryTier, RedundancyMode
 
-# Reduces windows and kills to the metrics of the document. Pure.
+# --- metrics of windows and kills
 
-
-#: Seconds before a kill that those after it are compared with.
+#: The period before a kill that is the reference for the period after it.
 BEFORE_S = 5.0
-#: The rate over fewer steps says nothing.
+#: The minimum of steps for a rate.
 _FEWEST_STEPS = 5
-_NO_PARITY = "there is no parity to be made whole again: the shard serves once it has its rows"
-_MANY_THREADS = "several threads load a save, and nobody counts their processor time"
-_AT_ONCE = "parity held all shards again before there were enough steps to count"
+_NO_PARITY = "the mode has no parity: the shard serves once it has its rows"
+_MANY_THREADS = "several threads load a save, and their CPU time is not counted"
+_AT_ONCE = "parity covered all shards again before there were enough steps to count"
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What became of one kill; see `Recovery`. tier: how the operator recorded it."""
+    """The recovery after one kill; see `Recovery`. tier: from the operator's record."""
 
     seconds_to_next_step: float
     rebuild_gib_s: float
@@ -61,7 +60,7 @@ class Kill:
 def rate_ratio(ends_s: Sequence[float], killed_s: float, resumed_s: float, again_s: float) -> float | None:
     """Return the rate of steps from `resumed_s` to `again_s`, as a ratio to that of the seconds before `killed_s`.
 
-    ends_s: when each step ended, ascending. None if either time has too few steps.
+    ends_s: the end of each step, ascending. None if either period has too few steps.
     """
     before = bisect_right(ends_s, killed_s) - bisect_left(ends_s, killed_s - BEFORE_S)
     after = bisect_right(ends_s, again_s) - bisect_right(ends_s, resumed_s)
@@ -72,7 +71,7 @@ def rate_ratio(ends_s: Sequence[float], killed_s: float, resumed_s: float, again
 
 
 def recovery_of(name: RedundancyMode, kills: Sequence[Kill]) -> Recovery:
-    """Return the medians over the kills of a mode at one size; there are none where no shard is killed."""
+    """Return the medians over the kills of a mode at one size; None in a mode without kills."""
     nothing = MODES[name].why_no_kill
 
     def middle(metric: Callable[[Kill], float | None]) -> float | None:
@@ -132,26 +131,25 @@ def _resident(window: Window) -> int:
 
 
 def _processor_ms(window: Window) -> float:
-    """Processor time of a step, in ms, without that of the operator and the bench."""
+    """Return the CPU time of a step, in ms, without that of the operator and the bench."""
     return sum(spent for role, spent in window.cpu_ms.items() if role in {ROLE_TRAINER, ROLE_SHARD})
 
 
-# Kills shards of a job in some mode, one after the other, and takes down what becomes of each.
-
+# --- kills of shards
 
 _POLL_S = 0.05
 _REPORT_DEADLINE_S = 1.0
 _PAUSE_S = 6.0
-#: All of a pod is killed, and a warm spare becomes the shard: how long a pod takes to start is not asked here.
+#: A kill ends the whole pod, and a warm spare becomes the shard, so that the start of a pod is not measured.
 _TIER = TIERS[RecoveryTier.SPARE]
-#: Training is even by then.
+#: The speed of training is constant after these steps.
 _WARM_STEPS = 200
 
 
 async def kill_shards(
     name: RedundancyMode, size_mib: int, runs: int, err: Console, environment: Mapping[str, str]
 ) -> list[Kill]:
-    """Train one job whose shards are of so many MiB, and kill `runs` of them in turn."""
+    """Train one job with shards of `size_mib` MiB, and kill `runs` of them in turn."""
     mode, found = MODES[name], list[Kill]()
     with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
         place = Path(folder)
@@ -176,7 +174,7 @@ async def kill_shards(
 
 
 async def _holds(safe: Callable[[], Awaitable[int]], samples: int) -> bool:
-    """Whether so many samples can be had again, which have changed every row."""
+    """Return whether `samples`, which have changed every row, are saved or protected."""
     return await safe() >= samples
 
 
@@ -203,21 +201,21 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
 
 
 def protected(reports: Sequence[ShardReport | None]) -> int:
-    """Return the samples that parity holds of all shards; 0 while it does not hold all their rows."""
+    """Return the minimum of samples in parity over all shards; 0 while parity lacks rows."""
     return min(0 if report is None else report.protected_samples or 0 for report in reports)
 
 
 def protected_again(reports: Sequence[ShardReport | None], samples: int, index: int, former: int) -> bool:
-    """Whether parity holds so many samples of all shards, one of which is the successor of an incarnation.
+    """Return whether parity covers `samples` of all shards, and shard `index` is a successor of incarnation `former`.
 
-    Samples alone do not tell: until the shard is killed, parity goes on to hold more of them.
+    The number of samples is not sufficient, because it rises until the shard is killed.
     """
     successor = reports[index]
     return successor is not None and successor.incarnation > former and protected(reports) >= samples
 
 
 class _Shards:
-    """What the shards of a job report."""
+    """The reports of a job's shards."""
 
     def __init__(self, cluster: LocalCluster, job: JobView, shards: int, folder: Path) -> None:
         self._folder = folder
@@ -226,35 +224,35 @@ class _Shards:
         self._shards = shards
 
     async def protected(self) -> int:
-        """The samples that parity holds of all shards; 0 while it does not hold all their rows."""
+        """Return the minimum of samples in parity over all shards; 0 while parity lacks rows."""
         return protected(await self._reports())
 
     async def saved(self) -> int:
-        """The samples that saves hold of all shards."""
+        """Return the minimum of saved samples over all shards."""
         saves = [None if each is None else each.newest_save for each in await self._reports()]
         return min(0 if save is None else save.samples for save in saves)
 
     async def protected_at(self, samples: int, index: int, former: int) -> float:
-        """Wait for `protected_again`; when that was, by the monotonic clock."""
-        async with time_limit("parity did not hold all shards again"):
+        """Wait for `protected_again` and return the time by the monotonic clock."""
+        async with time_limit("parity did not cover all shards again"):
             while True:
                 await asyncio.sleep(_POLL_S)
                 if protected_again(await self._reports(), samples, index, former):
                     return monotonic()
 
     async def incarnation(self, index: int) -> int:
-        """That of a shard that reports."""
+        """Return the incarnation of a shard, from its report."""
         return (await self._wait_for(index, 0)).incarnation
 
     async def load_s(self, index: int, former: int) -> float:
-        """How long the successor of an incarnation took to get its rows."""
+        """Return the seconds in which the successor of an incarnation loaded its rows."""
         report = await self._wait_for(index, former)
         if not report.load_s:
-            raise TrialError(f"shard {index} does not say how long it took to get its rows")
+            raise TrialError(f"shard {index} does not report the time in which it loaded its rows")
         return report.load_s
 
     async def counts(self, index: int) -> list[Counts]:
-        """What a shard's pod has counted."""
+        """Return the counts of a shard's pod."""
         pod = running_pod(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
         return [] if pod is None else read_counts(self._folder, pod.name)
 
@@ -276,7 +274,7 @@ class _Shards:
         body = await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
         try:
             return None if body is None else from_json(ShardReport, body)
-        except ContractError:  # it has not begun to report
+        except ContractError:  # the shard does not report yet
             return None
 
 

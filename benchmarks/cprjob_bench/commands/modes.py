@@ -1,4 +1,4 @@
-"""The modes of `cprjob bench redundancy`, the jobs that they are measured with, and a mode as a system."""
+"""The modes of `cprjob bench redundancy`, their jobs, and a job in a mode as a system of the windows."""
 
 from __future__ import annotations
 
@@ -24,29 +24,26 @@ from cprjob_bench.commands.killed_job import TRACE
 from cprjob_bench.commands.systems import CprJob, JobRun, set_container_fields
 from cprjob_bench.options import RedundancyMode
 
-# The modes, and the jobs that they are measured with. Pure.
-
-
 #: The file with a member's counts, below the mount point of its volume.
 COUNTS = "counts"
-#: Windows and kills with parity see no save: nobody asks for one before this.
+#: The interval of jobs without saves: windows, and kills with parity, end before the first cut.
 NO_SAVE_S = 3600
 _MIB = 2**20
 #: More samples than any run trains.
 _ENDLESS = 2**40
-#: Of the job whose shards are killed. A batch uses 8,192 rows: ECRec's used 8,900.
+#: The model and batches of the job with kills. A batch uses 8,192 rows: ECRec's used 8,900.
 DIM, TABLES, BATCH_SIZE = 64, 8, 1024
 #: Bytes of a row with the state of its row-wise optimizer.
 ROW_BYTES = 4 * (DIM + 1)
-#: The interval between saves where they are needed, at least, and MiB of a shard that one second of it is enough for.
+#: The minimum interval between saves of jobs that need them, and MiB of a shard per second of it.
 _SAVE_S, _SAVED_MIB_PER_S = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What a mode switches on. data_shards: k; 0: no parity. eager: parity as ECRec keeps it.
+    """The features of a mode. data_shards: k; 0: no parity. eager: ECRec's parity.
 
-    why_no_kill: why no shard is killed in it; empty where shards are.
+    why_no_kill: the reason to kill no shard in it; empty if shards are killed.
     """
 
     replays: bool
@@ -65,26 +62,26 @@ class Mode:
 
 MODES: Mapping[RedundancyMode, Mode] = {
     RedundancyMode.NONE: Mode(
-        replays=False, why_no_kill="a lost shard goes back to its last save, and what came later is lost"
+        replays=False, why_no_kill="a lost shard restores its last save, and later updates are lost"
     ),
     RedundancyMode.REPLAY: Mode(replays=True),
     RedundancyMode.PARITY_1: Mode(replays=True, data_shards=1),
     RedundancyMode.PARITY_2: Mode(replays=True, data_shards=2),
     RedundancyMode.PARITY_4: Mode(replays=True, data_shards=4),
-    # The operator tells shards of their neighbours only where the job replays; its members keep no pushes all the same.
+    # Rosters have a shard's neighbours only with replay; members of this mode keep no pushes nevertheless.
     RedundancyMode.EAGER: Mode(
         replays=True,
         data_shards=4,
         eager=True,
-        why_no_kill="of ECRec the bench has what it does while nothing fails, not its recovery",
+        why_no_kill="the bench implements ECRec's training without failures, not its recovery",
     ),
 }
-#: So many shards a job has at least in all modes.
+#: The minimum of shards of a job, in all modes.
 FEWEST_SHARDS = 1 + max(mode.data_shards for mode in MODES.values())
 
 
 def with_mode(document: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
-    """A CPRJob in a mode, whose members count and write traces."""
+    """Return a CPRJob in a mode, with members that count and write traces."""
     made = copy.deepcopy(dict(document))
     made["spec"]["recovery"] = dict(mode.recovery)
     files = {STEP_TRACE: TRACE, COUNTS_FILE: COUNTS}
@@ -96,14 +93,14 @@ def with_mode(document: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
 
 
 def table_rows(size_mib: int, shards: int) -> int:
-    """How many rows each table has, so that a shard has so many MiB of rows and state."""
+    """Return the number of rows of each table for shards with `size_mib` MiB of rows and state."""
     return size_mib * _MIB * shards // (ROW_BYTES * TABLES)
 
 
 def killed_job(size_mib: int, mode: Mode, samples: Path, store: Path) -> dict[str, Any]:
-    """A CPRJob with a budget of 0, whose shards hold `size_mib` MiB each, over the file of `sweep`.
+    """Return a CPRJob with a budget of 0 and shards of `size_mib` MiB, over the file of `sweep`.
 
-    Each row is used once in a pass over it. With parity there is no save, so the store gives nothing back.
+    A pass over it uses each row once. With parity there is no save, so a shard cannot restore from the store.
     """
     shards = max(mode.data_shards + 1, 2)
     interval_s = NO_SAVE_S if mode.data_shards else max(_SAVE_S, size_mib // _SAVED_MIB_PER_S)
@@ -136,15 +133,12 @@ def killed_job(size_mib: int, mode: Mode, samples: Path, store: Path) -> dict[st
     return with_mode(job, mode)
 
 
-# A mode as a system of the windows of `cprjob bench train`, and what its members have counted.
-
-
 _ANSWER_S = 5.0
 _COUNTS = struct.Struct(f"={len(Counts.FIELDS)}q")
 
 
 class ModeJob(CprJob):
-    """A CPRJob in some mode."""
+    """A CPRJob in a mode."""
 
     def __init__(self, name: RedundancyMode, document: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         super().__init__(document, environment)
@@ -157,7 +151,7 @@ class ModeJob(CprJob):
 
 
 class CountedRun(JobRun):
-    """A job whose members count. It makes no save: what saves cost is another bench's question."""
+    """A job with members that count. It makes no save, because another bench measures saves."""
 
     async def saves(self) -> int | None:
         """See `Run`."""
@@ -176,7 +170,7 @@ class CountedRun(JobRun):
 
 
 def read_counts(folder: Path, pod: str = "*") -> list[Counts]:
-    """The counts of all pods that ever ran in the folder of a local job, or of one."""
+    """Return the counts of all past and present pods in the folder of a local job, or of one pod."""
     files = folder.glob(f"pods/{pod}/volumes/*/{COUNTS}")
     return [Counts(*_COUNTS.unpack(data)) for file in files if len(data := file.read_bytes()) == _COUNTS.size]
 

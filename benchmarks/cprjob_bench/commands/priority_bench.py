@@ -1,4 +1,4 @@
-"""`cprjob bench priority`: how much saving strategies help, measured on real data."""
+"""`cprjob bench priority`: the effect of saving strategies, measured on real data."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ from cprjob_bench.commands.strategy_comparison import (
     study,
 )
 
-# Makes a job over a file of samples, with a table for each categorical column.
-#
-# Besides the Criteo layout, a tab-separated table with a header is accepted: first a column `label`
-# of 0 and 1, then categorical columns. It is rewritten in the Criteo layout, without numbers.
-
+# --- samples and their job
 
 _LABEL = "label"
 _CRITEO_COLUMNS = 1 + DENSE_FEATURES + CATEGORICAL_FEATURES
@@ -51,7 +47,7 @@ _ROWS_PER_VALUE = 2
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A file in the Criteo layout: the names of its first columns, and how many different values each has."""
+    """A file in the Criteo layout: the names of its first columns, and their numbers of distinct values."""
 
     path: Path
     columns: tuple[str, ...]
@@ -60,7 +56,7 @@ class Samples:
 
 @contextmanager
 def open_samples(path: Path) -> Iterator[TextIO]:
-    """The text of a plain or gzip file. Raises OptionError if it cannot be read as either."""
+    """Open a plain or gzip file as text. Raises OptionError if it cannot be read as either."""
     try:
         with path.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
@@ -71,9 +67,10 @@ def open_samples(path: Path) -> Iterator[TextIO]:
 
 
 def prepare(path: Path, folder: Path) -> Samples:
-    """Read a file's columns; rewrite it into `folder` if it is not in the Criteo layout.
+    """Read a file's columns, in the Criteo layout or in that of a table with a header. Raises OptionError.
 
-    Raises OptionError.
+    A table is tab-separated, with a column `label` of 0 and 1, then categorical columns. It is rewritten into `folder`
+    in the Criteo layout, without numbers.
     """
     with open_samples(path) as lines:
         first = lines.readline().rstrip("\n").split("\t")
@@ -109,7 +106,7 @@ def _rewrite(path: Path, lines: TextIO, columns: tuple[str, ...], target: Path) 
 
 
 def job_over(samples: Samples) -> dict[str, Any]:
-    """A CPRJob over some samples, small enough for a laptop: one epoch on 8 shards."""
+    """Return a CPRJob of one epoch over samples on 8 shards, small enough for a laptop, with a table per column."""
     tables = [
         {"name": f"t{place}", "rows": max(_ROWS_PER_VALUE * distinct, 1)}
         for place, distinct in enumerate(samples.distinct, start=1)
@@ -123,8 +120,7 @@ def job_over(samples: Samples) -> dict[str, Any]:
     )
 
 
-# The result of the bench, for people and for programs.
-
+# --- result
 
 _TITLES = (
     "strategy",
@@ -141,7 +137,7 @@ _TITLES = (
 
 
 def result(data: str, found: Study) -> Result:
-    """All figures of the study, and a line for each strategy, then the comparisons; `data` names the file."""
+    """Return all results of the study, and a line for each strategy, then the comparisons; `data` names the file."""
     return Result(_document(data, found), _lines(found))
 
 
@@ -238,12 +234,12 @@ def _interval(value: Mean) -> str:
     return f"{CONFIDENCE:.0%} interval {value.low:+.2g} to {value.high:+.2g}"
 
 
-# The command: reads the options, has the trainer image run the trials, prints the result.
+# --- command
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityOptions:
-    """What the command line asks for; `changes` are PATH=VALUE of the job's spec.
+    """Options of the command; `changes` are PATH=VALUE of the job's spec.
 
     `Saving` explains interval, anchors and fraction.
     """
@@ -292,10 +288,7 @@ def measure(options: PriorityOptions, err: Console, environment: Mapping[str, st
 
 
 def runs_of(planned: Design, outcomes: Iterable[tuple[Outcome, Saved | None]]) -> tuple[Run, ...]:
-    """Each run with failures, compared with the run of its seed without.
-
-    Raises TrialError if they cannot be compared.
-    """
+    """Compare each run with failures with that of its seed without. Raises TrialError if this is impossible."""
     without: dict[int, float] = {}
     runs = []
     for (seed, strategy), (outcome, saved) in zip(planned.runs, outcomes, strict=True):
@@ -324,12 +317,12 @@ def runs_of(planned: Design, outcomes: Iterable[tuple[Outcome, Saved | None]]) -
 
 
 def _run(
-    job: JobSpec, experiment: SavingExperiment, environment: Mapping[str, str], tell: Callable[[TrialReport], None]
+    job: JobSpec, experiment: SavingExperiment, environment: Mapping[str, str], report: Callable[[TrialReport], None]
 ) -> Generator[tuple[Outcome, Saved | None]]:
     """Run all trials and yield their outcomes in order. Close it to end the process. Raises TrialError."""
     with closing(run_role("priority", job, experiment, environment, package="cprjob_bench")) as lines:
         for line in lines:
             found = from_json(SavingReport, line)
-            tell(found.report)
+            report(found.report)
             if found.report.outcome is not None:
                 yield found.report.outcome, found.saved

@@ -1,4 +1,4 @@
-"""`cprjob bench recovery`: how long training stands still when a member is lost, on this machine or on a cluster."""
+"""`cprjob bench recovery`: the pause of training after the loss of a member, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from cprjob_bench.commands.job_members import LocalMembers, PodMembers
 from cprjob_bench.commands.killed_job import SHARDS, TIERS, TRACE, TRAINERS, KilledJob, Members, time_limit
 from cprjob_bench.options import RecoveryTier
 
-# The job that is trained meanwhile. Pure.
-
+# --- job
 
 _JOB = "bench-recovery"
 _DIM, _BATCH = 64, 512
@@ -38,13 +37,13 @@ _ROW_BYTES = 4 * (_DIM + 1)
 _MIB = 2**20
 #: More samples than any run trains.
 _ENDLESS = 2**40
-#: The interval between saves, at least, and MiB of a shard that one second of it is enough for.
+#: The minimum interval between saves, and MiB of a shard per second of it.
 _SAVE_S, _SAVED_MIB_PER_S = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a job takes from the place where it runs. templates: of its pods, by role."""
+    """The fields of a job that depend on its place. templates: of its pods, by role."""
 
     image: str
     store: Mapping[str, Any]
@@ -52,12 +51,12 @@ class Base:
 
     @classmethod
     def here(cls, folder: Path) -> Base:
-        """Processes of this machine, which save into a folder."""
+        """Return the fields for processes of this machine that save into a folder."""
         return cls("none", {"endpoint": folder.as_uri(), "bucket": "saves"})
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> Base:
-        """Pods such as those of another CPRJob. Raises InvalidDocumentError."""
+        """Return the fields of another CPRJob. Raises InvalidDocumentError."""
         invalid = validate(job)
         if invalid:
             raise InvalidDocumentError(invalid)
@@ -67,7 +66,7 @@ class Base:
         return cls(spec["image"], spec["snapshots"]["store"], templates)
 
     def template(self, role: str) -> dict[str, Any]:
-        """The template of a role's pods, whose steps are traced."""
+        """Return the template of a role's pods, with traces of steps."""
         made: dict[str, Any] = copy.deepcopy(dict(self.templates.get(role, {})))
         containers = made.setdefault("spec", {}).setdefault("containers", [])
         main = next((each for each in containers if each["name"] == env.MAIN_CONTAINER), None)
@@ -78,7 +77,7 @@ class Base:
 
 
 def document(name: str, size_mib: int, spares: int, base: Base) -> dict[str, Any]:
-    """A CPRJob with a budget of 0 and replay, whose shards hold `size_mib` MiB of rows and optimizer state each."""
+    """Return a CPRJob with a budget of 0, replay, and shards with `size_mib` MiB of rows and optimizer state."""
     job = bench_job(
         name,
         image=base.image,
@@ -103,8 +102,7 @@ def document(name: str, size_mib: int, spares: int, base: Base) -> dict[str, Any
     return job
 
 
-# The result of the bench, for people and for programs.
-
+# --- result
 
 #: Seconds of every run, by tier and by MiB of a shard.
 Found = Mapping[str, Mapping[int, Sequence[float]]]
@@ -113,14 +111,14 @@ _PERCENTILES = 100
 
 
 def percentile(seconds: Sequence[float], place: int) -> float:
-    """Return a percentile of the runs, between those that are next to it. Of one run it is that run."""
+    """Return a percentile of the runs, interpolated; with a single run, its value."""
     if len(seconds) == 1:
         return seconds[0]
     return quantiles(seconds, n=_PERCENTILES, method="inclusive")[place - 1]
 
 
 def result(found: Found) -> Result:
-    """By tier and size the percentiles, and the number of runs."""
+    """Return the percentiles and the number of runs, by tier and size."""
     return Result(_document(found), _lines(found))
 
 
@@ -143,28 +141,28 @@ def _lines(found: Found) -> Iterator[Table]:
     yield shown
 
 
-# The command: trains a job for each tier and size, kills its members in turn, and reads each pause from a trace.
+# --- command: trains a job for each tier and size, kills its members in turn, and reads each pause from a trace
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Kills of one tier in one job, whose shards hold `size_mib` MiB each."""
+    """Kills of one tier in one job with shards of `size_mib` MiB."""
 
     tier: RecoveryTier
     size_mib: int
     runs: int
 
     def document(self, name: str, base: Base) -> dict[str, Any]:
-        """The job."""
+        """Return the job."""
         return document(name, self.size_mib, TIERS[self.tier].spares, base)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """What the command line asks for.
+    """Options of the command.
 
-    sizes: MiB of each shard. runs: kills per tier and size. cluster: a file with a CPRJob, such as whose pods those of
-    the bench are to be; None: processes of this machine.
+    sizes: MiB of each shard. runs: kills per tier and size. cluster: a file with a CPRJob, the model of the bench's
+    pods; None: processes of this machine.
     """
 
     tiers: tuple[RecoveryTier, ...]
@@ -188,7 +186,7 @@ def bench_recovery(
     base = None if options.cluster is None else Base.of(read_single(options.cluster))
     found: dict[str, dict[int, list[float]]] = {}
     for tier in options.tiers:
-        # A trainer holds no rows, so it does not matter how large the shards are.
+        # Trainers have no rows, so one size is enough for them.
         for size in options.sizes if TIERS[tier].role == env.ROLE_SHARD else options.sizes[:1]:
             series = Series(tier, size, options.runs)
             if base is None:
@@ -221,7 +219,7 @@ async def _time_on_cluster(series: Series, err: Console, client: Client, base: B
 
 
 async def _gone(client: Client, job: str) -> None:
-    """Wait until a deleted job is gone: its memory is for the next one."""
+    """Wait until a deleted job has released its memory for the next one."""
     async with time_limit(f"{job} was not gone"):
         while True:
             try:
@@ -232,7 +230,7 @@ async def _gone(client: Client, job: str) -> None:
 
 
 async def _time(series: Series, err: Console, members: Members) -> list[float]:
-    """Kill members of a job in turn; seconds of each pause."""
+    """Kill members of a job in turn and return the seconds of each pause."""
     tier, found, job = TIERS[series.tier], list[float](), KilledJob(members)
     await job.warm_up(job.has_anchor)
     for number in range(series.runs):

@@ -1,4 +1,4 @@
-"""`cprjob bench redundancy`: what it costs that a lost shard comes back, and how fast it does, beside ECRec's way."""
+"""`cprjob bench redundancy`: the costs and the speed of a lost shard's recovery, compared with ECRec."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from cprjob_bench.commands.train_bench import BATCH_SIZE, document, write_sample
 from cprjob_bench.commands.windows import Window, measure_in_turn, open_gauge
 from cprjob_bench.options import RedundancyMode, TrainPreset
 
-# The result of the bench, for people and for programs.
-
+# --- result
 
 _COSTS = ("mode", "k", "samples/s", "of none", "processor", "bytes/sample", "extra memory", "parity", "log", "resident")
 _KILLS = (
@@ -41,7 +40,7 @@ _NOTHING = "-"
 
 
 def result(document: RedundancyDocument) -> Result:
-    """The document, and two tables: what each mode costs, and what becomes of a killed shard; then why there is a -."""
+    """Return the document, and two tables: costs of each mode, and recovery of killed shards; then the reasons of -."""
     return Result(asdict(document), _lines(document))
 
 
@@ -79,7 +78,7 @@ def _costs(mode: ModeMetrics) -> tuple[str, ...]:
 
 
 def _reasons(document: RedundancyDocument) -> Iterator[str]:
-    """Each reason once, with the modes that it is of."""
+    """Yield each reason once, with its modes."""
     modes = dict[str, list[str]]()
     for name, mode in document.modes.items():
         for reason in dict.fromkeys(why for found in mode.recovery.values() for why in found.why_null.values()):
@@ -92,8 +91,7 @@ def _number(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:.2f}"
 
 
-# The command: lets all modes train in turn, then kills shards in each, and prints the result.
-
+# --- command: trains in all modes in turn, then kills shards in each
 
 _MIB = 2**20
 _TRAINERS = 1
@@ -101,10 +99,10 @@ _TRAINERS = 1
 
 @dataclass(frozen=True, slots=True)
 class RedundancyOptions:
-    """What the command line asks for.
+    """Options of the command.
 
-    modes: beside `none`, which always takes part in the windows. rows: the maximum per table. sizes: MiB of a killed
-    shard; none: no shard is killed. runs: kills per mode and size. seconds: the length of a window.
+    modes: in addition to `none`, which is always in the windows. rows: the maximum per table. sizes: MiB of a killed
+    shard; empty: no kills. runs: kills per mode and size. seconds: the length of a window.
     """
 
     modes: tuple[RedundancyMode, ...]
@@ -119,7 +117,7 @@ class RedundancyOptions:
 
 
 def bench_redundancy(options: RedundancyOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Measure all modes and print what each costs and gives; progress goes to `err`.
+    """Measure all modes and print the costs and the recovery of each; progress goes to `err`.
 
     Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
     """
@@ -156,7 +154,7 @@ async def _measure(options: RedundancyOptions, err: Console, environment: Mappin
 async def _windows(
     modes: Sequence[RedundancyMode], options: RedundancyOptions, err: Console, environment: Mapping[str, str]
 ) -> tuple[dict[RedundancyMode, list[Window]], int]:
-    """Measure the modes in turn; also return the bytes of the tables with their optimizer's state."""
+    """Measure the modes in turn; return their windows, and the bytes of the tables with their optimizer's state."""
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
         folder = Path(name)
         samples = folder / "samples.tsv"
@@ -178,6 +176,6 @@ async def _windows(
         systems = [ModeJob(mode, job, environment) for mode in modes]
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
             windows = await measure_in_turn(systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
-    # Of each row its values, and one of its row-wise optimizer.
+    # A row has its values, and one value of its row-wise optimizer.
     table_bytes = sum(4 * (spec.model.embedding_dim + 1) * table.rows for table in spec.model.tables)
     return {mode: windows[mode.value] for mode in modes}, table_bytes

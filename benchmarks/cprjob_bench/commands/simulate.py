@@ -42,7 +42,7 @@ SCALE_RUNS = 100
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """What the command line asks for. None stands for the value of the preset or the file."""
+    """Options of the command. None: the value of the preset or the file."""
 
     preset: SimulatePreset | None = None
     file: Path | None = None
@@ -61,14 +61,14 @@ class SimulateOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One job of the command, all strategies over it."""
+    """One job of the command, with the results of all strategies."""
 
     job: Job
     summaries: dict[str, Summary]
 
 
 def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callable[[], float]) -> None:
-    """Simulate and print. The rate goes to `err`, measured by a `clock` of CPU seconds.
+    """Simulate and print. The speed goes to `err`, measured by a `clock` of CPU seconds.
 
     Raises OptionError, DocumentError and InvalidDocumentError before anything runs.
     """
@@ -80,7 +80,7 @@ def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callab
     runs = options.runs or (SCALE_RUNS if scale else RUNS)
     began = clock()
     parts = [
-        # The costs of a job from a file already are those of asynchronous saves.
+        # A job from a file already has the costs of asynchronous saves.
         _Part(each, study(each, failures, runs, options.seed, None if options.file else each.asynchronous))
         for each in ([at_scale(job, shards) for shards in SCALES] if scale else [job])
     ]
@@ -92,7 +92,7 @@ def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callab
 
 
 def job_of(options: SimulateOptions) -> Job:
-    """The job to simulate: the preset's or the file's, changed by the options. Raises OptionError."""
+    """Return the preset's or the file's job, changed by the options. Raises OptionError."""
     if options.file is not None and options.preset is not None:
         raise OptionError("give either --preset or --file, not both")
     if options.preset == SCALE and options.shards is not None:
@@ -114,7 +114,7 @@ def job_of(options: SimulateOptions) -> Job:
 
 
 def failures_of(text: str, job: Job) -> Failures:
-    """The failures that `exponential`, `gamma`, `storms` or `trace:FILE` names. Raises OptionError."""
+    """Return the failures of `exponential`, `gamma`, `storms` or `trace:FILE`. Raises OptionError."""
     if text in DISTRIBUTIONS:
         return DISTRIBUTIONS[text]
     kind, _, path = text.partition(":")
@@ -134,7 +134,7 @@ def _losing(job: Job, lost: int) -> Job:
 
 
 def _from_file(path: Path) -> Job:
-    """The job of a manifest, with guessed costs, as long as one mean time between failures."""
+    """Return the job of a manifest, with default costs and the duration of one mean time between failures."""
     document = read_single(path)
     invalid = validate(document)
     if invalid:

@@ -30,26 +30,25 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cprjob_bench.bench_documents import BenchReport, Cut, PairedTiming, Round, SnapshotBench, SnapshotMetrics, Window
 from cprjob_bench.commands.bench_result import Result, bench_job, table
 
-# Where the bench saves: a folder that is deleted afterwards, or a place in a bucket.
+# --- store
 
-
-_SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
+_EXAMPLES = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
 
 
 @contextmanager
 def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any]]:
-    """The store of a URI in the form of `snapshots.store`; without a URI, a temporary folder.
+    """Yield the store of a URI in the form of `snapshots.store`; without a URI, a temporary folder.
 
     Raises OptionError.
     """
     place = urlsplit(uri or "")
     if place.scheme == "s3":
         if not endpoint or not place.netloc:
-            raise OptionError(f"--store {uri}: use {_SPECIMENS}")
+            raise OptionError(f"--store {uri}: use {_EXAMPLES}")
         yield {"endpoint": endpoint, "bucket": place.netloc, "prefix": place.path.strip("/")}
         return
     if (uri and not is_file_uri(uri)) or endpoint:
-        raise OptionError(f"--store {uri}: use {_SPECIMENS}")
+        raise OptionError(f"--store {uri}: use {_EXAMPLES}")
     parent = path_of(uri) if uri else None
     if parent is not None and not parent.is_dir():
         raise OptionError(f"--store {uri}: the folder {parent} does not exist")
@@ -57,18 +56,14 @@ def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any
         yield {"endpoint": Path(folder).resolve().as_uri(), "bucket": "saves"}
 
 
-# Reduces the metrics of all repeats to medians. Pure.
-#
-# Ratios are medians of the ratios of each pair, not ratios of medians, because a slow phase of this
-# machine slows both halves of a pair.
-
+# --- medians over all repeats
 
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Saving or restoring, beside a raw client; `of_raw` is the ratio of the two speeds."""
+    """The speed of saves or restores, and of a raw client; `of_raw` is the ratio of the two speeds."""
 
     gib_s: float
     raw_gib_s: float
@@ -88,7 +83,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of the bench. extra_memory: bytes beyond the tables, None if the system has no figure."""
+    """The result of the bench. extra_memory: bytes beyond the tables, None if the system does not report them."""
 
     save: Speed
     restore: Speed
@@ -101,7 +96,11 @@ class Summary:
 
 
 def summarise(metrics: SnapshotMetrics) -> Summary:
-    """Reduce the metrics to medians over the repeats."""
+    """Reduce the metrics to medians over the repeats.
+
+    Ratios are medians of the ratios of each pair, not ratios of medians, because a slow phase of the machine slows both
+    halves of a pair.
+    """
 
     def wait(percentile: Callable[[Window], float]) -> Wait:
         return _wait(metrics.rounds, percentile)
@@ -138,14 +137,13 @@ def _wait(rounds: Sequence[Round], percentile: Callable[[Window], float]) -> Wai
     )
 
 
-# The result of the bench, for people and for programs.
-
+# --- result
 
 _MIB = 1 << 20
 
 
 def result(setting: dict[str, Any], strategies: Sequence[Strategy], metrics: SnapshotMetrics) -> Result:
-    """The setting of the bench and its metrics; three tables: speed, effect on training, and size."""
+    """Return the setting of the bench and its metrics; three tables: speed, effect on training, and size."""
     summary = summarise(metrics)
     return Result(_document(setting, strategies, metrics, summary), _lines(strategies, metrics, summary))
 
@@ -153,7 +151,7 @@ def result(setting: dict[str, Any], strategies: Sequence[Strategy], metrics: Sna
 def _document(
     setting: dict[str, Any], strategies: Sequence[Strategy], metrics: SnapshotMetrics, found: Summary
 ) -> dict[str, Any]:
-    """Bit widths are strings, as keys."""
+    """Return the document; bit widths are keys, and therefore strings."""
     summary = asdict(found)
     extra = summary.pop("extra_memory")
     return {
@@ -227,8 +225,7 @@ def _sizes(strategies: Sequence[Strategy], metrics: SnapshotMetrics) -> Table:
     return shown
 
 
-# The command: reads the options, has the trainer image measure, prints the result.
-
+# --- command
 
 #: More samples than any bench trains.
 _SAMPLES = 1 << 40
@@ -236,7 +233,7 @@ _SAMPLES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """What the command line asks for. See `SnapshotBench` for repeats and window_s; the limit is on saves."""
+    """Options of the command. See `SnapshotBench` for repeats and window_s; the limit is on saves."""
 
     rows: int
     dim: int
@@ -271,7 +268,7 @@ def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environ
 
 
 def request(options: SnapshotOptions) -> SnapshotBench:
-    """The request to the trainer image. Raises OptionError for an unknown strategy or bit width."""
+    """Return the request to the trainer image. Raises OptionError for an unknown strategy or bit width."""
     _check("--strategy", options.strategies, get_args(Strategy))
     _check("--bits", options.bits, get_args(Bits))
     strategies = cast("tuple[Strategy, ...]", tuple(dict.fromkeys(options.strategies)))
@@ -286,7 +283,7 @@ def _check(name: str, values: tuple[object, ...], choices: tuple[object, ...]) -
 
 
 def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
-    """A job of one shard, one trainer and one table. Raises InvalidDocumentError."""
+    """Return a job of one shard, one trainer and one table. Raises InvalidDocumentError."""
     document = bench_job(
         "bench",
         model={
@@ -306,7 +303,7 @@ def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
 
 
 def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Mapping[str, str]) -> SnapshotMetrics:
-    """Have a process of the trainer's code measure. Raises TrialError."""
+    """Measure in a process of the trainer's code. Raises TrialError."""
     metrics: SnapshotMetrics | None = None
     with (
         progress_bar(err) as bar,

@@ -1,4 +1,12 @@
-"""The runs of `cprjob bench priority`, and the comparison of strategies and predictors over all of them. Pure."""
+"""The runs of `cprjob bench priority`, and the comparison of strategies and predictors over all runs. Pure.
+
+For each seed there is a run without failures, and one for each strategy with the same failures. All strategies write
+equally many rows, except Anchors: full saves as rare as those of a strategy, and nothing in between. Failures follow
+the emulation of CPR (Maeng et al., MLSys 2021): each takes half of the shards, at a random time.
+
+Runs of one seed share their data, first values and failures. Strategies are therefore compared seed by seed, and only
+seeds are independent. Intervals are Student's, of the mean over seeds.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +20,10 @@ from typing import Literal, get_args
 from cpr_contract.choices import Strategy
 from cprjob_bench.bench_documents import Failure, Saving, SavingExperiment, SavingTrial
 
-# Which runs the bench makes: for each seed one without failures, and one for each strategy with the same failures.
-#
-# Pure. Contenders are the strategies, each of which writes as many rows, and as their measure the saves of everything
-# that all but Full share, without any in between. Failures follow the emulation of CPR (Maeng et al., MLSys 2021): each
-# takes half of the shards, at a random time.
-
-
 ComparedStrategy = Strategy | Literal["Anchors"]
 
 FULL: Strategy = "Full"
-#: Everything is saved as seldom as by a strategy, and nothing in between: it writes least, and loses the same samples.
+#: The baseline without priority saves: it writes fewest rows, and loses the same samples as the strategies.
 ANCHORS: ComparedStrategy = "Anchors"
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
@@ -41,7 +42,7 @@ class Design:
 
 
 def design(saving: Saving, failures: int, seeds: range, shards: int) -> Design:
-    """The runs over all seeds, with saves as `saving` says. Equal arguments give equal failures."""
+    """Return the runs over all seeds, with the saves of `saving`. Equal arguments give equal failures."""
     strategies: dict[ComparedStrategy, Saving] = {name: replace(saving, strategy=name) for name in STRATEGIES}
     strategies[ANCHORS] = replace(saving, strategy=FULL, interval=saving.interval * saving.anchors)
     runs: list[tuple[int, ComparedStrategy | None]] = []
@@ -57,16 +58,10 @@ def design(saving: Saving, failures: int, seeds: range, shards: int) -> Design:
 
 
 def draw_failures(count: int, shards: int, rng: random.Random) -> tuple[Failure, ...]:
-    """Failures at random times, uniform over the run, each of half of the shards."""
+    """Return failures at random times, uniform over the run, each of half of the shards."""
     hit = -(-shards // 2)
     times = sorted(1 - rng.random() for _ in range(count))  # in (0, 1]
     return tuple(Failure(tuple(sorted(rng.sample(range(shards), hit))), time) for time in times)
-
-
-# Compares the strategies, and the predictors of the AUC drop, over all runs. Pure.
-#
-# Runs of one seed share their data, first values and failures. Strategies are therefore compared
-# seed by seed, and only seeds count as independent. Intervals are Student's, of the mean over seeds.
 
 
 CONFIDENCE = 0.95
@@ -74,9 +69,9 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run with failures. auc_drop: against the run of the same seed without, worse is positive.
+    """A run with failures. auc_drop: from the run of the same seed without failures; positive is worse.
 
-    pls: fraction of lost samples, as the ledger charges it. plu: fraction of lost row updates.
+    pls: fraction of lost samples, as charged by the ledger. plu: fraction of lost row updates.
     """
 
     seed: int
@@ -101,7 +96,7 @@ class Mean:
 
     @property
     def distinguishable(self) -> bool:
-        """Whether 0 lies outside the interval."""
+        """True if 0 is outside the interval."""
         return self.low > 0 or self.high < 0
 
 
@@ -127,10 +122,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """How well one metric predicts the AUC drop, by a line through the origin.
+    """The prediction of the AUC drop by one metric, as a line through the origin.
 
-    slope: AUC per unit. correlation: Pearson's over all runs, None if all have the same metric.
-    error: root mean square error on seeds that the line was not fitted to.
+    slope: AUC per unit. correlation: Pearson's over all runs, None if the metric is constant.
+    error: root mean square error on seeds outside the fit.
     """
 
     slope: float
@@ -143,7 +138,7 @@ class Study:
     """The result of all runs.
 
     best, second: the strategies with the least and the second least mean AUC drop, and their
-    margin. Anchors takes no part, because it writes fewer rows.
+    margin. Anchors is excluded, because it writes fewer rows.
     samples, updates: the fractions of lost samples and of lost row updates as predictors.
     gain: the mean over seeds of the squared error by lost samples minus that by lost row updates;
     above 0, updates predict better.
@@ -181,7 +176,7 @@ def study(runs: Sequence[Run]) -> Study:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean of at least two independent values."""
+    """Return the mean of at least two independent values."""
     mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
     half = _quantile(len(values) - 1) * error
     return Mean(mean, error, mean - half, mean + half)
@@ -203,7 +198,7 @@ def _score(mine: Sequence[Run], full: Sequence[Run], anchors: Sequence[Run]) -> 
 
 
 def _difference(one: Sequence[Run], other: Sequence[Run]) -> Mean:
-    """The AUC drops of one strategy minus those of another, seed by seed."""
+    """Return the mean of one strategy's AUC drops minus another's, seed by seed."""
     return mean_of([mine.auc_drop - theirs.auc_drop for mine, theirs in zip(one, other, strict=True)])
 
 
@@ -221,20 +216,20 @@ def _predictor(runs: Sequence[Run], metric: Callable[[Run], float]) -> Predictor
 
 
 def _gain(runs: Sequence[Run]) -> Mean:
-    """Mean squared error by lost samples minus that by lost row updates, seed by seed."""
+    """Return the mean of the squared error by lost samples minus that by lost row updates, seed by seed."""
     return mean_of(
         [fmean(_squared_errors(runs, _pls, seed)) - fmean(_squared_errors(runs, _plu, seed)) for seed in _seeds(runs)]
     )
 
 
 def _squared_errors(runs: Sequence[Run], metric: Callable[[Run], float], seed: int) -> list[float]:
-    """The squared errors on the runs of one seed of a line fitted to all other seeds."""
+    """Return the squared errors on one seed's runs of a line fitted to all other seeds."""
     slope = _slope([run for run in runs if run.seed != seed], metric)
     return [(run.auc_drop - slope * metric(run)) ** 2 for run in runs if run.seed == seed]
 
 
 def _slope(runs: Sequence[Run], metric: Callable[[Run], float]) -> float:
-    """The sum of drops over the sum of metrics.
+    """Return the sum of drops divided by the sum of the metric.
 
     This is least squares through the origin for a variance that grows with the metric.
     """
@@ -252,7 +247,7 @@ def _seeds(runs: Sequence[Run]) -> list[int]:
 
 
 def _quantile(degrees: int) -> float:
-    """The two-sided 95 % quantile of Student's t with this many degrees of freedom."""
+    """Return the two-sided 95 % quantile of Student's t with these degrees of freedom."""
     from scipy.stats import t  # noqa: PLC0415 -- slow to load, and only this command needs it
 
     return float(t.ppf((1 + CONFIDENCE) / 2, degrees))

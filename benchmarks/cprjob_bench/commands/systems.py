@@ -1,7 +1,7 @@
-"""The systems. Each trains the job until it is stopped, and writes a trace with a line per step.
+"""The systems of `cprjob bench train`: CPRJob and baselines. Each trains the job until it is stopped, and traces steps.
 
-Any other program can take part by the same protocol: it trains the job in CPR_SPEC and writes the
-trace that CPR_STEP_TRACE names (see `cpr_contract.env`).
+Any program that trains the job in CPR_SPEC and writes the trace that CPR_STEP_TRACE names (see
+`cpr_contract.trace`) can be a baseline.
 """
 
 from __future__ import annotations
@@ -35,30 +35,27 @@ from cpr_operator.reconcile import Timing
 
 _REPORT_DEADLINE_S = 1.0
 _TRACE = "steps.jsonl"
-#: The system that all others are compared with.
+#: The reference of all comparisons.
 SINGLE = "single"
 
 
 class Run(Protocol):
-    """A system that is training."""
+    """A running system."""
 
     def traces(self) -> Mapping[str, list[TracedStep]]:
-        """Every step so far, by role. The steps of the first role count.
-
-        One process stands for all of its role.
-        """
+        """Return all steps so far of one process of each role. Throughput is that of the first role."""
         ...
 
     async def saves(self) -> int | None:
-        """The number of committed cuts; None for a system that does not save."""
+        """Return the number of committed cuts; None for a system that does not save."""
         ...
 
     def sent_bytes(self) -> int | None:
-        """What its members have sent to each other by now; None where nobody counts."""
+        """Return the bytes that members have sent to each other so far; None if they are not counted."""
         ...
 
     async def kept_bytes(self) -> Mapping[str, int]:
-        """What its members hold for redundancy now, by what it is; empty where nobody tells."""
+        """Return the bytes that members keep for redundancy now, by kind; empty if they are not counted."""
         ...
 
     async def check(self) -> None:
@@ -67,7 +64,7 @@ class Run(Protocol):
 
 
 class System(Protocol):
-    """Something that trains the job."""
+    """CPRJob or a baseline, which trains the job."""
 
     @property
     def name(self) -> str:
@@ -75,12 +72,12 @@ class System(Protocol):
         ...
 
     def started(self, folder: Path) -> AbstractAsyncContextManager[Run]:
-        """Train while the context lasts, and write to `folder`."""
+        """Train until the context ends, and write to `folder`."""
         ...
 
 
 class Program:
-    """One program that follows the protocol, with all processes that it starts."""
+    """A baseline: one program with all processes that it starts."""
 
     def __init__(self, name: str, command: tuple[str, ...], job: JobSpec, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -132,7 +129,7 @@ class CprJob:
 
     def __init__(self, document: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._document = copy.deepcopy(dict(document))
-        # Every pod has a volume of its own below the mount point.
+        # Each pod has its own volume below the mount point.
         variable = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}
         set_container_fields(self._document, {"env": [variable]})
         self._environment = environment
@@ -146,7 +143,7 @@ class CprJob:
                 yield self.run_of(cluster, job, folder)
 
     def run_of(self, cluster: LocalCluster, job: JobView, folder: Path) -> JobRun:
-        """Return the run of a job that was created."""
+        """Return the run of a created job."""
         return JobRun(cluster, job, folder)
 
 
@@ -194,14 +191,14 @@ class JobRun:
 
 
 def set_container_fields(document: dict[str, Any], container: Mapping[str, Any]) -> None:
-    """Let the containers of all members of a CPRJob have these fields."""
+    """Set fields of the containers of all members of a CPRJob."""
     named = {"name": env.MAIN_CONTAINER, **container}
     for members in ("trainers", "shards"):
         document["spec"][members]["template"] = {"spec": {"containers": [named]}}
 
 
 def singles(job: JobSpec, environment: Mapping[str, str]) -> Iterator[Program]:
-    """Plain torch in one process: as one would start it, which is the reference, then with as many workers as `job`."""
+    """Yield plain torch in one process with one worker, the reference, then with the workers of `job`, if more."""
     command = (sys.executable, "-m", "cprjob_bench", SINGLE)
     yield Program(SINGLE, command, replace(job, workers=1), environment)
     if job.workers > 1:
@@ -231,7 +228,7 @@ def baseline_commands(baselines: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def read_trace(path: Path | None) -> list[TracedStep]:
-    """The steps in a trace, without a line that is still being written. Empty while there is no file."""
+    """Return the steps of a trace, without an incomplete last line. Empty if there is no file."""
     try:
         text = "" if path is None else path.read_text("utf-8")
     except FileNotFoundError:

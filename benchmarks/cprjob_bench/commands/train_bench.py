@@ -1,4 +1,4 @@
-"""`cprjob bench train`: how fast CPRJob trains on this machine, beside other programs."""
+"""`cprjob bench train`: the training speed of CPRJob on this machine, compared with other programs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from cprjob_bench.commands.systems import SINGLE, CprJob, Program, System, basel
 from cprjob_bench.commands.windows import Summary, Window, measure_in_turn, open_gauge, summarise
 from cprjob_bench.options import TrainPreset
 
-# Jobs to measure with: the models of the DLRM literature, over synthetic samples.
-
+# --- jobs: models of the DLRM literature, over synthetic samples
 
 BATCH_SIZE = 2048
-#: More samples than any window trains, so that no run finishes by itself.
+#: More samples than any window trains, so that no run finishes.
 _ENDLESS = 2**40
 
 #: Distinct values of the categorical columns of Criteo's two data sets, the second with at most 40 M a column.
@@ -73,7 +72,7 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
     store: Path,
     interval_s: int,
 ) -> dict[str, Any]:
-    """A CPRJob of this model over the file `samples`, with a cut every `interval_s` seconds.
+    """Return a CPRJob of this model over the file `samples`, with a cut every `interval_s` seconds.
 
     rows: the maximum per table.
     """
@@ -100,20 +99,19 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
     )
 
 
-# The result of the bench, for people and for programs.
-
+# --- result
 
 _MIB = 2**20
 _TITLES = ("system", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
 
 
 def summaries(windows: Mapping[str, Sequence[Window]]) -> dict[str, Summary]:
-    """The summary of each system's windows."""
+    """Return the summary of each system's windows."""
     return {name: summarise(found, windows[SINGLE]) for name, found in windows.items()}
 
 
 def result(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) -> Result:
-    """The setting, the medians, and every window; a line for each system, then how the time of a step is spent."""
+    """Return the setting, the medians, and every window; a line for each system, then the stages of a step."""
     found = summaries(windows)
     return Result(_document(setting, windows, found), _lines(found))
 
@@ -158,20 +156,19 @@ def _listed(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in values.items())
 
 
-# The command: reads the options, runs the systems in turn, prints the result.
-
+# --- command
 
 _SAMPLES = 100_000
-#: Intervals between cuts in a window: at least one, and the time that its save takes.
+#: Intervals between cuts in a window: one, and time for its save.
 _INTERVALS_IN_WINDOW = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What the command line asks for.
+    """Options of the command.
 
-    rows: the maximum number per table. seconds: the length of a window. baselines: other programs
-    that take part, as NAME=COMMAND. workers: None, if they are to be measured.
+    rows: the maximum number per table. seconds: the length of a window. baselines: other programs, as NAME=COMMAND.
+    workers: None: their number is to be measured.
     """
 
     preset: TrainPreset
@@ -212,7 +209,7 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
 async def _measure(
     options: TrainOptions, err: Console, environment: Mapping[str, str]
 ) -> tuple[int, dict[str, list[Window]]]:
-    """How many workers trainers have, and the windows of each system."""
+    """Return the number of workers of each trainer, and the windows of each system."""
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
         folder = Path(name)
         workers, systems = _systems(options, folder, environment)
@@ -222,9 +219,9 @@ async def _measure(
 
 
 def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[int, tuple[System, ...]]:
-    """How many workers trainers have, and all systems, single first. Also writes the samples that they train on.
+    """Write the samples; return the number of workers of each trainer, and all systems, `single` first.
 
-    Workers are measured once, because each window is a new job.
+    The number of workers is measured once, because each window is a new job.
     """
     commands = baseline_commands(options.baselines)
     samples = folder / "samples.tsv"
@@ -254,7 +251,7 @@ def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]
 
 
 def write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:
-    """Write the file that a job trains on. Raises TrialError."""
+    """Write the file of a job's samples. Raises TrialError."""
     _write(job, samples, environment, "samples", "--rows", str(_SAMPLES))
 
 
@@ -265,7 +262,7 @@ def _measure_workers(job: JobSpec, folder: Path, environment: Mapping[str, str])
 
 
 def _write(job: JobSpec, file: Path, environment: Mapping[str, str], *role: str) -> None:
-    """Let a role of the benchmarks write a file for a job. Raises TrialError."""
+    """Write a file for a job by a role of the benchmarks. Raises TrialError."""
     termination_file, log = file.with_name("termination"), file.with_suffix(".log")
     variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(termination_file)}
     command = (sys.executable, "-m", "cprjob_bench", *role, "--to", str(file))

@@ -1,4 +1,4 @@
-"""The windows of systems: measurements in each, their summary, and what Linux knows of the machine meanwhile."""
+"""The windows of systems: measurements in each, their summary, and the state of the machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from cpr_contract.trace import TracedStep
 from cpr_operator.cli.command_errors import TrialError
 from cprjob_bench.commands.systems import Run, System
 
-# The measurements of a system in one window, and their summary over several. Pure.
-
+# --- measurements and their summary
 
 _PERCENTILES = 100
 
@@ -31,7 +30,7 @@ Stages = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine's state: speed of a fixed matrix product right before, fraction of CPU time stolen."""
+    """The machine's state: the speed of a fixed matrix product right before, and the fraction of stolen CPU time."""
 
     gauge_gflops: float
     stolen: float
@@ -45,8 +44,8 @@ class Window:
     cpu_ms: processor time per step, summed over all processes of a role.
     rss_bytes: resident memory at the end, by role.
     saves: committed cuts, None for a system that does not save.
-    sent_bytes_per_sample: what members sent to each other, None where nobody counts.
-    kept_bytes: what members hold for redundancy at the end, by what it is; empty where nobody tells.
+    sent_bytes_per_sample: between members, None if not counted.
+    kept_bytes: members' memory for redundancy at the end, by kind; empty if not counted.
     """
 
     samples_per_s: float
@@ -72,7 +71,7 @@ class Timing:
 
 
 def time_steps(steps: Sequence[TracedStep], begin_s: float, end_s: float, batch_size: int) -> Timing:
-    """Time the steps that ended in a window of the monotonic clock: three at least, so that there are percentiles."""
+    """Time the steps that ended in a window of the monotonic clock; percentiles need at least three."""
     inside = [step for step in steps if begin_s <= step.ended_s <= end_s]
     durations = [later.ended_s - earlier.ended_s for earlier, later in pairwise(inside)]
     percentiles = quantiles(durations, n=_PERCENTILES)
@@ -107,8 +106,8 @@ class Summary:
     ratio: float
 
 
-def summarise(windows: Sequence[Window], beside: Sequence[Window]) -> Summary:
-    """Sum up windows; `beside` are those of the system to compare with, repeat by repeat."""
+def summarise(windows: Sequence[Window], reference: Sequence[Window]) -> Summary:
+    """Return the medians of windows, and the ratio to the windows of the `reference`, repeat by repeat."""
     return Summary(
         samples_per_s=median(window.samples_per_s for window in windows),
         p50_ms=median(window.p50_ms for window in windows),
@@ -116,7 +115,7 @@ def summarise(windows: Sequence[Window], beside: Sequence[Window]) -> Summary:
         rss_bytes=median(sum(window.rss_bytes.values()) for window in windows),
         stages_ms={role: _medians([each.stages_ms[role] for each in windows]) for role in windows[0].stages_ms},
         cpu_ms=_medians([window.cpu_ms for window in windows]),
-        ratio=median(mine.samples_per_s / its.samples_per_s for mine, its in zip(windows, beside, strict=True)),
+        ratio=median(mine.samples_per_s / its.samples_per_s for mine, its in zip(windows, reference, strict=True)),
     )
 
 
@@ -124,12 +123,11 @@ def _medians(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: median(each.get(name, 0.0) for each in values) for name in values[0]}
 
 
-# What Linux knows of processes and processors, and a gauge of the machine's present speed.
-
+# --- the machine
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
-_STEAL = 8  # place of the stolen time among the values of /proc/stat
+_STEAL = 8  # the number of the stolen time in /proc/stat
 _ROLE_AFTER = {"cpr_trainer", "cprjob_bench"}
 
 
@@ -142,9 +140,9 @@ class Usage:
 
 
 def usage() -> dict[str, Usage]:
-    """What this process ("cprjob") and those below it use, by role: the word after their package in the command.
+    """Return the usage of this process ("cprjob") and its descendants, by role.
 
-    Where there is none it is somebody else's process: a "peer".
+    The role is the word after the package in the command; "peer" for processes of other programs.
     """
     found: dict[str, Usage] = {}
     for pid in (os.getpid(), *_below(os.getpid())):
@@ -158,13 +156,13 @@ def usage() -> dict[str, Usage]:
 
 
 def processor_s() -> tuple[float, float]:
-    """Seconds of all processors since the machine started: in total, and stolen by other machines."""
+    """Return seconds of all processors since the machine started: in total, and stolen by other machines."""
     values = [int(text) for text in (_PROC / "stat").read_text().splitlines()[0].split()[1:]]
     return sum(values[:_STEAL]) / _TICKS, values[_STEAL - 1] / _TICKS
 
 
 class Gauge:
-    """A process that multiplies two matrices when asked to."""
+    """A process that multiplies two matrices on request."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -182,7 +180,7 @@ class Gauge:
 
 @asynccontextmanager
 async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator[Gauge]:
-    """Keep a gauge while the context lasts. It uses no processor time between measurements."""
+    """Run a gauge until the context ends. It uses no CPU time between measurements."""
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cprjob_bench", "gauge"),
@@ -200,7 +198,7 @@ async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator
 
 
 def _below(pid: int) -> Iterator[int]:
-    """All descendants of the process `pid`."""
+    """Yield all descendants of the process `pid`."""
     children: dict[int, list[int]] = defaultdict(list)
     for path in _PROC.iterdir():
         if path.name.isdigit():
@@ -230,21 +228,20 @@ def _usage_of(pid: int) -> Usage:
 
 
 def _stat(pid: int) -> list[str]:
-    """The values of /proc/PID/stat after the name, which may hold anything: state, parent, ..."""
+    """Return the values of /proc/PID/stat after the name, which may contain any character: state, parent, ..."""
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
-# A window of a system: starts it, waits until it is warm, and measures it.
-
+# --- windows
 
 _WARM_UP_STEPS = 60
-#: Fewer make no percentiles.
+#: The minimum for percentiles.
 _FEWEST_STEPS = 20
 _TIME_LIMIT_S = 120.0
 _POLL_S = 0.2
 
 
-async def measure_in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, and who is told
+async def measure_in_turn(  # noqa: PLR0913, PLR0917 -- the systems, the measurement and its progress
     systems: Sequence[System],
     folder: Path,
     repeats: int,
@@ -253,7 +250,7 @@ async def measure_in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, a
     batch_size: int,
     err: Console,
 ) -> dict[str, list[Window]]:
-    """Give each system so many windows, one after the other, in a rotated order. Raises TrialError."""
+    """Measure `repeats` windows of each system, one after the other, in a rotated order. Raises TrialError."""
     windows: dict[str, list[Window]] = {system.name: [] for system in systems}
     for repeat in range(repeats):
         shift = repeat % len(systems)
@@ -267,9 +264,9 @@ async def measure_in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, a
 
 
 async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, batch_size: int) -> Window:
-    """Start a system, let it warm up, and measure it for so many seconds. Raises TrialError.
+    """Start a system, wait until it is warm, and measure it for `seconds`. Raises TrialError.
 
-    Where the machine is slow, the window lasts until it has some steps, and a cut of a system that saves.
+    On a slow machine the window lasts until it has the minimum of steps, and a cut of a system that saves.
     """
     gflops = await gauge.gflops()
     async with system.started(folder) as run:
@@ -308,7 +305,7 @@ async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, ba
 
 
 async def _wait_for_steps(name: str, run: Run, fewest: int, since_s: float = 0.0) -> None:
-    """Wait until so many steps have ended since a time of the monotonic clock."""
+    """Wait until `fewest` steps have ended since a time of the monotonic clock."""
 
     async def done() -> bool:
         return sum(step.ended_s >= since_s for step in next(iter(run.traces().values()))) >= fewest
