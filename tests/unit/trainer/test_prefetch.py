@@ -23,14 +23,14 @@ class _Table:
 
     def __init__(self) -> None:
         self.rows = np.arange(_PLACEMENT.total, dtype=np.float32)[:, np.newaxis]
-        self.asked = 0
+        self.requested = 0
 
-    def room(self, rows: UniqueRows) -> Floats:
+    def empty_vectors(self, rows: UniqueRows) -> Floats:
         return np.full((len(rows), 1), np.nan, np.float32)
 
     def lookup(self, step: int, rows: UniqueRows, vectors: Floats) -> Floats:
         del step
-        self.asked += len(rows)
+        self.requested += len(rows)
         vectors[:] = self.rows[rows.numbers]
         return vectors
 
@@ -44,8 +44,8 @@ def _slice(step: int, picks: list[int], before: Slice | None = None) -> Slice:
     return slice_of(step, Batch(empty, ids, empty), _PLACEMENT, None if before is None else before.access.unique)
 
 
-def _vectors(table: _Table, wanted: Slice) -> Vectors:
-    return Vectors(cast(Exchange, table), wanted)
+def _vectors(table: _Table, batch_slice: Slice) -> Vectors:
+    return Vectors(cast(Exchange, table), batch_slice)
 
 
 def _at_once(lookup: object) -> Floats:
@@ -58,28 +58,28 @@ _PICKS = st.lists(st.integers(0, 34), max_size=6)
 @given(_PICKS, _PICKS)
 def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[int], then: list[int]) -> None:
     table, running = _Table(), _slice(1, now)
-    wanted = _slice(2, then, running)
-    vectors = _vectors(table, wanted)
+    batch_slice = _slice(2, then, running)
+    vectors = _vectors(table, batch_slice)
     vectors.request_early()
     table.push(running.access.unique)
     vectors.request_late()
 
-    expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
+    expected = torch.from_numpy(table.rows[batch_slice.access.unique.numbers])
     assert torch.equal(single_tensor(vectors.take(_at_once)), expected)
-    assert table.asked == len(wanted.access.unique), "each row is fetched once"
+    assert table.requested == len(batch_slice.access.unique), "each row is fetched once"
 
 
 @given(_PICKS, _PICKS)
 def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: list[int]) -> None:
     table, running = _Table(), _slice(1, now)
-    wanted = _slice(2, then, running)
-    vectors = _vectors(table, wanted)
+    batch_slice = _slice(2, then, running)
+    vectors = _vectors(table, batch_slice)
     vectors.request_early()
     table.push(running.access.unique)
     table.rows += 1000.0  # the shard went back in time: what was read before counts no more
     vectors.request_all()
 
-    expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
+    expected = torch.from_numpy(table.rows[batch_slice.access.unique.numbers])
     assert torch.equal(single_tensor(vectors.take(_at_once)), expected)
 
 
@@ -102,13 +102,15 @@ def test_vectors_miss_as_many_steps_as_they_are_asked_for_ahead_and_with_one_non
         slices.append(_slice(step, each, slices[-1] if slices and depth == 1 else None))
     past = [table.rows.copy()]
     prefetch = Prefetch(cast(Feed, _Feed(slices)), cast(Exchange, table), depth)
-    for step, wanted in enumerate(slices, 1):
+    for step, batch_slice in enumerate(slices, 1):
         vectors = prefetch.take()
         assert vectors is not None
         prefetch.request()
         seen = past[step - 1] if depth == 1 else past[max(step - 1 - depth, 0)]
-        assert torch.equal(single_tensor(vectors.take(_at_once)), torch.from_numpy(seen[wanted.access.unique.numbers]))
-        table.push(wanted.access.unique)
+        assert torch.equal(
+            single_tensor(vectors.take(_at_once)), torch.from_numpy(seen[batch_slice.access.unique.numbers])
+        )
+        table.push(batch_slice.access.unique)
         past.append(table.rows.copy())
         prefetch.after_push()
     assert prefetch.take() is None

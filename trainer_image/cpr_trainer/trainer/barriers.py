@@ -61,12 +61,12 @@ class Barriers:
         return self._setup.next_barrier(max(state.done - 1, self._passed))
 
     def ends(self) -> bool:
-        """Whether training ends at the present step."""
+        """Return whether training ends at the present step."""
         state = self._stepper.state
         return state.done == self._setup.last_step or state.early_stop_state.should_stop(self._setup.early_stop)
 
     def due(self) -> bool:
-        """Whether there is a barrier at the present step that was not passed."""
+        """Return whether there is a barrier at the present step that was not passed."""
         step = self._stepper.state.done
         return self._setup.early_stop is not None and self._passed < step == self._setup.next_barrier(step - 1)
 

@@ -150,7 +150,7 @@ class ControlSignals:
 
     @property
     def job_stops(self) -> bool:
-        """Whether the newest roster stops the job: then it stops all members, not this process alone."""
+        """True if the newest roster stops the job: all members stop, not this process alone."""
         return self._newest is not None and self._newest.stop
 
     def poll_roster(self) -> None:
@@ -176,7 +176,7 @@ class ControlSignals:
         self._heartbeat_at = monotonic()
 
     def healthy(self) -> bool:
-        """Whether the main loop has polled lately, and other trainers can reach this one."""
+        """Return whether the main loop has polled lately, and other trainers can reach this one."""
         return monotonic() - self._heartbeat_at < _STUCK_S and self.listener_alive()
 
     def _read_rosters(self) -> None:

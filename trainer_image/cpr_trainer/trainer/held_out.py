@@ -49,7 +49,7 @@ class HeldOutEvaluator:
         self._counters, self._scored_step = (), 0
 
     def due(self, step: int) -> bool:
-        """Whether the model of this step is to be scored with the next step. The last step has no next one.
+        """Return whether the model of this step is scored with the next step. The last step has no next one.
 
         If an evaluation may end the job, all trainers wait for it instead: see `barriers`.
         """

@@ -42,11 +42,11 @@ _SETTLE_S = 5.0
 #: must be time for a cut and a dense save afterwards: the grace is 30 s at least, and twice that if the job stops.
 _REPLAY_S, _REPLAY_STOP_S = 15.0, 30.0
 _FLUSH_ATTEMPTS = 5
-#: A job that stops waits for its last anchor this many times as long as the anchor before took. That is the operator's
+#: A job that stops waits for its last anchor for a multiple of the time that the anchor before took: for the operator's
 #: grace (`cpr_operator.desired.pod.grace_s`), less the time for other work.
 _CUT_COMMITS = 2
 _LEAST_CUT_S = 15.0
-#: How long a leader that has finished waits until the operator has recorded the scores that only a report contains.
+#: Time that a leader waits at the end until the operator has recorded the scores that only a report contains.
 _RECORDED_S = 60.0
 
 #: Makes a group for a roster, and for the state of this trainer.
@@ -265,7 +265,7 @@ class Loop:
         state.done = min(state.done, *self._exchange.applied())
 
     def _goal(self) -> int:
-        """The step of the next barrier; if the roster asks for one, the present step until it is announced."""
+        """The step of the next barrier; if the roster requires one, the present step until it is announced."""
         state = self._stepper.state
         if state.averaging is None or not self._roster.meet:
             return self._barriers.goal()
@@ -330,7 +330,7 @@ class Loop:
             exchange.uncount(step, stepper.slice_of(step).access.unique)
 
     def _wait_at_end(self, group: Group) -> Result | None:
-        """Wait for the anchor of the last step, or of a barrier that the roster asks for.
+        """Wait for the anchor of the last step, or of a barrier that the roster requires.
 
         Returns the result at the end of the job, None once there are steps to train.
         """

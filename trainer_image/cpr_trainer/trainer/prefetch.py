@@ -158,7 +158,7 @@ class Vectors:
         return as_rows(tuple(bands))
 
     def _request(self, rows: UniqueRows, first: int) -> None:
-        """Request rows whose vectors belong at `first` and after."""
+        """Request rows; their vectors go to the places from `first` on."""
         if rows.bands == 1 and self._block is None:
             self._block = self._exchange.empty_vectors(self.slice.access.unique)
         inside = None if self._block is None else self._block[first : first + len(rows)]

@@ -29,8 +29,8 @@ from cpr_trainer.trainer.scores import NO_EVALUATION, EarlyStopState, Scored
 from cpr_trainer.trainer.state import DenseState
 
 _SUPERVISOR, _VALID, _GENERATION, _STARTED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 4)
-#: Values of `TrainerControlBlock.valid` besides the copies, which count from 1: there is no state yet, or it is being
-#: replaced as a whole.
+#: Values of `TrainerControlBlock.valid` other than the copies, which count from 1: there is no state yet, or it is
+#: being replaced as a whole.
 NOTHING, CHANGING = 0, -1
 _TEXT_BYTES = 1 << 20
 _DONE, _PUSHED, _SCORED_STEP, _UNMERGED, _TEXT = range(5)
@@ -62,7 +62,7 @@ class TrainerControlBlock(ControlBlock):
 
     @property
     def usable(self) -> bool:
-        """Whether the next process may resume, or start without a state because there is none yet.
+        """True if the next process may resume, or start without a state because there is none yet.
 
         It may not if the last process had begun to replace a state: the messages sent to shards are then unknown.
         """
@@ -78,7 +78,7 @@ class TrainerControlBlock(ControlBlock):
         self._words[_VALID] = copy
 
     def holds(self, generation: int) -> bool:
-        """Whether there is a state of this generation."""
+        """Return whether there is a state of this generation."""
         return self.valid > NOTHING and int(self._words[_GENERATION]) == generation
 
     def reset(self, generation: int) -> None:
@@ -94,7 +94,7 @@ class TrainerControlBlock(ControlBlock):
 
     @property
     def samples_started(self) -> int:
-        """The samples whose pushes a shard may have received in this generation."""
+        """The number of samples in pushes that a shard may have received in this generation."""
         return int(self._words[_STARTED])
 
     @samples_started.setter
@@ -115,7 +115,7 @@ class ReportedState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResumePoint:
-    """Where the last process stopped. pushed: the last step that it pushed, None for none.
+    """The point at which the last process stopped. pushed: the last step that it pushed, None for none.
 
     link_states: int64 [S, STATE_WIDTH], of the exchange.
     """
@@ -186,7 +186,7 @@ class ResumeMemory:
     def commit(self, pushed: int | None, link_states: Ints | None) -> None:
         """Make the prepared state the one to resume from; without `link_states` no process can resume.
 
-        pushed, link_states: see `ResumePoint`. That push is kept, and no part of it has been sent.
+        pushed, link_states: see `ResumePoint`. The push is kept, and no part of it has been sent.
         """
         if link_states is None:
             self._control_block.valid = CHANGING

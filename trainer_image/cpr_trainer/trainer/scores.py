@@ -129,8 +129,8 @@ class EarlyStopState:
     def after(self, scores: HeldOutScores, spec: EarlyStopSpec) -> Self:
         """Return the state after one more evaluation; one that was counted before changes nothing.
 
-        Raises DataError if the metric is undefined. That depends on the labels and groups of the samples alone, which
-        are the same at each evaluation, so no later evaluation could decide.
+        Raises DataError if the metric is undefined. The labels and groups of the samples decide that; they are
+        the same at each evaluation, so no later evaluation would have a value.
         """
         if scores.step <= self.step:
             return self
@@ -142,7 +142,7 @@ class EarlyStopState:
         return type(self)(scores.step, self.best, self.best_step, self.since + 1)
 
     def should_stop(self, spec: EarlyStopSpec | None) -> bool:
-        """Whether training ends here."""
+        """Return whether training ends here."""
         return spec is not None and self.since >= spec.patience
 
     def tensor(self) -> Tensor:

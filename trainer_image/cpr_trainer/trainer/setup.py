@@ -144,7 +144,7 @@ class Setup:
         return next_evaluation(step, spec.every, self.order.batch_size, self.last_step)
 
     def evaluation_due(self, state: DenseState) -> bool:
-        """Whether the model at the present barrier is to be evaluated before it is saved."""
+        """Return whether the model at the present barrier is to be evaluated before it is saved."""
         step = state.done
         return self.early_stop is not None and state.early_stop_state.step < step == self.next_barrier(step - 1)
 

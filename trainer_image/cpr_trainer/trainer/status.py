@@ -72,7 +72,7 @@ class StatusPublisher:
 
     `fill_in` adds values that are looked up when a report is requested; it must not block. A wait for others that lasts
     longer than `pause_after_s` is a pause. `recorded` is the part of the job's status that the operator returned last.
-    `lasting_problem` lasts as long as the process and does not stop training; it is reported while there is no other.
+    `lasting_problem` stays until the process ends and does not stop training; it is reported while there is no other.
     """
 
     def __init__(self, first: TrainerReport, lasting_problem: Problem | None = None) -> None:
@@ -110,11 +110,11 @@ class StatusPublisher:
         return self._report.best
 
     def ready(self) -> bool:
-        """Whether this process trains, or has finished."""
+        """Return whether this process trains, or has finished."""
         return self.state in _READY
 
     def add_lasting_problem(self, problem: Problem) -> None:
-        """Log a problem that lasts as long as the process, and report it unless another one is reported already."""
+        """Log a problem that stays until the process ends, and report it unless another one is reported already."""
         _LOG.warning("%s %s", problem.message, problem.remedy)
         self._lasting_problem = self._lasting_problem or problem
 
@@ -228,7 +228,7 @@ class ProgressTimer:
         self._next_s = now + PROGRESS_S
 
     def due(self, now: float) -> bool:
-        """Whether a minute has passed since the last line; the next one is then due in a minute."""
+        """Return whether a minute has passed since the last line; the next one is then due in a minute."""
         if now < self._next_s:
             return False
         self._next_s = now + PROGRESS_S

@@ -53,5 +53,5 @@ def start(control_block: TrainerControlBlock) -> int:
 
 
 def may_fork() -> bool:
-    """Whether this process has one thread and uses no device: a fork cannot use the locks and drivers of either."""
+    """Return whether this process has one thread and uses no device: a fork cannot use the state of either."""
     return len(list(Path("/proc/self/task").iterdir())) == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 EVERY_S = 10.0
 #: The delay with which the end of training is noticed. Once the final anchor is committed, pods may be ended at once.
 POLL_S = 0.2
-#: How long trackers may take for the last metrics at the end of the process. A grace period is 30 s at least.
+#: Time limit of trackers for the last metrics at the end of the process. A grace period is 30 s at least.
 LAST_S = 10.0
 
 

@@ -114,7 +114,7 @@ class Trial:
         return (done.logits, self._replica.gradients.cpu().clone(), *rows)
 
     def is_divisible(self) -> bool:
-        """Whether the batch in parts has the same results as the whole, up to rounding.
+        """Return whether the batch in parts has the same results as the whole, up to rounding.
 
         It has not with BatchNorm, dropout, or a loss over pairs of samples; and a network may reject few samples.
         Raises DivergedError, and ModelError if the network rejects the whole batch.

@@ -53,7 +53,7 @@ class PairProofs:
     def unauthenticated_ranks(
         self, proofs: Sequence[bytes], sent: Sequence[bytes], received: Sequence[bytes]
     ) -> list[int]:
-        """Return the ranks whose proof does not hold."""
+        """Return the ranks with a wrong proof."""
         return [
             other
             for other, (proof, mine, theirs) in enumerate(zip(proofs, sent, received, strict=True))

@@ -59,7 +59,7 @@ class Collective:
         options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
         options._timeout = TIMEOUT  # noqa: SLF001
         try:
-            self._store = AddressStore(exchange_addresses)  # Gloo uses it as long as the group lives.
+            self._store = AddressStore(exchange_addresses)  # Gloo uses it until the end of the group.
             self._group = gloo(self._store, rank, trainers, options)
         except RuntimeError as error:
             raise GroupBroken(f"the group could not be built: {error}") from error
@@ -115,7 +115,7 @@ class Collective:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way."""
+        """True while a call is under way."""
         return not all(work.is_completed() for work in self._works)
 
 

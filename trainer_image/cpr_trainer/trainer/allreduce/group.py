@@ -23,7 +23,7 @@ Provide = Callable[[], None]
 
 
 class Replica(Protocol):
-    """The dense state that members copy. `done` is the last step whose all-reduce it contains, or NO_STATE."""
+    """The dense state that members copy. `done` is the last step that it contains, or NO_STATE."""
 
     done: int
 
@@ -102,7 +102,7 @@ class Group(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A trainer's first message. `done` is the last step whose all-reduce it completed, or NO_STATE."""
+    """A trainer's first message. `done` is the last step that it completed, or NO_STATE."""
 
     rank: int
     incarnation: int

@@ -1,4 +1,4 @@
-"""The leader's side of a group: it admits members, decides whose state counts, and starts each step."""
+"""The leader's side of a group: it admits members, chooses the state to continue from, and starts each step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A trainer's control port: accepted and outgoing connections, heartbeats, and the liveness of peers.
 
-All of it lasts as long as the process, across groups.
+All of it exists until the process ends, across groups.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PeerListener:
             thread.start()
 
     def alive(self) -> bool:
-        """Whether it still listens and sends heartbeats."""
+        """Return whether it still listens and sends heartbeats."""
         return all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class PeerListener:
             channel.close()
 
     def connect_to(self, peer: Peer, inbox: Inbox | None = None) -> Channel:
-        """Connect to another trainer, whose frames go to `inbox` (default: that of all). Raises OSError."""
+        """Connect to another trainer; its frames go to `inbox`, by default that of all. Raises OSError."""
         if not peer.host:
             raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
         connection = connect(peer.host, peer.port_base + CONTROL_PORT, _CONNECT_TIMEOUT_S)

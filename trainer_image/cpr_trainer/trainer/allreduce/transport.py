@@ -116,12 +116,12 @@ class Channel:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the connection is open, and both sides have proved the job's key."""
+        """True if the connection is open, and both sides have proved the job's key."""
         return self._settled.is_set() and not self.closed
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended."""
+        """True if the connection has ended."""
         return self._connection.fileno() < 0
 
     def start(self) -> None:

@@ -47,7 +47,7 @@ class AsyncLeader:
         self._members = GroupLeader(listener, liveness, roster, sums=False)
         self._server: AveragingServer | None = None
         self._step = 0
-        self._concluded: int | None = None  # the barrier whose mean was taken
+        self._concluded: int | None = None  # barrier of the mean that was taken
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`: only a trainer without a state waits for all, because another may have one."""

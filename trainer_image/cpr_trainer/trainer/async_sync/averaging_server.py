@@ -18,7 +18,7 @@ from cpr_trainer.trainer.async_sync.averaging import Combiner, mean
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_target, unpack_scores
 
 _POLL_S = 0.01
-#: How long a round waits for further copies after the first one.
+#: Time that a round waits for further copies after the first one.
 ROUND_TIMEOUT_S = 1.0
 
 #: Returns a follower's hello; None if it was rejected.

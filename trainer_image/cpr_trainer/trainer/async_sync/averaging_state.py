@@ -31,10 +31,10 @@ class AveragingState:
     Copies and targets are on the CPU.
 
     The worker calls `begin`, `after_step`, `take_merged` and `conclude`, and sets `done` and `halted_step`; the thread
-    calls the rest. `steps[r]` is the last step of rank r whose copy was combined, as far as this trainer has received;
+    calls the rest. `steps[r]` is the last combined step of rank r, as received by this trainer;
     `done` is the worker's last step.
 
-    All trainers stop at a barrier where the job ends, or where the roster asks for it. `halted_step` is the step after
+    All trainers stop at a barrier where the job ends, or where the roster requires it. `halted_step` is the step after
     which the worker stopped, and no shard has a later one of its rank; -1 while it trains. `barrier_step` is the step
     at which all stop, as the leader announced it last; -1 before.
     """
@@ -92,7 +92,7 @@ class AveragingState:
         self._target = None
 
     def due(self) -> bool:
-        """Whether this trainer's next copy is to be offered: after some steps, or at the barrier."""
+        """Return whether this trainer's next copy is due: after some steps, or at the barrier."""
         at_barrier = self.done == self.barrier_step and self._offered < self.done
         return at_barrier or self.done - max(self._offered, 0) >= GAP_STEPS
 
