@@ -46,7 +46,7 @@ def skew_clock(seconds: float) -> Action:
 
 def cut_result(retained: slice) -> Action:
     """Kubelets keep only this part of the termination message of a leader that has trained everything."""
-    return lambda cluster: setattr(cluster.plane(), "kept", retained)
+    return lambda cluster: setattr(cluster.plane(), "result_slice", retained)
 
 
 def kill_spares(cluster: SimulatedCluster) -> None:
