@@ -1,4 +1,4 @@
-"""`python -m cpr_trainer inventory`: what `cprjob snapshots` wants to know of a store, or to have pruned."""
+"""`python -m cpr_trainer inventory`: lists, verifies or prunes the saves in a store, for `cprjob snapshots`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cpr_trainer.store import Entry, Store, open_store
 
 
 class AmbiguousError(TrainerError):
-    """It cannot be told what is to be pruned."""
+    """The saves to prune are ambiguous."""
 
     reason = "Ambiguous"
 
@@ -46,7 +46,7 @@ def answer(request: Request, store: Store, now_s: float) -> Listing | Verificati
 
 
 def _prune(store: Store, inventory: Inventory, request: Request, now_s: float) -> Pruning:
-    """Do by hand what a leader does after every anchor, or delete all; tell what goes before it does."""
+    """Prune as a leader does after every anchor, or delete all saves; return them also without deleting."""
     if len(inventory.jobs) > 1:
         raise AmbiguousError(f"There are saves of several jobs: {', '.join(inventory.jobs)}.", "Name one with --job.")
     doomed = _doomed(store, inventory, request, now_s, *inventory.jobs) if inventory.jobs else ()

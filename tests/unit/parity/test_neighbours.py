@@ -160,7 +160,7 @@ class Questions:
         self.points: tuple[Point, ...] = ()
         self.refusing: set[int] = set()
 
-    def ask(self, _shard: int, question: Read) -> None:
+    def request(self, _shard: int, question: Read) -> None:
         self.open.add(question)
 
     def forget(self, _shard: int, question: Read) -> None:

@@ -30,7 +30,7 @@ from cpr_trainer.exchange.outbox import STATE_WIDTH, BlockLayout, Push, last_run
 from cpr_trainer.exchange.pools import Spill
 from cpr_trainer.exchange.ring import Block, Ring, padded_bytes
 
-#: Steps of one trainer whose pushes may be unacknowledged.
+#: The steps of one trainer that may be unacknowledged.
 WINDOW = 2
 #: Pushes that only have to be acknowledged are few, however large.
 _NO_LIMIT, _SMALL_SEGMENT = 1 << 40, 1 << 20
@@ -190,7 +190,7 @@ class Exchange:
             self._send_rest()
 
     def resume_state(self) -> Ints | None:
-        """Return what `resume` needs besides the pushes, int64 [S, 4]; None if a push is not kept."""
+        """Return the state for `resume`, without the pushes, int64 [S, 4]; None if a push is not kept."""
         with self._loop.changed:
             return self._resume_state()
 

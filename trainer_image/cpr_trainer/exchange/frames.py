@@ -191,7 +191,7 @@ class FrameWriter:
         return not self._waiting
 
     def add(self, header: Header, *payload: Any) -> None:
-        """Queue a frame. payload: contiguous buffers whose sizes add up to the header's."""
+        """Queue a frame. payload: contiguous buffers; their sizes add up to the header's."""
         self._waiting.append(memoryview(header.pack()))
         self._waiting.extend(view for part in payload if (view := memoryview(part)).nbytes)
 

@@ -79,7 +79,7 @@ class Link:
 
     @property
     def safe(self) -> int:
-        """The last step whose push may be dropped if memory is needed: a save has it, or parity."""
+        """The last step with a push that may be dropped if memory is needed: a save has it, or parity."""
         return max(self.saved.step, self.protected)
 
     def unresponsive(self, now: float, for_s: float) -> bool:
@@ -158,7 +158,7 @@ class Link:
 
     @property
     def resume_state(self) -> tuple[int, int, int, int]:
-        """The state, besides the pushes, from which the next process continues this link."""
+        """The state, without the pushes, from which the next process continues this link."""
         return self.counted, self.row_updates, self.pushes.forgotten, self.skipped
 
     def resume(self, state: Sequence[int], pushes: Iterable[Push]) -> None:

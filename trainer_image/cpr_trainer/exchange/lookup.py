@@ -55,7 +55,7 @@ class ShardsUnavailableError(Exception):
 
 
 class PendingLookup:
-    """A lookup of rows whose vectors are received into `vectors`, [u, D], in the order of the rows.
+    """A lookup of rows. Their vectors are received into `vectors`, [u, D], in the order of the rows.
 
     If bands have different dims, `vectors` is flat, [v]. `changed` is the exchange's condition. Only the exchange calls
     the last methods.

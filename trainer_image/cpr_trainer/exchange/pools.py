@@ -86,7 +86,7 @@ class Pool(Protocol):
     """Segments of at most `limit` bytes together. `reserve` and `release` are the ring's thread's."""
 
     limit: int
-    #: Whether making a segment takes a while, so that a thread does it.
+    #: True if making a segment takes a while, so that a thread does it.
     slow: bool
     #: The most bytes that a segment takes in addition to its size.
     overhead: int

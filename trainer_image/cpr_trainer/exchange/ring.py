@@ -101,7 +101,7 @@ class _Capacity:
             self.loose_bytes += segment.size
 
     def in_new_segments(self, loose_bytes: int, overhead: int = 0) -> int:
-        """Return the number of blocks in new segments of these bytes together, the last of which may be smaller."""
+        """Return the number of blocks in new segments of these bytes together; the last one may be smaller."""
         new, rest = divmod(loose_bytes, self.segment_bytes + overhead)
         return new * (self.segment_bytes // self.block_bytes) + rest // (self.block_bytes + overhead)
 
@@ -154,7 +154,7 @@ class Ring:
         return self.fill - free / self._limit
 
     def last_evicted(self, blocks: int) -> int:
-        """Return the last step whose block may be evicted for this many further blocks; 0: none.
+        """Return the last step that may be evicted for this many further blocks; 0: none.
 
         They may be an eighth larger than the largest so far. Memory is freed by segments, which may hold many steps.
         """

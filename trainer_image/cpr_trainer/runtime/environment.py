@@ -52,7 +52,7 @@ def check_contract(version: int, what: str) -> None:
 
 
 class Access(NamedTuple):
-    """How a process authenticates to a store, and which authorities it trusts.
+    """The credentials of a process for a store, and the authorities that it trusts.
 
     `credentials_dir` holds the files accessKey, secretKey and perhaps sessionToken, which may change; None takes the
     environment's variables or the workload's identity. `ca_file` (PEM) replaces the public authorities.

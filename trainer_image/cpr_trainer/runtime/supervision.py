@@ -25,7 +25,7 @@ from cpr_trainer.runtime.termination import end_with
 
 _LOG = logging.getLogger(__name__)
 
-#: Processes whose end and restart times are remembered.
+#: The number of processes with remembered end and restart times.
 _REMEMBERED = MAX_RESTART_TIMES
 _OWNER, _NUMBER, _CONTAINER_RESTARTS, _TICKS, _DOWN, _TICKED, _ENDED = range(7)
 _DOWNTIME = _ENDED + _REMEMBERED
@@ -69,7 +69,7 @@ class ControlBlock:
 
     @property
     def container_restarts(self) -> int:
-        """Counts the processes that ended with their container, and whose memory another container took over."""
+        """Counts the processes that ended with their container, before another container took over the memory."""
         return int(self._words[_CONTAINER_RESTARTS])
 
     def begin_process(self) -> None:
@@ -114,7 +114,7 @@ class ControlBlock:
         self._words[_DOWN] = 0
 
     def take_over(self, now_s: float) -> None:
-        """Use the memory of an earlier container, whose process ended after its last tick."""
+        """Use the memory of an earlier container. Its process ended after its last tick."""
         self._words[_CONTAINER_RESTARTS] += 1
         ticked_us = int(self._words[_TICKED])
         self.record_end(ticked_us / 1e6 if ticked_us else now_s)

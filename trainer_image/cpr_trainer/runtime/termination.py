@@ -97,7 +97,7 @@ def _results(result: Result) -> Iterator[Result]:
 
 
 def _cut(problem: Problem, field: str) -> Problem:
-    """Return a problem whose text in this field is cut to fit the file, if necessary."""
+    """Return a problem with the text of this field cut to fit the file, if necessary."""
     text = getattr(problem, field)
 
     def shortened(most: int) -> Problem:

@@ -185,7 +185,7 @@ class Redundancy:
         )
 
     def _publish_protected(self) -> None:
-        """Set what answers to trainers say about the protection by parity."""
+        """Set the protected step and samples in answers to trainers and in reports."""
         protected = self._journal.protected if self._journal.intact else None
         if protected != self._protected:
             self._protected = protected

@@ -1,7 +1,7 @@
 """The state from which the next process of a shard's server continues exactly, in memory that outlives a process.
 
 The rows and the redo record belong to the arena. The control block lies before them: words for the supervisor, and two
-copies of the resume state, of which one is valid while the other is written. For trainers a new process is a broken
+copies of the resume state, so that one is valid while the other is written. For trainers a new process is a broken
 connection, after which they push again what was not acknowledged. A save in progress is lost.
 """
 

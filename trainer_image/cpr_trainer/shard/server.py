@@ -74,7 +74,7 @@ class Connection:
 class Server:
     """Serves trainers that connect to `listener`, which it closes in the end. `identity` returns this shard's identity.
 
-    There are `trainers` ranks, whose frames are at most `limit_bytes` long. `newest`, int64 [MAX_TRAINERS], has the
+    There are `trainers` ranks. A frame of theirs is at most `limit_bytes` long. `newest`, int64 [MAX_TRAINERS], has the
     highest incarnation of each rank that ever joined this pod, 0 for none. It outlives the process, so the next one
     refuses older incarnations too. Other shards are refused without a `parity_server`.
     """

@@ -36,10 +36,10 @@ class Admission(enum.Enum):
 
 
 def admit_push(step: int, before: int, cuts: Cuts, *, resumed: bool) -> Admission:
-    """Decide about a rank's push of `step`, whose last applied step is `before`.
+    """Decide about a rank's push of `step`, where its last applied step is `before`.
 
     No rank is held before all ranks have `resumed`: pushed to this shard, the replay included. A rank that trains
-    without the shard may be waiting for the held one, and so may a rank whose push comes later in the replay.
+    without the shard may be waiting for the held one, and so may a rank with a later push in the replay.
     """
     if step <= before:
         return Admission.DROP

@@ -17,8 +17,8 @@ from cpr_contract.spec import samples_at
 from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.data.order import BatchOrder
 
-#: The most parts of batches that a restore adds to the lost ranges, of which a report takes some thousands. Where
-#: training continues without a shard, each rank returns to it at a step of its own.
+#: The most parts of batches that a restore adds to the lost ranges; a report takes some thousands. Ranks that trained
+#: without a shard return to it at different steps.
 MOST_SLIVERS = 64
 #: The announced step of a rank that has not announced one yet.
 UNKNOWN = -1
@@ -35,7 +35,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The losses since the generation's anchor, and the gaps since a restore whose samples are not known yet.
+    """The losses since the generation's anchor, and the gaps since a restore with samples that are not known yet.
 
     `lost` has the known ranges, sorted and merged. first_steps[r] is the first step of rank r applied since the
     restore, 0 before that. `gaps` wait until all ranks have pushed; before that, ranges would be one sliver for each
@@ -57,7 +57,7 @@ class Losses:
         return all(self.first_steps)
 
     def applied(self, rank: int, before: int, step: int, order: BatchOrder) -> Self:
-        """Return the losses after `step` of a rank was applied, whose last applied step was `before`."""
+        """Return the losses after `step` of a rank was applied; its last applied step was `before`."""
         assert step > before, f"rank {rank} pushed step {step} after step {before}"
         if self.first_steps[rank] and step == before + 1:
             return self
@@ -140,7 +140,7 @@ class ReplayBarrier:
 
 @dataclass(slots=True)
 class Progress:
-    """Which pushes the rows hold, in one generation. `dirty`: no save holds the last of them.
+    """The pushes in the rows, in one generation. `dirty`: no save has the last of them.
 
     `replayed` samples were pushed again since the restore, as announced to `replay_barrier`: since `replay_began`
     (None: not yet), within `replay_s` seconds (None: not complete). `order` is the place of the last push among those

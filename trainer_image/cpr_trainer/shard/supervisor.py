@@ -1,6 +1,6 @@
 """The first process of a shard's pod: it holds the tables' memory and the listening socket, and forks the server.
 
-A server that is killed, crashes or hangs is replaced by another one that has all rows. Where the cluster restarts
+A server that is killed, crashes or hangs is replaced by another one that has all rows. If the cluster restarts
 containers in their pod, the memory is a file that outlives the container, and the next supervisor takes it over.
 """
 
