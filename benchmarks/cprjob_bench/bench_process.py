@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode
-from cpr_trainer.process import loading_torch, supervised
+from cpr_trainer.process import loading_torch, run_role
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         from cprjob_bench.roles.member import run as be_member
 
         return be_member(options.role, environ)
-    return supervised(options.role, partial(_run, options, environ), environ)
+    return run_role(options.role, partial(_run, options, environ), environ)
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:

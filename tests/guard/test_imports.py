@@ -59,7 +59,7 @@ def test_shard_loads_only_its_own_packages() -> None:
         "cpr_trainer.export",
         "cpr_trainer.calibration",
         "cpr_trainer.notebook",
-        "cpr_trainer.lone",
+        "cpr_trainer.single_process",
         "cpr_trainer.model",
         "pyarrow",
         "torch",

@@ -24,7 +24,7 @@ from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.embedding.access import Rows, as_rows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.evaluate import score_held_out
-from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.single_process import SingleProcessTrainer
 from cpr_trainer.trainer.scores import EarlyStopState
 from support import bag_data, feature_data, table_data
 from support.local_job import small_job, small_steps
@@ -176,7 +176,7 @@ JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
 def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopState]:
     """Return the evaluations of a single process up to the one that ends the job, and the early-stop state there."""
     dataset = open_dataset(job.data, job.model, files_of(job))
-    trainer, found, state = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores](), EarlyStopState()
+    trainer, found, state = SingleProcessTrainer(job, dataset, job.data.seed), list[HeldOutScores](), EarlyStopState()
     evaluation = job.evaluation
     assert evaluation is not None
     every, stop = evaluation.every, evaluation.early_stop

@@ -23,9 +23,9 @@ from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.export.model_folder import export_model
-from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
+from cpr_trainer.single_process import SingleProcessTrainer
 from cpr_trainer.store import open_store
 from support.oracle import OracleResult, train
 
@@ -44,7 +44,7 @@ class SavedModel:
 
 def single_process_model(job: JobSpec) -> SavedModel:
     """Return the model that one process trains."""
-    trainer = LoneTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
+    trainer = SingleProcessTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
     trainer.train(None, lambda _: None)
     placement = Placement.of(job.model, 1)
     tables = tuple(

@@ -5,9 +5,9 @@ import os
 import sys
 from typing import NoReturn
 
-# Read when torch is loaded: its threads sleep while they wait. Spinning ones take the processors from the other pods.
+# Read when torch is loaded: waiting threads sleep. Spinning ones would take processors from other pods.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Read when numpy and pyarrow are loaded, which start threads otherwise: a supervisor forks, and has one thread.
+# Read when numpy and pyarrow are loaded, which otherwise start threads: a supervisor forks, so it has one thread.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
@@ -15,7 +15,7 @@ from cpr_trainer.process import main
 
 
 def leave(code: int) -> NoReturn:
-    """End the process. A collective that was left behind may still hold a thread, which must not hold it."""
+    """End the process at once: a thread of an abandoned collective could delay a normal exit."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)

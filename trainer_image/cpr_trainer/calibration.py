@@ -1,7 +1,8 @@
-"""`python -m cpr_trainer calibrate`: what failures cost, tried in trials over one job's data, reported line by line.
+"""`python -m cpr_trainer calibrate`: trials that measure the cost of failures over one job's data.
 
-It is made of the product's own parts: data, network, placement, arena and evaluation. `cpr_trainer.lone` trains, an
-`Injection` does to the rows what failures would, `SavedRows` is what they go back to.
+The data, network, placement, arena and evaluation are those of jobs. `cpr_trainer.single_process` trains, and an
+`Injection` does to the rows what failures would: it restores a shard's rows from `SavedRows`. Each line of the output
+is a report.
 """
 
 from __future__ import annotations
@@ -23,21 +24,20 @@ from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.runtime import BadSpecError, data_access, read_job, read_request, store_access
-
-# The rows as they were last saved: what a lost shard comes back with.
-
+from cpr_trainer.single_process import SingleProcessTrainer
 
 #: Slots of an arena: a range of them, or int64 [k], all different.
 Slots = slice | Ints
 
+Report = Callable[[TrialReport], None]
+
 
 class SavedRows:
-    """The newest save of every row of an arena with its optimizer state, and how often it was updated since.
+    """The newest save of every row of an arena with its optimizer state, and the number of its updates since.
 
-    Which rows are saved when is for the caller to say: all of a shard at a cut, or the rows that matter most between
-    two. Nothing saved yet means the state at the time this was made. Holds a second arena and 4 bytes a row.
+    The caller decides which rows are saved: all of a shard at a cut, or the most important ones between two cuts. The
+    first save is the state at construction. Takes the memory of a second arena and 4 bytes a row.
 
     pending: int32 [n], updates of each row since its save.
     """
@@ -57,7 +57,7 @@ class SavedRows:
         self.pending[slots] = 0
 
     def restore(self, slots: Slots) -> int:
-        """Put rows back to their saves and return how many updates are lost with that."""
+        """Restore rows from their saves and return the number of lost updates."""
         for live, saved in self._live_and_saved:
             live[slots] = saved[slots]
         lost = int(self.pending[slots].sum())
@@ -65,12 +65,9 @@ class SavedRows:
         return lost
 
 
-# Losses at stated places: shards that go back to a copy of an earlier step, as partial recovery takes them back.
-
-
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """After step `at`, `shard` goes back to how it was after step `back_to`."""
+    """After step `at`, `shard` goes back to its state after step `back_to`."""
 
     shard: int
     back_to: int
@@ -78,10 +75,10 @@ class StepLoss:
 
 
 def step_losses(losses: Sequence[ShardLoss], shards: int, steps: int) -> tuple[StepLoss, ...]:
-    """Return losses in steps, shard by shard; those too short for a step are left out.
+    """Return losses in steps, shard by shard, without those shorter than a step.
 
-    Raises BadSpecError for a shard or a portion that there is not, and for a shard that goes back behind a loss of its
-    own: the account of lost samples would count some of them twice.
+    Raises BadSpecError for a shard or a portion out of range, and for overlapping losses of a shard, whose samples
+    would be counted twice.
     """
     found = []
     for loss in losses:
@@ -97,9 +94,9 @@ def step_losses(losses: Sequence[ShardLoss], shards: int, steps: int) -> tuple[S
 
 
 class InjectedLosses:
-    """An `Injection` that saves a shard where a loss goes back to, and restores it where the loss happens.
+    """An `Injection` that saves a shard at the step a loss goes back to, and restores it at the step of the loss.
 
-    lost_row_updates: updates that the restores so far have undone.
+    lost_row_updates: updates undone by the restores so far.
     """
 
     def __init__(self, losses: Sequence[StepLoss], placement: Placement, saved: SavedRows) -> None:
@@ -109,7 +106,7 @@ class InjectedLosses:
         self.lost_row_updates = 0
 
     def after_step(self, step: int, slots: Ints) -> None:
-        """Count the updates of `step`, restore what is lost now, then save what will be lost from now on."""
+        """Count the updates of `step`, restore the shards lost now, then save the shards whose losses begin now."""
         self._saved.note(slots)
         for loss in self._losses:
             if loss.at == step:
@@ -123,18 +120,12 @@ class InjectedLosses:
 
 
 def lost_sample_shards(losses: Sequence[StepLoss], order: BatchOrder) -> int:
-    """Return the samples that shards lose, summed over shards: the ledger's `spent`."""
+    """Return the lost samples, summed over shards: the ledger's `spent`."""
 
     def samples(step: int) -> int:
         return samples_at(step, order.batch_size, order.total_samples)
 
     return sum(samples(loss.at) - samples(loss.back_to) for loss in losses)
-
-
-# `python -m cpr_trainer calibrate`: trials over one job's data, reported line by line.
-
-
-Report = Callable[[TrialReport], None]
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
@@ -146,10 +137,10 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
 
 def run_trials(job: JobSpec, dataset: Dataset, experiment: Experiment, report: Report) -> None:
-    """Run one trial after the other, on the same samples. Raises BadSpecError, DataError, DivergedError."""
+    """Run one trial after another, on the same samples. Raises BadSpecError, DataError, DivergedError."""
     placement = place(job, experiment.shards)
     for number, trial in enumerate(experiment.trials):
-        trainer = LoneTrainer(job, dataset, trial.seed)
+        trainer = SingleProcessTrainer(job, dataset, trial.seed)
         order = trainer.order
         losses = step_losses(trial.losses, placement.shards, order.steps)
         injected = InjectedLosses(losses, placement, SavedRows(trainer.arena)) if losses else None
@@ -165,7 +156,7 @@ def open_data(job: JobSpec, environ: Mapping[str, str]) -> Dataset:
 
 
 def place(job: JobSpec, shards: int) -> Placement:
-    """Divide the tables of trials into so many shards. Raises BadSpecError."""
+    """Divide the tables of trials into `shards` shards. Raises BadSpecError."""
     try:
         placement = Placement.of(job.model, shards)
     except ValueError as error:
@@ -178,8 +169,10 @@ def place(job: JobSpec, shards: int) -> Placement:
     return placement
 
 
-def outcome_of(trainer: LoneTrainer, placement: Placement, lost_samples: int, lost_row_updates: int) -> Outcome:
-    """What a trial ended in that lost `lost_samples`, summed over shards."""
+def outcome_of(
+    trainer: SingleProcessTrainer, placement: Placement, lost_samples: int, lost_row_updates: int
+) -> Outcome:
+    """Return the outcome of a trial. lost_samples: summed over shards."""
     return Outcome(
         auc=trainer.scores.validation.auc(),
         log_loss=trainer.scores.validation.log_loss(),

@@ -34,8 +34,8 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import logits_of, score_held_out
 from cpr_trainer.evaluation import ProgressiveValidation
-from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.model.entrypoint import Factory, build_network
+from cpr_trainer.single_process import SingleProcessTrainer
 
 _WIDTH = 40
 
@@ -158,7 +158,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         return vocabularies
 
     dataset = open_dataset(job.data, job.model, files_of(job), vocabularies=build)
-    trainer = LoneTrainer(job, dataset, job.data.seed, factory)
+    trainer = SingleProcessTrainer(job, dataset, job.data.seed, factory)
     show = ProgressBar(trainer.order.total_samples).show if progress else _show_nothing
     began = perf_counter()
     trainer.train(None, show)
@@ -180,7 +180,9 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     )
 
 
-def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer, vocabularies: Vocabularies) -> Score | None:
+def _score_held_out(
+    job: JobSpec, dataset: Dataset, trainer: SingleProcessTrainer, vocabularies: Vocabularies
+) -> Score | None:
     if evaluation_data(job) is not None:
         dataset = open_evaluation(job, files_of(job), vocabularies=lambda _: vocabularies)
     if not evaluation_rows(job, dataset.layout.rows):

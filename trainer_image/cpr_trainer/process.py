@@ -1,8 +1,7 @@
 """The processes of a job, by role, from their arguments to their exit code.
 
-Exit codes are those of `cpr_contract.reports`. Whatever a person can mend goes into the termination file as a
-`Problem`. A role's code is imported when it is known: a shard that everybody waits for loads nothing that only others
-need.
+Exit codes are those of `cpr_contract.reports`. Errors that a person can correct are written into the termination file
+as a `Problem`. Only the code of the process's role is imported, so that a shard starts fast.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from cpr_trainer.runtime.environment import termination_file
 
 _LOG = logging.getLogger("cpr_trainer")
 
-
-#: Roles that read a request from stdin and answer on stdout, and where they are.
+#: Roles that read a request from stdin and answer on stdout, by module.
 _ANSWERING = {
     "calibrate": "cpr_trainer.calibration",
     "evaluate": "cpr_trainer.evaluate",
@@ -41,11 +39,11 @@ _ANSWERING = {
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one role to its end and return the exit code."""
     options = _parser().parse_args(arguments)
-    return supervised(options.role, partial(_run, options, environ), environ)
+    return run_role(options.role, partial(_run, options, environ), environ)
 
 
-def supervised(role: str, work: Callable[[], int], environ: Mapping[str, str]) -> int:
-    """Do the work of a role, and return its exit code, or that of the error that ended it. It logs to stderr."""
+def run_role(role: str, work: Callable[[], int], environ: Mapping[str, str]) -> int:
+    """Run a role with logs on stderr; return its exit code, or that of the error that ended it."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
@@ -55,14 +53,14 @@ def supervised(role: str, work: Callable[[], int], environ: Mapping[str, str]) -
     except TrainerError as error:
         _LOG.error("%s: %s", error.reason, error)
         return end_with(termination_file(environ), problem_of(error), exit_code(error))
-    except Exception as error:  # noqa: BLE001 -- the last one there is
-        _LOG.exception("an error that nobody foresaw")
+    except Exception as error:  # noqa: BLE001 -- the outermost handler
+        _LOG.exception("unexpected error")
         problem = Problem("Internal", f"{type(error).__name__}: {error}", "The pod's log has the trace; report it.")
         return end_with(termination_file(environ), problem, ExitCode.INTERNAL)
 
 
 def threads(environ: Mapping[str, str]) -> int:
-    """Return how many threads torch computes with: OMP_NUM_THREADS, else one for each processor of this process."""
+    """Return the number of torch's threads: OMP_NUM_THREADS, else one for each processor of this process."""
     stated = environ.get("OMP_NUM_THREADS", "")
     return int(stated) if stated.isdecimal() and int(stated) else processors()
 
@@ -105,7 +103,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Load a role's code without looking for garbage: there is none, and a tenth of the time is saved."""
+    """Load a role's code without garbage collection, which saves a tenth of the time."""
     gc.disable()
     yield
     gc.freeze()
@@ -125,17 +123,15 @@ def loading_torch(environ: Mapping[str, str]) -> Iterator[None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cpr_trainer", description=__doc__.partition("\n")[0])
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
-    roles.add_parser(ROLE_TRAINER, help="train; everything else is in the environment")
-    roles.add_parser(ROLE_SHARD, help="hold a part of the tables; everything else is in the environment")
+    roles.add_parser(ROLE_TRAINER, help="train; all settings are in the environment")
+    roles.add_parser(ROLE_SHARD, help="hold a part of the tables; all settings are in the environment")
     roles.add_parser(
-        "calibrate", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
+        "calibrate", help="measure the cost of losses: reads an Experiment from stdin, writes reports to stdout"
     )
-    roles.add_parser("evaluate", help="score held-out rows: an EvaluationRequest comes in, an Evaluation goes out")
-    roles.add_parser("import", help="write an anchor: an ImportRequest comes in by stdin, what was Imported goes out")
-    roles.add_parser("inspect", help="look through data: an InspectionRequest comes in, an Inspection goes out")
-    roles.add_parser(
-        "inventory", help="list, verify or prune saves: a Request comes in by stdin, the answer goes out by stdout"
-    )
+    roles.add_parser("evaluate", help="score held-out rows: reads an EvaluationRequest, writes an Evaluation")
+    roles.add_parser("import", help="write an anchor: reads an ImportRequest, writes an Imported")
+    roles.add_parser("inspect", help="inspect data: reads an InspectionRequest, writes an Inspection")
+    roles.add_parser("inventory", help="list, verify or prune saves: reads a Request, writes the answer")
     cleaning = roles.add_parser(ROLE_CLEANUP, help="delete all saves of a job")
     cleaning.add_argument("--spare", action="append", default=[], help="the key of an anchor that stays")
     exporting = roles.add_parser("export", help="write the model of an anchor as files")

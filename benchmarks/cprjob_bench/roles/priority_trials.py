@@ -21,8 +21,8 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.priority import Population, Tracker, make_tracker, population_of
 from cpr_trainer.embedding.segments import Segment
-from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.runtime import BadSpecError, read_job, read_request
+from cpr_trainer.single_process import SingleProcessTrainer
 from cprjob_bench.bench_documents import Failure, Saved, Saving, SavingExperiment, SavingReport
 
 # When a trial saves and how much: every strategy writes as many rows as saves of everything would.
@@ -232,7 +232,7 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: SavingExperiment, rep
     """Run one trial after the other, on the same samples. Raises BadSpecError, DataError, DivergedError."""
     placement = place(job, experiment.shards)
     for number, trial in enumerate(experiment.trials):
-        trainer = LoneTrainer(job, dataset, trial.seed)
+        trainer = SingleProcessTrainer(job, dataset, trial.seed)
         order, shards = trainer.order, None
         if trial.saving is not None:
             schedule = Schedule.of(trial.saving, order, dataset, placement)

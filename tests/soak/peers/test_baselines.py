@@ -58,11 +58,11 @@ TRAIN_ALONE = """
 import json, os, torch
 from cpr_trainer.data.open import files_of
 from cpr_trainer.data.open import open_dataset
-from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.single_process import SingleProcessTrainer
 from cpr_trainer.runtime import read_job
 torch.set_num_threads(1)
 job = read_job(os.environ)
-trainer = LoneTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
+trainer = SingleProcessTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
 trainer.train(None, lambda samples: None)
 print(json.dumps(trainer.scores.validation.metrics()))
 """

@@ -15,7 +15,7 @@ from cpr_trainer.calibration import InjectedLosses, SavedRows, StepLoss
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.single_process import SingleProcessTrainer
 from support.local_job import small_job
 from support.model import assert_close, single_process_model, train_alone
 from support.row_optimizers import Kind
@@ -49,7 +49,7 @@ def test_without_losses_it_is_the_oracle(job: JobSpec, kind: Kind) -> None:
 class NaiveLosses:
     """Losses by copies of everything."""
 
-    def __init__(self, trainer: LoneTrainer, losses: tuple[StepLoss, ...], job: JobSpec) -> None:
+    def __init__(self, trainer: SingleProcessTrainer, losses: tuple[StepLoss, ...], job: JobSpec) -> None:
         self._arena, self._losses, self._job = trainer.arena, losses, job
         self._copies = {0: (self._arena.rows.copy(), self._arena.state.copy())}
         self.lost_updates = 0
@@ -76,10 +76,10 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
         StepLoss(shard=1, back_to=6, at=9),
         StepLoss(shard=2, back_to=6, at=STEPS),
     )
-    naive_trainer = LoneTrainer(job, samples_of(job), job.data.seed)
+    naive_trainer = SingleProcessTrainer(job, samples_of(job), job.data.seed)
     naive = NaiveLosses(naive_trainer, losses, job)
     naive_trainer.train(naive, lambda _: None)
-    trainer = LoneTrainer(job, samples_of(job), job.data.seed)
+    trainer = SingleProcessTrainer(job, samples_of(job), job.data.seed)
     injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena))
     trainer.train(injected, lambda _: None)
     assert np.array_equal(trainer.arena.rows, naive_trainer.arena.rows)
@@ -91,7 +91,7 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
 
 def test_a_seed_is_an_order_and_first_values_over_the_same_samples(job: JobSpec) -> None:
     dataset = samples_of(job)
-    one, other = LoneTrainer(job, dataset, 1), LoneTrainer(job, dataset, 2)
+    one, other = SingleProcessTrainer(job, dataset, 1), SingleProcessTrainer(job, dataset, 2)
     assert not np.array_equal(one.arena.rows, other.arena.rows)
     assert not torch.equal(one.replica.parameters, other.replica.parameters)
     assert one.order.batch_indices(1).tolist() != other.order.batch_indices(1).tolist()

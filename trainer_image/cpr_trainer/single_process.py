@@ -1,6 +1,6 @@
 """A whole job in one process: one trainer, and all tables in one arena.
 
-The arithmetic is the product's own, and shard for shard the same as that of a job: each row is updated on its own.
+The arithmetic is that of a job with any number of shards, because each row is updated separately.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
 
-#: Told now and then how many samples are trained.
-Tell = Callable[[int], None]
-_TELLS = 100
+#: Called with the number of trained samples.
+ReportProgress = Callable[[int], None]
+_REPORTS = 100
 
 
 class Injection(Protocol):
-    """What failures, and the saves against them, do to the rows of a `LoneTrainer`."""
+    """Injects failures and saves into the rows of a `SingleProcessTrainer`."""
 
     def after_step(self, step: int, slots: Ints) -> None:
-        """Act once `step` (from 1) is trained; it updated the rows in `slots`, int64 [u], all different."""
+        """Act after `step` (from 1), which updated the rows in `slots`, int64 [u], all different."""
 
 
-class LoneTrainer:
-    """Trains a job's samples, with `seed` in the place of `data.seed`; the samples themselves stay the same.
+class SingleProcessTrainer:
+    """Trains a job's samples, with `seed` in place of `data.seed`; the samples themselves stay the same.
 
     The slot of a row in the arena is its place: where tables have one dim, shard i of S holds the slots from starts[i]
     to starts[i + 1] of `Placement.of(job.model, S)`. `factory`: see `build_network`. Raises ModelError.
@@ -52,21 +52,21 @@ class LoneTrainer:
         self.arena = Arena.empty(job, *self.placement.sizes(0))
         self.arena.seed(self.placement, 0, Seeding.of(job.model, seed))
         self._dataset = dataset
-        # Where a job would measure: one, so that each run has the same bits.
+        # One worker where a job would measure, so that each run has the same bits.
         self._workers = ComputeWorkers(1 if job.workers == MEASURED else job.workers)
 
-    def train(self, injection: Injection | None, tell: Tell) -> None:
+    def train(self, injection: Injection | None, report_progress: ReportProgress) -> None:
         """Train and score all steps. Raises DataError, DivergedError."""
         steps = self.order.steps
         for step in range(1, steps + 1):
             slots = self._train_step(step)
             if injection is not None:
                 injection.after_step(step, slots)
-            if step * _TELLS // steps > (step - 1) * _TELLS // steps:
-                tell(samples_at(step, self.order.batch_size, self.order.total_samples))
+            if step * _REPORTS // steps > (step - 1) * _REPORTS // steps:
+                report_progress(samples_at(step, self.order.batch_size, self.order.total_samples))
 
     def _train_step(self, step: int) -> Ints:
-        """Train one step as the trainer's `Stepper` does, with the rows at hand and nobody to wait for.
+        """Train one step as the trainer's `Stepper` does, without an exchange.
 
         Returns the slots of the rows that it updated.
         """
