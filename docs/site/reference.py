@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 CRD = Path(__file__).parents[2] / "crds" / "cprjobs.cprjob.io.yaml"
-WANTED = re.compile(r"^<!-- made here: (\w+) -->$", re.MULTILINE)
+PLACEHOLDER = re.compile(r"^<!-- made here: (\w+) -->$", re.MULTILINE)
 #: Characters with a meaning in Markdown. Backticks stay: descriptions use them as Markdown does.
 SPECIAL = re.compile(r"([|<>*_\[\]\\])(?=[^`]*(?:`[^`]*`[^`]*)*$)")
 Schema = Mapping[str, Any]
@@ -34,7 +34,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def filled(text: str) -> str:
     """Return a page's Markdown with its generated parts. Raises KeyError for an unknown part."""
     makers: Mapping[str, Callable[[], Iterator[str]]] = {"resource": resource, "commands": commands}
-    return WANTED.sub(lambda wanted: "\n".join(makers[wanted[1]]()), text)
+    return PLACEHOLDER.sub(lambda found: "\n".join(makers[found[1]]()), text)
 
 
 def resource() -> Iterator[str]:
@@ -131,5 +131,5 @@ def _command(command: Any, name: str, above: Any) -> Iterator[str]:
     yield from ("```text", command.get_usage(context).removeprefix("Usage: "), "```", "")
     records = [found for parameter in command.get_params(context) if (found := parameter.get_help_record(context))]
     yield from ("| argument or option | |", "|---|---|")
-    yield from (f"| `{says.replace('|', chr(92) + '|')}` | {_prose(about)} |" for says, about in records)
+    yield from (f"| `{usage.replace('|', chr(92) + '|')}` | {_prose(about)} |" for usage, about in records)
     yield ""

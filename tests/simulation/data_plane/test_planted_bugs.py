@@ -70,9 +70,9 @@ def leave_a_push_half_done(patch: Patch) -> None:
 
 def take_parts_of_flushes(patch: Patch) -> None:
     def add(before: Callable[..., None], store: ParityStore, flush: Any) -> None:
-        (delta, *rest) = flush.deltas
+        (delta, *others) = flush.deltas
         some = replace(delta, at=delta.at[:5], change=delta.change[:5])
-        before(store, replace(flush, deltas=(some, *rest)))
+        before(store, replace(flush, deltas=(some, *others)))
 
     wrap(patch, ParityStore, "_add", add)
 
