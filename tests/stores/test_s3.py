@@ -73,6 +73,6 @@ def test_raw_client_moves_the_same_bytes_as_the_store(kind: str, tmp_path: Path,
         in_parallel(partial(there_and_back, raw), range(6), threads=2)
 
 
-def test_raw_client_raises_a_refusal(spec: StoreSpec, server: S3Server) -> None:
+def test_raw_client_raises_errors(spec: StoreSpec, server: S3Server) -> None:
     with raw_client(spec, server.credentials_dir, None) as raw, pytest.raises(OSError, match="404"):
         raw.get_into("nothing", memoryview(bytearray(1)))

@@ -40,7 +40,6 @@ _FILES = (
     "write/checkpointer.py",
     "parity/parity_store.py",
     "parity/journal.py",
-    "parity/stream.py",
 )
 MOST_LINES = 250
 _ROW_BYTES = 24

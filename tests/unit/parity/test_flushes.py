@@ -19,12 +19,12 @@ from support.shard_thread import ShardThread
 
 
 @pytest.mark.parametrize("trainers", [2])
-def test_what_not_all_ranks_have_pushed_is_not_told_as_protected(running: ParityJob) -> None:
-    """A floor that is taken from it would ask for more than the parity has of the other rank."""
+def test_protection_excludes_steps_that_not_all_ranks_have_pushed(running: ParityJob) -> None:
+    """Otherwise a floor could require more samples than the parity has of the other rank."""
     running.push()
     wait_for(lambda: all(parity_of(each)._journal.protected for each in running.shards))
     wait_for(lambda: applied_in_parity(running) == {(1, 0)})
-    # Trainers may still hold answers of before that flush: what a shard tells after this turn is what counts.
+    # A later tick publishes the protection of that flush.
     for shard in running.shards:
         shard.do(lambda: None)
     assert {shard.service.protected_samples for shard in running.shards} == {0}
@@ -54,7 +54,7 @@ NO_ROWS = [Read(1, 0, 1), Read(0, 5, 2), Read(0, 0, 10_000), Read(0, -1, 2), Rea
         *(((1, 0), 1, read, "no ") for read in NO_ROWS),
     ],
 )
-def test_question_that_a_holder_cannot_answer_is_refused(
+def test_request_that_a_holder_cannot_answer_is_refused(
     running: ParityJob, shards: tuple[int, int], generation: int, asked: Read | PositionQuery, says: str | None
 ) -> None:
     error = NotReadyError if says is None else HandshakeError
@@ -75,25 +75,25 @@ def test_shards_are_refused_where_there_is_no_parity() -> None:
         shard.close()
 
 
-def test_rows_come_with_the_points_at_which_they_are(running: ParityJob) -> None:
+def test_rows_are_returned_with_their_points(running: ParityJob) -> None:
     running.push()
     running.protect()
     with running.connection(1, 0, incarnation=2) as connection:
-        stands = document_of(
+        position = document_of(
             PositionReply, connection.request(*pack(Operation.QUERY_POSITION, 1, PositionQuery()), Operation.POSITION)
         )
-        assert stands.complete
+        assert position.complete
         answer = document_of(Rows, connection.request(*pack(Operation.READ, 1, Read(0, 0, 3)), Operation.ROWS))
         assert answer.known
-        assert stands.point in answer.points
-        asked = Read(0, 0, 3, part=0, point=stands.point)
+        assert position.point in answer.points
+        asked = Read(0, 0, 3, part=0, point=position.point)
         answer = document_of(Rows, connection.request(*pack(Operation.READ, 1, asked), Operation.ROWS))
         assert not answer.known  # it is a point of another shard
 
 
-def test_broken_connections_lose_no_flush_and_double_none(running: ParityJob) -> None:
-    for turn in range(8):
+def test_broken_connections_lose_and_repeat_no_flush(running: ParityJob) -> None:
+    for round_ in range(8):
         running.push()
-        running.shards[turn % SHARDS].do(running.shards[turn % SHARDS].break_connections)
+        running.shards[round_ % SHARDS].do(running.shards[round_ % SHARDS].break_connections)
     running.protect()
     running.check()

@@ -1,4 +1,4 @@
-"""What shards tell each other survives the wire, and what is no such thing is refused."""
+"""Messages between shards survive the wire, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def frame_of(header: Header, parts: list[object]) -> Frame:
 
 @settings(deadline=None, max_examples=30)
 @given(st.tuples(*(st.integers(0, rows) for rows, _, _ in SHAPES)), st.text(max_size=40))
-def test_a_flush_survives_the_wire(counts: tuple[int, ...], mark: str) -> None:
+def test_flush_survives_the_wire(counts: tuple[int, ...], mark: str) -> None:
     flush = flush_of(counts, mark, sum(counts))
     header, parts = pack_flush(5, flush)
     assert header.operation is Operation.FLUSH
@@ -88,7 +88,7 @@ def test_damaged_flush_is_refused() -> None:
         unpack_flush(frame, SHAPES[:2])
 
 
-def test_what_is_no_document_is_refused() -> None:
+def test_invalid_document_is_refused() -> None:
     frame = frame_of(*pack(Operation.READ, 1, Read(0, 0, 1)))
     assert document_of(Read, frame) == Read(0, 0, 1)
     for wrong in (

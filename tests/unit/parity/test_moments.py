@@ -1,4 +1,4 @@
-"""The states in which a flush is under way, one by one: storms meet them too rarely to rely on."""
+"""The states in which a flush is in flight, one by one: random interleavings rarely reach them."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def assert_rebuilt(ring: ParityRing, index: int, mark: str | None) -> None:
     ring.check()
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_a_holder_that_has_a_flush_more_takes_its_rows_back(ring: ParityRing, ahead: int) -> None:
+@pytest.mark.parametrize("newer", [0, 1])
+def test_holder_with_one_more_flush_undoes_it(ring: ParityRing, newer: int) -> None:
     mark = ring.shards[0].journal.protected
     push(ring, 0)
     ring.seal(0)
-    ring.deliver(0, ahead)
+    ring.deliver(0, newer)
     assert_rebuilt(ring, 0, mark)
 
 
-def test_a_flush_that_all_holders_have_counts_though_nobody_told_the_shard(ring: ParityRing) -> None:
+def test_flush_at_all_holders_counts_without_an_acknowledgement(ring: ParityRing) -> None:
     mark = ring.shards[0].journal.protected
     push(ring, 0)
     ring.seal(0)
@@ -68,10 +68,8 @@ def test_a_flush_that_all_holders_have_counts_though_nobody_told_the_shard(ring:
 
 
 @pytest.mark.parametrize("delivered", [False, True])
-def test_a_member_tells_rows_as_they_are_in_the_parity_whatever_came_later(
-    ring: ParityRing, *, delivered: bool
-) -> None:
-    """Each row of shard 1 changes before a flush and after it, which the parity has not, or has."""
+def test_member_returns_rows_as_of_the_parity_despite_later_changes(ring: ParityRing, *, delivered: bool) -> None:
+    """Each row of shard 1 changes before and after a flush, which the parity has or lacks."""
     mark = ring.shards[0].journal.protected
     push(ring, 1)
     ring.seal(1)
@@ -83,7 +81,7 @@ def test_a_member_tells_rows_as_they_are_in_the_parity_whatever_came_later(
     assert_rebuilt(ring, 0, mark)
 
 
-def test_parity_that_lacks_a_flush_begins_anew(ring: ParityRing) -> None:
+def test_parity_that_lacks_a_flush_is_reset(ring: ParityRing) -> None:
     push(ring, 1)
     ring.seal(1)
     late, store = ring.shards[1].sent[0].popleft(), ring.shards[ring.ring.holder(1, 0)].store
@@ -96,8 +94,8 @@ def test_parity_that_lacks_a_flush_begins_anew(ring: ParityRing) -> None:
     ring.check()
 
 
-def test_a_row_is_in_a_flush_once_however_often_it_was_pushed(ring: ParityRing) -> None:
-    """That is what lazy flushes save, as long as a step takes less time than passes between two of them."""
+def test_flush_has_a_row_once_however_often_it_was_pushed(ring: ParityRing) -> None:
+    """Therefore flushes cost less than steps while several steps fit between two flushes."""
 
     def flushed_bytes(pushes: int) -> int:
         for _ in range(pushes):

@@ -1,4 +1,4 @@
-"""Questions to the neighbours of a lost shard that are asked ahead, of shards that answer in order."""
+"""Prefetches of rows from the neighbours of a lost shard, which reply in order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.parity.coding import Image, Ring
 from cpr_trainer.parity.flush import Point
 from cpr_trainer.parity.messages import Read, Rows, document_of, pack_rows
-from cpr_trainer.parity.parity_store import ParityUnavailableError, rows_of
 from cpr_trainer.parity.peer_connection import PeerConnection
-from cpr_trainer.parity.rebuild import Neighbours, RemoteStripe
+from cpr_trainer.parity.rebuild import Neighbours, ParityUnavailableError, RemoteStripe, rows_of
 
 SHARDS, K, LOST = 4, 2, 0
 SHAPES = [(100, 3, 1)]
@@ -25,11 +24,11 @@ HOLDER, MEMBER = 2, 1
 
 
 class Neighbour:
-    """A shard that answers READ from what it holds at that moment; `asked` are the questions, in order."""
+    """A shard that answers READ with its rows of that moment; `requests` are in order."""
 
-    def __init__(self, world: World) -> None:
-        self.asked: list[Read] = []
-        self._world = world
+    def __init__(self, stripe: Stripe) -> None:
+        self.requests: list[Read] = []
+        self._stripe = stripe
         self._answers: deque[Frame] = deque()
 
     def __enter__(self) -> Self:
@@ -38,10 +37,10 @@ class Neighbour:
     def __exit__(self, *_: object) -> None: ...
 
     def send(self, header: Header, payload: list[Any]) -> None:
-        asked = document_of(Read, Frame(header, memoryview(b"".join(bytes(each) for each in payload))))
-        self.asked.append(asked)
-        answer, told = pack_rows(1, *self._world.answer(asked))
-        self._answers.append(Frame(answer, memoryview(bytearray().join(bytes(each) for each in told))))
+        request = document_of(Read, Frame(header, memoryview(b"".join(bytes(each) for each in payload))))
+        self.requests.append(request)
+        header, payload = pack_rows(1, *self._stripe.answer(request))
+        self._answers.append(Frame(header, memoryview(bytearray().join(bytes(each) for each in payload))))
 
     def receive(self, expected: Operation) -> Frame:
         frame = self._answers.popleft()
@@ -49,8 +48,8 @@ class Neighbour:
         return frame
 
 
-class World:
-    """The parity of the stripe and its two members. The other one's rows are of the last two flushes."""
+class Stripe:
+    """A stripe: its parity and two members. The surviving member has the rows of the last two flushes."""
 
     def __init__(self) -> None:
         self.lost, self.other = (image(seed) for seed in (1, 2))
@@ -65,14 +64,14 @@ class World:
     def flush(self) -> None:
         self.former, self.other, self.number = self.other, image(10 + self.number), self.number + 1
 
-    def answer(self, asked: Read) -> tuple[Rows, Image | None]:
-        run = slice(asked.first, asked.end)
-        if asked.point is None:
+    def answer(self, request: Read) -> tuple[Rows, Image | None]:
+        run = slice(request.first, request.end)
+        if request.point is None:
             parity = self.lost[run].copy()
             parity.add(self.other[run])
             return Rows(known=True, points=self.points), parity
         known = {self.number: self.other, self.number - 1: self.former}
-        held = known.get(asked.point.number)
+        held = known.get(request.point.number)
         return (Rows(known=False), None) if held is None else (Rows(known=True), held[run].copy())
 
     def connect(self, shard: int) -> PeerConnection:
@@ -90,110 +89,110 @@ def image(seed: int) -> Image:
     return Image(bits[:, :3].copy(), bits[:, 3:].copy(), np.ones(100, np.uint8))
 
 
-def decoded(world: World, stripe: RemoteStripe, rows: range) -> bool:
+def decoded(source: Stripe, stripe: RemoteStripe, rows: range) -> bool:
     """Return whether these rows are those of the lost part."""
-    found, lost = rows_of(stripe, PART, world.points[PART], 0, rows), world.lost[rows.start : rows.stop]
+    found, lost = rows_of(stripe, PART, source.points[PART], 0, rows), source.lost[rows.start : rows.stop]
     return np.array_equal(found.rows, lost.rows) and np.array_equal(found.state, lost.state)
 
 
 PIECES = [range(first, first + 20) for first in range(0, 100, 20)]
 
 
-def test_what_was_expected_is_asked_once_and_before_it_is_wanted() -> None:
-    world = World()
-    neighbours, stripe = world.open()
+def test_prefetched_rows_are_requested_once_and_early() -> None:
+    source = Stripe()
+    neighbours, stripe = source.open()
     for rows in PIECES[:3]:
         stripe.prefetch(0, rows)
-    assert [asked.first for asked in world.neighbours[HOLDER].asked] == [0, 20, 40]
-    assert MEMBER not in world.neighbours, "where it stands is not known yet"
-    assert decoded(world, stripe, PIECES[0])
+    assert [request.first for request in source.neighbours[HOLDER].requests] == [0, 20, 40]
+    assert MEMBER not in source.neighbours, "its point is not known yet"
+    assert decoded(source, stripe, PIECES[0])
     stripe.prefetch(0, PIECES[3])
-    assert [asked.first for asked in world.neighbours[MEMBER].asked] == [0, 60]
-    assert all(decoded(world, stripe, rows) for rows in PIECES[1:])
-    assert [len(world.neighbours[each].asked) for each in (HOLDER, MEMBER)] == [5, 5]
-    assert nothing_left(neighbours)
+    assert [request.first for request in source.neighbours[MEMBER].requests] == [0, 60]
+    assert all(decoded(source, stripe, rows) for rows in PIECES[1:])
+    assert [len(source.neighbours[each].requests) for each in (HOLDER, MEMBER)] == [5, 5]
+    assert is_idle(neighbours)
 
 
 @pytest.mark.parametrize("flushes", [1, 2, 3])
-def test_rows_are_right_whatever_is_flushed_after_they_were_asked_for(flushes: int) -> None:
-    """What was asked ahead of a member is of another flush then, and is thrown away."""
-    world = World()
-    neighbours, stripe = world.open()
-    assert decoded(world, stripe, PIECES[0])
+def test_prefetched_rows_are_right_despite_later_flushes(flushes: int) -> None:
+    """Prefetched rows of a member belong to an earlier flush then, and are dropped."""
+    source = Stripe()
+    neighbours, stripe = source.open()
+    assert decoded(source, stripe, PIECES[0])
     for rows in PIECES[1:]:
         stripe.prefetch(0, rows)
         for _ in range(flushes):
-            world.flush()
-    assert all(decoded(world, stripe, rows) for rows in PIECES[1:])
-    assert nothing_left(neighbours)
+            source.flush()
+    assert all(decoded(source, stripe, rows) for rows in PIECES[1:])
+    assert is_idle(neighbours)
 
 
-def test_a_question_that_was_given_up_can_be_asked_again() -> None:
-    world = World()
-    neighbours, _ = world.open()
-    question = Read(0, 0, 20, OTHER, world.points[OTHER])
-    neighbours.request(MEMBER, question)
-    neighbours.forget(MEMBER, question)
-    answer, found = neighbours.rows(MEMBER, question)
+def test_cancelled_request_can_be_repeated() -> None:
+    source = Stripe()
+    neighbours, _ = source.open()
+    request = Read(0, 0, 20, OTHER, source.points[OTHER])
+    neighbours.request(MEMBER, request)
+    neighbours.cancel(MEMBER, request)
+    answer, found = neighbours.rows(MEMBER, request)
     assert answer.known
     assert found is not None
-    assert len(world.neighbours[MEMBER].asked) == 1
-    neighbours.request(MEMBER, question)
-    neighbours.forget(MEMBER, question)
-    neighbours.rows(MEMBER, replace(question, first=20, end=40))
-    assert nothing_left(neighbours)
+    assert len(source.neighbours[MEMBER].requests) == 1
+    neighbours.request(MEMBER, request)
+    neighbours.cancel(MEMBER, request)
+    neighbours.rows(MEMBER, replace(request, first=20, end=40))
+    assert is_idle(neighbours)
 
 
-def test_a_parity_that_began_anew_is_told_even_if_rows_were_asked_for_before() -> None:
-    world = World()
-    _, stripe = world.open()
+def test_reset_parity_is_detected_after_a_prefetch() -> None:
+    source = Stripe()
+    _, stripe = source.open()
     stripe.prefetch(0, PIECES[0])
     with pytest.raises(ParityUnavailableError):
         rows_of(stripe, PART, Point(10, 7, 3), 0, PIECES[0])
 
 
-class Questions:
-    """Neighbours that answer at once; `open` are the questions that were asked and neither answered nor forgotten."""
+class ImmediateNeighbours:
+    """Neighbours that reply at once; `open` are the requests without a reply or a cancellation."""
 
     def __init__(self) -> None:
         self.open: set[Read] = set()
         self.points: tuple[Point, ...] = ()
         self.refusing: set[int] = set()
 
-    def request(self, _shard: int, question: Read) -> None:
-        self.open.add(question)
+    def request(self, _shard: int, request: Read) -> None:
+        self.open.add(request)
 
-    def forget(self, _shard: int, question: Read) -> None:
-        self.open.discard(question)
+    def cancel(self, _shard: int, request: Read) -> None:
+        self.open.discard(request)
 
-    def rows(self, shard: int, question: Read) -> tuple[Rows, Image | None]:
-        self.open.discard(question)
-        if question.point is None:
+    def rows(self, shard: int, request: Read) -> tuple[Rows, Image | None]:
+        self.open.discard(request)
+        if request.point is None:
             return Rows(known=True, points=self.points), image(1)
         return (Rows(known=False), None) if shard in self.refusing else (Rows(known=True), image(2))
 
 
-def test_after_a_refusal_what_was_guessed_of_the_other_members_is_forgotten() -> None:
-    """A parity that has moved on is read again, and the members that were not read yet are asked for the new points."""
-    questions, ring = Questions(), Ring(5, 3)
+def test_prefetches_from_other_members_are_cancelled_after_a_refusal() -> None:
+    """After the parity has advanced, it and the unread members are read again, at the new points."""
+    neighbours, ring = ImmediateNeighbours(), Ring(5, 3)
     holder = ring.holder(LOST, PART)
-    stripe = RemoteStripe(questions, PART, holder, ring)  # type: ignore[arg-type]
+    stripe = RemoteStripe(neighbours, PART, holder, ring)  # type: ignore[arg-type]
     first, second = (part for part in range(3) if part != PART)
-    questions.points = (Point(9, 7, 3),) * 3
+    neighbours.points = (Point(9, 7, 3),) * 3
     stripe.parity(0, PIECES[0])
     stripe.prefetch(0, PIECES[1])
     _, points = stripe.parity(0, PIECES[1])
-    questions.refusing = {ring.members(holder)[first]}
+    neighbours.refusing = {ring.members(holder)[first]}
     assert stripe.member(first, points[first], 0, PIECES[1]) is None
-    assert len(questions.open) == 1, "of the second member"
-    questions.points, questions.refusing = (Point(9, 7, 4),) * 3, set()
+    assert len(neighbours.open) == 1, "of the second member"
+    neighbours.points, neighbours.refusing = (Point(9, 7, 4),) * 3, set()
     _, points = stripe.parity(0, PIECES[1])
     assert all(stripe.member(each, points[each], 0, PIECES[1]) is not None for each in (first, second))
-    assert questions.open == set()
+    assert neighbours.open == set()
 
 
-def nothing_left(neighbours: Neighbours) -> bool:
-    """Return whether no answer is kept, or on its way, that nobody wants."""
+def is_idle(neighbours: Neighbours) -> bool:
+    """Return whether there are no unused replies, and no pending requests."""
     return not any(
-        map(any, (neighbours._requested.values(), neighbours._answered.values(), neighbours._unwanted.values()))
+        map(any, (neighbours._requested.values(), neighbours._answered.values(), neighbours._cancelled.values()))
     )

@@ -1,4 +1,4 @@
-"""The memory that rows come in is used again, and never while somebody holds them."""
+"""Memory for received rows is reused, and never while it is referenced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from cpr_trainer.parity.peer_connection import BufferPool
 
 
-def test_memory_is_used_again_once_nothing_refers_to_what_was_in_it() -> None:
+def test_pooled_memory_is_reused_once_unreferenced() -> None:
     memory = BufferPool()
     first = memory.take(100)
     second = memory.take(100)
@@ -24,7 +24,7 @@ def test_memory_is_used_again_once_nothing_refers_to_what_was_in_it() -> None:
     assert (len(fourth), bytes(second), bytes(third)) == (80, b"b" * 100, b"c" * 100)
 
 
-def test_more_is_taken_where_a_longer_payload_comes() -> None:
+def test_pool_allocates_memory_for_a_longer_payload() -> None:
     memory = BufferPool()
     memory.take(10)
     longer = memory.take(1000)

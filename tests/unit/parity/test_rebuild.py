@@ -1,4 +1,4 @@
-"""A shard is lost, and its successor gets its rows from the neighbours, then what came later from the trainer."""
+"""A lost shard's successor gets its rows from the neighbours, then later pushes from the trainer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from cpr_contract.roster import Counters
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import FlushAccount, Point, Rebuilt
 from cpr_trainer.parity.messages import PositionReply
-from cpr_trainer.parity.parity_store import ParityUnavailableError, rows_of
-from cpr_trainer.parity.rebuild import common_moment
+from cpr_trainer.parity.rebuild import ParityUnavailableError, common_moment, rows_of
 from cpr_trainer.shard import redundancy
 from cpr_trainer.shard.state import Losses, Progress, ReplayBarrier
 from support.exchanges import WAIT_S
@@ -44,8 +43,8 @@ def serve(running: ParityJob, new: ShardThread, account: FlushAccount, rebuilt: 
     running.follow()
 
 
-def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no flush holds comes from the trainer; and once more, from the parity that its successor has flushed to."""
+def test_lost_shard_is_rebuilt_bit_for_bit(running: ParityJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer repeats pushes that no flush has. The second loss is rebuilt from flushes of the successor."""
     for _ in range(2):
         running.push()
         running.protect()
@@ -98,15 +97,15 @@ def position(number: int, former: int | None, author: int = 7) -> PositionReply:
         ((position(0, None, author=0), position(0, None, author=0)), None),
     ],
 )
-def test_the_newest_moment_that_all_holders_have(positions: tuple[PositionReply, ...], expected: object) -> None:
+def test_common_moment_is_the_newest_of_all_holders(positions: tuple[PositionReply, ...], expected: object) -> None:
     assert common_moment(positions) == expected
 
 
 class Moving:
-    """A stripe of two members, of which the other one goes on `moves` times while it is read."""
+    """A stripe of two members; the surviving one advances `moves` times during the reads."""
 
     def __init__(self, moves: int, *, mine: Point | None = None) -> None:
-        self.moves, self.mine, self.asked = moves, mine or Point(1, 5, 9), 0
+        self.moves, self.mine, self.reads = moves, mine or Point(1, 5, 9), 0
 
     def image(self, value: int) -> Image:
         image = Image.zeros(3, 2, 1)
@@ -114,29 +113,29 @@ class Moving:
         return image
 
     def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
-        self.asked += 1
-        parity = self.image(0b1100 ^ self.asked)
+        self.reads += 1
+        parity = self.image(0b1100 ^ self.reads)
         parity.touched[...] = 0
-        return parity, (self.mine, Point(1, 6, self.asked))
+        return parity, (self.mine, Point(1, 6, self.reads))
 
     def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
         assert part == 1
-        return None if self.asked <= self.moves else self.image(point.number)
+        return None if self.reads <= self.moves else self.image(point.number)
 
 
-def test_rows_are_asked_for_again_where_a_member_has_moved_on() -> None:
+def test_rows_are_read_again_after_a_member_has_advanced() -> None:
     stripe = Moving(moves=3)
     image = rows_of(stripe, 0, Point(1, 5, 9), 0, range(3))
-    assert stripe.asked == 4
+    assert stripe.reads == 4
     assert np.array_equal(image.rows, np.full((3, 2), 0b1100))
     assert image.touched.all()
 
 
-def test_a_stripe_that_never_holds_still_is_given_up() -> None:
+def test_stripe_that_always_advances_is_given_up() -> None:
     with pytest.raises(ParityUnavailableError, match="do not have the rows"):
         rows_of(Moving(moves=10_000), 0, Point(1, 5, 9), 0, range(3))
 
 
-def test_a_parity_that_was_built_anew_is_noticed() -> None:
+def test_reset_parity_is_detected() -> None:
     with pytest.raises(ParityUnavailableError, match="reset"):
         rows_of(Moving(moves=0, mine=Point(2)), 0, Point(1, 5, 9), 0, range(3))

@@ -1,4 +1,4 @@
-"""Who keeps the parity of what: each part in one stripe, k + 1 shards in each, the load even, whatever S and k are."""
+"""The assignment of parts: each in one stripe of k + 1 shards, with even load, for all S and k."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RINGS = [Ring(shards, k) for shards in range(2, 19) for k in range(1, min(shards
 
 
 @pytest.mark.parametrize("ring", RINGS, ids=str)
-def test_each_part_is_in_one_stripe_of_different_shards(ring: Ring) -> None:
+def test_part_is_in_one_stripe_of_different_shards(ring: Ring) -> None:
     seen = set()
     for holder in range(ring.shards):
         members = ring.members(holder)
@@ -30,7 +30,7 @@ def test_each_part_is_in_one_stripe_of_different_shards(ring: Ring) -> None:
 
 
 @pytest.mark.parametrize("ring", RINGS, ids=str)
-def test_two_shards_more_than_k_apart_come_back_both(ring: Ring) -> None:
+def test_shards_more_than_k_apart_can_both_be_rebuilt(ring: Ring) -> None:
     for one, other in combinations(range(ring.shards), 2):
         apart = min(other - one, one + ring.shards - other)
         both = ring.recoverable(one, {other}) and ring.recoverable(other, {one})

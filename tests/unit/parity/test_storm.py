@@ -161,7 +161,7 @@ class Storm(RuleBasedStateMachine):
                     self.settle(other)
 
 
-def test_parity_holds_through_any_storm() -> None:
+def test_parity_holds_in_any_interleaving() -> None:
     MET.clear()
     run_state_machine_as_test(
         Storm, settings=settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)

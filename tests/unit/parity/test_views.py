@@ -12,7 +12,7 @@ from support.parity_ring import same
 ROWS, FIRST = 40, 7
 
 
-def test_a_run_that_is_longer_than_the_part_is_refused_unless_nothing_of_it_counts() -> None:
+def test_run_longer_than_the_part_is_refused_unless_its_excess_is_unchanged() -> None:
     rows, state = np.zeros((ROWS, 5), np.uint32), np.zeros((ROWS, 2), np.uint32)
     mine, image = View(rows, state, 7, Epochs(ROWS + 7)), Image.zeros(12, 5, 2)
     mine.write(ROWS - 4, image)  # rows that the shorter last part does not have count as zeros
@@ -22,7 +22,7 @@ def test_a_run_that_is_longer_than_the_part_is_refused_unless_nothing_of_it_coun
 
 
 @pytest.mark.parametrize("count", [0, 1, 1024, 3000])
-def test_rows_are_added_where_they_belong_however_many(count: int) -> None:
+def test_added_rows_are_at_their_positions(count: int) -> None:
     rng = np.random.default_rng(count)
 
     def image(rows: int) -> Image:

@@ -57,7 +57,7 @@ def lake(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Uris:
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_files_are_the_same_samples_wherever_they_lie(disk: Disk, lake: Uris, ending: str) -> None:
+def test_files_have_the_same_samples_in_every_store(disk: Disk, lake: Uris, ending: str) -> None:
 
     data = write(clicks(200), disk.root / "lake" / "day 0", ending, files=3)
     (disk.root / "lake" / "day 0" / "_SUCCESS").touch()
@@ -67,7 +67,7 @@ def test_files_are_the_same_samples_wherever_they_lie(disk: Disk, lake: Uris, en
         assert_same(everything(remote), everything(read(data)))
 
 
-def test_a_stream_is_read_from_any_place(disk: Disk, lake: Uris) -> None:
+def test_stream_is_read_from_any_position(disk: Disk, lake: Uris) -> None:
     data = os.urandom(3 << 20)
     (disk.root / "lake" / "clicks").write_bytes(data)
     with lake.open(f"{LAKE}/clicks", lake.version(f"{LAKE}/clicks")) as stream:
@@ -79,7 +79,7 @@ def test_a_stream_is_read_from_any_place(disk: Disk, lake: Uris) -> None:
         assert stream.read(1) == b""
 
 
-def test_a_stream_never_joins_two_versions(disk: Disk, lake: Uris) -> None:
+def test_stream_never_joins_two_versions(disk: Disk, lake: Uris) -> None:
     path, uri = disk.root / "lake" / "clicks", f"{LAKE}/clicks"
     path.write_bytes(bytes(4 << 20))
     with lake.open(uri, lake.version(uri)) as stream:
@@ -98,7 +98,7 @@ def test_a_stream_never_joins_two_versions(disk: Disk, lake: Uris) -> None:
 
 
 @pytest.mark.parametrize("uri", [f"{LAKE}/nothing", f"{LAKE}/nothing/", f"{LAKE}/*.csv", "gs://nowhere/*.csv"])
-def test_what_is_not_there_is_an_error_of_the_data(lake: Uris, uri: str) -> None:
+def test_missing_file_is_a_data_error(lake: Uris, uri: str) -> None:
     with pytest.raises(DataError) as caught:
         lake.version(lake.find(uri)[0])
     assert caught.value.message.startswith(uri)
@@ -119,14 +119,14 @@ def test_what_is_not_there_is_an_error_of_the_data(lake: Uris, uri: str) -> None
         (OSError(errno.EIO, "Input/output error"), StoreUnreachableError),
     ],
 )
-def test_errors_are_those_of_a_store(disk: Disk, lake: Uris, error: OSError, kind: type[Exception]) -> None:
+def test_errors_of_pyarrow_become_store_errors(disk: Disk, lake: Uris, error: OSError, kind: type[Exception]) -> None:
     (disk.root / "lake" / "clicks").touch()
     disk.raises = [error for _ in range(9)]
     with pytest.raises(kind, match=f"{LAKE}/clicks"):
         lake._arrow.version(LAKE, "clicks")
 
 
-def test_a_break_is_tried_again_and_a_refusal_with_the_credentials_of_then(disk: Disk, lake: Uris) -> None:
+def test_outage_is_retried_and_refusal_reconnects_with_new_credentials(disk: Disk, lake: Uris) -> None:
     (disk.root / "lake" / "clicks").write_bytes(b"a")
     disk.raises = [OSError("Could not connect to server")]
     assert lake.version(f"{LAKE}/clicks").size_bytes == 1
@@ -138,7 +138,7 @@ def test_a_break_is_tried_again_and_a_refusal_with_the_credentials_of_then(disk:
     assert disk.made == 2
 
 
-def test_a_place_has_its_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_has_its_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     system, base = connect("abfss://day@clicks.dfs.core.windows.net")
     assert isinstance(system, fs.AzureFileSystem)
     assert base == "day"
@@ -157,7 +157,7 @@ def test_a_place_has_its_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
         connect("hdfs://names:8020")
 
 
-def test_without_hadoops_client_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hadoop_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def hadoop(_host: str, _port: int) -> None:
         raise OSError("Unable to load libjvm\ndlopen(/usr/lib/jvm/default-java/libjvm.so) failed")
 

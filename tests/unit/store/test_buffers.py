@@ -12,13 +12,13 @@ from cpr_trainer.store import checksum, transfers
 from cpr_trainer.store.transfers import SLICE_BYTES, extended, flat, size_of, slices
 
 
-def test_the_checksum_is_crc32c() -> None:
+def test_checksum_is_crc32c() -> None:
     assert checksum(b"123456789") == 0xE3069283  # the check value of the Castagnoli polynomial
     assert checksum(b"") == checksum(()) == 0
 
 
 @pytest.mark.parametrize("split", [0, 1, 4, 9])
-def test_the_checksum_goes_over_buffers_one_after_another(split: int) -> None:
+def test_checksum_covers_buffers_in_order(split: int) -> None:
     data = bytearray(b"123456789")
     assert checksum((memoryview(data)[:split], bytes(data[split:]))) == 0xE3069283
 
@@ -33,13 +33,13 @@ def by_definition(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def test_the_checksum_of_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_of_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "SLICE_BYTES", 1000)
     data = bytes(range(256)) * 12 + b"rest"
     assert checksum(memoryview(data)) == checksum(bytearray(data)) == by_definition(data)
 
 
-def test_other_threads_run_while_a_checksum_is_computed() -> None:
+def test_checksum_lets_other_threads_run() -> None:
     """Otherwise pushes wait for saves."""
     data = memoryview(bytearray(SLICE_BYTES))
     may_run, ran = threading.Event(), threading.Event()
@@ -51,7 +51,7 @@ def test_other_threads_run_while_a_checksum_is_computed() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1000.0)  # nobody is made to give way: others run where they are let
+    sys.setswitchinterval(1000.0)  # no forced switch: others run only while the lock is released
     try:
         may_run.set()
         while not ran.is_set():
@@ -61,7 +61,7 @@ def test_other_threads_run_while_a_checksum_is_computed() -> None:
         thread.join()
 
 
-def test_numbers_are_taken_as_their_bytes_without_a_copy() -> None:
+def test_numbers_are_viewed_as_bytes_without_a_copy() -> None:
     rows = np.zeros((3, 4), np.float32)
     (view,) = flat((rows.data, b""))
     assert (view.format, view.nbytes, view.ndim) == ("B", 48, 1)
@@ -69,7 +69,7 @@ def test_numbers_are_taken_as_their_bytes_without_a_copy() -> None:
     assert rows[0, 0] == 1.0
 
 
-def test_slices_cover_all_in_order_without_a_copy() -> None:
+def test_slices_cover_views_in_order_without_a_copy() -> None:
     data = bytearray(2 * SLICE_BYTES + 1)
     views = flat((data, b"end"))
     pieces = list(slices(views))

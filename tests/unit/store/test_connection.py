@@ -67,7 +67,7 @@ def test_server_that_lists_one_page_for_ever_is_unsuitable(pages: list[urllib3.H
         b"<?xml version='1.0' encoding='nonsense'?><ListBucketResult/>",
     ],
 )
-def test_listing_that_is_none_names_the_endpoint(body: bytes) -> None:
+def test_invalid_listing_names_the_endpoint(body: bytes) -> None:
     connection, _ = scripted(answer(200, body, {"Content-Type": "text/html"}))
     with pytest.raises(StoreUnreachableError, match="http://store:9000") as raised:
         list(list_objects(connection, "bucket", ""))
@@ -139,7 +139,7 @@ def test_redirections_end() -> None:
         ),
     ],
 )
-def test_region_that_is_not_stated_is_asked_for_once(document: bytes, region: str) -> None:
+def test_region_without_a_field_is_requested_once(document: bytes, region: str) -> None:
     connection, http = scripted(answer(200, document), answer(200), answer(200), region=None)
     for _ in range(2):
         connection.send("GET", "bucket", "job/a").close()

@@ -25,7 +25,7 @@ def mount(folder: Path, version: int) -> None:
     shutil.rmtree(folder / f"..{version - 1}", ignore_errors=True)
 
 
-def test_a_secret_is_read_as_one_version_while_it_is_replaced(tmp_path: Path) -> None:
+def test_secret_is_read_as_one_version_while_it_is_replaced(tmp_path: Path) -> None:
     mount(tmp_path, 0)
     done = threading.Event()
     seen: set[str] = set()
@@ -50,7 +50,7 @@ def test_a_secret_is_read_as_one_version_while_it_is_replaced(tmp_path: Path) ->
     assert provider.retrieve().access_key == str(version)
 
 
-def test_a_plain_folder_serves_too(tmp_path: Path) -> None:
+def test_plain_folder_has_credentials_too(tmp_path: Path) -> None:
     (tmp_path / "accessKey").write_text("key\n")
     (tmp_path / "secretKey").write_text(" secret ")
     found = FileProvider(tmp_path).retrieve()
@@ -58,7 +58,7 @@ def test_a_plain_folder_serves_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["accessKey", "secretKey"])
-def test_a_file_that_is_missing_is_named(tmp_path: Path, missing: str) -> None:
+def test_missing_file_of_a_secret_is_named(tmp_path: Path, missing: str) -> None:
     mount(tmp_path, 0)
     (tmp_path / "..0" / missing).unlink()
     with pytest.raises(CredentialsRefusedError, match=missing):

@@ -1,4 +1,4 @@
-"""An answer is the whole object only if its length, or the listing, says so."""
+"""A response must have the length in its header, or in the listing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def listing(size_bytes: int) -> urllib3.HTTPResponse:
 
 
 @pytest.mark.parametrize("length", [{"Content-Length": "5"}, {}, {"Content-Length": "many"}])
-def test_answer_that_ends_early_is_no_object(length: Mapping[str, str]) -> None:
+def test_response_that_ends_early_is_an_error(length: Mapping[str, str]) -> None:
     connection, _ = scripted(answer(200, b"abc", length), listing(5))
     with pytest.raises(urllib3.exceptions.HTTPError):
         download_into(connection, "bucket", "name", [memoryview(bytearray(5))])
@@ -30,8 +30,8 @@ def test_answer_that_ends_early_is_no_object(length: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("room", "requests"), [(5, 1), (2, 2), (9, 2)])
-def test_answer_without_a_length_is_measured(room: int, requests: int) -> None:
-    """Who knows the length asks nobody else for it."""
+def test_response_without_a_length_is_compared_with_the_listing(room: int, requests: int) -> None:
+    """A caller with the expected length needs no listing."""
     connection, http = scripted(answer(200, b"abcde"), listing(5))
     found = bytearray(room)
     received = download_into(connection, "bucket", "name", [memoryview(found)])
@@ -40,14 +40,14 @@ def test_answer_without_a_length_is_measured(room: int, requests: int) -> None:
     assert len(http.sent) == requests
 
 
-def test_answer_that_was_not_read_to_its_end_is_closed() -> None:
+def test_partly_read_response_is_closed() -> None:
     response = answer(200, b"abcde", {"Content-Length": "5"})
     connection, _ = scripted(response)
     assert download_into(connection, "bucket", "name", [memoryview(bytearray(2))]).size_bytes == 5
     assert response.closed
 
 
-def test_answer_in_drops_is_put_together() -> None:
+def test_response_in_small_pieces_is_joined() -> None:
     body = bytes(range(250)) * 10
 
     class Drops(io.BytesIO):

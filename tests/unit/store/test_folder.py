@@ -1,4 +1,4 @@
-"""What a folder needs to be a store."""
+"""Requirements on the folder of a store."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def refusing(number: int, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_hard_links_is_named_as_what_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     refusing(number, monkeypatch)
     store = FolderStore(tmp_path)
     store.put("uid/part-00000", b"rows")
@@ -32,13 +30,13 @@ def test_a_file_system_without_hard_links_is_named_as_what_it_is(
     assert [entry.key for entry in store.list("uid/")] == ["uid/part-00000"], "nothing half written is left"
 
 
-def test_a_file_in_place_of_the_folder_is_a_store_that_fails(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_an_outage(tmp_path: Path) -> None:
     (tmp_path / "store").touch()
     with pytest.raises(StoreUnreachableError, match="Not a directory"):
         FolderStore(tmp_path / "store").put("uid/manifest.json", b"{}", if_absent=True)
 
 
-def test_a_right_that_is_missing_is_not_taken_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permission_is_not_a_missing_ability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(errno.EACCES, monkeypatch)
     with pytest.raises(CredentialsRefusedError):
         FolderStore(tmp_path).put("uid/manifest.json", b"{}", if_absent=True)

@@ -12,7 +12,7 @@ import pytest
 from cpr_trainer.store import in_parallel
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
+def test_results_have_the_order_of_the_items() -> None:
     first_waits = threading.Event()
 
     def work(number: int) -> int:
@@ -25,16 +25,16 @@ def test_results_come_in_the_order_of_the_items() -> None:
     assert in_parallel(work, range(10), threads=2) == tuple(n * n for n in range(10))
 
 
-def test_nothing_to_do_is_done() -> None:
+def test_no_items_have_no_results() -> None:
     assert in_parallel(str, ()) == ()
 
 
-def test_as_many_work_at_once_as_there_are_threads() -> None:
+def test_all_threads_work_at_once() -> None:
     together = threading.Barrier(3)  # breaks unless three meet
     in_parallel(lambda _number: together.wait(), range(6), threads=3)
 
 
-def test_an_item_is_taken_when_a_thread_is_free_for_it() -> None:
+def test_item_is_taken_when_a_thread_is_free() -> None:
     lock = threading.Lock()
     held = most = 0
 
@@ -55,7 +55,7 @@ def test_an_item_is_taken_when_a_thread_is_free_for_it() -> None:
     assert most <= 3
 
 
-def test_after_an_error_no_more_is_taken_and_what_runs_ends() -> None:
+def test_error_ends_transfers_after_the_running_ones() -> None:
     failed, taken, ended = threading.Event(), [], []
     failing: list[threading.Thread] = []
 
@@ -79,7 +79,7 @@ def test_after_an_error_no_more_is_taken_and_what_runs_ends() -> None:
     assert len(taken) < 10
 
 
-def test_an_error_of_the_items_is_raised() -> None:
+def test_error_of_the_items_is_raised() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise ZeroDivisionError
@@ -89,7 +89,7 @@ def test_an_error_of_the_items_is_raised() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux schedules threads one by one")
-def test_in_the_background_threads_interrupt_nobody_and_are_not_starved() -> None:
+def test_background_threads_preempt_no_thread_and_are_not_starved() -> None:
     def standing(_item: int) -> tuple[int, int]:
         return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 

@@ -149,7 +149,7 @@ def test_bucket_that_demands_checksums_passes() -> None:
 
 
 @pytest.mark.parametrize("lack", ["if-match", "tags"])
-def test_either_condition_or_tag_tells_versions_apart(lack: str) -> None:
+def test_condition_or_tag_distinguishes_versions(lack: str) -> None:
     server = Server(lack)
     probe(server, "bucket", "job/probe/")  # type: ignore[arg-type]
     assert not server.objects
@@ -194,7 +194,7 @@ def test_checksums_that_are_not_compared_are_a_warning(caplog: pytest.LogCapture
     assert "does not compare them" in caplog.text
 
 
-def test_credentials_that_may_not_delete_hold_no_job_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_credentials_that_may_not_delete_block_no_job(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         probe(Server("rights"), "bucket", "job/probe/")  # type: ignore[arg-type]
     assert "stay in the store. The store refuses access" in caplog.text

@@ -100,7 +100,7 @@ def test_message_of_a_server_cannot_steer_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("status", "reason"), [(403, "CredentialsRefused"), (404, "StoreUnreachable"), (412, "ObjectChanged")]
 )
-def test_page_of_another_server_says_nothing_about_an_object(status: int, reason: str) -> None:
+def test_page_of_another_server_is_an_outage(status: int, reason: str) -> None:
     """A save is not missing because a proxy has no route to the store."""
     error = read_error(ABOUT, answer(status, b"<html><body>\x1b[31mno route", {"Content-Type": "text/html"}))
     assert error.reason == reason
@@ -111,7 +111,7 @@ def test_page_of_another_server_says_nothing_about_an_object(status: int, reason
 
 
 @pytest.mark.parametrize("status", [404, 412])
-def test_answer_without_a_document_is_the_store_s_word(status: int) -> None:
+def test_response_without_a_document_is_from_the_store(status: int) -> None:
     assert read_error(ABOUT, answer(status)).reason in {"ObjectMissing", "ObjectChanged"}
 
 
@@ -123,12 +123,12 @@ def test_answer_without_a_document_is_the_store_s_word(status: int) -> None:
         TimeoutError("timed out"),
     ],
 )
-def test_failures_on_the_way_to_s3(error: Exception) -> None:
+def test_connection_errors_are_outages(error: Exception) -> None:
     with pytest.raises(StoreUnreachableError, match=r"refused|broken|timed out"), translated("snapshots.store"):
         raise error
 
 
-def test_an_error_of_the_caller_is_no_error_of_the_store() -> None:
+def test_error_of_the_caller_is_not_translated() -> None:
     with pytest.raises(ZeroDivisionError), translated("snapshots.store"):
         raise ZeroDivisionError
 
@@ -152,17 +152,17 @@ def test_errors_of_a_folder(number: int, reason: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "/etc/passwd", "../a", "a/../../b", "a//b", "a/"])
-def test_a_key_never_leaves_the_folder(tmp_path: Path, key: str) -> None:
+def test_key_never_leaves_the_folder(tmp_path: Path, key: str) -> None:
     with pytest.raises(ValueError, match="no key"):
         FolderStore(tmp_path / "root").put(key, b"")
 
 
-def test_a_folders_place_is_endpoint_bucket_prefix(tmp_path: Path) -> None:
+def test_folder_store_is_at_endpoint_bucket_prefix(tmp_path: Path) -> None:
     open_store(StoreSpec(tmp_path.as_uri() + "/a%20b", None, "bucket", "x/y"), None, None).put("job/a", b"a")
     assert (tmp_path / "a b" / "bucket" / "x" / "y" / "job" / "a").read_bytes() == b"a"
 
 
-def test_what_a_killed_writer_leaves_is_listed_and_deleted(tmp_path: Path) -> None:
+def test_unfinished_file_is_listed_and_deleted(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "a.writing-0123").write_bytes(b"ha")
@@ -172,7 +172,7 @@ def test_what_a_killed_writer_leaves_is_listed_and_deleted(tmp_path: Path) -> No
     assert not (tmp_path / "job").exists()
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FolderStore(tmp_path)
     store.put("job/a", b"a")
     monkeypatch.setattr(os, "fsync", full)

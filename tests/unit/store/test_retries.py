@@ -1,4 +1,4 @@
-"""What is tried again, how often, and after how long."""
+"""Retries of operations: their errors, number and pauses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpr_trainer.store.protocol import retry_unreachable
 
 
 class Flaky:
-    """Fails as told, then returns."""
+    """Raises the given errors, then returns."""
 
     def __init__(self, *errors: StoreError) -> None:
         self.errors = list(errors)
@@ -46,7 +46,7 @@ def busy(pause_s: float) -> StoreError:
     ],
     ids=["works", "short pause", "long pause", "refusal"],
 )
-def test_persist_repeats_only_what_may_mend_by_itself(
+def test_retry_repeats_only_transient_errors(
     errors: list[StoreError], raised: type[StoreError] | None, calls: int, slept: list[float]
 ) -> None:
     flaky = Flaky(*errors)
@@ -59,7 +59,7 @@ def test_persist_repeats_only_what_may_mend_by_itself(
     assert (flaky.calls, flaky.slept) == (calls, slept)
 
 
-def test_persist_bridges_two_breaks_with_growing_random_pauses_and_no_third() -> None:
+def test_retry_pauses_twice_with_growing_jitter() -> None:
     flaky = Flaky(broken(), broken())
     assert flaky.persist() == "done"
     assert flaky.calls == 3

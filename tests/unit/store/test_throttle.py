@@ -16,8 +16,8 @@ BURST = 100.0  # a tenth of a second of it
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 3)), min_size=1, max_size=50))
-def test_never_more_than_the_rate_and_a_burst(takes: list[tuple[int, float]]) -> None:
-    """A sender who waits as told has sent at most the burst and the rate's share of any time since the start."""
+def test_throttle_allows_the_rate_and_a_burst(takes: list[tuple[int, float]]) -> None:
+    """A sender that waits has sent at most the burst and the rate since the start, at any time."""
     bucket, now_s, sent = TokenBucket(RATE, 0.0), 0.0, 0
     for size, idle_s in takes:
         now_s += idle_s
@@ -27,31 +27,31 @@ def test_never_more_than_the_rate_and_a_burst(takes: list[tuple[int, float]]) ->
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=50))
-def test_a_sender_who_never_rests_gets_the_whole_rate(sizes: list[int]) -> None:
+def test_constant_sender_gets_the_whole_rate(sizes: list[int]) -> None:
     bucket, now_s = TokenBucket(RATE, 0.0), 0.0
     for size in sizes:
         now_s += bucket.take(size, now_s)
     assert now_s == pytest.approx(max(0.0, (sum(sizes) - BURST) / RATE))
 
 
-def test_a_quiet_time_is_worth_one_burst() -> None:
+def test_idle_time_allows_one_burst() -> None:
     bucket = TokenBucket(RATE, 0.0)
     assert bucket.take(100, 60.0) == 0.0
     assert bucket.take(100, 60.0) == pytest.approx(0.1)
 
 
-def test_takers_wait_in_the_order_they_came() -> None:
+def test_senders_wait_in_their_order() -> None:
     bucket = TokenBucket(RATE, 0.0)
     assert [bucket.take(100, 0.0) for _ in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-def test_a_rate_of_nothing_is_refused(rate: float) -> None:
+def test_rate_of_zero_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="lets nothing through"):
         TokenBucket(rate, 0.0)
 
 
-def test_what_is_urgent_waits_no_longer_and_does_not_begin_to() -> None:
+def test_urgent_transfer_does_not_wait() -> None:
     urgent = threading.Event()
     throttle = Throttle(1.0, urgent.is_set, clock=lambda: 0.0)
     waiting = threading.Thread(target=throttle.wait, args=(1_000_000,))
@@ -63,7 +63,7 @@ def test_what_is_urgent_waits_no_longer_and_does_not_begin_to() -> None:
     throttle.wait(1_000_000)
 
 
-def test_what_was_urgent_does_not_count() -> None:
+def test_urgent_transfer_does_not_count() -> None:
     urgent = threading.Event()
     throttle = Throttle(RATE, urgent.is_set, clock=lambda: 0.0)
     urgent.set()

@@ -1,4 +1,4 @@
-"""Which files `data.uri` names."""
+"""The files that `data.uri` names."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_folders_and_globs_name_files_in_order(folder: Path, scheme: str, patter
     assert LOCAL.find(f"{scheme}{folder}/{pattern}") == tuple(f"{folder}/{name}" for name in names)
 
 
-def test_a_single_name_is_itself_whatever_it_looks_like(folder: Path) -> None:
+def test_single_name_is_returned_unchecked(folder: Path) -> None:
     (folder / "what[1]?.csv").touch()
     for uri in (f"{folder}/a.csv", f"{folder}/absent.csv", f"{folder}/what[1]?.csv"):
         assert LOCAL.find(uri) == (uri,)
 
 
 @pytest.mark.parametrize("pattern", ["*.tsv", "empty/", "day=3/*"])
-def test_a_pattern_without_a_file_is_an_error(folder: Path, pattern: str) -> None:
+def test_pattern_without_a_file_is_an_error(folder: Path, pattern: str) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(DataError, match="names no file"):
         LOCAL.find(f"{folder}/{pattern}")
@@ -68,7 +68,7 @@ def test_local_files_open_by_path_and_by_uri(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uri", ["/no/such/file", "file:///no/such/file", "/", "file://host/x", "ftp://host/x"])
-def test_what_is_no_readable_local_file_is_named(uri: str) -> None:
+def test_unreadable_local_file_is_named(uri: str) -> None:
     with pytest.raises(DataError) as caught:
         LOCAL.version(uri)
     assert caught.value.message.startswith(f"{uri} cannot be opened")
@@ -82,7 +82,7 @@ def test_data_in_s3_needs_an_endpoint(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket", "s3://bucket/", "s3:///key"])
-def test_a_bucket_alone_is_no_data(uri: str) -> None:
+def test_bucket_without_a_key_is_refused(uri: str) -> None:
     with pytest.raises(DataError, match="names no object"):
         LOCAL.find(uri)
 
@@ -127,7 +127,7 @@ def test_files_of_a_table_with_a_log_are_refused_by_name(
 @pytest.mark.parametrize(
     ("asked", "count"), [("lake/plain/", 2), ("lake/plain/a*", 1), ("lake/t/part-0.parquet", 1)], ids=str
 )
-def test_files_beside_a_table_and_a_single_file_are_found(
+def test_files_outside_a_table_and_a_single_file_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, asked: str, count: int
 ) -> None:
     keys = ["lake/t/_delta_log/0.json", "lake/t/part-0.parquet", "lake/plain/a.csv", "lake/plain/metadata/values.json"]
@@ -166,7 +166,7 @@ def test_linked_folders_are_read_and_each_file_once(tmp_path: Path) -> None:
         ("_old", errno.EACCES, None),
     ],
 )
-def test_folder_that_cannot_be_listed_is_named_and_not_left_out(
+def test_unreadable_folder_is_named_and_not_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, code: int, raised: type[TrainerError] | None
 ) -> None:
     (tmp_path / folder).mkdir()

@@ -1,16 +1,12 @@
-"""The parity that a shard keeps for others, and the decoding of a lost shard's rows. No I/O."""
+"""The parity that a shard keeps for others. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import Flush, Moment, Point
-
-#: Attempts to read a stripe at one moment. A flush takes a fraction of a second, and a request some milliseconds.
-_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,42 +110,3 @@ class ParityStore:
             fits = change.rows.shape[1:] == image.rows.shape[1:] and change.state.shape[1:] == image.state.shape[1:]
             if not fits or (len(delta.at) and int(delta.at.max()) >= len(image)):
                 raise ValueError("a flush has rows that this parity does not have")
-
-
-class ParityUnavailableError(Exception):
-    """Parity does not have the rows: a holder was reset, or another member of the stripe has changed."""
-
-
-class Stripe(Protocol):
-    """The parity of one part of the lost shard, and the stripe's members. Raises OSError, ParityUnavailableError."""
-
-    def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
-        """Return rows of the parity, and the points of its members at that moment."""
-        ...
-
-    def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
-        """Return rows of the member with this part, as of a point in the parity; None if it has advanced."""
-        ...
-
-
-def rows_of(stripe: Stripe, part: int, point: Point, segment: int, rows: range) -> Image:
-    """Decode rows of the lost part as of this point, from the parity of its stripe and its other members.
-
-    All are of the same flushes, although no shard is stopped for it: a holder returns parity with the points of its
-    members, and each member its rows as of its point. If one has advanced meanwhile, both are read again. Raises
-    ParityUnavailableError, or the errors of `stripe`.
-    """
-    for _ in range(_TRIES):
-        parity, points = stripe.parity(segment, rows)
-        if points[part] != point:
-            raise ParityUnavailableError(f"the parity of part {part} was reset")
-        for other, at in enumerate(points):
-            if other == part or not at.number:
-                continue
-            image = stripe.member(other, at, segment, rows)
-            if image is None:
-                break
-            parity.add(image)
-        else:
-            return parity
-    raise ParityUnavailableError(f"members of the stripe of part {part} do not have the rows that are in its parity")

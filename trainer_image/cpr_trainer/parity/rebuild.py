@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from cpr_contract.codec import from_json
 from cpr_trainer.embedding.arena import LocalRows
@@ -30,19 +30,36 @@ from cpr_trainer.parity.messages import (
     pack,
     unpack_image,
 )
-from cpr_trainer.parity.parity_store import ParityUnavailableError, rows_of
 from cpr_trainer.parity.peer_connection import NotReadyError, PeerConnection
 
 _LOG = logging.getLogger(__name__)
 
 #: The size of a piece of rows: each shard answers one between two frames of trainers.
 _PIECE_BYTES = 1 << 20
-#: Pieces that are requested ahead, so that a busy shard does not delay the others.
+#: Pieces that are prefetched, so that a busy shard does not delay the others.
 _PREFETCHED = 8
+#: Attempts to read a stripe at one moment. A flush takes a fraction of a second, and a request some milliseconds.
+_TRIES = 50
 #: A piece: the part, the segment, and the range of rows in it.
 _Piece = tuple[int, int, range]
 #: An answer to a READ, and the rows, unless they are not known.
 Found = tuple[Rows, Image | None]
+
+
+class ParityUnavailableError(Exception):
+    """Parity does not have the rows: a holder was reset, or another member of the stripe has changed."""
+
+
+class Stripe(Protocol):
+    """The parity of one part of the lost shard, and the stripe's members. Raises OSError, ParityUnavailableError."""
+
+    def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
+        """Return rows of the parity, and the points of its members at that moment."""
+        ...
+
+    def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
+        """Return rows of the member with this part, as of a point in the parity; None if it has advanced."""
+        ...
 
 
 class Neighbours:
@@ -59,7 +76,7 @@ class Neighbours:
         self._open: dict[int, PeerConnection] = {}
         self._requested = defaultdict[int, deque[Read]](deque)
         self._answered = defaultdict[int, dict[Read, Found]](dict)
-        self._unwanted = defaultdict[int, set[Read]](set)
+        self._cancelled = defaultdict[int, set[Read]](set)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -88,7 +105,7 @@ class Neighbours:
 
     def request(self, shard: int, request: Read) -> None:
         """Request rows from a shard without waiting, concurrently with others. `rows` returns them."""
-        self._unwanted[shard].discard(request)
+        self._cancelled[shard].discard(request)
         if request not in self._answered[shard] and request not in self._requested[shard]:
             self._connection_to(shard).send(*pack(Operation.READ, self._generation, request))
             self._requested[shard].append(request)
@@ -96,20 +113,20 @@ class Neighbours:
     def rows(self, shard: int, request: Read) -> Found:
         """Return a shard's answer to a request for rows, once for each request."""
         self.request(shard, request)
-        answered, requested, unwanted = self._answered[shard], self._requested[shard], self._unwanted[shard]
+        answered, requested, cancelled = self._answered[shard], self._requested[shard], self._cancelled[shard]
         while request not in answered:
             found = self._receive(shard, requested[0])
             first = requested.popleft()
-            if first in unwanted:
-                unwanted.remove(first)
+            if first in cancelled:
+                cancelled.remove(first)
             else:
                 answered[first] = found
         return answered.pop(request)
 
-    def forget(self, shard: int, request: Read) -> None:
-        """Drop the answer to a request, if there was one."""
+    def cancel(self, shard: int, request: Read) -> None:
+        """Cancel a request: drop its answer, now or when it arrives."""
         if request in self._requested[shard]:
-            self._unwanted[shard].add(request)
+            self._cancelled[shard].add(request)
         self._answered[shard].pop(request, None)
 
     def _receive(self, shard: int, request: Read) -> Found:
@@ -134,12 +151,12 @@ class RemoteStripe:
         self._holder = holder
         self._members = ring.members(holder)
         self._points: Sequence[Point] = ()
-        # By segment and first row: requests that were sent to members ahead.
+        # By segment and first row: the prefetches from members.
         self._prefetched: dict[tuple[int, int], dict[int, Read]] = {}
         self._current: dict[int, Read] = {}
 
     def prefetch(self, segment: int, rows: range) -> None:
-        """Request rows ahead, from the holder and the members.
+        """Prefetch rows from the holder and the members.
 
         Those of members are as of the last known points of the parity. If it has others later, they are read again.
         """
@@ -162,7 +179,7 @@ class RemoteStripe:
         self._current = self._prefetched.pop((segment, rows.start), self._current)
         for other, request in self._current.items():
             if request.point != answer.points[other]:
-                self._neighbours.forget(self._members[other], request)
+                self._neighbours.cancel(self._members[other], request)
         return image, answer.points
 
     def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
@@ -192,6 +209,38 @@ def rebuild(  # noqa: PLR0913, PLR0917 -- the target, the source, and the condit
     return account, Rebuilt(points, found[0].mark, account.order, account.saved_steps)
 
 
+def common_moment(positions: tuple[PositionReply, ...]) -> Moment | None:
+    """Return the newest moment that all holders have, or can undo to."""
+    first = positions[0]
+    for moment in (first.point.moment, first.former):
+        if moment is not None and moment[1] and all(moment in {s.point.moment, s.former} for s in positions):
+            return moment
+    return None
+
+
+def rows_of(stripe: Stripe, part: int, point: Point, segment: int, rows: range) -> Image:
+    """Decode rows of the lost part as of this point, from the parity of its stripe and the other members.
+
+    All are of the same flushes, although no shard is stopped for it: a holder returns parity with the points of its
+    members, and each member its rows as of its point. If one has advanced meanwhile, both are read again. Raises
+    ParityUnavailableError, or the errors of `stripe`.
+    """
+    for _ in range(_TRIES):
+        parity, points = stripe.parity(segment, rows)
+        if points[part] != point:
+            raise ParityUnavailableError(f"the parity of part {part} was reset")
+        for other, at in enumerate(points):
+            if other == part or not at.number:
+                continue
+            image = stripe.member(other, at, segment, rows)
+            if image is None:
+                break
+            parity.add(image)
+        else:
+            return parity
+    raise ParityUnavailableError(f"members of the stripe of part {part} do not have the rows that are in its parity")
+
+
 def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[PositionReply, ...] | None:
     """Bring all holders to their newest common moment; return None if its rows cannot be used."""
     moment = common_moment(neighbours.positions())
@@ -207,15 +256,6 @@ def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Positi
         _LOG.info("parity has the rows of %d samples in generation %d", account.whole_samples, account.generation)
         return None
     return found
-
-
-def common_moment(positions: tuple[PositionReply, ...]) -> Moment | None:
-    """Return the newest moment that all holders have, or can undo to."""
-    first = positions[0]
-    for moment in (first.point.moment, first.former):
-        if moment is not None and moment[1] and all(moment in {s.point.moment, s.former} for s in positions):
-            return moment
-    return None
 
 
 def _fill(
