@@ -1,9 +1,9 @@
-"""False alarms: all members of a node are stopped together, again and again, on a machine that has too much to do.
+"""False alarms: repeated stops of all members of a node, on an overloaded machine.
 
     .venv/bin/python benchmarks/scripts/alarms.py [--stops 100] [--busy 4] [--seed 1]
 
-Each stop is longer than a heartbeat may be overdue and shorter than `silenceSeconds`, as a node that is slow and not
-lost. The operator must replace nobody. Prints JSON. Needs what `make cluster-up` needs.
+During a stop heartbeats become overdue, but it is shorter than `silenceSeconds`, as of a slow node that is not lost.
+The operator must replace no member. Prints JSON. Has the requirements of `make cluster-up`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from support.realdata import click_log
 #: Seconds of a stop: heartbeats are overdue after 3 s, and silent after 10 s by default.
 SHORTEST_S, LONGEST_S = 3.5, 8.0
 TRAINERS, SHARDS = 2, 4
-#: More than is trained meanwhile: the most that a job may ask for.
+#: The maximum of a job, so that it does not finish.
 EPOCHS = 1_000
 
 
 @contextlib.contextmanager
 def load(processes: int) -> Iterator[None]:
-    """Keep so many processors busy."""
+    """Run `processes` that compute all the time."""
     running = [subprocess.Popen((sys.executable, "-c", "while True: pass")) for _ in range(processes)]
     try:
         yield
@@ -53,12 +53,12 @@ def members(run: Run) -> list[Pod]:
 
 
 def overdue(run: Run, pods: list[Pod]) -> bool:
-    """Whether one of these says that a heartbeat is overdue."""
+    """Return whether one of these reports an overdue heartbeat."""
     return any((run.space.report(pod) or {}).get("overdue") for pod in pods)
 
 
 def stop(up: Cluster, run: Run, node: str, seconds: float) -> bool:
-    """Stop the members of a node for so long; whether others reported them as overdue."""
+    """Stop the members of a node for `seconds`; return whether others reported them as overdue."""
     pods = members(run)
     mine, others = [pod for pod in pods if pod.node == node], [pod for pod in pods if pod.node != node]
     began, seen = time.monotonic(), False
@@ -70,12 +70,12 @@ def stop(up: Cluster, run: Run, node: str, seconds: float) -> bool:
     for pod in mine:
         up.nodes.signal(pod, "CONT")
     before = run.trained()
-    until("training goes on", lambda: run.trained() > before, 60)
+    until("training has resumed", lambda: run.trained() > before, 60)
     return seen
 
 
 def false_alarms(up: Cluster, stops: int, chance: random.Random) -> dict[str, Any]:
-    """Stop nodes' members at random; what was seen of it, and what the operator did."""
+    """Stop random nodes' members; return the reports of overdue heartbeats and the operator's failures."""
     space = up.space("alarms")
     up.store.put(DATA_KEY, click_log("criteo_80k.tsv.gz").read_bytes())
     try:
@@ -83,7 +83,7 @@ def false_alarms(up: Cluster, stops: int, chance: random.Random) -> dict[str, An
             space,
             "alarms",
             data__epochs=EPOCHS,
-            failurePolicy={},  # as users leave it
+            failurePolicy={},  # the defaults
             trainers__template=pod_template(apart="trainer", unstable=True),
             shards__template=pod_template(apart="shard", unstable=True),
         )
@@ -102,10 +102,10 @@ def false_alarms(up: Cluster, stops: int, chance: random.Random) -> dict[str, An
 
 
 def main() -> None:
-    """Print what happened as JSON; exit with 1 if anybody was replaced."""
+    """Print the result as JSON; exit with 1 if a member was replaced."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--stops", type=int, default=100)
-    parser.add_argument("--busy", type=int, default=4, help="processes that compute all the time beside the cluster")
+    parser.add_argument("--busy", type=int, default=4, help="processes that compute all the time")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with cluster() as up, load(options.busy):

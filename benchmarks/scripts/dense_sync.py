@@ -1,8 +1,8 @@
-"""The modes of denseSync side by side: benchmarks/scripts/dense_sync.py CRITEO_FILE [--seeds N] [--slowed].
+"""Compare the modes of denseSync: benchmarks/scripts/dense_sync.py CRITEO_FILE [--seeds N] [--slowed].
 
 Trains a small model on rows in the Criteo layout with two trainers in each mode, and prints AUC, the mean over the
-seeds of its distance to AllReduce, and how fast trainer 0 took its steps. With `--slowed` trainer 1 stands still half
-of the time (SIGSTOP): what trainer 0 loses by that is what waiting costs.
+seeds of its distance to AllReduce, and the steps per second of trainer 0. With `--slowed` trainer 1 is suspended half
+of the time (SIGSTOP), which shows the cost of waiting for it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cpr_contract import env
 from cpr_contract.trace import STEP_TRACE, TracedStep
 
 MODES = ("AllReduce", "ShadowMA", "ShadowBMUF", "ShadowEASGD")
-#: How long the slowed trainer stands, and then runs.
-BEAT_S = 0.1
+#: Seconds for which the slowed trainer is suspended, and then runs.
+PERIOD_S = 0.1
 TRACE = "steps.jsonl"
 
 
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def job(data: Path, mode: str, seed: int) -> dict[str, object]:
-    """The CPRJob: 26 small tables, batches of 128."""
+    """Return the CPRJob: 26 small tables, batches of 128."""
     container = {"name": env.MAIN_CONTAINER, "env": [{"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{TRACE}"}]}
     template = {"spec": {"containers": [container]}}
     return {
@@ -95,19 +95,19 @@ def train(data: Path, mode: str, seed: int, *, slowed: bool) -> Outcome:
 
 
 def slow_down(work: Path, over: threading.Event) -> None:
-    """Stop trainer 1 of the job below `work` for every other beat, once it trains."""
+    """Suspend trainer 1 of the job below `work` for every other period, once it trains."""
     while not over.is_set() and not any(work.glob(f"pods/*-trainer-1-1/volumes/*/{TRACE}")):
-        time.sleep(BEAT_S)
+        time.sleep(PERIOD_S)
     while not over.is_set():
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in processes(work):
-                with suppress(ProcessLookupError):  # It has just ended.
+                with suppress(ProcessLookupError):  # it has just ended
                     os.kill(pid, number)
-            time.sleep(BEAT_S)
+            time.sleep(PERIOD_S)
 
 
 def processes(work: Path) -> list[int]:
-    """The processes of trainer 1."""
+    """Return the processes of trainer 1."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -124,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", type=Path, help="a file in the Criteo layout")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--slowed", action="store_true", help="let trainer 1 stand still half of the time")
+    parser.add_argument("--slowed", action="store_true", help="suspend trainer 1 half of the time")
     options = parser.parse_args()
     outcomes: dict[str, list[Outcome]] = {mode: [] for mode in MODES}
     for seed in track(range(1, options.seeds + 1), "seeds"):

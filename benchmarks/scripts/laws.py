@@ -1,8 +1,8 @@
-"""What other laws would cost: .venv/bin/python benchmarks/scripts/laws.py [--runs N] [--dynamic].
+"""The costs of other laws than the policy's: .venv/bin/python benchmarks/scripts/laws.py [--runs N] [--dynamic].
 
-Each rival chooses the interval in the place of the policy's law, over the same simulated failures and with the same
-promise: a loss that does not fit rolls back. `--dynamic` adds the interval that dynamic programming finds over a grid
-of (training left, budget left), which takes a minute; it has to be told the rate, so the law is shown both ways.
+Each law chooses the interval over the same simulated failures, and a loss beyond the budget rolls back. `--dynamic`
+adds the interval that dynamic programming finds over a grid of (training left, budget left), in about a minute. It
+needs the true rate, so the policy's law is shown with and without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Grid = NDArray[np.float64]
 
 
 def expectation(part: float) -> Law:
-    """Expected losses use up `part` of the budget; no failure is looked at alone."""
+    """Expected losses are `part` of the budget, without a limit for a single failure."""
     return lambda odds: part * 2 * odds.budget_s * odds.mtbf_s / (odds.left_s * odds.lost)
 
 
@@ -39,7 +39,7 @@ def capped(part: float) -> Law:
 
 
 def spread(deviations: float) -> Law:
-    """Expected losses and so many standard deviations fit, and one failure always does; not spread evenly, no tie."""
+    """Expected losses plus `deviations` standard deviations fit, and one failure always fits."""
 
     def interval(odds: Odds) -> float:
         failures, affordable = odds.left_s / odds.mtbf_s, odds.budget_s / odds.lost
@@ -49,7 +49,7 @@ def spread(deviations: float) -> Law:
 
 
 def paying(law: Law) -> Law:
-    """The same, but never more often than full recovery saves."""
+    """The same, with at most as many saves as full recovery."""
     return lambda odds: max(law(odds), full_interval(odds.save_s, odds.mtbf_s))
 
 
@@ -58,25 +58,25 @@ def chosen(odds: Odds) -> float:
     return choose("Partial", None, odds).interval_s
 
 
-class Rival(ClosedLoop):
-    """The closed loop with another law; it `knows` the rate, or learns it."""
+class OtherLaw(ClosedLoop):
+    """The closed loop with another law, with the true rate or an estimate."""
 
-    def __init__(self, job: Job, law: Law, *, knows: bool) -> None:
+    def __init__(self, job: Job, law: Law, *, true_rate: bool) -> None:
         super().__init__(job)
-        self._law, self._knows = law, knows
+        self._law, self._true_rate = law, true_rate
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
-        """As the operator would, with this law."""
+        """Decide as the operator, with this law."""
         job = self._job
-        mtbf_s = job.mtbf_s if self._knows else self._belief.mtbf_s
+        mtbf_s = job.mtbf_s if self._true_rate else self._belief.mtbf_s
         odds = Odds(budget_s, left_s, mtbf_s, job.lost, job.costs.save_stall_s, job.costs.commit_s)
         return super().decide(budget_s, left_s)._replace(full=False, interval_s=self._law(odds))
 
 
 def dynamic(job: Job, steps: int = 160) -> Law:
-    """The interval of least expected time by training left and budget, for synchronous saves and the true rate.
+    """Return the law of least expected time by training left and budget, for synchronous saves and the true rate.
 
-    Approximate: at most two failures fall between two cuts, and after the first the job saves at once or as planned.
+    It is approximate: at most two failures between two cuts, and after the first a save at once or as planned.
     """
     best = _solve(job, job.total_s / steps, job.budget_s / steps, steps)
 
@@ -89,7 +89,7 @@ def dynamic(job: Job, steps: int = 160) -> Law:
 
 
 def _solve(job: Job, step_s: float, budget_step_s: float, steps: int) -> Grid:
-    """The best interval for each [training left, budget left], from the end of the job backwards."""
+    """Return the best interval for each [training left, budget left], from the end of the job backwards."""
     budget: Grid = np.arange(steps + 1) * np.float64(budget_step_s)
     value, best = np.zeros((steps + 1, steps + 1)), np.zeros((steps + 1, steps + 1))
     for left in range(1, steps + 1):
@@ -101,27 +101,27 @@ def _solve(job: Job, step_s: float, budget_step_s: float, steps: int) -> Grid:
     return best
 
 
-def _cost(job: Job, budget: Grid, ahead: Grid, step_s: float) -> Grid:
-    """Expected time lost from here on, for each budget, if the next cut comes where `ahead`, by steps from here, ends.
+def _cost(job: Job, budget: Grid, later: Grid, step_s: float) -> Grid:
+    """Return the expected time lost from here, for each budget, with the next cut at the last step of `later`.
 
-    ahead[k] is the time lost from k steps on, for each budget; ahead[0] is not known yet. A rollback comes back here,
-    so what is expected without one is divided by its probability.
+    later[k] is the time lost from k steps on, for each budget; later[0] is unknown. A rollback returns to this state,
+    so the expectation without a rollback is divided by the probability of none.
     """
     rate, lost, share, recover = 1 / job.mtbf_s, job.lost, job.lost / job.shards, job.costs.recover_s
-    length, save = len(ahead) - 1, job.costs.save_stall_s
-    interval, end = length * step_s, np.where(ahead[-1].any(), save, 0.0)  # no save where the job ends
-    total, again = math.exp(-rate * interval) * (end + ahead[-1]), np.zeros_like(budget)
+    length, save = len(later) - 1, job.costs.save_stall_s
+    interval, end = length * step_s, np.where(later[-1].any(), save, 0.0)  # no save at the end of the job
+    total, again = math.exp(-rate * interval) * (end + later[-1]), np.zeros_like(budget)
     for step in range(length):
         age = (step + 0.5) * step_s
         weight = math.exp(-rate * step * step_s) - math.exp(-rate * (step + 1) * step_s)
         after, second = np.maximum(budget - lost * age, 0.0), (interval + age) / 2
         charge, quiet = lost * (second - share * age), math.exp(-rate * (interval - age))
-        paid = recover + end + np.interp(np.maximum(after - charge, 0.0), budget, ahead[-1])
+        paid = recover + end + np.interp(np.maximum(after - charge, 0.0), budget, later[-1])
         twice = np.where(charge <= after, paid, second + recover)
-        planned = quiet * (end + np.interp(after, budget, ahead[-1])) + (1 - quiet) * twice
+        planned = quiet * (end + np.interp(after, budget, later[-1])) + (1 - quiet) * twice
         back = (1 - quiet) * (charge > after)
-        at_once = save + np.interp(after, budget, ahead[step + 1])
-        hurry = at_once < planned + back * ahead[1]
+        at_once = save + np.interp(after, budget, later[step + 1])
+        hurry = at_once < planned + back * later[1]
         fits = lost * age <= budget
         total = total + weight * (recover + np.where(fits, np.where(hurry, at_once, planned), age))
         again += weight * np.where(fits, np.where(hurry, 0.0, back), 1.0)
@@ -148,13 +148,13 @@ def main() -> None:
     parser.add_argument("--dynamic", action="store_true")
     options = parser.parse_args()
     for name, job in {"paper": PAPER, "production": PRODUCTION}.items():
-        rivals = [(title, law, False) for title, law in LEARNING.items()]
-        rivals.append(("the policy's law, told the rate", chosen, True))
+        laws = [(title, law, False) for title, law in LEARNING.items()]
+        laws.append(("the policy's law, true rate", chosen, True))
         if options.dynamic:
-            rivals.append(("dynamic programming, told the rate", dynamic(job), True))
+            laws.append(("dynamic programming, true rate", dynamic(job), True))
         table = Table("law", "overhead %", "p95", "save", "lost", "PLS", "rollbacks", title=name)
-        for title, law, knows in rivals:
-            found = simulate(job, partial(Rival, law=law, knows=knows), exponential, options.runs, seed=0)
+        for title, law, true_rate in laws:
+            found = simulate(job, partial(OtherLaw, law=law, true_rate=true_rate), exponential, options.runs, seed=0)
             overhead = found.overhead
             times = (overhead.mean, overhead.p95, found.save, found.lost) if overhead else ()
             table.add_row(title, *(f"{100 * t:.2f}" for t in times), f"{found.pls.mean:.4f}", f"{found.rollbacks:.3f}")

@@ -1,9 +1,9 @@
-"""What snapshots cost and how long a lost shard stays away, on the tests' cluster.
+"""The costs of snapshots, and the recovery of a lost shard, on the tests' cluster.
 
     .venv/bin/python benchmarks/scripts/on_cluster.py recovery [--mib 64 512 2048] [--repeats N]
     .venv/bin/python benchmarks/scripts/on_cluster.py overhead [--mib 512] [--mtbf 3600]
 
-Needs what `make cluster-up` needs.
+Has the requirements of `make cluster-up`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from cluster.jobs import Run, pod_template
 TABLES, NUMBERS, DIM = 26, 4, 64
 ROW_BYTES = 4 * DIM + 4  # a row and its optimizer state
 DATA_KEY = "bench/clicks.parquet"
-#: Passes over the data until the first kill: each pass asks for as many ids of a table as it has rows.
+#: Passes over the data until the first kill; a pass has as many ids of a table as it has rows.
 PASSES = 3
-#: More than any job here trains before it is removed.
+#: More than any of these jobs trains.
 SAMPLES, MOST_EPOCHS = 20_000_000, 1000
 #: Even ids change all rows, the hardest case for saves; in click logs one row in a hundred takes nine accesses in ten.
 EVEN, AS_CLICKS = 1.0, math.log(0.01) / math.log(0.9)
@@ -48,7 +48,7 @@ EVEN, AS_CLICKS = 1.0, math.log(0.01) / math.log(0.9)
 
 @contextmanager
 def clicks(up: Cluster, rows: int, skew: float) -> Iterator[None]:
-    """As many samples as a table has rows, where the job reads them; with `skew` 1 ids are drawn evenly."""
+    """Store as many samples as a table has rows until the context ends; with `skew` 1 ids are uniform."""
     rng = np.random.default_rng(1)
     columns: dict[str, Any] = {"click": rng.integers(0, 2, rows, dtype=np.int8)}
     columns |= {f"n{i}": rng.random(rows, dtype=np.float32) for i in range(NUMBERS)}
@@ -65,7 +65,7 @@ def clicks(up: Cluster, rows: int, skew: float) -> Iterator[None]:
 
 @contextmanager
 def training(up: Cluster, mib: int, samples: int, skew: float, **changes: Any) -> Iterator[Run]:
-    """A job of one trainer and one shard of `mib` MiB, over about so many samples, when most rows have changed."""
+    """Run a job of one trainer and one shard of `mib` MiB over about `samples`; enter when most rows have changed."""
     rows = (mib << 20) // ROW_BYTES // TABLES
     template = pod_template()
     template["spec"]["containers"][0]["resources"]["limits"]["memory"] = f"{mib + mib // 4 + 1024}Mi"
@@ -102,14 +102,14 @@ def training(up: Cluster, mib: int, samples: int, skew: float, **changes: Any) -
 
 
 def saved_mib(up: Cluster, save: dict[str, Any]) -> float:
-    """What a restore from this save reads: itself and what it stands on."""
+    """Return the MiB that a restore of this save reads, its chain included."""
     newest = json.loads(up.store.get(save["key"]))
     chain = (json.loads(up.store.get(ref["key"])) for ref in newest["chain"])
     return float(sum(part["size_bytes"] for manifest in (newest, *chain) for part in manifest["parts"])) / (1 << 20)
 
 
 def recoveries(up: Cluster, mib: int, repeats: int) -> tuple[float, list[dict[str, float]]]:
-    """MiB that are read back, and the stages of each recovery, in seconds after the shard was gone."""
+    """Return the MiB read by a restore, and the stages of each recovery, in seconds after the pod was gone."""
     found = []
     changes = {
         "accuracyBudget": {"portionOfLostSamples": 0.9},
@@ -137,7 +137,7 @@ def next_save(run: Run) -> dict[str, Any]:
 
 
 def overhead(up: Cluster, mib: int, mtbf_s: int) -> dict[str, float]:
-    """What a job without failures loses to saves at the interval that is planned for a failure in `mtbf_s` seconds."""
+    """Return the costs of saves in a job without failures, at the interval planned for one in `mtbf_s` seconds."""
     changes = {
         "accuracyBudget": {"portionOfLostSamples": 0.1},
         "failurePolicy__expectedJobMtbfSeconds": mtbf_s,

@@ -1,15 +1,15 @@
-"""How the operator behaves with many jobs: .venv/bin/python benchmarks/scripts/operator_scale.py --jobs 1000.
+"""Measure the operator with many jobs: .venv/bin/python benchmarks/scripts/operator_scale.py --jobs 1000.
 
-    start_s                 from the start of the operator's process to the last of the running
-                            jobs looked at (its leader was asked for its report)
+    start_s                 from the start of the operator's process until it has requested the
+                            leaders' reports of all running jobs
     event_to_decision_ms    from the watch event of a pod deleted by force to that of its
                             replacement, while all other jobs run
     cpu_cores, rss_mib, api_requests_per_s    of the operator in the steady state
 
-A real API server, etcd and scheduler; kwok plays the kubelets, one server answers for all pods.
-`--foreign N` then adds N running pods that belong to no job, and takes the same figures again on
-the same cluster. Needs root, Go on a fresh machine, about 10 minutes for 1,000 jobs, and as long
-again for 10,000 foreign pods. Servers and operator share this machine's cores.
+The API server, etcd and the scheduler are real; kwok simulates the kubelets, and one server
+answers for all pods. `--foreign N` then adds N running pods that belong to no job, and measures
+again on the same cluster. Needs root, Go on a fresh machine, about 10 minutes for 1,000 jobs, and
+ten more for 10,000 foreign pods. Servers and operator share this machine's cores.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from support.apiserver import TOKEN, install_crd
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES, JOBS_PER_NAMESPACE = 50, 20
-ROOM = {"cpu": "1k", "memory": "16Ti", "pods": "10k"}
-#: The image is never run: kwok only says that it does.
+CAPACITY = {"cpu": "1k", "memory": "16Ti", "pods": "10k"}
+#: An image that never runs, because kwok simulates containers.
 IMAGE = "localhost/cprjob-trainer:dev"
 JOB = {
     "apiVersion": "cprjob.io/v1alpha1",
@@ -61,7 +61,7 @@ JOB = {
         "data": {"format": "Synthetic", "samples": 1_000_000_000, "batchSize": 1000, "seed": 1},
         "trainers": {"replicas": 2},
         "shards": {"replicas": 4},
-        # As often as the pods save: the operator asks shards whose saves are overdue for their reports, each time.
+        # The interval of the simulated pods: the operator polls shards with overdue saves in each pass.
         "snapshots": {
             "store": {"endpoint": "http://minio:9000", "bucket": "cprjob"},
             "interval": {"mode": "Fixed", "seconds": SAVE_S},
@@ -76,7 +76,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--foreign", type=int, default=0, help="then once more with N running pods of others")
+    parser.add_argument("--foreign", type=int, default=0, help="measure again with N running pods without a job")
     parser.add_argument("--deletions", type=int, default=200, help="pods deleted by force")
     parser.add_argument("--window", type=float, default=60, help="seconds of steady state")
     parser.add_argument("--json", action="store_true")
@@ -91,14 +91,14 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))  # noqa: T201
         return
-    table = Table("figure", *(f"{run['foreign_pods']} foreign pods" for run in found["runs"]))
+    table = Table("metric", *(f"{run['foreign_pods']} foreign pods" for run in found["runs"]))
     for name in ("start_s", "event_to_decision_ms", "cpu_cores", "rss_mib", "api_requests_per_s"):
         table.add_row(name, *(str(run[name]) for run in found["runs"]))
     Console().print(table)
 
 
 async def measure(control: Control, options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Bring all jobs up, then take the figures one after the other."""
+    """Start all jobs, then measure, and again with foreign pods if requested."""
     with control.server.client() as client:
         install_crd(client, yaml.safe_load((ROOT / "crds" / "cprjobs.cprjob.io.yaml").read_text()))
     pods = Pods(control.server)
@@ -149,9 +149,9 @@ async def populate(session: aiohttp.ClientSession, options: argparse.Namespace) 
         kind = str(body["kind"]).lower() + "s"
         await create(session, f"/apis/{group}/{kind}", body)
     for i in range(NODES):
-        status = {"allocatable": ROOM, "capacity": ROOM}
+        status = {"allocatable": CAPACITY, "capacity": CAPACITY}
         await create(session, "/api/v1/nodes", {"metadata": {"name": f"node-{i}"}, "status": status})
-        # No controller runs that would take off the taint of a node that has just joined.
+        # There is no controller to remove the taint of a new node.
         await patch(session, f"/api/v1/nodes/node-{i}", {"spec": {"taints": None}})
     spaces = -(-options.jobs // JOBS_PER_NAMESPACE)
     for name in ["foreign", *(f"team-{i}" for i in range(spaces))]:
@@ -167,7 +167,7 @@ async def populate(session: aiohttp.ClientSession, options: argparse.Namespace) 
 
 
 def foreign(number: int) -> dict[str, Any]:
-    """A pod of somebody else, on a node already."""
+    """Return a pod without a job, assigned to a node."""
     container = {"name": "main", "image": IMAGE, "env": [{"name": "FILL", "value": "x" * 2000}]}
     return {
         "metadata": {"name": f"foreign-{number}", "labels": {"app": "foreign"}},
@@ -176,7 +176,7 @@ def foreign(number: int) -> dict[str, Any]:
 
 
 async def all_run(session: aiohttp.ClientSession) -> bool:
-    """Whether all foreign pods are Running."""
+    """Return whether all foreign pods are Running."""
     await asyncio.sleep(5)
     query = {"fieldSelector": "status.phase!=Running", "limit": "1"}
     async with session.get("/api/v1/namespaces/foreign/pods", params=query) as answer:
@@ -184,7 +184,7 @@ async def all_run(session: aiohttp.ClientSession) -> bool:
 
 
 async def phases(session: aiohttp.ClientSession, jobs: int) -> bool:
-    """Whether all jobs are Running."""
+    """Return whether all jobs are Running."""
     await asyncio.sleep(2)
     async with session.get("/apis/cprjob.io/v1alpha1/cprjobs") as answer:
         items = (await answer.json())["items"]
@@ -193,7 +193,7 @@ async def phases(session: aiohttp.ClientSession, jobs: int) -> bool:
 
 
 async def restart(control: Control, pods: Pods) -> float:
-    """Seconds from the start of the operator's process until every job was looked at."""
+    """Return seconds from the start of the operator's process until it has requested a report of each job."""
     await asyncio.to_thread(control.operator.stop)
     begun = time.monotonic()
     control.operator.start()
@@ -202,7 +202,7 @@ async def restart(control: Control, pods: Pods) -> float:
 
 
 async def steady_state(control: Control, session: aiohttp.ClientSession, window_s: float) -> dict[str, float]:
-    """What the operator uses while nothing happens."""
+    """Return the operator's usage in the steady state."""
     begun, cpu_s, requests = time.monotonic(), control.operator.cpu_s(), await sent(session)
     await asyncio.sleep(window_s)
     seconds = time.monotonic() - begun
@@ -240,7 +240,7 @@ async def deletions(session: aiohttp.ClientSession, pods: Pods, count: int) -> l
 
 
 async def sent(session: aiohttp.ClientSession) -> float:
-    """Requests of the operator that the API server has answered."""
+    """Return the number of the operator's requests that the API server has answered."""
     async with session.get("/metrics") as answer:
         text = await answer.text()
     schema = f'flow_schema="{OPERATOR_USER}"'
@@ -263,7 +263,7 @@ async def patch(session: aiohttp.ClientSession, path: str, body: dict[str, Any])
 
 
 async def all_at_once(work: Iterator[Awaitable[None]]) -> None:
-    """Run all; the session's connector bounds how many are under way."""
+    """Run all; the session's connector limits concurrent requests."""
     await asyncio.gather(*work)
 
 

@@ -1,6 +1,6 @@
-"""What a pass of the operator takes: .venv/bin/python benchmarks/scripts/passes.py [--repeats N] [--json].
+"""Measure a pass of the operator: .venv/bin/python benchmarks/scripts/passes.py [--repeats N] [--json].
 
-Measures the decision of one pass over a job that has lost a shard, all other members of which report: CPU time of one
+Measures the decision of one pass over a job that has lost a shard while all other members report: CPU time of one
 core, without the API server and the polls. Prints the median of the repeats for each size, shards x trainers.
 """
 
@@ -26,7 +26,7 @@ SIZES = ((18, 20), (256, 64), (1024, 256))
 
 
 def pass_ms(shards: int, trainers: int, repeats: int) -> list[float]:
-    """CPU milliseconds of each repeat; one more before them warms up."""
+    """Return the CPU milliseconds of each repeat, after one more as a warm-up."""
     world, taken = a_shard_is_lost(shards, trainers), []
     for _ in range(repeats + 1):
         began = time.process_time()
@@ -39,7 +39,7 @@ def main() -> None:
     """Measure all sizes and print them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true", help="print figures for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     found = {f"{shards}x{trainers}": pass_ms(shards, trainers, options.repeats) for shards, trainers in SIZES}
     medians = {size: statistics.median(taken) for size, taken in found.items()}

@@ -1,4 +1,4 @@
-"""The timeline of one recovery, seen from outside: when each stage was first observed after the shard was gone."""
+"""The timeline of one recovery, observed from outside: the first time of each stage after the pod was gone."""
 
 import time
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from cluster.harness.space import Role
 from cluster.jobs import Run
 
 STAGES = ("seen", "created", "running", "restored", "training again")
-#: Often enough for the figures, seldom enough to leave the processors to what is measured.
-LOOK_EVERY_S = 0.02
+#: Frequent enough for the times, rare enough not to disturb the measured processes.
+POLL_S = 0.02
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Timeline:
     at: dict[str, float] = field(default_factory=dict)
 
     def record(self, lose: Callable[[], None], within_s: float) -> None:
-        """Take the shard away by `lose`, and look again and again until training goes on."""
+        """Remove the shard by `lose`, and poll until training has resumed."""
         pod, leader = self.run.pod("shard", self.shard), self.run.report("trainer", self.run.leader())
         samples, before = leader["samples_started"] if leader else 0, len(self.run.status().get("failures", []))
         probes: dict[str, Callable[[], Any]] = {
@@ -34,12 +34,12 @@ class Timeline:
             "restored": lambda: self._report("shard", self.shard).get("state") == "Ready",
             "training again": lambda: self._report("trainer", self.run.leader()).get("samples", 0) > samples,
         }
-        with ThreadPoolExecutor() as aside:
-            losing = aside.submit(lose)
-            until("the pod is gone", lambda: self.run.space.pod(pod.name) is None, within_s, LOOK_EVERY_S)
+        with ThreadPoolExecutor() as pool:
+            losing = pool.submit(lose)
+            until("the pod is gone", lambda: self.run.space.pod(pod.name) is None, within_s, POLL_S)
             gone = time.monotonic()
             for stage in STAGES:
-                until(stage, probes[stage], within_s, LOOK_EVERY_S)
+                until(stage, probes[stage], within_s, POLL_S)
                 self.at[stage] = time.monotonic() - gone
             losing.result()
 

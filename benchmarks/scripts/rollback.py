@@ -1,7 +1,7 @@
-"""What one lost shard costs, by way of recovery: .venv/bin/python benchmarks/scripts/rollback.py [--repeats N].
+"""The costs of one lost shard by recovery mode: .venv/bin/python benchmarks/scripts/rollback.py [--repeats N].
 
-Runs the quickstart job without a failure, with partial and with full recovery, in turn, and prints each way's median
-excess over the run without a failure. Only the ratio of the two means something on a shared machine.
+Runs the quickstart job without a failure, with partial and with full recovery, in turn, and prints the median
+excess of each over the run without a failure. On a shared machine only the ratio of the two is meaningful.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What one core of a shard serves, beside what memory and the loopback allow: benchmarks/scripts/shard_core.py.
+"""The throughput of one core of a shard, compared with memory and the loopback: benchmarks/scripts/shard_core.py.
 
 A real shard process with one processor answers lookups and takes pushes of real batches as fast as one trainer on
-another processor can send them. Its own processor time per row says how many cores any number of trainers need.
+another processor can send them. Its CPU time per row gives the cores that any number of trainers need.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from cprjob_bench.options import TrainPreset
 from cprjob_bench.roles.snapshot.saves import gradients_for
 from cprjob_bench.roles.snapshot.serving import Trainer, running_shard
 
-PATIENCE_S = 60.0
-#: Batches that are drawn beforehand, and used in turn.
+TIME_LIMIT_S = 60.0
+#: Batches that are generated in advance and used in turn.
 BATCHES = 32
 IN_FLIGHT = 2
 GIB = 1 << 30
@@ -54,9 +54,9 @@ TRAINERS = (10, 100, 1000)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rate:
-    """Rows in a second of the clock, and the shard's processor time for a million of them.
+    """Rows per second, and the shard's CPU time for a million of them.
 
-    rows_per_core_s: in a second of its processor. One trainer does not keep it busy.
+    rows_per_core_s: rows per second of CPU time. One trainer does not keep the core busy.
     """
 
     rows_per_s: float
@@ -70,10 +70,10 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CoreMetrics:
-    """Of one preset. The bytes are those on the wire, per sample; `gather_rows_per_s` is of memory alone.
+    """The metrics of one preset. The bytes are on the wire, per sample; `gather_rows_per_s` is of memory alone.
 
-    hot_accesses, hot_rows: the portions that the hottest hundredth of all rows have of the accesses, and of the rows
-    that batches ask for once each.
+    hot_accesses, hot_rows: the portions of the hottest hundredth of all rows in the accesses, and in the unique rows
+    of batches.
     """
 
     rows_per_sample: float
@@ -87,7 +87,7 @@ class CoreMetrics:
 
 
 def job_of(preset: TrainPreset, rows: int, folder: Path, precision: str, data: Path | None) -> JobSpec:
-    """A job of one trainer and one shard over Criteo rows, or synthetic samples, that never end."""
+    """Return an endless job of one trainer and one shard over Criteo rows or synthetic samples."""
     manifest = document(
         preset,
         rows=rows,
@@ -106,7 +106,7 @@ def job_of(preset: TrainPreset, rows: int, folder: Path, precision: str, data: P
 
 
 def batches_of(job: JobSpec) -> Iterator[Access]:
-    """Yield which rows some batches need."""
+    """Yield the rows of `BATCHES` batches."""
     dataset = open_dataset(job.data, job.model, files_of(job))
     order, placement = BatchOrder.of(job.data, dataset.layout), Placement.of(job.model, 1)
     for step in range(1, BATCHES + 1):
@@ -116,7 +116,7 @@ def batches_of(job: JobSpec) -> Iterator[Access]:
 
 
 def hot(batches: Sequence[Access], total: int) -> tuple[float, float]:
-    """Return what the hottest hundredth of all rows, by the first half of the batches, have of the second half."""
+    """Return `hot_accesses` and `hot_rows` of the second half of the batches; the first half ranks the rows."""
     seen, coming = batches[: len(batches) // 2], batches[len(batches) // 2 :]
     counts = np.zeros(total, np.int64)
     for batch in seen:
@@ -129,12 +129,12 @@ def hot(batches: Sequence[Access], total: int) -> tuple[float, float]:
 
 
 def uses(batch: Access) -> Ints:
-    """How often a batch uses each of its rows, int64 [u]."""
+    """Return the number of uses of each row of a batch, int64 [u]."""
     return np.bincount(batch.inverse.numpy().ravel(), minlength=len(batch.unique))
 
 
 def rate(work: Callable[[float], int], seconds: float) -> Rate:
-    """Time `work`, which goes on until an instant of the monotonic clock and returns how many rows it did."""
+    """Time `work`, which runs until a time of the monotonic clock and returns its number of rows."""
     before, began_s = usage()["shard"].cpu_s, time.monotonic()
     rows = work(began_s + seconds)
     wall_s, cpu_s = time.monotonic() - began_s, usage()["shard"].cpu_s - before
@@ -142,14 +142,14 @@ def rate(work: Callable[[float], int], seconds: float) -> Rate:
 
 
 def look_up(trainer: Trainer, batches: Sequence[UniqueRows], until_s: float) -> int:
-    """Ask for one batch after the other, some of them at a time."""
+    """Look up batches in turn, `IN_FLIGHT` of them at a time."""
     done, asked = 0, deque[tuple[int, PendingLookup]]()
     for rows in itertools.cycle(batches):
         lookup = trainer.exchange.lookup(trainer.step + 1, rows)
         asked.append((len(rows), lookup))
         if len(asked) == IN_FLIGHT:
             count, oldest = asked.popleft()
-            oldest.result(PATIENCE_S)
+            oldest.result(TIME_LIMIT_S)
             done += count
             if time.monotonic() > until_s:
                 break
@@ -157,21 +157,21 @@ def look_up(trainer: Trainer, batches: Sequence[UniqueRows], until_s: float) -> 
 
 
 def push(trainer: Trainer, batches: Sequence[UniqueRows], until_s: float) -> int:
-    """Push one batch after the other; as many are on their way as a trainer may have."""
+    """Push batches in turn, with a full window of pushes in flight."""
     done, dim = 0, trainer.job.model.embedding_dim
     gradients = [gradients_for(rows, dim) for rows in batches]
     for rows, values in itertools.cycle(zip(batches, gradients, strict=True)):
         trainer.step += 1
-        trainer.exchange.push(trainer.step, rows, values, 0, PATIENCE_S)
+        trainer.exchange.push(trainer.step, rows, values, 0, TIME_LIMIT_S)
         done += len(rows)
         if time.monotonic() > until_s:
             break
-    trainer.exchange.settle(PATIENCE_S)
+    trainer.exchange.settle(TIME_LIMIT_S)
     return done
 
 
 def gather_rows_per_s(batches: Sequence[UniqueRows], total: int, dim: int, seconds: float) -> float:
-    """How fast one core reads the same rows from memory into one block."""
+    """Return the rate at which one core copies the same rows from memory into one block."""
     table = np.ones((total, dim), np.float32)
     done, began_s = 0, time.perf_counter()
     for rows in itertools.cycle(batches):
@@ -183,7 +183,7 @@ def gather_rows_per_s(batches: Sequence[UniqueRows], total: int, dim: int, secon
 
 
 def loopback_gib_s(seconds: float) -> float:
-    """How fast one connection carries bytes from one thread to another."""
+    """Return the throughput of one connection between two threads."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
 
@@ -242,13 +242,13 @@ def measure(preset: TrainPreset, options: argparse.Namespace) -> CoreMetrics:
 
 
 def shard_cores(found: CoreMetrics, samples_per_s: float) -> float:
-    """How many cores of shards so many samples a second keep busy."""
+    """Return the number of shard cores for `samples_per_s` samples a second."""
     a_row = (found.lookup.cpu_s_per_million + found.push.cpu_s_per_million) / 1e6
     return samples_per_s * found.rows_per_sample * a_row
 
 
 def show(console: Console, found: dict[str, CoreMetrics], loopback: float, samples_per_s: float) -> None:
-    """Print what one core does, and what follows for many trainers."""
+    """Print the metrics of one core, and the cores for many trainers."""
     core = Table("one core", "lookups/s", "GiB/s", "of gather", "updates/s", "lookups/s of one trainer", "updates/s")
     skew = Table("a sample", "rows", "bytes", "accesses by the hottest 1 %", "rows among them")
     fleet = Table("cores of shards, GiB/s", *(f"{count:,} trainers" for count in TRAINERS))
@@ -285,7 +285,7 @@ def _millions(value: float) -> str:
 def main() -> None:
     """Measure all presets and print them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=100_000, help="the most rows that a table has")
+    parser.add_argument("--rows", type=int, default=100_000, help="the maximum number of rows per table")
     parser.add_argument("--data", type=Path, help="Criteo rows; else samples are synthetic")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")

@@ -1,9 +1,9 @@
-"""What workers of a trainer bring (`trainers.workers`): .venv/bin/python benchmarks/scripts/worker_scaling.py.
+"""The speedup by workers of a trainer (`trainers.workers`): .venv/bin/python benchmarks/scripts/worker_scaling.py.
 
-Computes steps of a preset's network on the same random batches in three ways, in turn: one worker on all cores; as many
-workers as there are cores, which compute parts of each batch side by side and wait for each other (CPRJob's way); and
-as many that take whole batches, change the same parameters and do not wait (Hogwild). With --compile also one worker
-whose network went through torch.compile, which needs a C++ compiler. Only ratios mean something.
+Computes steps of a preset's network on the same random batches in three ways, in turn: one worker on all cores; one
+worker per core, which compute parts of each batch in parallel and wait for each other (CPRJob); and one worker per
+core, which take whole batches, change shared parameters and do not wait (Hogwild). --compile adds one worker with a
+network compiled by torch.compile, which needs a C++ compiler. Only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Work:
 
 
 def model_of(preset: TrainPreset) -> ModelSpec:
-    """The model of a preset, with small tables."""
+    """Return the model of a preset, with small tables."""
     nowhere = Path("/nowhere")
     manifest = document(
         preset,
@@ -65,7 +65,7 @@ def model_of(preset: TrainPreset) -> ModelSpec:
 
 
 def work_of(model: ModelSpec) -> list[Work]:
-    """Random batches; some rows are used far more often than others."""
+    """Return random batches with skewed uses of rows."""
     rng, placement = np.random.default_rng(1), Placement.of(model, 1)
     works = []
     for _ in range(BATCHES):
@@ -79,7 +79,7 @@ def work_of(model: ModelSpec) -> list[Work]:
 
 
 def train(replica: DenseReplica, works: Sequence[Work], workers: ComputeWorkers, end_s: float) -> int:
-    """Take steps until an instant of the monotonic clock; return how many."""
+    """Take steps until a time of the monotonic clock; return their number."""
     steps = 0
     while time.monotonic() < end_s:
         work = works[steps % len(works)]
@@ -90,7 +90,7 @@ def train(replica: DenseReplica, works: Sequence[Work], workers: ComputeWorkers,
 
 
 def race(replicas: Sequence[DenseReplica], works: Sequence[Work], end_s: float) -> int:
-    """Let all replicas, which share their parameters, train at once; return the steps of all."""
+    """Train all replicas, which share their parameters, in parallel; return the sum of their steps."""
     taken = [0] * len(replicas)
 
     def run(worker: int) -> None:
@@ -105,7 +105,7 @@ def race(replicas: Sequence[DenseReplica], works: Sequence[Work], end_s: float) 
 
 
 def sharing(model: ModelSpec, precision: Precision, count: int) -> list[DenseReplica]:
-    """Return replicas with gradients of their own and the parameters of the first."""
+    """Return replicas with separate gradients and the parameters of the first."""
     replicas = [DenseReplica(model, 1, precision=precision) for _ in range(count)]
     for other in replicas[1:]:
         other.parameters = replicas[0].parameters
@@ -115,7 +115,7 @@ def sharing(model: ModelSpec, precision: Precision, count: int) -> list[DenseRep
 
 
 def compiled(model: ModelSpec, precision: Precision) -> DenseReplica:
-    """Return a replica whose network is compiled when it is first used."""
+    """Return a replica with a network that is compiled at its first use."""
     replica = DenseReplica(model, 1, precision=precision)
     for part in ("before_embeddings", "with_embeddings"):
         setattr(replica.model, part, torch.compile(getattr(replica.model, part), dynamic=False))

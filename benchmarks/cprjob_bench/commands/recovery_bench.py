@@ -172,7 +172,7 @@ class RecoveryOptions:
     cluster: Path | None = None
 
 
-_LOOK_EVERY_S = 1.0
+_POLL_S = 1.0
 
 
 def bench_recovery(
@@ -226,7 +226,7 @@ async def _gone(client: Client, job: str) -> None:
                 await asyncio.to_thread(client.get, job)
             except NoObjectError:
                 return
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_S)
 
 
 async def _time(series: Series, err: Console, members: Members) -> list[float]:

@@ -1,1 +1,1 @@
-"""What the processes of `cprjob_bench.bench_process` do: the code of the trainer image, measured."""
+"""Roles of `cprjob_bench.bench_process`, which measure the code of the trainer image."""

@@ -1,7 +1,7 @@
-"""ECRec's parity as arithmetic: sums of floats, to which differences of rows and optimizer state are added.
+"""The arithmetic of ECRec's parity: sums of floats, to which differences of rows and optimizer state are added.
 
-A row of parity is the sum of one row of each of k shards, and so is its state. What a step adds to a row is added to
-its parity, too (arXiv 2104.01981, section 3). Sums are rounded, so a row that is decoded is not quite the one that was.
+A row of parity is the sum of one row of each of k shards, and its state the sum of their states. Each step adds its
+change of a row to the parity, too (arXiv 2104.01981, section 3). Sums are rounded, so a decoded row is not exact.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cpr_trainer.parity.coding import Parts
 from cpr_trainer.parity.messages import Shapes, document_of, pack
 
 _ALIGNMENT = 8
-#: A rank and a step: the push that a difference belongs to.
+#: The push of a difference, as rank and step.
 Push = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
-    """What a push added to one segment of a part. at: uint32 [n], all different. rows: [n, D]. state: [n, W]."""
+    """The change of one segment of a part by a push. at: uint32 [n], distinct. rows: [n, D]. state: [n, W]."""
 
     at: NDArray[np.uint32]
     rows: Floats
@@ -45,7 +45,7 @@ class _Head:
 
 
 class Before:
-    """What some slots of an arena held before a push. slots: int64 [k], ascending if there are several segments."""
+    """The values of slots of an arena before a push. slots: int64 [k], ascending if there are several segments."""
 
     def __init__(self, arena: Arena, parts: Parts, slots: Ints) -> None:
         self._arena = arena
@@ -58,7 +58,7 @@ class Before:
         self._held = self._read()
 
     def differences(self) -> list[Differences]:
-        """Return what was added since then, part after part."""
+        """Return the changes since then, by part."""
         found = [list[Difference]() for _ in range(self._parts.data_shards)]
         pairs = zip(self._at, self._parts.sizes, self._read(), self._held, strict=True)
         for at, size, (rows, state), (rows_before, state_before) in pairs:
@@ -75,10 +75,10 @@ class Before:
 
 
 class Sums:
-    """The parity of one stripe. What is staged is added when its push is committed. One thread."""
+    """The parity of one stripe. Staged differences are added when their push is committed. Single-threaded."""
 
     def __init__(self, shapes: Shapes) -> None:
-        """Begin with zeros. shapes: rows of a part, their dim and width of state, by segment."""
+        """Start with zeros. shapes: rows of a part, their dim and width of state, by segment."""
         self.sums = [
             (np.zeros((rows, dim), np.float32), np.zeros((rows, width), np.float32)) for rows, dim, width in shapes
         ]
@@ -90,11 +90,11 @@ class Sums:
         return sum(rows.nbytes + state.nbytes for rows, state in self.sums)
 
     def stage(self, push: Push, member: int, differences: Differences) -> None:
-        """Keep what a push added to a member's part; a second time changes nothing."""
+        """Keep the differences of a push to a member's part. The call is idempotent."""
         self._staged.setdefault(push, {})[member] = differences
 
     def commit(self, push: Push) -> None:
-        """Add what is staged of a push."""
+        """Add the staged differences of a push."""
         for differences in self._staged.pop(push, {}).values():
             for (rows, state), each in zip(self.sums, differences, strict=True):
                 rows[each.at] += each.rows
@@ -109,7 +109,7 @@ def pack_differences(generation: int, push: Push, differences: Differences) -> t
 
 
 def unpack_differences(frame: Frame, shapes: Shapes) -> tuple[Push, Differences]:
-    """Return what a holder is sent; arrays are a copy. Raises FrameError."""
+    """Return the push and the differences in a holder's frame; arrays are copies. Raises FrameError."""
     head, count = document_of(_Head, frame), frame.header.count
     payload, first = bytes(frame.payload[count + -count % _ALIGNMENT :]), 0
     found = list[Difference]()
@@ -118,7 +118,7 @@ def unpack_differences(frame: Frame, shapes: Shapes) -> tuple[Push, Differences]
         for dtype, values in ((np.uint32, 1), (np.float32, dim), (np.float32, width)):
             end = first + 4 * rows * values
             if end > len(payload):
-                raise FrameError(f"differences of more than the {len(payload)} bytes that there are")
+                raise FrameError(f"the differences exceed the payload of {len(payload)} bytes")
             arrays.append(np.frombuffer(payload, dtype, rows * values, first))
             first = end + -end % _ALIGNMENT
         at, changes, state = arrays

@@ -1,4 +1,12 @@
-"""ECRec's way at both ends: with every push a shard sends how rows change, and a trainer commits in two phases."""
+"""ECRec's parity in shards and trainers: shards send the changes of each push, and trainers commit in two phases.
+
+A shard updates its rows, sends the differences to the holders of its parity, and reports the push as staged once all
+holders have staged it. When all shards have staged a push, the trainer requests its commit. They add the staged
+differences to their parity and acknowledge the push. Meanwhile later steps run, within the window for pushes.
+
+ECRec stages its own rows, too. This implementation saves that copy, in favour of the mode. It implements no recovery,
+because it is for measurements without failures.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +40,19 @@ from cpr_trainer.shard.server import Connection, Server
 from cpr_trainer.shard.service import Service
 from cprjob_bench.roles.differences import Before, Push, Sums, pack_differences, row_shapes, unpack_differences
 
-# The trainer's part of ECRec's two-phase commit: once all shards have staged a push, it tells all to commit it.
-#
-# As in the product, the next steps go on meanwhile, as far as the window for pushes allows.
-
-
-#: A shard says by it that it has staged a push, with the holders of its parity; a trainer that it is to commit it.
+#: Operations of a shard that has staged a push, and of a trainer that commits it.
 STAGED, COMMIT = Operation.POSITION, Operation.QUERY_POSITION
 
 
 class Rounds:
-    """The commits of one trainer to its `links`. Everything happens under the exchange's lock."""
+    """The commits of one trainer to its `links`. All calls are under the exchange's lock."""
 
     def __init__(self) -> None:
         self.links: list[EagerLink] = []
         self._votes = defaultdict[int, set[int]](set)
 
     def staged(self, shard: int, step: int) -> None:
-        """A shard has staged a step's push: when all have, let all commit."""
+        """Record that a shard has staged a step's push. Commit the push once all shards have."""
         votes = self._votes[step]
         votes.add(shard)
         if len(votes) == len(self.links):
@@ -59,7 +62,7 @@ class Rounds:
 
 
 class EagerLink(Link):
-    """A link whose pushes are acknowledged once they are committed. All of a process have to do with each other."""
+    """A link with two-phase commits of pushes. All links of a process share `rounds`."""
 
     rounds = Rounds()
 
@@ -68,7 +71,7 @@ class EagerLink(Link):
         self.rounds.links.append(self)
 
     def commit(self, step: int) -> None:
-        """Tell the shard to commit a step's push, and the parity that others sent it of that step."""
+        """Send the commit of a step's push and of the parity of that step."""
         self._send(self._session.header(COMMIT, step))
 
     def _on_answer(self, header: Header) -> None:
@@ -78,25 +81,17 @@ class EagerLink(Link):
             super()._on_answer(header)
 
 
-# A shard's part of ECRec's way: with every push it sends the holders of its parity how rows and their state change.
-#
-# A push is acknowledged in two phases. First the shard updates its rows, sends the differences, and tells the trainer
-# once all holders have staged them. When the trainer tells it to commit, it adds what others staged here, and
-# acknowledges. ECRec stages its own rows as well; not to do so saves a copy, in favour of this mode. There is no way
-# back from a failure: only what it costs while nothing fails is of interest here.
-
-
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.05
 
-#: A frame, and the push that it belongs to.
+#: A push and its frame.
 _Item = tuple[Push, tuple[Header, list[Any]]]
 
 
 class EagerParity:
-    """What other shards and the trainers' commits are answered by; in the place of the product's `ParityServer`.
+    """Serves other shards' differences and the trainers' commits; replaces the product's `ParityServer`.
 
-    `bell` wakes the thread that serves, which listens at `ear`.
+    A byte sent to `bell` wakes the serving thread, which selects on `ear`.
     """
 
     def __init__(self, ring: Ring, index: int, sums: Sums, service: Service, limit_bytes: int) -> None:
@@ -114,7 +109,7 @@ class EagerParity:
         self._committed = defaultdict[int, int](int)
 
     def on_frame(self, caller: Caller, frame: Frame) -> None:
-        """Stage what another shard sends. Raises FrameError."""
+        """Stage another shard's differences. Raises FrameError."""
         progress = self._service.progress
         if progress is None or frame.header.generation != progress.generation:
             caller.send(Header(Operation.NOT_READY))
@@ -126,17 +121,17 @@ class EagerParity:
         caller.send(Header(Operation.POSITION, generation=progress.generation))
 
     def expect(self, push: Push, holders: int) -> None:
-        """So many holders have to stage a push before its trainer is told."""
+        """Set the number of holders that must stage a push before it is reported to its trainer."""
         self._missing[push] = holders
 
     def deliver(self, push: Push) -> None:
-        """A holder has staged a push; any thread may call it."""
+        """Record that a holder has staged a push. Thread-safe."""
         self._delivered.put(push)
-        with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
+        with contextlib.suppress(BlockingIOError):  # a wake-up is pending already
             self.bell.send(b"\0")
 
     def defer(self, connection: EagerConnection, header: Header) -> bool:
-        """Whether an acknowledgement has to wait for its commit."""
+        """Return whether an acknowledgement must wait for its commit, and keep it if so."""
         push = (header.rank, header.step)
         if header.step <= self._committed[header.rank]:
             return False
@@ -145,11 +140,11 @@ class EagerParity:
         return True
 
     def committed(self, rank: int) -> int:
-        """Return the last step that a rank has committed."""
+        """Return the last committed step of a rank."""
         return self._committed[rank]
 
     def commit(self, push: Push) -> None:
-        """A trainer commits a push of its own."""
+        """Commit a trainer's push and send its acknowledgement."""
         self._sums.commit(push)
         rank, step = push
         self._committed[rank] = max(self._committed[rank], step)
@@ -158,7 +153,7 @@ class EagerParity:
             connection.send(header)
 
     def settle(self) -> None:
-        """Take in what was delivered."""
+        """Process delivered pushes."""
         with contextlib.suppress(BlockingIOError):
             while self.ear.recv(4096):
                 pass
@@ -178,7 +173,7 @@ class EagerParity:
 
 
 class EagerConnection(Connection):
-    """A connection that holds acknowledgements back until they are committed, once it has the `parity` that knows."""
+    """A connection that defers acknowledgements until their commit, once `parity` is set."""
 
     parity: EagerParity | None = None
 
@@ -193,7 +188,7 @@ class EagerConnection(Connection):
 
 
 class EagerServer(Server):
-    """A server that takes commits, and wakes when a holder has staged something."""
+    """A server that accepts commits, and wakes when a holder has staged a push."""
 
     def __init__(self, *arguments: Any, parity_server: EagerParity, **named: Any) -> None:
         super().__init__(*arguments, parity_server=parity_server, **named)  # type: ignore[arg-type]
@@ -218,9 +213,9 @@ class EagerServer(Server):
 
 
 class EagerRedundancy:
-    """In the place of the product's `Redundancy`, with the same methods."""
+    """Replaces the product's `Redundancy`, with the same methods."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- as the one that it stands for
+    def __init__(  # noqa: PLR0913, PLR0917 -- the product's signature
         self, job: JobSpec, roster: ShardRoster, local: LocalRows, service: Service, key: bytes, rng: random.Random
     ) -> None:
         del rng
@@ -237,24 +232,24 @@ class EagerRedundancy:
         self.follow(roster)
 
     def follow(self, roster: ShardRoster) -> None:
-        """Send to the shards that this roster names."""
+        """Send to the shards in this roster."""
         peers = {peer.index: peer for peer in roster.shards}
         for sender in self._senders:
             sender.peer = peers.get(sender.holder)
 
     def rebuild(self, roster: ShardRoster, cancelled: Callable[[], bool]) -> tuple[FlushAccount, Rebuilt] | None:
-        """Nothing is given back: see above."""
+        """Return None: there is no recovery."""
         del roster, cancelled
         return None
 
     def adopt(self, rebuilt: Rebuilt) -> None:
-        """Nothing is ever rebuilt."""
+        """Do nothing: there is no recovery."""
 
     def tick(self, now_s: float) -> None:
-        """Nothing is due by the clock."""
+        """Do nothing: there are no timers."""
 
     def close(self) -> None:
-        """The threads end with the process."""
+        """Do nothing: threads end with the process."""
 
     def _on_before_change(self, slots: Ints) -> None:
         self._before = Before(self._arena, self._parts, slots)
@@ -278,7 +273,7 @@ class EagerRedundancy:
 
 
 class _Sender:
-    """The thread that brings differences to one holder, in order, each until it is staged."""
+    """A thread that sends differences to one holder, in order, and waits until each is staged."""
 
     def __init__(self, holder: int, connect: Callable[[Peer], PeerConnection], deliver: Callable[[Push], None]) -> None:
         self.holder = holder
@@ -289,7 +284,7 @@ class _Sender:
         threading.Thread(target=self._run, name=f"eager {holder}", daemon=True).start()
 
     def send(self, item: _Item) -> None:
-        """Bring this, too."""
+        """Queue an item."""
         self._queue.put(item)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""How fast this machine is right now: a fixed matrix product, timed whenever a line comes in."""
+"""The present speed of this machine: a fixed matrix product, timed for each line of input."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import TextIO
 
 import torch
 
-# How fast this machine is right now: a fixed matrix product, timed whenever a line comes in.
-
-
 _SIZE = 1024
 _REPEATS = 12
 
 
 def run(source: TextIO, sink: TextIO) -> None:
-    """Answer each line of `source` with GFLOP/s of float32, the best of some products, on a line of `sink`."""
+    """Write GFLOP/s of float32, the best of several products, as a line to `sink` for each line of `source`."""
     left, right = torch.ones(_SIZE, _SIZE), torch.ones(_SIZE, _SIZE)
     for _ in source:
         print(f"{max(_flops(left, right) for _ in range(_REPEATS)) / 1e9:.1f}", file=sink, flush=True)

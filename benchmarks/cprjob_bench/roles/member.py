@@ -1,4 +1,4 @@
-"""A member of a job, with what the bench counts; with ECRec's way of keeping parity if the environment says so."""
+"""A member of a job with the bench's counters, and with ECRec's parity if the environment selects it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from cpr_trainer.process import main as run_member
 from cpr_trainer.runtime import read_job
 from cprjob_bench.bench_documents import COUNTS_FILE, EAGER, Counts
 
-# Counts, in a file that the bench reads, what a member sends to other members and how much its log of pushes takes.
-
 
 def count(path: Path, role: str, log_bytes: int) -> None:
-    """Count from here on, also in processes that this one forks. log_bytes: the memory for pushes; 0: there is none.
+    """Count bytes to other members and in the log of pushes, in this process and in its forks, in the file `path`.
 
-    A frame counts when it is handed to its connection. Handshakes and heartbeats count, the kernel's own headers do
-    not.
+    log_bytes: the memory for pushes; 0: none. A frame counts when it is passed to its connection. Handshakes and
+    heartbeats count, headers of the kernel do not.
     """
     counts = np.memmap(path, np.int64, "w+", shape=(len(Counts.FIELDS),))
     lock, add, take = threading.Lock(), FrameWriter.add, Ring.take
@@ -63,26 +61,21 @@ def _time_rebuild(counts: NDArray[np.int64]) -> None:
     Redundancy.rebuild = timed_rebuild  # type: ignore[assignment,method-assign]
 
 
-# A member of a job, with what the bench counts; with ECRec's way of keeping parity if the environment says so.
-
-
 def run(role: str, environ: Mapping[str, str]) -> int:
-    """Be a trainer or a shard to its end; return the exit code."""
-    from cprjob_bench.roles.member import count  # noqa: PLC0415 -- numpy, which only members need
-
+    """Run a trainer or a shard; return the exit code."""
     job = read_job(environ)
     if environ.get(EAGER):
-        # Trainers of ECRec keep no pushes: nothing is replayed.
+        # ECRec has no replay.
         job = replace(job, replay_bytes=0)
         others = {name: value for name, value in environ.items() if name != env.SPEC_FILE}
         environ = {**others, env.SPEC: pack(to_json(job))}
-        _be_eager(role)
+        _use_eager_parity(role)
     count(Path(environ[COUNTS_FILE]), role, job.replay_bytes)
     return run_member([role], environ)
 
 
-def _be_eager(role: str) -> None:
-    """Let the code that this process loads next find the parts of ECRec's way in the place of the product's."""
+def _use_eager_parity(role: str) -> None:
+    """Replace classes of the product by those of ECRec's parity, before the member's code is loaded."""
     if role == env.ROLE_TRAINER:
         from cpr_trainer.exchange import link_loop  # noqa: PLC0415
         from cprjob_bench.roles.eager import EagerLink  # noqa: PLC0415

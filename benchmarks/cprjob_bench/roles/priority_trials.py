@@ -1,4 +1,4 @@
-"""`python -m cprjob_bench priority`: a whole job in one process, whose shards save by a strategy and fail."""
+"""`python -m cprjob_bench priority`: a whole job in one process, with shards that save by a strategy and fail."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ from cpr_trainer.runtime import BadSpecError, read_job, read_request
 from cpr_trainer.single_process import SingleProcessTrainer
 from cprjob_bench.bench_documents import Failure, Saved, Saving, SavingExperiment, SavingReport
 
-# When a trial saves and how much: every strategy writes as many rows as saves of everything would.
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps from one save of everything to the next, and from one priority save to the next (0: there are none).
+    """The steps between full saves, and between priority saves (0: none). All strategies write equally many rows.
 
-    shard_rows: what one priority save of one shard writes.
+    shard_rows: the rows of one priority save of one shard.
     """
 
     anchor_steps: int
@@ -45,7 +43,7 @@ class Schedule:
         interval = round(saving.interval * order.steps)
         between, anchor = round(saving.fraction * interval), saving.anchors * interval
         saves = sum(is_priority_step(step, between, anchor) for step in range(1, order.steps + 1))
-        # What is saved as often as with Full leaves nothing over for priority saves.
+        # With full saves as often as those of Full, no rows are left for priority saves.
         if not 0 < interval <= order.steps or (saving.strategy != "Full" and (not saves or saving.anchors < 2)):  # noqa: PLR2004
             raise BadSpecError(
                 f"{saving} does not fit a run of {order.steps} steps.",
@@ -59,20 +57,20 @@ class Schedule:
 
 
 def is_priority_step(step: int, between: int, anchor: int) -> bool:
-    """Whether a priority save follows `step`: one in `between` steps, but for those of a save of everything."""
+    """Return whether a priority save follows `step`: one in `between` steps, except the steps of full saves."""
     return between > 0 and step % between == 0 and step % anchor != 0
 
 
 def slots_of_steps(dataset: Dataset, order: BatchOrder, placement: Placement) -> Iterator[Ints]:
-    """Yield the slots of the rows that each step updates, int64 [u]; all tables lie on one shard."""
+    """Yield the slots of the rows that each step updates, int64 [u]; all tables are on one shard."""
     for step in range(1, order.steps + 1):
         yield find_access(placement, dataset.take(order.batch_indices(step)).ids).unique.places
 
 
 def changed_rows(updates: Iterator[Ints], rows: int, windows: Sequence[int]) -> tuple[int, ...]:
-    """Count the rows that change in each window of so many steps, and return their sum, for each length of a window.
+    """Count the rows that change in each window of steps, and return the sum over windows for each length of a window.
 
-    updates: the slots of each step, of `rows` in all. A window that the run does not complete counts for nothing.
+    updates: the slots of each step, out of `rows`. Incomplete windows do not count.
     """
     last_changed = np.full((len(windows), rows), -1)
     pending, complete = [0] * len(windows), [0] * len(windows)
@@ -87,12 +85,9 @@ def changed_rows(updates: Iterator[Ints], rows: int, windows: Sequence[int]) -> 
     return tuple(complete)
 
 
-# Saves and failures on the way: shards save by a strategy, and go back to what is saved when they fail.
-
-
 @dataclass(slots=True, eq=False)
 class _Shard:
-    """A shard's rows and what it knows of them. since: the step from which a failure now would lose samples."""
+    """A shard's rows and their tracker. since: the step from which a failure now would lose samples."""
 
     slots: slice
     arena: Arena
@@ -104,7 +99,7 @@ class _Shard:
 class SavingShards:
     """An `Injection` in which shards save and fail.
 
-    lost_row_updates, lost_sample_shards: what failures cost so far, as in `Outcome`.
+    lost_row_updates, lost_sample_shards: the losses so far, as in `Outcome`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- a whole job's saves
@@ -121,7 +116,7 @@ class SavingShards:
             for shard in range(placement.shards)
         ]
         self._starts = placement.starts
-        # Since everything was saved last: rows that changed, and rows that priority saves wrote.
+        # Since the last full save: rows that changed, and rows that priority saves wrote.
         self._changed = np.zeros(placement.total, np.bool_)
         self._fresher = np.zeros(placement.total, np.bool_)
         self._row_updates = 0
@@ -129,12 +124,12 @@ class SavingShards:
 
     @property
     def saved(self) -> Saved:
-        """What saving took so far."""
+        """The costs of saves so far."""
         trackers = (shard.tracker.memory_bytes for shard in self._shards if shard.tracker is not None)
         return Saved(self._rows_written, self._row_updates, sum(trackers))
 
     def after_step(self, step: int, slots: Ints) -> None:
-        """Count the updates of `step`, restore the shards that fail now, then save what is due."""
+        """Count the updates of `step`, restore failing shards, then make the saves that are due."""
         self._note(slots)
         for shard in self._failing.get(step, ()):
             self._fail(self._shards[shard], step)
@@ -171,13 +166,13 @@ class SavingShards:
             shard.tracker.reset()
 
     def _save_some(self, shard: _Shard) -> None:
-        """Save what a claim holds of rows that changed: those of small tables first, within the shard's volume."""
+        """Save the changed rows of a claim: those of small tables first, within the shard's number of rows."""
         assert shard.tracker is not None  # noqa: S101 -- a schedule with priority saves is that of a strategy
         pending = self._rows.pending[shard.slots]
         small = int(np.count_nonzero(pending[shard.population.small]))
         claim = shard.tracker.choose(max(self._schedule.shard_rows - small, 0))
         shard.tracker.mark(claim)
-        assert claim.slots is not None  # noqa: S101 -- it is not of everything
+        assert claim.slots is not None  # noqa: S101 -- the claim is not of all rows
         written = claim.slots[pending[claim.slots] > 0]
         self._rows.save(written + shard.slots.start)
         self._fresher[written + shard.slots.start] = True
@@ -190,7 +185,7 @@ class SavingShards:
 
 
 def failing_shards(failures: Sequence[Failure], shards: int, steps: int) -> dict[int, set[int]]:
-    """Return the shards that fail after each step. Raises BadSpecError for a shard or a portion that there is not."""
+    """Return the shards that fail after each step. Raises BadSpecError for a shard or a portion out of range."""
     found: dict[int, set[int]] = {}
     for failure in failures:
         if not 0 < failure.at <= 1 or not all(0 <= shard < shards for shard in failure.shards):
@@ -212,9 +207,6 @@ def _open_shard(  # noqa: PLR0913, PLR0917 -- one shard of a whole job
     except ValueError as error:
         raise BadSpecError(str(error), "Or leave this strategy out.") from error
     return _Shard(slots, view, population, tracker)
-
-
-# `python -m cprjob_bench priority`: trials of saving strategies over one job's data, reported line by line.
 
 
 Report = Callable[[SavingReport], None]

@@ -1,4 +1,4 @@
-"""Samples written once, so that making them is no part of what is measured."""
+"""Writes samples to a file, so that their generation is not measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.runtime import read_job
 
-# Writes synthetic samples once, so that making them is no part of what is measured.
+_BLOCK_ROWS = 1 << 16
 
 
 def run(environ: Mapping[str, str], rows: int, path: Path) -> None:
@@ -21,14 +21,11 @@ def run(environ: Mapping[str, str], rows: int, path: Path) -> None:
     write_criteo_tsv(path, rows, job.data.seed, job.model.tables)
 
 
-# Samples that use each row of each table once: after one pass over them no row has its first value.
-
-
-_BLOCK_ROWS = 1 << 16
-
-
 def write_sweep(rows: int, tables: int, path: Path) -> None:
-    """Write `rows` samples as Parquet: label, x, and c0, c1, ... with the number of a row of each table."""
+    """Write `rows` samples as Parquet: label, x, and c0, c1, ... with the number of a row of each table.
+
+    Each row of each table occurs once, so after one pass no row has its first value.
+    """
     rng = np.random.default_rng(rows)
     names = [f"c{place}" for place in range(tables)]
     schema = pa.schema([("label", pa.int8()), ("x", pa.float32()), *((name, pa.int64()) for name in names)])

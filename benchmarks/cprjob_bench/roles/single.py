@@ -1,4 +1,9 @@
-"""Training without CPRJob: one process, plain torch, all tables in memory. What `cprjob bench train` compares with."""
+"""The reference of `cprjob bench train`: one process of plain torch with all tables in memory.
+
+It is written to be as fast as one process can be: threads prepare batches and their unique ids, the tables are one
+matrix, gradients are summed by unique row, and the optimizer updates only these rows. It saves nothing and keeps no
+score. Torch reads, updates and adds on all threads.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +33,9 @@ from cpr_trainer.runtime import Trace, optional_path, read_job
 from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cpr_trainer.trainer.prefetch import Feed
 
-# The tables of a process without CPRJob, and their optimizers in torch: the equations of `tables.optimizers`.
-#
-# Torch reads, updates and adds on all threads, which is what a process that has nothing else to do would use.
-
 
 class Tables:
-    """The rows of a shard one below the other: rows float32 [N, D], and what optimizers keep of them, state [N, W]."""
+    """The rows of a shard, float32 [N, D], and their optimizer state [N, W], by the equations of `cpr_trainer`."""
 
     def __init__(self, job: JobSpec, placement: Placement, shard: int = 0) -> None:
         seeding, optimizers = Seeding.of(job.model, job.data.seed), Assignment.of(job.model)
@@ -42,14 +43,14 @@ class Tables:
         self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
         self.state = torch.zeros(len(self.rows), *state_widths(job.model))
         self._optimizers = optimizers.distinct
-        # Which of them steps each row, uint8 [N]; None where there is one.
+        # The index of each row's optimizer, uint8 [N]; None if there is only one.
         self._which: Tensor | None = None
         if len(self._optimizers) > 1:
             which = np.concatenate([optimizers.of_table[chunk.tables] for chunk in chunks])
             self._which = torch.from_numpy(which.astype(np.uint8))
 
     def update(self, places: Tensor, gradients: Tensor, step: int) -> None:
-        """Take the job's `step` (from 1). places: int64 [u], all different. gradients: float32 [u, D]."""
+        """Take the job's `step` (from 1). places: int64 [u], distinct. gradients: float32 [u, D]."""
         if self._which is None:
             self._update(self._optimizers[0], places, gradients, step)
             return
@@ -69,7 +70,7 @@ class Tables:
 
 
 def _changes_of(optimizer: SparseOptimizerSpec, state: Tensor, gradients: Tensor, step: int) -> Tensor:
-    """Return what a step adds to rows, [u, D]; their state [u, W] is brought up to date in place."""
+    """Return the change of rows by a step, [u, D], and update their state [u, W] in place."""
     rate, dim = rate_at(optimizer, step), gradients.shape[1]
     match optimizer.kind:
         case "SGD":
@@ -89,13 +90,6 @@ def _changes_of(optimizer: SparseOptimizerSpec, state: Tensor, gradients: Tensor
             assert_never(optimizer.kind)
 
 
-# Training without CPRJob: one process, plain torch, all tables in memory. What `cprjob bench train` compares with.
-#
-# KnownSaves to be as fast as one process can be: batches and their unique ids are prepared on threads beside, the
-# tables are one matrix, gradients are summed by unique row, and the optimizer touches these rows alone. It saves
-# nothing, keeps no score, and stops when it is told to.
-
-
 def run(environ: Mapping[str, str]) -> None:
     """Train all steps of the job in the environment. Raises TrainerError."""
     with closing(Trace(optional_path(environ, STEP_TRACE))) as trace:
@@ -103,7 +97,7 @@ def run(environ: Mapping[str, str]) -> None:
 
 
 def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
-    """Train all steps; return what they end in. Raises DataError, DivergedError."""
+    """Train all steps; return the final network and tables. Raises DataError, DivergedError."""
     dataset = open_dataset(job.data, job.model, files_of(job))
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)

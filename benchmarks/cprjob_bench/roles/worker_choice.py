@@ -1,4 +1,4 @@
-"""How many workers the trainers of a job would have on this machine, as its first leader measures it."""
+"""The number of workers of a job's trainers on this machine, as its first leader measures it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Simulated jobs that are decided by the operator's own policy: what a strategy costs, before anything is trained.
+"""Simulated jobs with the operator's own policy: the costs of a strategy without any training.
 
-`job` is what is simulated, `failures` when it fails, `strategies` who decides, `engine` what comes of it, `study` many
-jobs and their figures, `presets` the jobs of the paper. Nothing here is part of the running operator.
+`simulated_job` has jobs, failures and presets, `recovery_strategies` the decisions, `engine` the simulation of one job,
+and `study` the statistics of many. The running operator does not use them.
 """

@@ -1,7 +1,7 @@
-"""One simulated job, from failure to failure: what happens between two of them follows in closed form.
+"""One simulated job, from failure to failure, with a closed form in between.
 
-The clock counts training, first-time or repeated; saves and recoveries stop it and are added up beside it, as in CPR's
-equations. So no failure falls into a save or a recovery, and a cut counts once `commit_s` was trained after it. The
+The clock counts training, first-time or repeated. Saves and recoveries stop it and are summed separately, as in CPR's
+equations: no failure happens during a save or a recovery, and a cut is committed after `commit_s` of training. The
 last step's save is the model, not a cost of fault tolerance.
 """
 
@@ -16,18 +16,18 @@ from typing import NamedTuple, Protocol
 
 from cprjob_bench.simulation.simulated_job import FLUSH_AGE_S, Failure, Job
 
-#: A job that failed so often has no end that anybody would wait for.
+#: A job with more recoveries is aborted as unfinished.
 MAX_RECOVERIES = 10_000
-#: Cuts so close together (as a part of the job) are one: rounding, not training, lies between them.
+#: Cuts at a smaller distance (as a portion of the job) are the same: the distance is a rounding error.
 ROUNDING = 1e-9
 _NO_FAILURE = Failure(math.inf, 0)
 
 
 class Decision(NamedTuple):
-    """`full`: any loss rolls back. `holds_s`: for how much training it stands if nothing fails.
+    """`full`: any loss rolls back. `holds_s`: the training time for which it is valid without a failure.
 
-    `replays`: nothing is lost, because trainers push it again. `parity`: lost shards go back to their last flush,
-    unless they are so close to each other that parity does not give them back.
+    `replays`: nothing is lost, because trainers repeat pushes. `parity`: lost shards restore their last flush, unless
+    they are too close to each other for parity.
     """
 
     full: bool
@@ -38,34 +38,34 @@ class Decision(NamedTuple):
 
 
 class Strategy(Protocol):
-    """Decides how to recover and when to save; a new one for every job."""
+    """Decides about recoveries and saves; each job has its own instance."""
 
     @property
     def enforces_budget(self) -> bool:
-        """Whether a loss that does not fit into the budget becomes a rollback."""
+        """True if a loss beyond the budget becomes a rollback."""
         ...
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
-        """At the start, after each failure, and when the last decision no longer holds.
+        """Decide at the start, after each failure, and when the last decision expires.
 
         `budget_s` are the shard-seconds left to lose, `left_s` the training left since the last cut.
         """
         ...
 
     def quiet(self, seconds: float) -> None:
-        """So much was trained without a failure."""
+        """Record training time without a failure."""
         ...
 
     def failed(self, shards: int) -> None:
-        """One failure took so many shards."""
+        """Record a failure of `shards` shards."""
         ...
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one job cost: `lost_s` seconds were trained or pushed again, `spent_s` shard-seconds stay lost.
+    """The costs of one job: `lost_s` seconds were trained or pushed again, `spent_s` shard-seconds stay lost.
 
-    `flushing_s` seconds were trained while shards flushed to parity.
+    `flushing_s` seconds were trained with flushes to parity.
     """
 
     saves: int = 0
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def run(job: Job, strategy: Strategy, failures: Iterator[Failure], rng: random.Random) -> Outcome:
-    """Train one job to its end; `rng` says which shards a failure takes."""
+    """Train one job to its end; `rng` draws the shards of each failure."""
     training = _Training(job)
     out = training.out
     gap, lost = next(failures, _NO_FAILURE)
@@ -108,7 +108,7 @@ def run(job: Job, strategy: Strategy, failures: Iterator[Failure], rng: random.R
 
 
 def is_covered(job: Job, lost: int, rng: random.Random) -> bool:
-    """Draw the shards that a failure takes, and return whether parity gives back all of them.
+    """Draw the shards of a failure, and return whether parity recovers all of them.
 
     It does if any two are more than `data_shards` apart on the ring.
     """
@@ -117,7 +117,7 @@ def is_covered(job: Job, lost: int, rng: random.Random) -> bool:
 
 
 class _Training:
-    """A job in training: its progress `now`, at the last `cut`, and at the last save that is committed."""
+    """A job in training: its progress `now`, at the last `cut`, and at the last committed save."""
 
     __slots__ = ("_charged", "_job", "_pending", "_rounding", "cut", "now", "out", "saved")
 
@@ -126,11 +126,11 @@ class _Training:
         self.now = self.cut = self.saved = 0.0
         self._job = job
         self._pending = False  # the last cut is not committed yet
-        self._charged: dict[int, float] = {}  # shards that lost what came after `saved`, and up to where
+        self._charged: dict[int, float] = {}  # the end of the lost range after `saved`, by shard
         self._rounding = ROUNDING * job.total_s
 
     def advance(self, step: float, interval: float) -> None:
-        """Train `step` seconds; cuts come every `interval`, which is no shorter than a commit."""
+        """Train `step` seconds with a cut every `interval`, which is no shorter than a commit."""
         end = self.now + step
         due = max(self.cut + interval, self.now)
         remaining = end - self._rounding - due
@@ -147,15 +147,15 @@ class _Training:
         self.now = end
 
     def replay(self) -> None:
-        """A failure whose losses are pushed again: training waits for that, and goes on where it stood."""
+        """Recover from a failure by replay: training waits until the lost pushes are repeated."""
         self.out.recoveries += 1
         self.out.lost_s += self._job.replay * (self.now - self.saved)
         self._pending = False
 
     def rebuild(self, shards: int, *, replays: bool) -> bool:
-        """A failure of shards that parity gives back as of their last flush; False if that is more than may be lost.
+        """Recover from a failure by parity, at the last flush. False if the loss since then exceeds the budget.
 
-        What came later is pushed again, or lost.
+        With `replays` later updates are pushed again, otherwise they are lost.
         """
         job, out = self._job, self.out
         age = min(FLUSH_AGE_S, self.now - self.saved)
@@ -170,13 +170,13 @@ class _Training:
         return True
 
     def fail(self, shards: int, rng: random.Random, *, rolls_back: bool, enforces_budget: bool) -> None:
-        """A failure takes so many shards: they lose what they trained since the last save, or all go back to it.
+        """Recover from a failure by saves: the failed shards lose the training since the last save, or all roll back.
 
-        What a shard lost already it cannot lose again. A cut that is not committed yet is void.
+        A shard loses a sample only once. A cut that is not committed yet is void.
         """
         job, out, saved = self._job, self.out, self.saved
         self._charged = {shard: end for shard, end in self._charged.items() if end > saved}
-        # The first to fail after a save may be any: without loss of generality shards 0, 1, ...
+        # The first failure after a save takes shards 0, 1, ... without loss of generality.
         lost = rng.sample(range(job.shards), shards) if self._charged else range(shards)
         charge = sum(self.now - self._charged.get(shard, saved) for shard in lost)
         out.recoveries += 1

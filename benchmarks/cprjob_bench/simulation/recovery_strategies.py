@@ -1,4 +1,4 @@
-"""Who decides in a simulated job: fixed rules to compare with, and the operator's own closed loop."""
+"""Strategies of simulated jobs: fixed rules as baselines, and the operator's own closed loop."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cprjob_bench.simulation.simulated_job import Job
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """One decision, made beforehand. A loss is charged even if it exceeds the budget, unless `enforces_budget`."""
+    """One fixed decision. A loss is charged even if it exceeds the budget, unless `enforces_budget`."""
 
     decision: Decision
     enforces_budget: bool = False
 
-    def decide(self, budget_s: float, left_s: float) -> Decision:  # noqa: ARG002 -- whatever comes
-        """Always the same."""
+    def decide(self, budget_s: float, left_s: float) -> Decision:  # noqa: ARG002 -- the protocol's parameters
+        """Return the fixed decision."""
         return self.decision
 
     def quiet(self, seconds: float) -> None:
-        """Nothing is learnt."""
+        """Do nothing."""
 
     def failed(self, shards: int) -> None:
-        """Nothing is learnt."""
+        """Do nothing."""
 
 
 class ClosedLoop:
-    """The operator: it believes, counts what is left, and lets the law decide anew."""
+    """The operator's closed loop: it estimates the rate, counts the remaining budget, and applies the law each time."""
 
     enforces_budget = True
 
@@ -44,12 +44,12 @@ class ClosedLoop:
         self._belief = prior(job.assumed_mtbf_s, job.assumed_lost)
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
-        """What the law says, until its figures will have moved."""
+        """Return the law's choice, valid until its inputs change noticeably."""
         job, estimate = self._job, self._belief
         lost = min(estimate.lost_per_failure, job.shards)
         replay, mtbf_s = job.replay if self._replays else None, estimate.mtbf_s
         if self._parity:
-            # Saves are for failures that parity does not give back.
+            # Saves serve only failures that parity does not cover.
             portion = uncovered_at_least(job.shards, job.data_shards, lost)
             if replay is None:
                 mtbf_s /= portion
@@ -61,16 +61,16 @@ class ClosedLoop:
         return Decision(choice.mode == "Full", choice.interval_s, holds_s, self._replays, self._parity)
 
     def quiet(self, seconds: float) -> None:
-        """The rate is believed to be lower."""
+        """Lower the estimate of the rate."""
         self._belief = after_quiet(self._belief, seconds)
 
     def failed(self, shards: int) -> None:
-        """The rate is believed to be higher."""
+        """Raise the estimate of the rate."""
         self._belief = after_failure(self._belief, shards)
 
 
-def none(job: Job) -> Strategy:  # noqa: ARG001 -- as the others
-    """No saves: every failure starts the job again."""
+def none(job: Job) -> Strategy:  # noqa: ARG001 -- the signature of all strategies
+    """No saves: each failure restarts the job."""
     return OpenLoop(Decision(full=True, interval_s=math.inf))
 
 
@@ -80,23 +80,23 @@ def full(job: Job) -> Strategy:
 
 
 def partial_naive(job: Job) -> Strategy:
-    """Partial recovery with full recovery's interval: whatever is lost is charged."""
+    """Partial recovery with full recovery's interval: each loss is charged."""
     return OpenLoop(Decision(full=False, interval_s=_full_interval(job)))
 
 
 def cpr(job: Job) -> Strategy:
-    """CPR: the interval whose expected loss is the budget, one lost shard counted per failure; nothing is checked."""
+    """CPR: the interval with the budget as its expected loss, for one lost shard per failure, without checks."""
     interval = equations.partial_interval(job.limit, job.assumed_mtbf_s, job.shards, commit_s=job.costs.commit_s)
     return OpenLoop(Decision(full=False, interval_s=_no_shorter(interval, job)))
 
 
 def replay(job: Job) -> Strategy:
-    """The operator's closed loop, with trainers that push again what lost shards had learnt."""
+    """The operator's closed loop, with trainers that repeat the pushes of lost shards."""
     return ClosedLoop(job, replays=True)
 
 
 def parity(job: Job) -> Strategy:
-    """The closed loop with parity among shards, without a log: what came after the last flush is lost, and charged."""
+    """The closed loop with parity among shards, without a log: updates after the last flush are lost and charged."""
     return ClosedLoop(job, parity=True)
 
 
@@ -105,7 +105,7 @@ def replay_parity(job: Job) -> Strategy:
     return ClosedLoop(job, replays=True, parity=True)
 
 
-#: Strategies by name, in the order of a table. Each job has one made for it.
+#: Makers of strategies by name, in the order of a table. Each job has its own instance.
 STRATEGIES: Mapping[str, Callable[[Job], Strategy]] = {
     "none": none,
     "full": full,
@@ -123,5 +123,5 @@ def _full_interval(job: Job) -> float:
 
 
 def _no_shorter(interval_s: float, job: Job) -> float:
-    """No save begins before the last one is committed."""
+    """Limit an interval, so that no save begins before the last one is committed."""
     return max(interval_s, job.costs.commit_s, SHORTEST_S)

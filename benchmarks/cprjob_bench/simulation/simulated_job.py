@@ -1,4 +1,4 @@
-"""The job that is simulated: its size, its costs, its failures, and presets. All times are seconds of training."""
+"""A simulated job: its size, its costs, its failures, and presets. All times are seconds of training."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cpr_operator.policy.inputs import REPLAY_GUESS, Costs
 
 HOUR_S = 3600.0
 MINUTE_S = 60.0
-#: What a save of the snapshot engine keeps training waiting for: the rows are copied while training goes on.
+#: The stall of training by an asynchronous save, which copies rows during training.
 ASYNC_STALL_S = 3.0
-#: How old parity is when a shard is lost, on average: it is flushed twice a second, and a flush takes its time.
+#: The mean age of parity when a shard is lost: two flushes a second, and the duration of a flush.
 FLUSH_AGE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of `total_s` seconds of useful training on `shards` shards, of which each failure takes `lost`.
+    """A job of `total_s` seconds of useful training on `shards` shards; each failure takes `lost` of them.
 
     Failures come every `mtbf_s` of training on average. `limit` is the accuracy budget, as a portion of all samples.
     `assumed_mtbf_s` and `assumed_lost` are the strategies' assumptions about failures, right or wrong. `replay` is rho,
@@ -41,29 +41,29 @@ class Job:
 
     @property
     def budget_s(self) -> float:
-        """The budget in shard-seconds: what one shard trains in a second is one of `total_s * shards`."""
+        """The budget in shard-seconds; the whole job has `total_s * shards`."""
         return self.limit * self.total_s * self.shards
 
     @property
     def asynchronous(self) -> Job:
-        """The same job with asynchronous saves: training waits for moments, and a save counts when it is written."""
+        """The same job with asynchronous saves: a short stall at the cut, and a commit after the write."""
         costs = self.costs
         saves = replace(costs, save_stall_s=ASYNC_STALL_S, commit_s=costs.commit_s + costs.save_stall_s)
         return replace(self, costs=saves)
 
 
-# The jobs of the CPR paper, and one that grows.
+# --- presets
 
 
 def _costs(save_min: float, recover_min: float) -> Costs:
-    """Saves that training waits for. How a recovery divides into load and reschedule is not known: by halves."""
+    """Return the costs of synchronous saves. Load and reschedule are half of a recovery each, by assumption."""
     half_s = recover_min * MINUTE_S / 2
     return Costs(save_stall_s=save_min * MINUTE_S, commit_s=0.0, load_s=half_s, reschedule_s=half_s)
 
 
-#: Assumed. 640 000 samples/s at dim 64 on 18 shards, whose cores update 3.8 million rows/s each, give 0.084.
+#: Assumed. 640 000 samples/s at dim 64 on 18 shards with 3.8 million row updates/s per core give 0.084.
 _REPLAY = 0.1
-#: Measured by `cprjob bench redundancy` (docs/redundancy.md): processor time of a job whose members share two cores.
+#: Measured by `cprjob bench redundancy` (docs/redundancy.md): CPU time of a job with all members on two cores.
 _PARITY_COST = 0.05
 
 #: CPR's emulation of a production cluster; costs calibrated to the published 8.5 % and 0.68 %.
@@ -92,24 +92,23 @@ PRODUCTION = Job(
     replay=_REPLAY,
     parity_cost=_PARITY_COST,
 )
-#: Of `scale` it is the job that grows.
+#: Jobs by preset; `scale` simulates its job at all sizes of `SCALES`.
 PRESETS = {"paper": PAPER, "production": PRODUCTION, "scale": PAPER}
 #: Shards of the jobs of the preset `scale`.
 SCALES = tuple(2**power for power in range(3, 13))
 
 
 def at_scale(job: Job, shards: int) -> Job:
-    """The job on more shards: as much work for each, the same shards lost per failure, failures in proportion."""
+    """Return the job on more shards: the same work per shard and losses per failure, and failures in proportion."""
     fewer = job.shards / shards
     return replace(job, shards=shards, mtbf_s=job.mtbf_s * fewer, assumed_mtbf_s=job.assumed_mtbf_s * fewer)
 
 
-# When a simulated job fails: gaps in seconds of training, and how many shards each failure takes.
+# --- failures
 
-
-#: Below 1 failures cluster, with long quiet times between: a heavy tail. At 1 it is the exponential distribution.
+#: Below 1 failures cluster, with long gaps between clusters: a heavy tail. At 1 it is the exponential distribution.
 GAMMA_SHAPE = 0.5
-#: A storm: so many failures in a row, so many seconds of training apart.
+#: The number of failures of a storm, and the seconds of training between them.
 STORM_FAILURES = 4
 STORM_GAP_S = 300.0
 
@@ -121,26 +120,26 @@ class Failure(NamedTuple):
     lost: int
 
 
-#: All failures of one job, for a given source of randomness; they may end.
+#: Yields all failures of one job by a source of randomness; may be finite.
 Failures = Callable[[Job, random.Random], Iterator[Failure]]
 
 
 def exponential(job: Job, rng: random.Random) -> Iterator[Failure]:
-    """Failures at a constant rate."""
+    """Yield failures at a constant rate."""
     rate = 1 / job.mtbf_s
     while True:
         yield Failure(rng.expovariate(rate), job.lost)
 
 
 def gamma(job: Job, rng: random.Random) -> Iterator[Failure]:
-    """Gaps of a gamma distribution with the same mean and a heavy tail."""
+    """Yield failures with gaps of a gamma distribution with the same mean and a heavy tail."""
     scale = job.mtbf_s / GAMMA_SHAPE
     while True:
         yield Failure(rng.gammavariate(GAMMA_SHAPE, scale), job.lost)
 
 
 def storms(job: Job, rng: random.Random) -> Iterator[Failure]:
-    """As many failures as ever, but in storms: a power supply, a bad roll-out, a full disk."""
+    """Yield failures at the same mean rate, but in storms, as by a power supply, a bad roll-out or a full disk."""
     between = job.mtbf_s * STORM_FAILURES - STORM_GAP_S * (STORM_FAILURES - 1)
     rate = 1 / max(between, STORM_GAP_S)
     while True:
@@ -154,7 +153,7 @@ DISTRIBUTIONS: Mapping[str, Failures] = {"exponential": exponential, "gamma": ga
 
 
 def recorded(times: Sequence[tuple[float, int | None]]) -> Failures:
-    """Failures as they were: seconds of training since the start, in order, and the shards lost (None: the job's)."""
+    """Return recorded failures: ascending seconds of training, and the lost shards (None: the job's)."""
 
     def replay(job: Job, _: random.Random) -> Iterator[Failure]:
         last = 0.0
@@ -166,9 +165,9 @@ def recorded(times: Sequence[tuple[float, int | None]]) -> Failures:
 
 
 def parse_trace(text: str) -> tuple[tuple[float, int | None], ...]:
-    """A trace: in each line the hours of training until a failure and, if need be, the shards that it took.
+    """Parse a trace: a line has the hours of training until a failure and, optionally, its number of shards.
 
-    What follows a # is a comment. Raises ValueError with the number of the line.
+    A comment begins with #. Raises ValueError with the number of the line.
     """
     times: list[tuple[float, int | None]] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -181,6 +180,8 @@ def parse_trace(text: str) -> tuple[tuple[float, int | None], ...]:
         except ValueError:
             raise ValueError(f"line {number}: {line.strip()!r} is not HOURS or HOURS SHARDS, as in 12.5 4") from None
         if len(lost) > 1 or min(lost, default=1) < 1 or not at >= (times[-1][0] if times else 0.0):
-            raise ValueError(f"line {number}: {line.strip()!r} wants hours in order and at most one count of shards")
+            raise ValueError(
+                f"line {number}: {line.strip()!r} must have ascending hours and at most one number of shards"
+            )
         times.append((at, lost[0] if lost else None))
     return tuple(times)

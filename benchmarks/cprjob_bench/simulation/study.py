@@ -1,4 +1,4 @@
-"""Many simulated jobs: what they cost on average, at worst, how often they overspend; for programs and as pictures."""
+"""Many simulated jobs: their mean and maximum costs, and the frequency of exceeded budgets, as JSON and plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cprjob_bench.simulation.simulated_job import Failures, Job
 
 #: A job is over budget if it spent more than rounding explains.
 _ROUNDING = 1e-9
-#: Seeds of two studies are further apart than any study has runs.
+#: The distance between the seeds of two studies, greater than the runs of any study.
 _SEEDS_APART = 1_000_003
 
 
@@ -32,11 +32,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What one strategy costs, over all runs.
+    """The costs of one strategy, over all runs.
 
-    `overhead` is a portion of the useful training time, as are its parts `save`, `load`, `lost` and `reschedule`
-    (means), of which `save` has flushes to parity, too; None if some run trained so much again that it never ended.
-    `pls` is the portion of lost samples.
+    `overhead` is a portion of the useful training time, as are its parts `save` (flushes to parity included), `load`,
+    `lost` and `reschedule` (means); None if a run did not finish. `pls` is the portion of lost samples.
     """
 
     overhead: Spread | None
@@ -50,7 +49,7 @@ class Summary:
 
 
 def study(job: Job, failures: Failures, runs: int, seed: int, asynchronous: Job | None = None) -> dict[str, Summary]:
-    """Every strategy, over the same failures; with `asynchronous`, each that saves once more, as NAME_async."""
+    """Simulate each strategy over the same failures; with `asynchronous`, those with saves once more, as NAME_async."""
     summaries = {name: simulate(job, make, failures, runs, seed) for name, make in STRATEGIES.items()}
     if asynchronous is not None:
         saving: Mapping[str, Callable[[Job], Strategy]] = {k: v for k, v in STRATEGIES.items() if k != "none"}
@@ -60,7 +59,7 @@ def study(job: Job, failures: Failures, runs: int, seed: int, asynchronous: Job 
 
 
 def simulate(job: Job, make: Callable[[Job], Strategy], failures: Failures, runs: int, seed: int) -> Summary:
-    """One strategy over `runs` jobs. Run i of a seed has the same failures whatever the strategy."""
+    """Simulate one strategy over `runs` jobs. Run i of a seed has the same failures with all strategies."""
     which = random.Random(seed)
     outcomes = [
         run(job, make(job), failures(job, random.Random(seed * _SEEDS_APART + index)), which) for index in range(runs)
@@ -89,17 +88,14 @@ def _summary(job: Job, outcomes: list[Outcome]) -> Summary:
 
 
 def _spread(values: Iterable[float]) -> Spread:
-    """Percentiles by nearest rank."""
+    """Return percentiles by nearest rank."""
     ordered = sorted(values)
     last = len(ordered) - 1
     return Spread(fmean(ordered), ordered[round(0.5 * last)], ordered[round(0.95 * last)], ordered[last])
 
 
-# The figures of a study, for programs.
-
-
 def as_json(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
-    """By strategy; all are portions, but `rollbacks_mean`. An overhead that has no end is null."""
+    """Return the metrics by strategy; all are portions, except `rollbacks_mean`. An infinite overhead is null."""
     return {name: _summary_as_json(summary) for name, summary in summaries.items()}
 
 
@@ -119,18 +115,17 @@ def _summary_as_json(summary: Summary) -> dict[str, float | None]:
     }
 
 
-# Studies as pictures. The caller checks that the file can be written.
-
+# --- plots; the caller checks that the file can be written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: A job that takes longer to save and recover than to train says nothing to the others: its bar would hide them.
+#: Strategies with more overhead are left out of a plot, because their bars would hide the others.
 _TOO_MUCH = 1.0
 
 
 def plot_study(path: Path, summaries: Mapping[str, Summary], limit: float, title: str) -> None:
-    """What each strategy costs, and what it spends of the budget; strategies that cost more than the job are left out.
+    """Plot the costs of each strategy, and the budget that it spends.
 
     `limit` is the budget, a portion of all samples.
     """
@@ -146,7 +141,7 @@ def plot_study(path: Path, summaries: Mapping[str, Summary], limit: float, title
 
 
 def plot_scale(path: Path, sizes: Mapping[int, Mapping[str, Summary]], title: str) -> None:
-    """Overhead by the number of shards, both on log axes; a line ends where a strategy no longer does."""
+    """Plot overhead by the number of shards, on log axes; a line stops before the first size without an end."""
     from matplotlib.figure import Figure  # noqa: PLC0415 -- as above
 
     figure = Figure(figsize=(8, 5), layout="constrained")

@@ -1,1 +1,1 @@
-"""What `benchmarks/scripts/operator_scale.py` measures the operator against: a control plane, kubelets, reports."""
+"""The environment of `benchmarks/scripts/operator_scale.py`: a control plane, fake kubelets, and reports of pods."""

@@ -1,6 +1,6 @@
 """All pods' processes in one server: it watches the pods and answers on `/status` as a healthy job would.
 
-Every job trains at the same speed without end. A replaced shard is ready at once and tells what it lost.
+All jobs train at the same speed without end. A replaced shard is ready at once and reports its losses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Key = tuple[str, str, str, int]  # namespace, job, role, index
 
 @dataclass(slots=True)
 class Job:
-    """What the processes of one job have in common."""
+    """The shared state of one job's processes."""
 
     began: float
     lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by shard
@@ -42,17 +42,17 @@ class Job:
     asked_at: float = 0.0
 
     def samples(self) -> int:
-        """Samples trained by now."""
+        """Return the samples trained so far."""
         return int((time.monotonic() - self.began) * SAMPLES_PER_S) // BATCH * BATCH
 
     def saved(self) -> int:
-        """Samples that the newest save of every shard holds."""
+        """Return the samples of the newest save of each shard."""
         return self.samples() // (SAVE_S * SAMPLES_PER_S) * SAVE_S * SAMPLES_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A running pod, as the watch shows it."""
+    """A running pod, from the watch."""
 
     key: Key
     incarnation: int
@@ -80,7 +80,7 @@ class Pods:
         await runner.setup()
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Every address of 127.0.0.0/8, and of no other interface.
+        # Listen on all addresses of 127.0.0.0/8, and on no other interface.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
         listener.bind(("0.0.0.0", env.DEFAULT_PORT_BASE + env.HTTP_PORT))  # noqa: S104
         await web.SockSite(runner, listener, backlog=1024).start()
@@ -171,11 +171,11 @@ def _shard(pod: Pod, job: Job) -> ShardReport:
     roster = from_json(ShardRoster, pod.roster)
     restored, resumed = None, None
     if roster.incarnation > 1:
-        life = (roster.index, roster.incarnation)
-        if life not in job.restored:
-            job.restored[life] = (job.saved(), job.samples())
-            job.lost.setdefault(roster.index, []).append(job.restored[life])
-        restored, resumed = job.restored[life]
+        incarnation = (roster.index, roster.incarnation)
+        if incarnation not in job.restored:
+            job.restored[incarnation] = (job.saved(), job.samples())
+            job.lost.setdefault(roster.index, []).append(job.restored[incarnation])
+        restored, resumed = job.restored[incarnation]
     return ShardReport(
         contract=CONTRACT_VERSION,
         job_uid=pod.job_uid,

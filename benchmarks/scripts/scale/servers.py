@@ -19,9 +19,9 @@ from support.apiserver import ApiServer, binary, running_apiserver, write_kubeco
 
 OPERATOR_TOKEN, OPERATOR_USER = "bench-operator", "cprjob-operator"
 HTTP_PORT = 18080
-#: Pods get their addresses from here, so that one server on loopback answers for all of them.
+#: The addresses of pods, all on loopback, so that one server answers for all of them.
 POD_CIDR = "127.64.0.1/10"
-#: etcd, the API server and the fake kubelets may want more than the two cores that the operator shares with them.
+#: The nice value of etcd, the API server and the fake kubelets, which can use more than the two shared cores.
 NICENESS = 5
 
 
@@ -34,7 +34,7 @@ class Operator:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; it must not run."""
+        """Start the process, which must not run yet."""
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cpr_operator"],
@@ -42,7 +42,7 @@ class Operator:
                     **os.environ,
                     "KUBECONFIG": str(self.kubeconfig),
                     "CPR_OPERATOR_HTTP_PORT": str(HTTP_PORT),
-                    # As in the image, a restart finds the bytecode of all modules.
+                    # A restart finds the bytecode of all modules, as in the image.
                     "PYTHONDONTWRITEBYTECODE": "",
                     "PYTHONPYCACHEPREFIX": str(self.log.with_name("bytecode")),
                 },
@@ -51,7 +51,7 @@ class Operator:
             )
 
     def stop(self) -> None:
-        """End it by SIGTERM, and by SIGKILL if it takes too long."""
+        """Stop the process by SIGTERM, and by SIGKILL after 30 s."""
         if self.process is None:
             return
         self.process.terminate()
@@ -63,12 +63,12 @@ class Operator:
         self.process = None
 
     def cpu_s(self) -> float:
-        """CPU seconds that it has used since it started."""
+        """Return its CPU seconds since its start."""
         fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def rss_mib(self) -> float:
-        """Resident memory, MiB."""
+        """Return its resident memory, in MiB."""
         line = next(line for line in self._proc("status").splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) / 1024
 
@@ -80,7 +80,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A control plane without kubelets of its own, and the operator that is measured."""
+    """A control plane with fake kubelets, and the measured operator."""
 
     server: ApiServer
     operator: Operator
@@ -88,7 +88,7 @@ class Control:
 
 @contextlib.contextmanager
 def control_plane(folder: Path) -> Iterator[Control]:
-    """Start all but the operator in an empty folder."""
+    """Start all processes except the operator in an empty folder."""
     tokens = {OPERATOR_TOKEN: OPERATOR_USER}
     with running_apiserver(folder, tokens=tokens) as server, contextlib.ExitStack() as processes:
         kubeconfig = str(server.kubeconfig)
@@ -117,11 +117,11 @@ def _process(command: list[str | Path], log: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            process.kill()  # nothing in it is to be kept
+            process.kill()  # its state is not needed
 
 
 def operator_objects() -> list[dict[str, object]]:
-    """The operator's rights, and a flow schema of its own by which the API server counts its requests."""
+    """Return the operator's rights, and its own flow schema, by which the API server counts its requests."""
     subject = {"kind": "User", "name": OPERATOR_USER, "apiGroup": "rbac.authorization.k8s.io"}
     return list(
         yaml.safe_load_all(f"""

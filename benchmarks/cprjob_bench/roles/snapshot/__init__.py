@@ -1,6 +1,6 @@
-"""Measurements of the snapshot engine on this machine: speed, what training notices of it, and bytes.
+"""Measurements of the snapshot engine on this machine: speed, effect on training, and size of saves.
 
-`transfers` times saves and restores beside the `raw` client, `serving` a real shard process that saves while it is
-trained, `cuts` weighs the saves of each strategy and bit width; `main` does all of it in order. Everything is written
-under a job uid of its own, and deleted.
+`raw_transfers` times saves, restores and a raw client. `serving` measures a real shard process that saves during
+training. `saves` measures the size of saves by strategy and bit width. `main` runs all measurements. All objects are
+written under a separate job uid, and deleted.
 """

@@ -22,7 +22,7 @@ from cprjob_bench.roles.snapshot.serving import Trainer, running_shard
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read a `SnapshotBench` from `source` and write a `BenchReport` a line to `sink`.
 
-    The job is that in `CPR_SPEC`, the shard process listens from `CPR_PORT_BASE` on. Raises TrainerError, and OSError
+    The job is in `CPR_SPEC`; the shard process uses ports from `CPR_PORT_BASE`. Raises TrainerError, and OSError
     for a store that the raw client cannot use.
     """
     job = read_job(environ)
@@ -40,7 +40,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Bench:
-    """One bench on its way; `metrics` grow."""
+    """A bench in progress; its stages add to `metrics`."""
 
     job: JobSpec
     wanted: SnapshotBench
@@ -51,16 +51,16 @@ class _Bench:
 
     @property
     def total(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return 2 * self.wanted.repeats + len(self.wanted.strategies)
 
     def stages(self) -> Iterator[str]:
-        """Measure one thing after the other; yield the name of each right before."""
+        """Measure stage after stage; yield the name of each before it."""
         yield from self._stages_within()
         yield from self._stages_of_a_process()
 
     def _stages_within(self) -> Iterator[str]:
-        """What needs no process of its own."""
+        """Measure in this process."""
         shard = BenchShard.of(self.job, self.store)
         with raw_client(self.job.snapshots.store, *self.access) as raw:
             transfers = Transfers(shard, raw)
@@ -83,7 +83,7 @@ class _Bench:
             )
 
     def _stages_of_a_process(self) -> Iterator[str]:
-        """What takes a shard process: the memory of the shard above is free again."""
+        """Measure a shard process, after the memory of this process's shard is free again."""
         port_base = int(self.environ[env.PORT_BASE])
         with (
             tempfile.TemporaryDirectory(prefix="cprjob-") as folder,
@@ -93,14 +93,14 @@ class _Bench:
             trainer.change_everything()
             before, peaks = process.memory_bytes(), list[int]()
             for number in range(self.wanted.repeats):
-                yield "training beside a save"
+                yield "training during a save"
                 if number:
                     trainer.change_everything()
-                process.forget_peak()  # pushes as large as that take memory of their own
+                process.reset_peak()  # large pushes need extra memory
                 self._found(rounds=(*self.metrics.rounds, trainer.round(self.wanted.window_s)))
                 peaks += filter(None, [process.peak_memory_bytes()])
         if before is not None and peaks:
-            # The byte a row that says when it last changed was there before.
+            # The byte per row with its last change was allocated before.
             self._found(extra_memory_bytes=max(peaks) - before + self.job.model.tables[0].rows)
 
     def _found(self, **metrics: Any) -> None:

@@ -1,7 +1,7 @@
-"""How fast a shard is saved and restored while nobody trains, beside a raw client with as many bytes.
+"""The speed of saves and restores of an idle shard, compared with a raw client with the same bytes.
 
-Contenders take turns, and who begins changes from repeat to repeat: what a store or a disk still does for the one
-before is nobody's disadvantage.
+The engine and the raw client are timed in turn, and the first one alternates, so that pending work of a store or a
+disk delays both equally often.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from cpr_trainer.store.transfers import flat, slices
 from cprjob_bench.bench_documents import PairedTiming
 from cprjob_bench.roles.snapshot.saves import BenchShard
 
-# What a store can do for a client that does the least: the measure beside which the engine is put.
-#
-# Nothing is checked, nothing is tried again, nothing appears at once; errors are those of the system.
-
 
 class RawClient(Protocol):
-    """One object at a time from memory to a store and back; may be used by several threads."""
+    """A minimal client, the reference for the engine: it neither verifies nor retries nor writes atomically.
+
+    It moves one object at a time between memory and a store, and is thread-safe. Errors are those of the system.
+    """
 
     def put(self, key: str, view: memoryview) -> None:
         """Write an object."""
@@ -54,7 +53,7 @@ class RawClient(Protocol):
 
 @contextlib.contextmanager
 def raw_client(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Iterator[RawClient]:
-    """Give the raw client of the store that `spec` names. Its keys are those of `Store`, but without slashes."""
+    """Yield the raw client of the store in `spec`. Its keys are those of `Store`, but without slashes."""
     prefix = spec.prefix.strip("/")
     if is_file_uri(spec.endpoint):
         yield _RawFolder(path_of(spec.endpoint) / spec.bucket / prefix)
@@ -65,7 +64,7 @@ def raw_client(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | No
 
 
 class _RawFolder:
-    """Files, flushed to the disk."""
+    """Files that are flushed to the disk."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -84,7 +83,7 @@ class _RawFolder:
 
 
 class _RawS3:
-    """Requests to presigned URLs, over as many connections as there are threads."""
+    """Requests to presigned URLs, over one connection per thread."""
 
     def __init__(self, spec: StoreSpec, prefix: str, credentials_dir: Path | None, ca_file: Path | None) -> None:
         connection, endpoint = connect(spec, credentials_dir, ca_file), urlsplit(spec.endpoint)
@@ -124,7 +123,7 @@ class _RawS3:
         try:
             connection.request(method, f"{place.path}?{place.query}", body=body)
             with connection.getresponse() as answer:
-                _demand_success(answer)
+                _check_success(answer)
                 yield answer
         except BaseException:
             connection.close()
@@ -138,26 +137,26 @@ class _RawS3:
             return HTTPSConnection(address, context=self._tls) if scheme == "https" else HTTPConnection(address)
 
 
-def _demand_success(answer: HTTPResponse) -> None:
+def _check_success(answer: HTTPResponse) -> None:
     if answer.status != HTTPStatus.OK:
         raise OSError(f"HTTP status {answer.status}")
 
 
-#: Objects of the raw client are as large as parts of a large shard.
+#: The size of the raw client's objects: that of parts of a large shard.
 _RAW_BYTES = 8 << 20
 
 
 class WrongRestoreError(TrainerError):
-    """What was restored is not what was saved."""
+    """The restored bytes differ from the saved ones."""
 
     reason = "WrongRestore"
 
     def __init__(self) -> None:
-        super().__init__("The restored bytes are not those that were saved.", "Report it; the figures mean nothing.")
+        super().__init__("The restored bytes differ from the saved ones.", "Report it, and discard the results.")
 
 
 class Transfers:
-    """Saves a shard whole and restores it into another arena, again and again; keeps the times of both."""
+    """Repeatedly saves a whole shard and restores it into another arena; keeps the times of both."""
 
     def __init__(self, shard: BenchShard, raw: RawClient) -> None:
         self.saves: list[PairedTiming] = []
@@ -178,7 +177,7 @@ class Transfers:
         (save,) = saved
         candidate = Candidate("Save", save.manifest.layout, save.manifest.step, (save.ref,))
         local, buffer = LocalRows.of(self._shard.job, self._shard.local.placement, 0), self._buffer.data
-        # Both read into memory that the system has given them already: what that takes is no matter of the store.
+        # Both read into memory that is mapped already, because page faults are no part of the store's time.
         local.arena.rows.fill(0.0)
         self._buffer.fill(0)
         self.restores.append(
@@ -199,7 +198,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RawCopy:
-    """Some memory as objects of the raw client, whose keys begin with `name`."""
+    """Memory as objects of the raw client, with the prefix `name`."""
 
     client: RawClient
     name: str
@@ -230,7 +229,7 @@ def _time_both(engine: Callable[[], object], raw: Callable[[], object], *, raw_f
 
 
 def _time(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds that passed, and those that this process' threads took of the processors."""
+    """Return the elapsed seconds, and the CPU seconds of this process."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall_s, time.process_time() - cpu_s

@@ -1,4 +1,4 @@
-"""The saves of the bench: rows as training asks for them, the shard that writes them, and what one save takes."""
+"""The saves of the bench: rows of training steps, the shard that writes saves, and the size of one save."""
 
 from __future__ import annotations
 
@@ -27,15 +27,12 @@ from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store
 from cprjob_bench.bench_documents import Cut
 
-# Rows as training asks for them: few of them often, most of them seldom.
-
-
-#: Ids that a step draws: what one of several shards has to serve of a batch of some thousands.
+#: Ids of a step: one of several shards' part of a batch of some thousands.
 STEP_IDS = 4096
 
 
 def step_rows(placement: Placement, rng: np.random.Generator) -> UniqueRows:
-    """Return the different rows of one step. Their ranks follow Zipf's law with exponent 1, cut off at the table."""
+    """Return the distinct rows of one step. Their ranks follow Zipf's law with exponent 1, truncated to the table."""
     rows = placement.total
     ranks = np.exp(rng.random(STEP_IDS) * math.log(rows + 1)).astype(np.int64) - 1
     return find_access(placement, np.minimum(ranks, rows - 1)[:, np.newaxis]).unique
@@ -52,7 +49,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BenchShard:
-    """The one shard of a job, its store, and what writes its saves. Every row is filled with its first value."""
+    """The one shard of a job, its store, and its writer of saves. Each row has its first value."""
 
     job: JobSpec
     store: Store
@@ -61,7 +58,7 @@ class BenchShard:
 
     @classmethod
     def of(cls, job: JobSpec, store: Store) -> BenchShard:
-        """Return the shard, with a writer that is not throttled."""
+        """Return the shard, with a writer without a rate limit."""
         local = LocalRows.of(job, Placement.of(job.model, 1), 0)
         local.arena.seed(local.placement, 0, local.seeding)
         return cls(job, store, local, Writer(store, local.arena))
@@ -94,7 +91,7 @@ class BenchShard:
         return self.writer.commit(self.writer.write(manifest, source, _at_once), _at_once)
 
     def stored(self) -> dict[str, int]:
-        """Return the objects of all saves that are there now, with their sizes in bytes."""
+        """Return the objects of all present saves, with their sizes in bytes."""
         return {entry.key: entry.size_bytes for entry in self.store.list(f"{self.job.job_uid}/")}
 
     def clear(self) -> None:
@@ -103,23 +100,20 @@ class BenchShard:
 
 
 def delete_all(store: Store, job_uid: str) -> None:
-    """Delete everything that begins with the uid, saves or not."""
+    """Delete all objects with the prefix `job_uid`."""
     store.delete([entry.key for entry in store.list(job_uid)])
 
 
 def _at_once(attempt: Callable[[], Result]) -> Result:
-    """Try once: a store that fails ends the bench."""
+    """Try once, because a failure of the store ends the bench."""
     return attempt()
 
 
-# What one save takes in the store, by strategy and bit width, all after the same stretch of training.
-
-
 class TrainedShard:
-    """A shard that was saved, and then trained under the eyes of each strategy's tracker.
+    """A shard that was saved, and then trained with each strategy's tracker. Saves of all strategies follow it.
 
-    `Full` saves every row that changed since; another strategy the portion `snapshots.fraction` of the rows, those that
-    it holds for the most important. Training draws as many ids as there are rows.
+    `Full` saves all rows that have changed since; another strategy saves the portion `snapshots.fraction` of the rows
+    that it ranks as most important. Training draws as many ids as there are rows.
     """
 
     def __init__(self, shard: BenchShard, strategies: Sequence[Strategy]) -> None:
@@ -138,12 +132,12 @@ class TrainedShard:
         self._train(rng)
 
     def tracker_bytes(self, strategy: Strategy) -> int:
-        """Memory that ranking rows takes; none for `Full`."""
+        """Return the memory of a strategy's tracker; 0 for `Full`."""
         tracker = self._trackers.get(strategy)
         return 0 if tracker is None else tracker.memory_bytes
 
     def cuts(self, strategy: Strategy, bits: Sequence[Bits]) -> Iterator[Cut]:
-        """Save what a strategy would, once for each width. Raises StoreError."""
+        """Save the rows of a strategy, once for each width. Raises StoreError."""
         chosen = self._choose(strategy)
         for step, width in enumerate(bits, start=1):
             kind: Literal["Anchor", "Priority"] = "Anchor" if chosen is None else "Priority"
@@ -162,11 +156,11 @@ class TrainedShard:
                 tracker.note(rows.places)
 
     def _choose(self, strategy: Strategy) -> NDArray[np.int64] | None:
-        """Return the slots that a strategy saves, int64 [k]; None for all that changed."""
+        """Return the slots that a strategy saves, int64 [k]; None for all changed ones."""
         if strategy == "Full":
             return None
         slots = self._trackers[strategy].choose(self._quota).slots
-        assert slots is not None  # noqa: S101 -- only an anchor claims everything
+        assert slots is not None  # noqa: S101 -- only an anchor claims all rows
         return slots[self._shard.local.arena.epochs.of[slots] > self._since]
 
     def _capture(self, chosen: NDArray[np.int64] | None) -> Capture:

@@ -1,4 +1,4 @@
-"""What training notices of a save: a real shard process, trained at an even pace while it saves under the limit."""
+"""The effect of a save on training: a real shard process, trained at a constant pace while it saves under the limit."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ from cpr_trainer.exchange import Exchange
 from cprjob_bench.bench_documents import Latency, Round, Window
 from cprjob_bench.roles.snapshot.saves import gradients_for, step_rows
 
-# A real shard process on the loopback, with a roster written by hand; and what the system knows of it.
-
-
 KEY = b"of a bench that talks to itself"
 COUNTERS = Counters(roster=1, group=1, generation=1)
 _HOST = "127.0.0.1"
@@ -41,17 +38,17 @@ _PDEATHSIG = 1
 
 
 class ShardEndedError(TrainerError):
-    """The shard process that was to be measured ended."""
+    """The measured shard process ended."""
 
     reason = "ShardEnded"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"The shard process ended: {why}", "Its own words say what to correct.")
+        super().__init__(f"The shard process ended: {why}", "Correct what its message names.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardProcess:
-    """A shard that runs. It dies with the bench."""
+    """A running shard on the loopback, which ends with the bench."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -59,12 +56,12 @@ class ShardProcess:
 
     @property
     def peer(self) -> Peer:
-        """Where its trainer finds it."""
+        """Its address for the trainer."""
         return Peer(0, 1, _HOST, self.port_base)
 
     @property
     def pid(self) -> int:
-        """Of the process that serves: the one that the supervisor has forked."""
+        """The serving process, which the supervisor has forked."""
         supervisor = self.process.pid
         return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text("ascii"))
 
@@ -93,16 +90,16 @@ class ShardProcess:
         return float(found[1])
 
     def memory_bytes(self) -> int | None:
-        """Return its resident memory; None if the system does not tell."""
+        """Return its resident memory; None if the system does not report it."""
         return self._memory("VmRSS")
 
-    def forget_peak(self) -> None:
-        """Count the peak of its memory anew from here on."""
+    def reset_peak(self) -> None:
+        """Reset the peak of its memory."""
         with contextlib.suppress(OSError):
             Path(f"/proc/{self.pid}/clear_refs").write_text("5", "ascii")
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most resident memory since `forget_peak`; None if the system does not tell."""
+        """Return the peak of resident memory since `reset_peak`; None if the system does not report it."""
         return self._memory("VmHWM")
 
     def _memory(self, name: str) -> int | None:
@@ -164,21 +161,21 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
-#: From the start of one step to that of the next: the shard is busy for a part of it, as shards are.
+#: Seconds between the starts of two steps. The shard is idle for a part of them, as in a job.
 _PACE_S = 0.01
-#: Rows of one push that only serves to change them.
+#: Rows of one push of `change_everything`.
 _CHUNK = 1 << 16
 
 
 class SaveGivenUpError(TrainerError):
-    """Training changed rows faster than the store takes them."""
+    """Training changed rows faster than the store accepted them."""
 
     reason = "SaveGivenUp"
 
     def __init__(self) -> None:
         super().__init__(
-            "The shard gave up a save: training outran it.",
-            "The store is too slow for it: use a faster one, or more --rows.",
+            "The shard aborted a save: training changed rows faster than it wrote them.",
+            "The store is too slow: use a faster one, or more --rows.",
         )
 
 
@@ -196,7 +193,7 @@ class Trainer:
     @classmethod
     @contextlib.contextmanager
     def of(cls, job: JobSpec, shard: ShardProcess) -> Iterator[Self]:
-        """Connect to a shard once it serves."""
+        """Connect to a shard, once it serves, until the context ends."""
         shard.wait_ready()
         exchange = Exchange(job, 0, 1, KEY, job.data.samples or 1)
         exchange.follow(
@@ -219,24 +216,24 @@ class Trainer:
             yield cls(job, shard, exchange, Placement.of(job.model, 1), np.random.default_rng(1))
 
     def change_everything(self) -> None:
-        """Push to every row of the one table once: the next save has to hold all of them."""
+        """Push to each row of the one table once, so that the next save contains all of them."""
         for first in range(0, self.placement.total, _CHUNK):
             ids = np.arange(first, min(first + _CHUNK, self.placement.total))[:, np.newaxis]
             self._push(find_access(self.placement, ids).unique, 0)
 
     def round(self, window_s: float) -> Round:
-        """Train for a while without a save, then from a cut to its commit. Raises SaveGivenUpError.
+        """Train for `window_s` without a save, then from a cut to its commit. Raises SaveGivenUpError.
 
-        What has changed before is to be saved: `change_everything`.
+        The save contains all rows changed before, by `change_everything`.
         """
         end_s = time.monotonic() + window_s
-        idle = self._window(lambda: time.monotonic() < end_s, cut=False)
+        idle = self._window(lambda: time.monotonic() >= end_s, cut=False)
         cut_step = self.step + 1
-        saving = self._window(lambda: not self._saved(cut_step), cut=True)
+        saving = self._window(lambda: self._saved(cut_step), cut=True)
         return Round(idle, saving, self.shard.metric("cut_seconds"))
 
-    def _window(self, goes_on: Callable[[], bool], *, cut: bool) -> Window:
-        """Train steps at an even pace, at least one; the first is the cut if there is one."""
+    def _window(self, ends: Callable[[], bool], *, cut: bool) -> Window:
+        """Train at least one step at a constant pace; with `cut` the first one is the cut."""
         times = _Times()
         cut_step = self.step + 1 if cut else 0
         started_s = time.monotonic()
@@ -244,7 +241,7 @@ class Trainer:
             rows = step_rows(self.placement, self.rng)
             times.lookup.append(self._look_up(rows))
             times.push.append(self._push(rows, cut_step))
-            if not goes_on():
+            if ends():
                 return times.window()
             time.sleep(max(0.0, started_s + len(times.push) * _PACE_S - time.monotonic()))
 
@@ -271,7 +268,7 @@ class Trainer:
 
 @dataclass(slots=True, eq=False)
 class _Times:
-    """Seconds that each step waited."""
+    """Seconds of waiting of each step."""
 
     lookup: list[float] = field(default_factory=list)
     push: list[float] = field(default_factory=list)
