@@ -106,7 +106,7 @@ class InjectedLosses:
         self.lost_row_updates = 0
 
     def after_step(self, step: int, slots: Ints) -> None:
-        """Count the updates of `step`, restore the shards lost now, then save the shards whose losses begin now."""
+        """Count the updates of `step`, restore the shards lost now, then save those that a later loss takes back."""
         self._saved.note(slots)
         for loss in self._losses:
             if loss.at == step:

@@ -71,8 +71,8 @@ def _doomed(store: Store, inventory: Inventory, request: Request, now_s: float, 
         kept = on_lineage(anchors, forks)[-request.keep :]
     except KeyError as error:
         raise AmbiguousError(
-            f"Nothing tells at which anchor generation {error} of job {job_uid} began.",
-            "Name the job by the file that kubectl get cprjob -o yaml writes: its status knows.",
+            f"The store does not contain the anchor at which generation {error} of job {job_uid} began.",
+            "Name the job by the file that kubectl get cprjob -o yaml writes: its status contains that anchor.",
         ) from error
     if not kept:
         return ()

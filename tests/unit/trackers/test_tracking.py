@@ -36,14 +36,14 @@ class FakeTracker:
         self.closed = finished
 
 
-def test_figures_that_are_not_known_or_no_numbers_are_left_out() -> None:
+def test_metrics_that_are_unknown_or_no_numbers_are_omitted() -> None:
     assert metrics_of(REPORT) == {
         "loss": 0.5, "calibration": 1.01, "saves": 3.0, "save_stall_seconds": 0.0, "paused_seconds": 0.0,
         "degraded_samples": 0.0,
     }  # fmt: skip
 
 
-def test_the_leader_logs_every_ten_seconds_and_at_the_end_and_a_follower_opens_nothing() -> None:
+def test_leader_logs_every_ten_seconds_and_at_the_end_and_a_follower_opens_nothing() -> None:
     tracker, leads, report, opened = FakeTracker(), False, REPORT, 0
 
     def make() -> FakeTracker:
@@ -69,7 +69,7 @@ def test_the_leader_logs_every_ten_seconds_and_at_the_end_and_a_follower_opens_n
     assert (opened, tracker.closed) == (1, True)
 
 
-def test_a_tracker_that_fails_stops_neither_training_nor_the_others_and_is_tried_again(
+def test_failing_tracker_stops_neither_training_nor_the_others_and_is_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken, whole, report = FakeTracker(wrong=True), FakeTracker(), REPORT
@@ -87,7 +87,7 @@ def test_a_tracker_that_fails_stops_neither_training_nor_the_others_and_is_tried
     assert whole.closed is False, "the job goes on elsewhere"
 
 
-def test_a_tracker_that_hangs_at_the_end_keeps_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_tracker_is_abandoned_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LAST_S", 0.1)
     let_go, entered = threading.Event(), threading.Event()
 
@@ -113,14 +113,14 @@ def test_a_tracker_that_hangs_at_the_end_keeps_no_process(monkeypatch: pytest.Mo
         ("mlflow:http://here", "Write mlflow."),
     ],
 )
-def test_what_is_misspelt_is_told_with_the_remedy(text: str, words: str) -> None:
+def test_misspelt_tracker_is_refused_with_a_remedy(text: str, words: str) -> None:
     job: Any = None
     with pytest.raises(BadSpecError) as found:
         read_trackers(text, job)
     assert words in f"{found.value} {found.value.remedy}"
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_of_a_tracker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     job: Any = None
     monkeypatch.setitem(KINDS, "mlflow", replace(KINDS["mlflow"], package="nowhere_to_be_found"))
     with pytest.raises(BadSpecError, match="nowhere_to_be_found"):

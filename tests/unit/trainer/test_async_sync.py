@@ -127,7 +127,7 @@ def met(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu"
     return members
 
 
-def test_who_has_no_state_meets_and_all_begin_alike(made: list[Member]) -> None:
+def test_members_without_a_state_join_and_begin_with_the_same(made: list[Member]) -> None:
     members = trio(made)
     members[0].parameters.fill_(0.5)
     assert meet(members, roster_of(members)) == [False] * 3
@@ -136,7 +136,7 @@ def test_who_has_no_state_meets_and_all_begin_alike(made: list[Member]) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["without a state", "with one"])
-def test_a_leader_that_had_no_address_at_first_is_found(made: list[Member], begun: bool) -> None:  # noqa: FBT001
+def test_leader_without_an_address_at_first_is_found(made: list[Member], begun: bool) -> None:  # noqa: FBT001
     members = trio(made)
     for member in members:
         member.state.done = 0 if begun else NO_STATE
@@ -152,7 +152,7 @@ def test_a_leader_that_had_no_address_at_first_is_found(made: list[Member], begu
 
 
 @on_each_device
-def test_copies_are_averaged_while_nobody_waits(
+def test_copies_are_averaged_without_a_wait(
     made: list[Member], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(averaging_server, "ROUND_TIMEOUT_S", WAIT_S)  # On a busy machine one may be late.
@@ -172,7 +172,7 @@ def test_copies_are_averaged_while_nobody_waits(
 
 
 @on_each_device
-def test_an_offered_copy_is_on_the_cpu_and_stays_as_it_is(device: Device) -> None:
+def test_offered_copy_is_on_the_cpu_and_does_not_change(device: Device) -> None:
     parameters = torch.zeros(3, device=device)
     _, copy = AveragingState(parameters, rank=0, trainers=2).take_copy()
     parameters.fill_(1.0)
@@ -180,7 +180,7 @@ def test_an_offered_copy_is_on_the_cpu_and_stays_as_it_is(device: Device) -> Non
     assert not copy.any()
 
 
-def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
+def test_gradients_are_multiplied_by_the_number_of_trainers(made: list[Member]) -> None:
     members = met(made)
     members[1].state.replica.gradients.fill_(2.0)
     members[1].step()
@@ -189,7 +189,7 @@ def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
 
 @on_each_device
 @pytest.mark.parametrize("kind", ["ShadowMA", "ShadowEASGD"])
-def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync, device: Device) -> None:
+def test_lost_member_stops_no_other(made: list[Member], kind: DenseSync, device: Device) -> None:
     members = met(made, kind, device)
     members[2].group.leave()
     members[2].listener.close()
@@ -202,7 +202,7 @@ def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync, devi
     assert members[0].state.reached == 0, "what nobody knows of is not reached"
 
 
-def test_a_round_does_without_one_that_is_late(made: list[Member]) -> None:
+def test_averaging_round_does_not_wait_for_a_late_copy(made: list[Member]) -> None:
     members = met(made)
     for member in members[:2]:
         for _ in range(GAP_STEPS):
@@ -211,7 +211,7 @@ def test_a_round_does_without_one_that_is_late(made: list[Member]) -> None:
         eventually(synced(member), "the third is connected and offers no copy")
 
 
-def test_followers_train_on_without_their_leader_and_find_the_next(made: list[Member]) -> None:
+def test_followers_train_on_without_a_leader_and_find_the_next(made: list[Member]) -> None:
     members = met(made)
     for member in members:
         for _ in range(GAP_STEPS):
@@ -235,7 +235,7 @@ def test_followers_train_on_without_their_leader_and_find_the_next(made: list[Me
     eventually(synced(newcomer), "it takes part")
 
 
-def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) -> None:
+def test_scores_of_all_reach_the_leader_and_all_trainers(made: list[Member]) -> None:
     members = met(made)
 
     def score(member: Member, samples: int) -> None:
@@ -256,7 +256,7 @@ def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) ->
     eventually(lambda: not members[1].state.averaging.outgoing, "what came is not sent again")  # type: ignore[union-attr]
 
 
-def test_what_a_leader_scored_for_its_predecessor_is_not_lost(made: list[Member]) -> None:
+def test_scores_for_a_former_leader_are_not_lost(made: list[Member]) -> None:
     members = met(made)
     later = roster_of(members, group=2, leader=1)
     members[0].group.leave()
@@ -279,7 +279,7 @@ def part(member: Member) -> None:
         member.group.listen(poll_interrupts)
 
 
-def test_the_result_is_the_mean_of_what_all_end_in(made: list[Member]) -> None:
+def test_result_is_the_mean_of_the_last_copies(made: list[Member]) -> None:
     members = met(made)
     for member in members:
         member.parameters.fill_(3.0 * member.rank)
@@ -312,7 +312,7 @@ def walk(member: Member, steps: int) -> None:
         member.step()
 
 
-def test_all_come_to_where_the_farthest_stands(made: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_barrier_is_at_the_farthest_trainer(made: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     # No round ends before the leader's fourth step, so nothing is blended into what the others come with.
     monkeypatch.setattr(averaging_server, "ROUND_TIMEOUT_S", WAIT_S)
     members = met(made)
@@ -338,7 +338,7 @@ def test_all_come_to_where_the_farthest_stands(made: list[Member], monkeypatch: 
     assert members[0].state.reached == 7
 
 
-def test_one_that_trains_on_calls_off_the_meeting_and_the_next_is_later(made: list[Member]) -> None:
+def test_trainer_that_trains_on_cancels_the_barrier_and_the_next_is_later(made: list[Member]) -> None:
     members = met(made)
     for member in members:
         walk(member, 2)
@@ -353,7 +353,7 @@ def test_one_that_trains_on_calls_off_the_meeting_and_the_next_is_later(made: li
     assert not members[0].group.conclude()
 
 
-def test_a_successor_that_finds_later_pushes_of_its_rank_moves_the_meeting(made: list[Member]) -> None:
+def test_barrier_moves_to_later_pushes_of_a_rank(made: list[Member]) -> None:
     members = met(made)
     for member in members:
         walk(member, GAP_STEPS)

@@ -95,13 +95,13 @@ def ours(kind: DenseSync) -> list[Tensor]:
     ("kind", "reference"),
     [("ShadowEASGD", easgd), ("ShadowMA", model_averaging), ("ShadowBMUF", bmuf)],
 )
-def test_a_mode_equals_its_reference(kind: DenseSync, reference: Callable[[], list[Vector]]) -> None:
+def test_averaging_mode_equals_its_reference(kind: DenseSync, reference: Callable[[], list[Vector]]) -> None:
     expected = torch.tensor(reference())
     torch.testing.assert_close(torch.stack(ours(kind)), expected, rtol=1e-4, atol=1e-5)
     assert (expected.std(dim=0) > 1e-3).all(), "copies that never differ would show nothing"
 
 
-def test_a_target_is_nobody_elses() -> None:
+def test_target_is_a_separate_tensor() -> None:
     combiner = combiner_of("ShadowEASGD", torch.zeros(2))
     one = combiner.combine([torch.ones(2)])
     combiner.combine([torch.ones(2)])

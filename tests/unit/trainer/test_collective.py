@@ -49,7 +49,7 @@ def _join(table: _Table, rank: int, members: int, pairs: PairProofs) -> Exceptio
 @pytest.mark.parametrize(
     "other", [PAIRS, replace(PAIRS, key=b"guess"), replace(PAIRS, generation=2), replace(PAIRS, group=2)]
 )
-def test_members_sum_only_with_those_who_prove_the_key_for_this_very_group(other: PairProofs) -> None:
+def test_members_sum_only_with_those_who_prove_the_key_for_the_group(other: PairProofs) -> None:
     table = _Table(3)
     with ThreadPoolExecutor(3) as threads:
         ends = [threads.submit(_join, table, rank, 3, other if rank == 1 else PAIRS) for rank in range(3)]
@@ -58,6 +58,6 @@ def test_members_sum_only_with_those_who_prove_the_key_for_this_very_group(other
     assert other is PAIRS or "the place of trainer 1" in str(broken[0])
 
 
-def test_a_stranger_that_returns_every_question_proves_nothing() -> None:
+def test_echoed_challenge_proves_nothing() -> None:
     asked = [bytes([rank]) * 32 for rank in range(2)]
     assert PAIRS.unauthenticated_ranks(PAIRS.proofs(asked, asked), asked, asked) == [1]

@@ -54,7 +54,7 @@ def computed(
 
 
 @on_each_device
-def test_a_step_is_what_autograd_makes_of_it(device: Device) -> None:
+def test_step_equals_autograd(device: Device) -> None:
     """And all of it is on the CPU, but for the gradient in the replica."""
     samples, access, vectors = batch()
     network, leaf = build_network(SPEC, 1), vectors.clone().requires_grad_()
@@ -70,7 +70,7 @@ def test_a_step_is_what_autograd_makes_of_it(device: Device) -> None:
 
 
 @on_each_device
-def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done(device: Device) -> None:
+def test_vectors_are_fetched_once_after_the_bottom_network(device: Device) -> None:
     samples, access, vectors = batch()
     replica, happened = DenseReplica(SPEC, 1, device), []
     replica.model.get_submodule("bottom").register_forward_hook(lambda *_: happened.append("bottom"))
@@ -85,7 +85,7 @@ def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done(devic
 
 
 @on_each_device
-def test_bfloat16_changes_a_step_by_its_rounding_alone(device: Device) -> None:
+def test_bfloat16_changes_a_step_by_its_rounding_only(device: Device) -> None:
     (exact, full), (rounded, half) = computed("fp32", device=device), computed("bf16", device=device)
     exact_rows, rounded_rows = single_tensor(exact.row_gradients), single_tensor(rounded.row_gradients)
     assert exact_rows.dtype is torch.float32
@@ -97,14 +97,14 @@ def test_bfloat16_changes_a_step_by_its_rounding_alone(device: Device) -> None:
 
 
 @on_each_device
-def test_a_loss_that_is_no_number_ends_training(device: Device) -> None:
+def test_loss_that_is_no_number_ends_training(device: Device) -> None:
     samples, access, vectors = batch()
     with pytest.raises(DivergedError, match="not finite"):
         compute(DenseReplica(SPEC, 1, device), samples, access, lambda: vectors * torch.nan, SAMPLES, ComputeWorkers())
 
 
 @on_each_device
-def test_an_empty_slice_is_computed_as_well(device: Device) -> None:
+def test_empty_slice_is_computed(device: Device) -> None:
     samples, _, _ = batch()
     ids = single_ids(samples)[:0]
     none = Batch(samples.dense[:0], ids, samples.labels[:0])
@@ -115,7 +115,7 @@ def test_an_empty_slice_is_computed_as_well(device: Device) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
-def test_workers_change_a_step_by_its_rounding_alone(workers: int) -> None:
+def test_workers_change_a_step_by_its_rounding_only(workers: int) -> None:
     (alone, one), (together, all_of_them) = computed("fp32"), computed("fp32", workers)
     torch.testing.assert_close(together.logits, alone.logits)
     torch.testing.assert_close(together.row_gradients, alone.row_gradients)
@@ -124,7 +124,7 @@ def test_workers_change_a_step_by_its_rounding_alone(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
-def test_workers_compute_the_same_bits_in_whatever_order_they_come(workers: int) -> None:
+def test_workers_compute_the_same_bits_in_any_order(workers: int) -> None:
     """Sums of three floats depend on their order."""
     first, before = computed("fp32", workers)
     for order in ([*range(workers)], [*reversed(range(workers))], [*range(1, workers), 0]):
@@ -155,7 +155,7 @@ def four_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("four_threads")
-def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processors() -> None:
+def test_workers_compute_concurrently_on_equal_shares_of_the_processors() -> None:
     pool, all_are_there = ComputeWorkers(2), threading.Barrier(2)
 
     def compute_part(_: slice) -> int:
@@ -167,7 +167,7 @@ def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processor
 
 
 @pytest.mark.parametrize(("samples", "sizes"), [(1, [1]), (3, [3]), (5, [2, 3]), (9, [2, 2, 2, 3])])
-def test_no_worker_gets_a_lone_sample(samples: int, sizes: list[int]) -> None:
+def test_no_worker_gets_a_single_sample(samples: int, sizes: list[int]) -> None:
     parts = ComputeWorkers(4).split(samples)
     assert [part.stop - part.start for part in parts] == sizes
     assert [*range(samples)] == [each for part in parts for each in range(part.start, part.stop)]

@@ -3,7 +3,7 @@
 from cpr_trainer.trainer.control import PauseDetector
 
 
-def test_a_late_turn_is_a_standstill_and_a_punctual_one_is_none() -> None:
+def test_late_tick_is_a_pause_and_a_punctual_one_is_not() -> None:
     times = iter((0.0, 0.05, 0.5, 0.55, 10.6, 10.65, 10.7))  # a loaded machine, and ten seconds of standstill
     pause_detector = PauseDetector(lambda: next(times))
     for _ in range(2):

@@ -36,7 +36,7 @@ def test_patience_counts_evaluations_since_the_best() -> None:
     assert not judged(scores(0.7, 0.8, 0.75, 0.79)).should_stop(None)
 
 
-def test_a_small_improvement_is_none() -> None:
+def test_small_improvement_is_none() -> None:
     spec = replace(AUC, min_improvement=0.05)
     assert judged(scores(0.7, 0.7)) == EarlyStopState(20, 0.7, 10, 1), "nor is an equal score"
     assert judged(scores(0.7, 0.74, 0.76), spec) == EarlyStopState(30, 0.76, 30, 0), (
@@ -46,7 +46,7 @@ def test_a_small_improvement_is_none() -> None:
 
 
 @pytest.mark.parametrize("metric", ["LogLoss", "NormalisedEntropy"])
-def test_losses_are_to_fall(metric: StopMetric) -> None:
+def test_lower_losses_are_better(metric: StopMetric) -> None:
     found = [
         replace(each, logloss=value, normalised_entropy=value)
         for each, value in zip(scores(0.7, 0.6), (0.9, 0.8), strict=True)
@@ -73,28 +73,26 @@ def test_metric_that_labels_or_groups_leave_undefined_is_bad_data(metric: StopMe
 
 
 @given(st.lists(st.floats(0, 1), max_size=8), st.integers(0, 8), st.integers(1, 4))
-def test_evaluations_that_are_made_again_change_nothing(aucs: list[float], again: int, patience: int) -> None:
+def test_repeated_evaluations_change_nothing(aucs: list[float], again: int, patience: int) -> None:
     spec, found = replace(AUC, patience=patience), scores(*aucs)
     assert judged([*found, *found[:again]], spec) == judged(found, spec)
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
-def test_a_verdict_goes_into_a_tensor_and_back(aucs: list[float]) -> None:
+def test_early_stop_state_goes_into_a_tensor_and_back(aucs: list[float]) -> None:
     early_stop_state = judged(scores(*aucs))
     assert EarlyStopState.of(early_stop_state.tensor()) == early_stop_state
     assert EarlyStopState.of(early_stop_state.tensor() + torch.zeros(4, dtype=torch.float64)) == early_stop_state
     assert EarlyStopState.of(None) == EarlyStopState()
 
 
-def test_another_tensor_is_no_verdict() -> None:
+def test_other_tensor_is_no_early_stop_state() -> None:
     with pytest.raises(ValueError, match="an early-stop state is float64"):
         EarlyStopState.of(torch.zeros(3))
 
 
 @given(every=st.integers(1, 300), batch=st.integers(1, 100), total=st.integers(1, 2000), step=st.integers(0, 60))
-def test_evaluations_come_where_a_multiple_is_crossed_and_at_the_end(
-    every: int, batch: int, total: int, step: int
-) -> None:
+def test_evaluations_are_due_at_multiples_and_at_the_end(every: int, batch: int, total: int, step: int) -> None:
     last = -(-total // batch)
     due = [
         each

@@ -81,7 +81,7 @@ def test_each_row_is_trained_once_though_files_come_while_trainers_are_replaced(
     assert seen == Counter(range(400))
 
 
-def test_text_is_indexed_once_and_listed_by_leaders_alone(world: World) -> None:
+def test_text_is_indexed_once_and_listed_by_leaders_only(world: World) -> None:
     first, _ = world.open(spec("CSV", URI))
     # Files are indexed side by side, and then the first block of each is searched for ids that are written in two ways.
     assert Counter(world.s3.opened) == {"day=1.csv": 2, "day=2.csv": 2}
@@ -93,7 +93,7 @@ def test_text_is_indexed_once_and_listed_by_leaders_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_what_is_read_by_the_document_is_what_was_indexed(
+def test_data_of_the_manifest_is_that_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
@@ -105,7 +105,7 @@ def test_what_is_read_by_the_document_is_what_was_indexed(
     assert_same(everything(again), everything(read(data)))
 
 
-def test_what_a_job_is_scored_on_is_pinned_beside_what_it_trains(world: World) -> None:
+def test_data_of_the_evaluation_is_frozen_separately(world: World) -> None:
     """Each to its own document: files that come later are in neither, and one that changed is refused by name."""
     trained, _ = world.open(spec("CSV", URI))
     world.s3.objects |= {"test/1.csv": day(7, 30), "test/2.csv": day(8, 40)}
@@ -157,7 +157,7 @@ def test_leader_counts_new_files_seldom_and_bridges_a_failed_listing(
     assert (successor.new_files, dataset.layout.rows) == (2, 400)
 
 
-def test_leader_that_cannot_list_the_data_trains_the_pinned_files(world: World) -> None:
+def test_leader_that_cannot_list_the_data_trains_the_frozen_files(world: World) -> None:
     world.open(spec("CSV", URI))
     world.s3.objects["_delta_log/00000000000000000000.json"] = b"{}"  # the folder has become a table since
     dataset, inputs = world.open(spec("CSV", URI))
@@ -170,7 +170,7 @@ def test_data_without_files_has_no_new_ones() -> None:
     assert inputs.new_files == 0
 
 
-def test_a_local_file_that_has_changed_is_refused_and_a_copy_of_it_is_not(tmp_path: Path) -> None:
+def test_changed_local_file_is_refused_and_a_copy_is_not(tmp_path: Path) -> None:
     data = write(clicks(50), tmp_path / "a", "csv")
     file = tmp_path / "a" / "part-000.csv"
     before = read(data)
@@ -184,9 +184,7 @@ def test_a_local_file_that_has_changed_is_refused_and_a_copy_of_it_is_not(tmp_pa
         everything(before)
 
 
-def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follower_waits_for_the_leader_and_replaces_a_dead_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_POLLS", 2)
     leads = False
     turns = 0
@@ -202,7 +200,7 @@ def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(
     assert read_data(world.store, "uid") is not None
 
 
-def test_a_vocabulary_is_built_once_and_read_by_all_who_come_later(world: World) -> None:
+def test_vocabulary_is_built_once_and_read_by_later_processes(world: World) -> None:
     data, leads, asked = spec("CSV", URI), True, 0
 
     def start() -> tuple[Dataset, FrozenInputs]:
@@ -237,7 +235,7 @@ def _die() -> None:
     raise Terminated
 
 
-def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
+def test_manifest_deleted_with_its_bucket_is_written_again(world: World) -> None:
     _, inputs = world.open(spec("CSV", URI))
     before = world.store.get(data_key("uid"))
     world.store.delete([data_key("uid")])
@@ -246,7 +244,7 @@ def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
     assert world.store.get(data_key("uid")) == before
 
 
-def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
+def test_leader_that_dies_during_a_measurement_leaves_nothing() -> None:
     store = MemoryStore()
 
     def measure(poll_interrupts: Callable[[], None]) -> WorkerChoice:
@@ -258,7 +256,7 @@ def test_a_leader_that_dies_while_it_measures_leaves_nothing() -> None:
     assert read_workers(store, "uid") is None
 
 
-def test_of_two_leaders_the_faster_one_decides() -> None:
+def test_faster_one_of_two_leaders_decides() -> None:
     store = MemoryStore()
 
     def slow(_: object) -> WorkerChoice:
@@ -275,7 +273,7 @@ def test_of_two_leaders_the_faster_one_decides() -> None:
     assert found.workers == 4, "what was lost with its bucket comes again"
 
 
-def test_the_document_of_many_files_stays_small() -> None:
+def test_manifest_of_many_files_stays_small() -> None:
     names = ("click", "price", "user")
     indices = []
     for number in range(200):

@@ -56,7 +56,7 @@ def _step(group: Group, step: int, value: float) -> tuple[Go, float]:
 
 
 @pytest.mark.parametrize("members", [HOST, "::1"], indirect=True)
-def test_members_meet_step_and_finish(threads: ThreadPoolExecutor, members: list[Member]) -> None:
+def test_members_join_step_and_finish(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     roster = roster_of(members, group=1)
     groups = [member.make_group(roster) for member in members]
 
@@ -72,7 +72,7 @@ def test_members_meet_step_and_finish(threads: ThreadPoolExecutor, members: list
     assert [type(end) for end in ends[1:]] == [Finished, Finished]
 
 
-def test_the_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolExecutor, members: list[Member]) -> None:
+def test_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     for member, done in zip(members, (7, 8, NO_STATE), strict=True):
         member.replica.unpack(b"state %d" % done, done)
     roster = roster_of(members, group=5)
@@ -83,7 +83,7 @@ def test_the_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolEx
     assert [member.replica.data for member in members] == [b"state 8"] * 3
 
 
-def test_survivors_go_on_with_a_newcomer(threads: ThreadPoolExecutor, members: list[Member]) -> None:
+def test_survivors_continue_with_a_new_member(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     first = roster_of(members, group=1)
     groups = [member.make_group(first) for member in members]
     _all(threads, [lambda m=m, g=g: m.join(g) for m, g in zip(members, groups, strict=True)])
@@ -106,7 +106,7 @@ def test_survivors_go_on_with_a_newcomer(threads: ThreadPoolExecutor, members: l
     assert [total for _, total in steps] == [3.0] * 3
 
 
-def test_words_of_a_connection_that_was_given_up_come_late(threads: ThreadPoolExecutor, members: list[Member]) -> None:
+def test_late_hello_of_an_abandoned_connection_is_replaced(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     leader, early, late = members
     roster = roster_of(members, group=1)
     led = leader.make_group(roster)
@@ -121,7 +121,7 @@ def test_words_of_a_connection_that_was_given_up_come_late(threads: ThreadPoolEx
     assert met == [False] * 3
 
 
-def test_a_leader_that_had_no_address_at_first_is_found(threads: ThreadPoolExecutor, members: list[Member]) -> None:
+def test_leader_without_an_address_at_first_is_found(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     roster = roster_of(members, group=1)
     early = replace(roster, trainers=tuple(replace(peer, host="", port_base=0) for peer in roster.trainers))
     groups = [member.make_group(early) for member in members]
@@ -132,7 +132,7 @@ def test_a_leader_that_had_no_address_at_first_is_found(threads: ThreadPoolExecu
     assert [each.result() for each in met] == [False] * 3
 
 
-def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor) -> None:
+def test_older_incarnation_is_superseded(threads: ThreadPoolExecutor) -> None:
     leader, stale, fresh = Member(0), Member(1, incarnation=1), Member(1, incarnation=2)
     told = threads.submit(lambda: stale.join(stale.make_group(roster_of([leader, stale], group=1))))
     roster = roster_of([leader, fresh], group=2)
@@ -145,7 +145,7 @@ def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor)
         member.listener.close()
 
 
-def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -> None:
+def test_caller_without_the_key_is_not_admitted(threads: ThreadPoolExecutor) -> None:
     leader, stranger, friend = Member(0), Member(1, key=b"guess"), Member(1)
     roster = roster_of([leader, friend], group=1)
     led = threads.submit(lambda: leader.join(leader.make_group(roster)))
@@ -165,7 +165,7 @@ def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -
         member.listener.close()
 
 
-def test_a_closed_lobby_leaves_no_thread_behind() -> None:
+def test_closed_listener_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     member = Member(0)
     started = set(threading.enumerate()) - before
@@ -190,7 +190,7 @@ def _hellos(*done: int) -> tuple[Hello, ...]:
         ((NO_STATE, NO_STATE, NO_STATE), None, (0, 2)),
     ],
 )
-def test_the_most_advanced_is_copied_to_all_behind(
+def test_most_advanced_state_is_copied_to_all_behind(
     done: tuple[int, ...], source: int | None, copy_to: tuple[int, ...]
 ) -> None:
     for hellos in permutations(_hellos(*done)):
@@ -213,7 +213,7 @@ def test_the_most_advanced_is_copied_to_all_behind(
         (0, None, (0, 0), ()),
     ],
 )
-def test_steps_to_compute_again(
+def test_missing_steps_are_computed_again(
     done: int, pushed: int | None, applied: tuple[int, ...], steps: tuple[int, ...]
 ) -> None:
     assert tuple(missing_steps(done, pushed, applied, window=2)) == steps

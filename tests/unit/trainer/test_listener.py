@@ -55,7 +55,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_lobby_without_descriptors_hears_of_callers_later(
+def test_listener_without_descriptors_accepts_callers_later(
     listener: PeerListener, connect_to: Callable[[], Channel], caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as stranger:
@@ -68,7 +68,7 @@ def test_a_lobby_without_descriptors_hears_of_callers_later(
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_lobby_without_threads_hears_of_callers_later(
+def test_listener_without_threads_accepts_callers_later(
     listener: PeerListener,
     connect_to: Callable[[], Channel],
     monkeypatch: pytest.MonkeyPatch,
@@ -93,7 +93,7 @@ def test_a_lobby_without_threads_hears_of_callers_later(
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("words", [b"", b"?"], ids=["idle", "slow"])
-def test_strangers_take_a_bounded_number_of_threads_and_keep_nobody_out(
+def test_unauthenticated_callers_take_a_bounded_number_of_threads_and_block_no_peer(
     listener: PeerListener, connect_to: Callable[[], Channel], words: bytes
 ) -> None:
     with ExitStack() as strangers:
@@ -105,7 +105,7 @@ def test_strangers_take_a_bounded_number_of_threads_and_keep_nobody_out(
         assert threads <= (32 if words else 0) + 2
 
 
-def test_a_lobby_that_has_ended_is_not_alive(listener: PeerListener) -> None:
+def test_closed_listener_is_not_alive(listener: PeerListener) -> None:
     listener.close()
     while listener.alive():
         time.sleep(0.01)

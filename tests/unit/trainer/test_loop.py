@@ -78,7 +78,7 @@ def test_evaluation_without_a_row_is_refused_before_anything_is_trained(tmp_path
         read_setup(job, trainer_roster(()), tmp_path)
 
 
-def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp_path: Path) -> None:
+def test_report_has_no_old_values_under_the_counters_of_a_new_generation(tmp_path: Path) -> None:
     job = small_job(tmp_path)
     job = replace(job, model=replace(job.model, entrypoint=f"{__name__}:watched_network"))
     roster = replace(trainer_roster(()), leader=1)  # the duties of a leader need shards

@@ -66,7 +66,7 @@ def problem_at_start(folder: Path, precision: Precision, device: Device) -> Prob
         ("bf16", "cuda", OLD, False),
     ],
 )
-def test_it_is_in_the_first_report_and_in_the_log(  # noqa: PLR0913, PLR0917 -- a row of the table
+def test_emulated_precision_is_in_the_first_report_and_in_the_log(  # noqa: PLR0913, PLR0917 -- a row of the table
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

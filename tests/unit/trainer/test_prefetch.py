@@ -56,7 +56,7 @@ _PICKS = st.lists(st.integers(0, 34), max_size=6)
 
 
 @given(_PICKS, _PICKS)
-def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[int], then: list[int]) -> None:
+def test_rows_changed_by_the_running_step_are_read_after_its_push(now: list[int], then: list[int]) -> None:
     table, running = _Table(), _slice(1, now)
     batch_slice = _slice(2, then, running)
     vectors = _vectors(table, batch_slice)
@@ -70,7 +70,7 @@ def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[in
 
 
 @given(_PICKS, _PICKS)
-def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: list[int]) -> None:
+def test_all_rows_are_read_again_after_a_shard_was_unavailable(now: list[int], then: list[int]) -> None:
     table, running = _Table(), _slice(1, now)
     batch_slice = _slice(2, then, running)
     vectors = _vectors(table, batch_slice)
@@ -94,7 +94,7 @@ class _Feed:
 
 
 @given(st.lists(_PICKS, min_size=1, max_size=8), st.integers(1, 4))
-def test_vectors_miss_as_many_steps_as_they_are_asked_for_ahead_and_with_one_none(
+def test_vectors_miss_as_many_steps_as_they_are_prefetched_and_with_depth_one_none(
     picks: list[list[int]], depth: int
 ) -> None:
     table, slices = _Table(), list[Slice]()

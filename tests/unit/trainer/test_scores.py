@@ -16,7 +16,7 @@ def _slice(step: int, *, trainers: int = 1, first_sample: int = 20) -> ScoredSli
     return ScoredSlice(step, trainers, first_sample, logits, labels, loss_share=0.5)
 
 
-def test_two_trainers_merge_to_the_same() -> None:
+def test_two_trainers_merge_to_the_same_scores() -> None:
     trainers = _scores(), _scores()
     for scores in trainers:
         scores.add(_slice(1, trainers=2))
@@ -30,7 +30,7 @@ def test_two_trainers_merge_to_the_same() -> None:
     assert torch.equal(trainers[0].merged(), trainers[1].merged())
 
 
-def test_a_step_that_is_computed_again_is_scored_once() -> None:
+def test_step_that_is_computed_again_is_scored_once() -> None:
     scores = _scores()
     scores.add(_slice(1))
     scores.to_merge()  # the all-reduce that follows fails
@@ -41,7 +41,7 @@ def test_a_step_that_is_computed_again_is_scored_once() -> None:
     assert scores.loss == pytest.approx(0.5)
 
 
-def test_copied_scores_replace_what_was_not_merged() -> None:
+def test_copied_scores_replace_unmerged_ones() -> None:
     ahead, behind = _scores(), _scores()
     for scores in (ahead, behind):
         scores.add(_slice(1))

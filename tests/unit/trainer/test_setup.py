@@ -30,7 +30,7 @@ class NoListings(MemoryStore):
         (0, 1, 2, False, False),
     ],
 )
-def test_job_begins_until_its_network_is_saved(
+def test_job_is_new_until_its_network_is_saved(
     index: int, incarnation: int, generation: int, *, saved: bool, expected: bool
 ) -> None:
     store = MemoryStore()
@@ -43,6 +43,6 @@ def test_job_begins_until_its_network_is_saved(
     assert is_new_job(store, roster, "uid") is expected
 
 
-def test_first_leader_needs_no_listing_to_know_that_its_job_begins() -> None:
+def test_first_leader_needs_no_listing_for_a_new_job() -> None:
     roster = replace(trainer_roster(()), index=0, leader=0, incarnation=1, counters=Counters(1, 1, 1))
     assert is_new_job(NoListings(), roster, "uid")

@@ -31,14 +31,14 @@ def spill_of(folder: Path, memory_bytes: int, spill_bytes: int) -> tuple[bool, s
     return spill is not None, "" if problem is None else problem.reason
 
 
-def test_pushes_have_room_on_disk_if_the_job_asks_for_it_and_replays(tmp_path: Path) -> None:
+def test_spill_is_opened_if_the_job_has_spill_and_replay(tmp_path: Path) -> None:
     assert spill_of(tmp_path, 1 << 20, 1 << 20) == (True, "")
     assert (tmp_path / "pushes").stat().st_size == 1 << 20
     assert spill_of(tmp_path / "none", 1 << 20, 0) == (False, "")
     assert spill_of(tmp_path / "none", 0, 1 << 20) == (False, "")
 
 
-def test_a_disk_that_is_full_is_a_problem_that_lasts_and_not_an_end(
+def test_full_disk_is_a_lasting_problem_and_no_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: int) -> None:

@@ -19,7 +19,7 @@ def state(tmp_path: Path) -> DenseState:
     return DenseState(small_job(tmp_path, samples=1_000), 1_000)
 
 
-def test_a_copy_is_the_same_state(state: DenseState, tmp_path: Path) -> None:
+def test_copied_state_is_the_same(state: DenseState, tmp_path: Path) -> None:
     state.begin({})
     state.skip_to(3)
     state.replica.gradients.fill_(0.5)
@@ -39,7 +39,7 @@ def test_saved_tensors_are_copies(state: DenseState) -> None:
     assert not torch.equal(saved[NETWORK], state.replica.state())
 
 
-def test_it_begins_without_a_state_and_with_another_jobs_network(state: DenseState, tmp_path: Path) -> None:
+def test_state_begins_with_another_jobs_network(state: DenseState, tmp_path: Path) -> None:
     assert state.done == NO_STATE
     other = DenseState(small_job(tmp_path, samples=1_000), 1_000)
     state.replica.parameters.fill_(0.25)
@@ -49,7 +49,7 @@ def test_it_begins_without_a_state_and_with_another_jobs_network(state: DenseSta
     assert torch.equal(other.replica.parameters, state.replica.parameters)
 
 
-def test_only_what_nobody_trained_is_lost(state: DenseState) -> None:
+def test_skipped_steps_are_lost(state: DenseState) -> None:
     state.begin({})
     state.skip_to(0)
     assert state.lost == ()
@@ -92,7 +92,7 @@ def by_parameter(state: DenseState) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_it_begins_with_what_another_network_has_by_name(tmp_path: Path) -> None:
+def test_state_begins_with_another_networks_values_by_name(tmp_path: Path) -> None:
     old, job = trained(job_with(tmp_path)), job_with(tmp_path, top=(8, 4, 1), seed=2)
     state = DenseState(job, 1_000)
     fresh = {name: value.clone() for name, value in by_parameter(state).items()}
@@ -111,7 +111,7 @@ def test_it_begins_with_what_another_network_has_by_name(tmp_path: Path) -> None
         assert torch.equal(parameter.flatten(), here[name][0]), "the network computes with what was taken"
 
 
-def test_a_network_of_another_optimizer_is_refused_and_one_that_keeps_the_same_is_not(tmp_path: Path) -> None:
+def test_network_of_another_optimizer_is_refused_unless_its_state_is_the_same(tmp_path: Path) -> None:
     old = trained(job_with(tmp_path))
     state = DenseState(job_with(tmp_path, optimizer="Adagrad"), 1_000)
     with pytest.raises(LayoutError, match=r"or set spec\.restoreFrom\.dense to Initialise"):

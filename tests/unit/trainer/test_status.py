@@ -28,7 +28,7 @@ def _report() -> TrainerReport:
     return TrainerReport(1, "job", 0, 1, counters, TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
 
 
-def test_a_pause_is_reported_and_counted() -> None:
+def test_pause_is_reported_and_counted() -> None:
     status = StatusPublisher(_report())
     with status.paused():
         assert status.report().state is TrainerState.PAUSED
@@ -37,14 +37,14 @@ def test_a_pause_is_reported_and_counted() -> None:
     assert status.take_waited_s() == 0
 
 
-def test_an_interrupted_pause_leaves_the_state_before() -> None:
+def test_interrupted_pause_restores_the_state_before() -> None:
     status = StatusPublisher(_report())
     with pytest.raises(InterruptedError), status.paused():
         raise InterruptedError
     assert status.state is TrainerState.TRAINING
 
 
-def test_a_short_wait_for_peers_is_no_pause() -> None:
+def test_short_wait_for_peers_is_no_pause() -> None:
     status = StatusPublisher(_report())
     status.pause_after_s = 60.0
     seen = []
@@ -54,7 +54,7 @@ def test_a_short_wait_for_peers_is_no_pause() -> None:
     assert status.take_waited_s() == 0
 
 
-def test_a_wait_beyond_patience_is_a_pause_from_its_beginning_and_nothing_after_it() -> None:
+def test_long_wait_is_a_pause_from_its_beginning() -> None:
     status = StatusPublisher(_report())
     status.pause_after_s = 0.05
     seen = set()
@@ -65,7 +65,7 @@ def test_a_wait_beyond_patience_is_a_pause_from_its_beginning_and_nothing_after_
     assert status.take_waited_s() > 0.05
 
 
-def test_a_standstill_within_a_wait_is_a_pause_though_nobody_attended() -> None:
+def test_wait_of_a_suspended_process_is_a_pause_without_polls() -> None:
     status = StatusPublisher(_report())
     status.pause_after_s = 0.0
     with status.waiting(lambda: None):
@@ -73,7 +73,7 @@ def test_a_standstill_within_a_wait_is_a_pause_though_nobody_attended() -> None:
     assert status.take_waited_s() > 0
 
 
-def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
+def test_lasting_problem_is_reported_while_there_is_no_other() -> None:
     slow, outage = Problem("Slow", "slow", "wait"), Problem("StoreUnreachable", "gone", "wait")
     status = StatusPublisher(_report(), lasting_problem=slow)
     assert status.report().problem == slow
@@ -92,7 +92,7 @@ def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
     assert status.report().state is TrainerState.TRAINING
 
 
-def test_groups_that_only_a_report_tells_are_waited_for_until_they_are_recorded() -> None:
+def test_scores_by_group_are_waited_for_until_they_are_recorded() -> None:
     """Who else asks for a report proves nothing, nor does what is recorded of another generation."""
     status = StatusPublisher(_report())
     generation = status.report().counters.generation
@@ -118,7 +118,7 @@ def test_groups_that_only_a_report_tells_are_waited_for_until_they_are_recorded(
     asker.join()
 
 
-def test_groups_are_waited_for_so_long_and_no_longer(caplog: pytest.LogCaptureFixture) -> None:
+def test_wait_for_scores_by_group_has_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     status = StatusPublisher(_report())
     status.update(evaluation=replace(EVALUATION, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
     status.wait_until_recorded(within_s=0.01)
@@ -126,7 +126,7 @@ def test_groups_are_waited_for_so_long_and_no_longer(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("evaluation", [None, EVALUATION])
-def test_what_the_last_word_tells_is_not_waited_for(evaluation: HeldOutScores | None) -> None:
+def test_evaluation_without_groups_is_not_waited_for(evaluation: HeldOutScores | None) -> None:
     status = StatusPublisher(_report())
     status.update(evaluation=evaluation)
     status.wait_until_recorded(within_s=float("inf"))
@@ -160,23 +160,23 @@ def report(**figures: Any) -> TrainerReport:
     )  # fmt: skip
 
 
-def test_all_figures_are_in_the_line() -> None:
+def test_progress_line_has_all_values() -> None:
     assert progress_line(report(samples_per_s=6928.0, loss=0.45678, auc=0.75)) == (
         "step 1,200, 307,200 of 1,000,000 samples, 6,928 samples/s, loss 0.4568, AUC 0.7500, ETA 0:01:40"
     )
 
 
-def test_the_last_evaluation_is_in_the_line() -> None:
+def test_progress_line_has_the_last_evaluation() -> None:
     found = HeldOutScores(1000, 256_000, 500, 0.8125, 0.5, 0.9, 1.1)
     assert progress_line(report(auc=0.75, evaluation=found)).endswith("AUC 0.7500, held-out AUC 0.8125 at step 1,000")
 
 
-def test_figures_that_are_not_known_are_left_out() -> None:
+def test_progress_line_omits_unknown_values() -> None:
     assert progress_line(report()) == "step 1,200, 307,200 of 1,000,000 samples"
     assert progress_line(report(loss=0.5)) == "step 1,200, 307,200 of 1,000,000 samples, loss 0.5000"
 
 
-def test_a_line_is_due_once_a_minute() -> None:
+def test_progress_line_is_due_once_a_minute() -> None:
     minute = ProgressTimer(100.0)
     due = [now for now in range(100, 400) if minute.due(float(now))]
     assert due == [160, 220, 280, 340]

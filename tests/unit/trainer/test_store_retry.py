@@ -22,7 +22,7 @@ def status() -> StatusPublisher:
 
 
 @pytest.mark.parametrize("error", [StoreUnreachableError, CredentialsRefusedError])
-def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[StoreError]) -> None:
+def test_trainer_is_paused_and_reports_the_problem_while_the_store_fails(error: type[StoreError]) -> None:
     shown, seen, fails = status(), set(), 3
 
     def poll_interrupts() -> None:
@@ -57,7 +57,7 @@ def test_unsuitable_store_is_waited_for_unless_the_job_has_not_begun() -> None:
         retry_store_errors(call, shown, lambda: None, final=StoreUnsuitableError)
 
 
-def test_what_no_wait_can_mend_is_raised() -> None:
+def test_data_error_is_raised() -> None:
     def read() -> None:
         raise DataError("a.csv has changed.", "Restore it.")
 
@@ -65,7 +65,7 @@ def test_what_no_wait_can_mend_is_raised() -> None:
         RetryingReader(status(), lambda: None).read(read)
 
 
-def test_a_read_that_hangs_holds_up_nothing_that_the_trainer_is_told() -> None:
+def test_hanging_read_ends_at_an_interruption() -> None:
     stuck = threading.Event()
 
     def poll_interrupts() -> None:
@@ -76,7 +76,7 @@ def test_a_read_that_hangs_holds_up_nothing_that_the_trainer_is_told() -> None:
     stuck.set()
 
 
-def test_each_attempt_waits_for_a_future_of_its_own() -> None:
+def test_each_attempt_waits_for_a_separate_future() -> None:
     begun = 0
 
     with ThreadPoolExecutor(1) as pool:

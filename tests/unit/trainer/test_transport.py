@@ -13,13 +13,13 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ends
 
 
-def test_the_bytes_of_a_header_are_what_they_are() -> None:
+def test_header_has_fixed_bytes() -> None:
     frame = Frame(Kind.GO, rank=3, step=5, cut_step=8, payload=b"ab")
 
     assert header_of(frame).hex() == "4350525401060003000000000000000500000000000000080000000000000002"
 
 
-def test_a_frame_arrives_as_it_was_sent(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_frame_arrives_as_it_was_sent(pair: tuple[socket.socket, socket.socket]) -> None:
     for sent in (Frame(Kind.PING, 1), Frame(Kind.STATE, 2, 7, 0, bytes(range(256)) * 100)):
         send_frame(pair[0], sent)
         assert receive_frame(pair[1]) == sent
@@ -36,7 +36,7 @@ def test_noise_is_no_frame(pair: tuple[socket.socket, socket.socket], damage: tu
         receive_frame(pair[1])
 
 
-def test_a_stranger_cannot_make_us_take_memory(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_announced_payload_above_the_limit_is_refused(pair: tuple[socket.socket, socket.socket]) -> None:
     send_frame(pair[0], Frame(Kind.PROVE, 0, payload=bytes(100)))
 
     with pytest.raises(ProtocolError, match="100 bytes"):

@@ -11,7 +11,7 @@ from cpr_trainer.trainer.prefetch import as_array, as_tensor
 
 
 @pytest.mark.parametrize(("of", "travels_as"), [(torch.float32, np.float32), (torch.bfloat16, np.uint16)])
-def test_there_and_back_without_a_copy(of: torch.dtype, travels_as: type) -> None:
+def test_values_are_converted_without_a_copy(of: torch.dtype, travels_as: type) -> None:
     values = torch.randn(5, 3).to(of)
     array = as_array(values)
     assert (array.dtype, array.shape) == (travels_as, (5, 3))
@@ -21,12 +21,12 @@ def test_there_and_back_without_a_copy(of: torch.dtype, travels_as: type) -> Non
     assert float(back[1, 2]) == 7.0
 
 
-def test_the_bits_are_those_of_a_bfloat16() -> None:
+def test_bits_of_bfloat16_are_kept() -> None:
     values = torch.randn(5, 3)
     assert np.array_equal(as_array(values.bfloat16()), narrow(values.numpy()))
     assert torch.equal(as_tensor(narrow(values.numpy())).float(), torch.from_numpy(widen(narrow(values.numpy()))))
 
 
-def test_gradients_come_in_the_order_of_rows() -> None:
+def test_gradients_are_converted_in_row_order() -> None:
     array = as_array(torch.randn(3, 5).T.requires_grad_())
     assert array.flags.c_contiguous

@@ -133,7 +133,7 @@ def test_each_number_of_workers_is_measured_equally_often(job: JobSpec, monkeypa
     assert all(time_s > 0 for times in times_s.values() for time_s in times)
 
 
-def test_what_was_measured_is_chosen_by_its_times(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_number_of_workers_is_chosen(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(_trial: Trial, counts: Sequence[int], _poll_interrupts: object) -> dict[int, list[float]]:
         return {count: [0.1 / count] for count in counts}
 
@@ -141,7 +141,7 @@ def test_what_was_measured_is_chosen_by_its_times(job: JobSpec, monkeypatch: pyt
     assert found_for(job) == WorkerChoice(2, "measured for the first batch: 100.00 ms with 1, 50.00 ms with 2")
 
 
-def test_nothing_is_measured_where_there_is_no_choice(job: JobSpec) -> None:
+def test_single_candidate_is_not_measured(job: JobSpec) -> None:
     small = replace(job, data=replace(job.data, batch_size=6), trainers=2)
     assert found_for(small) == WorkerChoice(1, "a slice has 3 samples")
     torch.set_num_threads(1)
@@ -149,22 +149,22 @@ def test_nothing_is_measured_where_there_is_no_choice(job: JobSpec) -> None:
 
 
 @pytest.mark.parametrize("factory", ["normalises", "contrasts", "drops", "whole"])
-def test_a_network_whose_samples_depend_on_each_other_keeps_one_worker(job: JobSpec, factory: str) -> None:
+def test_network_with_dependent_samples_keeps_one_worker(job: JobSpec, factory: str) -> None:
     found = found_for(of(job, factory))
     assert found.count == 1
     assert "depend on each other" in found.reason
 
 
 @pytest.mark.parametrize("factory", ["plain", None])
-def test_a_network_that_computes_each_sample_by_itself_may_be_divided(job: JobSpec, factory: str | None) -> None:
+def test_network_with_independent_samples_may_be_divided(job: JobSpec, factory: str | None) -> None:
     assert trial(job if factory is None else of(job, factory)).is_divisible()
 
 
-def test_a_loss_that_is_no_number_ends_nothing_yet(job: JobSpec) -> None:
+def test_measured_loss_that_is_no_number_keeps_one_worker(job: JobSpec) -> None:
     assert found_for(of(job, "diverges")) == WorkerChoice(1, "the loss of the first batch is not finite")
 
 
-def test_random_numbers_go_on_as_if_nothing_had_been_measured(job: JobSpec) -> None:
+def test_random_state_is_restored_after_a_measurement(job: JobSpec) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -172,7 +172,7 @@ def test_random_numbers_go_on_as_if_nothing_had_been_measured(job: JobSpec) -> N
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_trainer_that_is_told_to_stop_measures_no_further(job: JobSpec) -> None:
+def test_stop_ends_a_measurement(job: JobSpec) -> None:
     turns = 0
 
     def poll_interrupts() -> None:
@@ -199,7 +199,7 @@ def test_a_trainer_that_is_told_to_stop_measures_no_further(job: JobSpec) -> Non
         (200, 2048, (1, 2, 4, 8, 16, 32, 64)),
     ],
 )
-def test_workers_are_doubled_up_to_the_processors_and_to_what_a_slice_divides_into(
+def test_candidates_are_doubled_up_to_the_processors_and_the_parts_of_a_slice(
     processors: int, samples: int, counts: tuple[int, ...]
 ) -> None:
     assert candidate_counts(processors, samples) == counts
@@ -218,11 +218,11 @@ def test_workers_are_doubled_up_to_the_processors_and_to_what_a_slice_divides_in
         ({1: [0.010, 0.0102, 0.020], 2: [0.009, 0.0101, 0.018]}, 2),
     ],
 )
-def test_the_fewest_workers_that_are_as_fast_as_any_are_chosen(times_s: dict[int, list[float]], count: int) -> None:
+def test_fewest_workers_that_are_as_fast_as_any_are_chosen(times_s: dict[int, list[float]], count: int) -> None:
     """A gain below 3 % is none, one odd time counts for nothing, nor does a slow round that all numbers share."""
     assert choose_count(times_s).count == count
 
 
-def test_the_reason_has_the_times() -> None:
+def test_reason_of_a_choice_has_the_times() -> None:
     found = choose_count({2: [0.0215, 0.0214, 0.0216], 1: [0.0251, 0.0252, 0.0253]})
     assert found.reason == "measured for the first batch: 25.20 ms with 1, 21.50 ms with 2"
