@@ -83,8 +83,8 @@ def run_alone(extra: str, folder: Path, *command: str) -> str:
 def test_extra_alone_runs_the_commands_of_its_page(
     extra: str, command: tuple[str, ...], prints: str, tmp_path: Path
 ) -> None:
-    said = run_alone(extra, tmp_path, *(word.replace("{folder}", str(tmp_path)) for word in command))
-    assert prints in " ".join(said.split())
+    output = run_alone(extra, tmp_path, *(word.replace("{folder}", str(tmp_path)) for word in command))
+    assert prints in " ".join(output.split())
 
 
 def test_packages_of_other_extras_are_hidden(tmp_path: Path) -> None:

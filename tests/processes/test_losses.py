@@ -121,7 +121,7 @@ def test_shard_lost_with_a_trainer_loses_only_that_trainers_pushes(tmp_path: Pat
 
 
 def test_single_trainer_resumes_from_a_dense_save_and_reports_its_loss(tmp_path: Path) -> None:
-    """There is no anchor yet; the store is away when it dies."""
+    """There is no anchor yet; the store is unavailable when it dies."""
     job = JOBS["plain"](tmp_path)
     job = replace(job, snapshots=replace(job.snapshots, dense_interval_s=OFTEN_S))
     store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"

@@ -216,7 +216,7 @@ class DataPlane(Saving):
         return True
 
     def _shards_of(self, roster: TrainerRoster) -> list[Shard] | None:
-        """All shards that the roster names, ready in its generation; None if one is away."""
+        """All shards that the roster names, ready in its generation; None if one is unavailable."""
         found = self._ready_shards(roster)
         return [found[key] for key in sorted(found)] if len(found) == len(roster.shards) else None
 
