@@ -29,6 +29,7 @@ from cpr_operator.reconcile.restore_source import source_anchor_in
 from cpr_operator.reconcile.types import EventReason, Job, Outcome, PodDelete, ReconcileInput, ReconcileState
 
 T = TypeVar("T")
+
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: The number of cleanup attempts. The pause doubles after each of them.
 ATTEMPTS = 5
