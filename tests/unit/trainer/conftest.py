@@ -1,4 +1,4 @@
-"""What holds for all tests of a trainer."""
+"""Fixtures of all tests of a trainer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.wait_limit import wait_limit
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
-    """Tensors here are tiny: threads of torch would only wait for each other."""
+    """Use one thread for tiny tensors: several would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -21,6 +21,6 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _wait_limit() -> Iterator[None]:
-    """A wait that does not end fails its test, before the test's own timeout leaves threads behind."""
+    """Limit each wait: it then fails its test before the test's own timeout leaves threads behind."""
     with wait_limit(200.0):
         yield

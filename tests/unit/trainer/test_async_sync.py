@@ -31,7 +31,7 @@ HOST, WAIT_S, LAST_STEP = "127.0.0.1", 240.0, 10
 
 @dataclass
 class Member:
-    """A trainer without shards or data: its steps change nothing but what the test changes."""
+    """A trainer without shards or data: only the test changes its values."""
 
     rank: int
     kind: DenseSync = "ShadowMA"
@@ -100,7 +100,7 @@ def meet(members: list[Member], roster: TrainerRoster) -> list[bool]:
 
 
 def synced(member: Member) -> Callable[[], bool]:
-    """Whether the member, which takes no steps meanwhile, has a target at hand."""
+    """Return whether the member, which takes no steps meanwhile, has a target."""
     assert member.state.averaging is not None
     return lambda: member.state.averaging._target is not None  # type: ignore[union-attr]
 
@@ -121,7 +121,7 @@ def trio(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu
 
 
 def met(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu") -> list[Member]:
-    """Three members that have begun together."""
+    """Three members that have joined."""
     members = trio(made, kind, device)
     meet(members, roster_of(members))
     return members
@@ -303,7 +303,7 @@ def test_result_is_the_mean_of_the_last_copies(made: list[Member]) -> None:
 
 
 def at(member: Member, step: int) -> Callable[[], bool]:
-    """Whether the member knows that all meet there."""
+    """Return whether the member has that barrier."""
     return lambda: member.meeting == step
 
 

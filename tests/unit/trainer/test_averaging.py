@@ -14,14 +14,14 @@ from cpr_trainer.trainer.async_sync.averaging import blend, combiner_of, mean
 
 SIZE, TRAINERS, ROUNDS = 7, 3, 40
 RATE = 0.1
-#: A trainer takes so many steps between the copy that it sends and the blend: what is under way is never waited for.
+#: Steps of a trainer between the copy that it sends and the blend, which it does not wait for.
 BEHIND = 2
 
 Vector = list[float]
 
 
 def gradient(w: Sequence[float], trainer: int, step: int) -> Vector:
-    """Of a quadratic whose minimum depends on trainer and step."""
+    """The gradient of a quadratic; its minimum depends on trainer and step."""
     aims = random.Random(1000 * trainer + step)
     return [wj - aims.uniform(-1, 3) for wj in w]
 

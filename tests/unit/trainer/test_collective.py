@@ -1,4 +1,4 @@
-"""The dense group against somebody who took a member's place without the job's key."""
+"""An all-reduce group with a process in a member's place that has not the job's key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = PairProofs(b"key", "job", 1, 1, 0)
 
 
 class _Table:
-    """Where all members lay their entries; everybody waits for everybody's."""
+    """Collects the entries of all members; each waits for all others."""
 
     def __init__(self, members: int) -> None:
         self._all_here = threading.Barrier(members)

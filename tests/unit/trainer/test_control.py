@@ -1,4 +1,4 @@
-"""A process that was stopped and goes on notices that it did not run."""
+"""A process that was stopped for a while detects the pause."""
 
 from cpr_trainer.trainer.control import PauseDetector
 

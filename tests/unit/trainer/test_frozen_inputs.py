@@ -1,4 +1,4 @@
-"""What the first leader found is what every trainer reads, whatever becomes of the files since."""
+"""Every trainer reads the inputs that the first leader froze, however the files change later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group protocol over loopback, members in threads: meeting, copying, stepping, losing one and meeting again."""
+"""The group over loopback, members in threads: joining, copying, stepping, losing one and joining again."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ def test_members_join_step_and_finish(threads: ThreadPoolExecutor, members: list
     groups = [member.make_group(roster) for member in members]
 
     met = _all(threads, [lambda m=m, g=g: m.join(g) for m, g in zip(members, groups, strict=True)])
-    assert met == [False] * 3, "nobody brought a state"
+    assert met == [False] * 3, "no member had a state"
     assert [member.replica.data for member in members] == [b"first"] * 3
     assert [member.replica.done for member in members] == [0] * 3
 
@@ -183,7 +183,7 @@ def _hellos(*done: int) -> tuple[Hello, ...]:
 @pytest.mark.parametrize(
     ("done", "source", "copy_to"),
     [
-        ((5, 5, 5), 1, ()),  # nobody is behind
+        ((5, 5, 5), 1, ()),  # no member is behind
         ((5, 4, 5), 0, (1,)),  # the leader copies; of equals the lowest rank gives
         ((6, 5, NO_STATE), 0, (1, 2)),
         ((NO_STATE, 0, NO_STATE), 1, (0, 2)),  # a fresh state of step 0 is a state

@@ -1,4 +1,4 @@
-"""What a trainer refuses as it starts, and reports while it takes up a new generation."""
+"""The start of a trainer's loop: refused jobs, and reports at the beginning of a generation."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import StatusPublisher
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 
-#: Called where a network is built, which takes its time.
+#: The reports of these are read while a network is built.
 built: list[StatusPublisher] = []
 reports: list[TrainerReport] = []
 
 
 def watched_network(spec: ModelSpec, seed: int) -> torch.nn.Module:
-    """The DLRM; somebody asks for the report meanwhile."""
+    """The DLRM; the report is read meanwhile."""
     reports.extend(status.report() for status in built)
     return Dlrm(spec, seed)
 
@@ -52,7 +52,7 @@ class _Signals:
 
 
 class _TrainedOn(SoloGroup):
-    """A group that trained, and paused, and hears of a rollback."""
+    """A group that trained, and then is rolled back."""
 
     def __init__(self, status: StatusPublisher) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What saves cost is told apart from what is merely slow, and from pauses."""
+"""The cost of saves is separated from slow steps and from pauses."""
 
 import random
 

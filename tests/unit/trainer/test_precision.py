@@ -1,4 +1,4 @@
-"""A trainer whose processor emulates the job's precision says so from its start, and trains."""
+"""A trainer reports from its start that its processor emulates the job's precision, and trains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD, NEW = "flags : fpu avx512f\n", "flags : fpu avx512f avx512_bf16\n"
 
 
 class _ReadsReport:
-    """Asks the process for its report where that would wait for its first roster, and ends it."""
+    """Reads the report in place of a wait for the first roster, and ends the process."""
 
     current = None
 

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import single_tensor
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
+from cpr_trainer.exchange.encoding import narrow, widen
+from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, as_array, as_tensor, slice_of
 
 _PLACEMENT = Placement((7, 5), shards=3)
 _TABLES = len(_PLACEMENT.rows_per_table)
@@ -114,3 +116,25 @@ def test_vectors_miss_as_many_steps_as_they_are_prefetched_and_with_depth_one_no
         past.append(table.rows.copy())
         prefetch.after_push()
     assert prefetch.take() is None
+
+
+@pytest.mark.parametrize(("of", "travels_as"), [(torch.float32, np.float32), (torch.bfloat16, np.uint16)])
+def test_values_are_converted_without_a_copy(of: torch.dtype, travels_as: type) -> None:
+    values = torch.randn(5, 3).to(of)
+    array = as_array(values)
+    assert (array.dtype, array.shape) == (travels_as, (5, 3))
+    back = as_tensor(array)
+    assert back.dtype is of
+    values[1, 2] = 7.0
+    assert float(back[1, 2]) == 7.0
+
+
+def test_bits_of_bfloat16_are_kept() -> None:
+    values = torch.randn(5, 3)
+    assert np.array_equal(as_array(values.bfloat16()), narrow(values.numpy()))
+    assert torch.equal(as_tensor(narrow(values.numpy())).float(), torch.from_numpy(widen(narrow(values.numpy()))))
+
+
+def test_gradients_are_converted_in_row_order() -> None:
+    array = as_array(torch.randn(3, 5).T.requires_grad_())
+    assert array.flags.c_contiguous

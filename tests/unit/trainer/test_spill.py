@@ -1,4 +1,4 @@
-"""What a trainer says of the room on its disk for pushes."""
+"""The space for pushes on a trainer's disk, and the problem if there is none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pod:
 
 
 def spill_of(folder: Path, memory_bytes: int, spill_bytes: int) -> tuple[bool, str]:
-    """Whether there is room on the disk, and the reason that the report gives."""
+    """Return whether there is space on the disk, and the reason of the problem."""
     spill, problem = _open_spill(cast(Environment, Pod(folder, memory_bytes, spill_bytes)), None)
     if spill is not None:
         spill.close()

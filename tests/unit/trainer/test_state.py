@@ -83,7 +83,7 @@ def trained(job: JobSpec) -> DenseState:
 
 
 def by_parameter(state: DenseState) -> dict[str, torch.Tensor]:
-    """What there is of each parameter: it, and what the optimizer keeps of it, float32 [k, p]."""
+    """The values of each parameter and its optimizer state, float32 [k, p]."""
     flat, found, first = state.replica.state(), {}, 0
     for each in state.replica.parameter_shapes():
         found[each.name] = flat[:, first : first + each.size]

@@ -82,7 +82,7 @@ def test_lasting_problem_is_reported_while_there_is_no_other() -> None:
     status.update(problem=None)
     assert status.report().problem == slow
     status.fill_in = lambda report: replace(report, problem=report.problem or outage)
-    assert status.report().problem == outage, "what is looked up goes before it, too"
+    assert status.report().problem == outage, "a problem that is looked up takes precedence, too"
     status.fill_in = lambda report: report
     status.add_lasting_problem(outage)
     assert status.report().problem == slow, "the first one stays"
@@ -93,21 +93,21 @@ def test_lasting_problem_is_reported_while_there_is_no_other() -> None:
 
 
 def test_scores_by_group_are_waited_for_until_they_are_recorded() -> None:
-    """Who else asks for a report proves nothing, nor does what is recorded of another generation."""
+    """Other requests for a report do not count, nor do records of another generation."""
     status = StatusPublisher(_report())
     generation = status.report().counters.generation
     status.update(evaluation=replace(EVALUATION, step=20, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
     heard = [Recorded(generation, "", 10), Recorded(generation + 1, "", 20), Recorded(generation, "", 20)]
     left = iter((*map(to_json, heard[:2]), "no JSON", to_json(heard[2])))
 
-    def ask() -> None:
+    def request() -> None:
         for recorded in left:
             status.report()
             status.on_recorded(recorded)
             sleep(0.1)
 
-    asker = threading.Thread(target=ask)
-    asker.start()
+    client = threading.Thread(target=request)
+    client.start()
     status.wait_until_recorded(within_s=60)
     assert status.recorded == heard[2]
     status.on_roster_note(b'{"counters":{"roster":7}}')
@@ -115,7 +115,7 @@ def test_scores_by_group_are_waited_for_until_they_are_recorded() -> None:
     noted = replace(heard[2], anchor="noted")
     status.on_roster_note(to_json(RosterNote(noted)).encode())
     assert status.recorded == noted
-    asker.join()
+    client.join()
 
 
 def test_wait_for_scores_by_group_has_a_limit(caplog: pytest.LogCaptureFixture) -> None:

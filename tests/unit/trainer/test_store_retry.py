@@ -1,4 +1,4 @@
-"""Reading data with patience: an outage of the store is a pause that says why, however long it lasts."""
+"""Reads with retries: an outage of the store is a pause with a problem, however long it lasts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_trainer_is_paused_and_reports_the_problem_while_the_store_fails(error: 
 
 
 def test_unsuitable_store_is_waited_for_unless_the_job_has_not_begun() -> None:
-    """A job that has saves is not failed by a gateway that somebody has to repair."""
+    """A job that has saves does not fail because of a gateway that needs repair."""
     shown, answers = status(), list[StoreError | None]([StoreUnsuitableError("The store cannot.", "Repair it."), None])
 
     def call() -> str:

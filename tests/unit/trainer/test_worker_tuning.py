@@ -1,4 +1,4 @@
-"""Workers are measured on a network of its own: what is trained later does not know of it."""
+"""The number of workers is measured on a separate network, without an effect on training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def drops(spec: ModelSpec, _seed: int) -> nn.Module:
 
 
 class Contrasts(Own):
-    """Scores each sample beside the others of the batch, as losses with in-batch negatives do."""
+    """Scores each sample against the others of the batch, as losses with in-batch negatives do."""
 
     def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample, [n]."""
@@ -81,7 +81,7 @@ def whole(spec: ModelSpec, _seed: int) -> nn.Module:
 
 
 class Diverges(Own):
-    """Whose loss is no number."""
+    """A network with a loss that is no number."""
 
     def sample_losses(self, logits: Tensor, _labels: Tensor) -> Tensor:
         """Return the loss of each sample, [n]."""
