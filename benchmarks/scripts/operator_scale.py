@@ -8,8 +8,8 @@
 
 The API server, etcd and the scheduler are real; kwok simulates the kubelets, and one server
 answers for all pods. `--foreign N` then adds N running pods that belong to no job, and measures
-again on the same cluster. Needs root, Go on a fresh machine, about 10 minutes for 1,000 jobs, and
-ten more for 10,000 foreign pods. Servers and operator share this machine's cores.
+again on the same cluster. Needs root, and Go if the servers are not built yet. Takes about 10
+minutes for 1,000 jobs, and 10 more for 10,000 foreign pods. Servers and operator share this machine's cores.
 """
 
 from __future__ import annotations

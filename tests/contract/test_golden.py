@@ -47,7 +47,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def names() -> dict[str, Any]:
-    """All that is agreed on and is no document."""
+    """The agreed names and numbers outside documents."""
     return {
         "environment": {name: value for name, value in vars(env).items() if name.isupper()},
         "exit_codes": {code.name: code.value for code in ExitCode},
@@ -74,12 +74,12 @@ def text(value: Any) -> str:
 
 
 def read(name: str, version: int = CONTRACT_VERSION) -> Any:
-    """Read the golden document of a name as what it is."""
+    """Read the golden document of a name by its type."""
     return from_dict(DOCUMENTS[name], json.loads((GOLDEN / f"v{version}" / f"{name}.json").read_text()))
 
 
 def golden_files() -> dict[str, str]:
-    """The present version's files by name."""
+    """Return the present version's files by name."""
     return {name: text(to_dict(read(name))) for name in DOCUMENTS} | {"names": text(names())}
 
 
@@ -102,7 +102,7 @@ def test_every_golden_file_is_tested() -> None:
     ],
 )
 def test_contract_reads_this_version_and_the_one_before(version: int, name: str) -> None:
-    """JSON has lists and names of states; documents have tuples and states, so that they are equal and hashed."""
+    """JSON has lists and strings; documents have tuples and states, so that they can be compared and hashed."""
     document = read(name, version)
     assert isinstance(hash(document), int)
     assert json.loads(to_json(document)) == json.loads((GOLDEN / f"v{version}" / f"{name}.json").read_text())
@@ -164,7 +164,7 @@ def test_documents_have_an_example_with_every_field() -> None:
 
 
 def kinds_in(value: Any) -> Iterator[type]:
-    """The dataclasses that a document consists of."""
+    """Yield the dataclasses of a document."""
     if isinstance(value, tuple):
         for each in value:
             yield from kinds_in(each)

@@ -1,4 +1,4 @@
-"""Benches: an implementation of `Cluster`, and hands that do what users and other programs do to it."""
+"""Test benches: an implementation of `Cluster`, with functions that act as users and other programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLEEP = "import time; time.sleep(600)"
 
 
 class Bench(Protocol):
-    """A cluster, and hands that are not the operator's."""
+    """A cluster with the actions of users and other programs."""
 
     @property
     def cluster(self) -> Cluster: ...

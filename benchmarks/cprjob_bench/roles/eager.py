@@ -1,8 +1,8 @@
 """ECRec's parity in shards and trainers: shards send the changes of each push, and trainers commit in two phases.
 
 A shard updates its rows, sends the differences to the holders of its parity, and reports the push as staged once all
-holders have staged it. When all shards have staged a push, the trainer requests its commit. They add the staged
-differences to their parity and acknowledge the push. Meanwhile later steps run, within the window for pushes.
+holders have staged it. When all shards have staged a push, the trainer requests its commit. The shards then add the
+staged differences to their parity and acknowledge the push. Meanwhile later steps run, within the window for pushes.
 
 ECRec stages its own rows, too. This implementation saves that copy, in favour of the mode. It implements no recovery,
 because it is for measurements without failures.

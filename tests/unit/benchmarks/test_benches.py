@@ -1,4 +1,4 @@
-"""The benches: their jobs are valid, and what they compute of kills and runs. tests/soak/benches runs them."""
+"""The benches: their jobs are valid, and their results of kills and runs are right. tests/soak/benches runs them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_bench_refuses_mistakes_before_it_starts(tmp_path: Path, arguments: list
 
 
 def steps(first_s: float, number: int, step_s: float = 0.01) -> list[float]:
-    """The ends of steps that follow one another."""
+    """Return the ends of consecutive steps."""
     return [first_s + step_s * place for place in range(number)]
 
 

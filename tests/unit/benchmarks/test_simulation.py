@@ -1,4 +1,4 @@
-"""`cprjob simulate`: its engine against a ticking clock and the operator's ledger, and results that docs quote."""
+"""`cprjob simulate`: its engine compared with a ticking clock and the ledger, and the results in the pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_trace_is_replayed_as_recorded() -> None:
     assert list(recorded(times)(PAPER, random.Random(0))) == [(HOUR_S, 4), (1.5 * HOUR_S, 3), (0.0, 4)]
 
 
-# --- the results that the pages quote
+# --- results in the pages
 
 
 @cache
@@ -58,7 +58,7 @@ def overhead(summary: Summary) -> float:
 
 def test_open_loops_save_at_the_published_intervals() -> None:
     intervals = [make(PAPER).decide(0.0, 0.0).interval_s / HOUR_S for make in (full, partial_naive, cpr)]
-    # cpr: one lost shard per failure, as in the published overhead, though this job loses four.
+    # cpr assumes one lost shard per failure, as in the published overhead, although this job loses four.
     assert intervals == [pytest.approx(2.245, abs=0.001), pytest.approx(2.245, abs=0.001), pytest.approx(44.8)]
 
 

@@ -1,4 +1,4 @@
-"""The documents of the contract survive JSON, and say which field is wrong."""
+"""Documents of the contract survive JSON, and errors name the wrong field."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ REPORT = ShardReport(
 )
 
 
-def test_a_document_survives_json_and_an_unknown_key_of_a_newer_writer_is_ignored() -> None:
+def test_document_survives_json_and_unknown_keys_are_ignored() -> None:
     assert from_json(TrainerRoster, to_json(ROSTER)) == ROSTER
     text = to_json(ROSTER).replace('{"anchor"', '{"colour":"red","anchor"', 1)
     assert from_json(TrainerRoster, text) == ROSTER
@@ -73,7 +73,7 @@ def test_a_document_survives_json_and_an_unknown_key_of_a_newer_writer_is_ignore
         ('"counters":{', '"counters":[],"x":{', "TrainerRoster.counters"),
     ],
 )
-def test_a_wrong_field_is_named(old: str, new: str, field: str) -> None:
+def test_wrong_field_is_named(old: str, new: str, field: str) -> None:
     text = to_json(ROSTER)
     assert old in text
     with pytest.raises(ContractError, match=field):
@@ -88,7 +88,7 @@ def test_ranges_and_states_keep_their_types() -> None:
         from_json(ShardReport, to_json(REPORT).replace("Ready", "Rusty"))
 
 
-def test_a_list_that_is_too_long_is_refused_before_it_is_read() -> None:
+def test_long_list_is_refused_before_its_items_are_read() -> None:
     longest = [[2 * n, 2 * n + 1] for n in range(MAX_RANGES)]
     plain = json.loads(to_json(REPORT))
     assert len(from_dict(ShardReport, {**plain, "lost": longest}).lost) == MAX_RANGES
@@ -97,8 +97,8 @@ def test_a_list_that_is_too_long_is_refused_before_it_is_read() -> None:
             from_dict(ShardReport, {**plain, "lost": overlong})
 
 
-def test_the_longest_lists_of_a_leader_fit_into_its_longest_report() -> None:
-    """What a leader says in the largest job, after as many losses as the account takes (samples of 12 digits)."""
+def test_longest_report_has_space_for_the_longest_lists() -> None:
+    """The leader's report in the largest job, with the maximum of lost ranges (samples of 12 digits)."""
     sample = 10**12 - 1
     names = (*(f"shard/{n}" for n in range(MAX_SHARDS)), *(f"trainer/{n}" for n in range(MAX_TRAINERS)))
     anchor = AnchorRef(
@@ -133,37 +133,37 @@ def test_the_longest_lists_of_a_leader_fit_into_its_longest_report() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000])
-def test_text_that_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match="not JSON"):
         from_json(ShardReport, text)
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)), min_size=1, max_size=40), st.integers(1, 40))
-def test_fewer_ranges_hold_all_of_more(drawn: list[tuple[int, int]], most: int) -> None:
+def test_united_ranges_cover_all_ranges(drawn: list[tuple[int, int]], most: int) -> None:
     ranges = tuple((start, start + size) for start, size in drawn)
     found = united(ranges, most)
     assert len(found) == min(most, len(ranges))
     assert all(any(start <= first and end <= last for start, last in found) for first, end in ranges)
 
 
-def test_report_is_as_long_as_its_reader_takes() -> None:
-    """More ranges than there is room for hold all that is lost; of lives and anchors the last ones stay."""
+def test_lists_of_a_report_are_shortened_to_the_limits_of_readers() -> None:
+    """The fewer ranges cover all losses; of processes and anchors the last ones stay."""
     lost = tuple((10 * place, 10 * place + 1) for place in range(5000))
-    lives = tuple((life, 0.5) for life in range(20))
+    restarts = tuple((process, 0.5) for process in range(20))
     silent = tuple(f"trainer/{rank}" for rank in range(2000))
-    report = dataclasses.replace(REPORT, lost=lost, in_place_s=lives, silent=silent)
+    report = dataclasses.replace(REPORT, lost=lost, in_place_s=restarts, silent=silent)
     with pytest.raises(ContractError, match="at most"):
         from_json(ShardReport, to_json(report))
     read = from_json(ShardReport, to_json(within_limits(report)))
     assert (len(read.lost), read.lost[0][0], read.lost[-1][1]) == (2048, 0, 49991)
-    assert [life for life, _ in read.in_place_s] == [*range(12, 20)]
+    assert [process for process, _ in read.in_place_s] == [*range(12, 20)]
     assert len(to_json(within_limits(report))) < longest_report(1)
     short = dataclasses.replace(report, lost=lost[:7], in_place_s=(), silent=())
     assert within_limits(short) is short
 
 
 @pytest.mark.parametrize("name", ["ascii", "\u0436", "\U0001f600", "\ud800", "\x00"])
-def test_utf8_reads_as_escapes_do(name: str) -> None:
+def test_utf8_and_escapes_are_equivalent(name: str) -> None:
     problem = Problem(name, "", "")
     assert from_json(Problem, to_utf8(problem)) == problem
     assert len(to_utf8(problem)) <= len(to_json(problem))

@@ -9,7 +9,7 @@ from cpr_contract.codec import LONGEST_PLAIN, ContractError, is_packed, pack, un
 LONG = '{"a":"' + LONGEST_PLAIN * "x" + '"}'
 
 
-def test_a_description_is_packed_if_it_is_long() -> None:
+def test_long_description_is_packed() -> None:
     short, packed = LONG[:LONGEST_PLAIN], pack(LONG)
     assert pack(short) == unpack(short) == short
     assert (is_packed(short), is_packed(packed), unpack(packed)) == (False, True, LONG)
@@ -17,6 +17,6 @@ def test_a_description_is_packed_if_it_is_long() -> None:
 
 
 @pytest.mark.parametrize("text", [*(pack(LONG)[:cut] for cut in (6, 21, -4)), "zlib:?"])
-def test_a_damaged_description_is_refused(text: str) -> None:
+def test_damaged_description_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match=r"packed description|cannot be read"):
         unpack(text)

@@ -1,4 +1,4 @@
-"""A path becomes a URI, and a URI a path, by one rule: whatever a folder is named, all find the same one."""
+"""Paths become URIs and URIs paths by one rule, with any characters in the names of folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ["plain", "run#1", "run?1", "50%", "a%41", "two words", "ü"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_saves_of_a_local_run_lie_in_its_folder_whatever_that_is_named(name: str, tmp_path: Path) -> None:
+def test_local_saves_are_in_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     endpoint = read_job(QUICKSTART, (), folder)["spec"]["snapshots"]["store"]["endpoint"]
     assert path_of(endpoint) == folder
@@ -33,5 +33,5 @@ def test_saves_of_a_local_run_lie_in_its_folder_whatever_that_is_named(name: str
 
 
 @pytest.mark.parametrize("uri", ["file:///runs/run#1", "file:///runs/run%231", "file://localhost/runs/run#1"])
-def test_hash_in_a_uri_that_is_written_by_hand_is_part_of_the_path(uri: str) -> None:
+def test_hash_in_a_uri_is_part_of_the_path(uri: str) -> None:
     assert path_of(uri) == Path("/runs/run#1")

@@ -29,7 +29,7 @@ def quickstart() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
-def test_the_manifest_of_every_example_is_the_example(path: Path) -> None:
+def test_manifest_of_each_example_is_the_example(path: Path) -> None:
     document = yaml.safe_load(path.read_text("utf-8"))
     again = manifest(dlrm(str(path)), None)
     for group in ("trainers", "shards"):  # their numbers are stated
@@ -39,7 +39,7 @@ def test_the_manifest_of_every_example_is_the_example(path: Path) -> None:
     assert again == document
 
 
-def test_the_roles_say_what_pods_ask_for() -> None:
+def test_roles_have_the_resources_of_pods() -> None:
     trainer, shard = dlrm(str(QUICKSTART)).roles
     assert (trainer.name, trainer.num_replicas, trainer.image) == ("trainer", 1, "cprjob-trainer:0.1.0")
     assert (shard.name, shard.num_replicas, shard.image) == ("shard", 2, "cprjob-trainer:0.1.0")
@@ -50,7 +50,7 @@ def test_the_roles_say_what_pods_ask_for() -> None:
 @pytest.mark.parametrize(
     ("resources", "wanted"),
     [
-        ({}, Resource(cpu=1, gpu=0, memMB=2048)),  # what the operator gives
+        ({}, Resource(cpu=1, gpu=0, memMB=2048)),  # the operator's defaults
         ({"limits": {"cpu": "1500m", "memory": "3G", "nvidia.com/gpu": 2}}, Resource(cpu=2, gpu=2, memMB=2862)),
         ({"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}, Resource(cpu=0, gpu=0, memMB=1024)),
         ({"requests": {"cpu": "many"}}, Resource(cpu=-1, gpu=0, memMB=0)),
@@ -63,7 +63,7 @@ def test_resources_are_those_of_the_main_container(resources: dict[str, Any], wa
     assert application(job).get_role("trainer").resource == wanted
 
 
-def test_arguments_go_before_the_file() -> None:
+def test_arguments_override_the_file() -> None:
     job = manifest(dlrm(str(QUICKSTART), image="other:1", trainers=4, shards=6, name="mine"), "team")
     assert job["metadata"] == {"name": "mine", "namespace": "team"}
     assert job["spec"]["image"] == "other:1"
@@ -81,7 +81,7 @@ def test_changes_of_the_application_reach_the_job() -> None:
     assert (job["spec"]["trainers"]["replicas"], job["spec"]["shards"]["replicas"]) == (5, 5)
 
 
-def test_a_file_with_wrong_fields_or_without_a_job_names_them(tmp_path: Path) -> None:
+def test_invalid_file_is_refused_with_its_wrong_fields(tmp_path: Path) -> None:
     wrong = quickstart()
     wrong["spec"]["data"]["batchSize"] = "many"
     wrong["spec"]["modle"] = {}
@@ -96,7 +96,7 @@ def test_a_file_with_wrong_fields_or_without_a_job_names_them(tmp_path: Path) ->
             dlrm(str(file), name="any")
 
 
-def test_an_application_that_cannot_be_a_job_is_refused_in_one_line() -> None:
+def test_other_application_is_refused_in_one_line() -> None:
     with pytest.raises(SchedulerError, match=r"run the component cprjob\.dlrm"):
         manifest(AppDef("echo", roles=[Role("echo", "image")]), None)
     app = dlrm(str(QUICKSTART))
@@ -110,7 +110,7 @@ def test_an_application_that_cannot_be_a_job_is_refused_in_one_line() -> None:
 
 
 def job(*, suspend: bool = False, **status: Any) -> dict[str, Any]:
-    """A job as the API server gives it: with its defaults."""
+    """Return a job as the API server returns it, with its defaults."""
     spec = yaml.safe_load(QUICKSTART.read_text("utf-8"))["spec"] | {"suspend": suspend}
     complete = CPRJobSpec.model_validate(spec).model_dump(mode="json", by_alias=True)
     return {"metadata": {"name": "quickstart"}, "spec": complete, "status": status}
@@ -120,7 +120,7 @@ def condition(kind: str, status: str, message: str = "") -> dict[str, str]:
     return {"type": kind, "status": status, "reason": "Because", "message": message}
 
 
-def test_every_phase_has_a_state_and_only_an_end_is_terminal() -> None:
+def test_phases_have_states_and_only_final_ones_are_terminal() -> None:
     assert set(STATES) == set(get_args(Phase))
     assert set(REPLICA_STATES) == {*get_args(ShardPhase), *get_args(TrainerPhase)}
     ends = {AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED}
@@ -132,17 +132,17 @@ def test_every_phase_has_a_state_and_only_an_end_is_terminal() -> None:
     [
         ("", AppState.CANCELLED),
         ("Pending", AppState.CANCELLED),
-        ("Running", AppState.RUNNING),  # the operator has not looked yet
+        ("Running", AppState.RUNNING),  # the operator has not reconciled the job yet
         ("Suspending", AppState.RUNNING),
         ("Suspended", AppState.CANCELLED),
         ("Succeeded", AppState.SUCCEEDED),
     ],
 )
-def test_a_suspended_job_is_cancelled_when_its_pods_are_gone(phase: str, wanted: AppState) -> None:
+def test_suspended_job_is_cancelled_when_its_pods_are_gone(phase: str, wanted: AppState) -> None:
     assert state(job(suspend=True, phase=phase)) == wanted
 
 
-def test_what_the_operator_has_not_seen_is_submitted_and_what_we_do_not_know_is_unknown() -> None:
+def test_job_without_a_phase_is_submitted_and_another_phase_is_unknown() -> None:
     new = job()
     del new["status"]
     assert state(new) == AppState.SUBMITTED
@@ -151,7 +151,7 @@ def test_what_the_operator_has_not_seen_is_submitted_and_what_we_do_not_know_is_
 
 
 class TestResponse:
-    def test_it_tells_replicas_and_figures(self) -> None:
+    def test_description_has_replicas_and_metadata(self) -> None:
         status: dict[str, Any] = {
             "phase": "Running",
             "restarts": 3,
@@ -181,17 +181,17 @@ class TestResponse:
         assert replicas["shard"] == [(0, AppState.PENDING, ""), (1, AppState.UNKNOWN, "")]
         assert [(role.name, role.num_replicas) for role in found.roles] == [("trainer", 1), ("shard", 2)]
 
-    def test_figures_are_fields_of_the_status(self) -> None:
+    def test_metadata_are_fields_of_the_status(self) -> None:
         for path in METADATA_FIELDS:
             node = structural(Status, defaults=False)
             for part in path.split("."):
                 node = node["properties"][part]
 
-    def test_replicas_of_a_job_that_ended_have_its_state(self) -> None:
+    def test_replicas_of_an_ended_job_have_its_state(self) -> None:
         found = response("a:b", job(phase="Failed", shards=[{"index": 0, "state": "Ready"}]))
         assert found.roles_statuses[1].replicas[0].state == AppState.FAILED
 
-    def test_conditions_that_want_attention_are_told(self) -> None:
+    def test_message_has_conditions_that_are_a_problem(self) -> None:
         conditions = [
             condition("PodsReady", "False", "shard/1: ErrImagePull"),
             condition("ReportsAvailable", "True", "fine"),
@@ -201,6 +201,6 @@ class TestResponse:
         found = response("a:b", job(phase="Starting", conditions=conditions))
         assert found.msg == "Starting; PodsReady: shard/1: ErrImagePull; BudgetAtRisk: Because"
 
-    def test_an_end_is_explained_by_its_condition_alone(self) -> None:
+    def test_message_of_an_end_has_only_its_condition(self) -> None:
         conditions = [condition("PodsReady", "False", "no pods"), condition("Failed", "True", "bad data")]
         assert response("a:b", job(phase="Failed", conditions=conditions)).msg == "Failed; Failed: bad data"
