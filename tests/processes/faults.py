@@ -1,7 +1,7 @@
-"""Faults that strike the members of a job at a step, and a job that goes through some of them.
+"""Faults of a job's members at given steps, and the run of a job with some of them.
 
-`support.warm_start.run_held` keeps trainers from passing a step before its fault has come: nothing here depends on how
-fast a machine is.
+`support.warm_start.run_held` keeps trainers from passing a step before its fault, so that no test depends on the speed
+of the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from processes.jobs import STEPS
 from support.local_job import LocalJob
 from support.warm_start import run_held
 
-#: A fault strikes when its context begins, with the leader at its step; the context ends when the job has recovered.
+#: A context that injects a fault at its start, with the leader at its step, and ends when the job has recovered.
 Fault = Callable[[LocalJob], AbstractContextManager[None]]
 #: Trainers may take that many steps before they are held, so a fault may hit them in a step.
 SLACK = 5
@@ -36,7 +36,7 @@ REPLAY = {"replay_bytes": 64 << 20}
 
 @dataclass(frozen=True)
 class Row:
-    """A job by its name, with changes to its spec; and faults by the step at which each strikes."""
+    """A job by its name, with changes to its spec, and the faults with their steps."""
 
     name: str
     job: str
@@ -78,7 +78,7 @@ def reach(running: LocalJob, step: int) -> None:
 
 
 def caught_up(running: LocalJob, index: int) -> ShardReport:
-    running.wait_for(lambda: running.shard(index).resumed_samples is not None, "all pushes are there again")
+    running.wait_for(lambda: running.shard(index).resumed_samples is not None, "all pushes are repeated")
     return running.shard(index)
 
 
@@ -91,7 +91,7 @@ def kill(running: LocalJob, *shards: int) -> None:
 
 
 def step_past_cuts(running: LocalJob) -> None:
-    """Train some steps that no cut holds: a shard that was saved at the very step of its death would replay nothing."""
+    """Train some steps after the last cut: a shard killed at the step of its save would replay nothing."""
     interval_s, running.interval_s = running.interval_s, NEVER_S
     running.publish()
     roster = running.counters.roster
@@ -103,9 +103,9 @@ def step_past_cuts(running: LocalJob) -> None:
 
 
 def killed_shards(*shards: int, times: int = 1, rebuilt: bool | None = None) -> Fault:
-    """Whole pods of shards are killed together, and their successors again while they catch up.
+    """Whole pods of shards are killed together, and their successors again during replay.
 
-    Checks whether they were `rebuilt` from parity: None if either will do.
+    Checks whether they were `rebuilt` from parity; None: either.
     """
 
     @contextmanager
@@ -118,7 +118,7 @@ def killed_shards(*shards: int, times: int = 1, rebuilt: bool | None = None) -> 
                 running.replace_shard(index)
             running.wait_for(
                 lambda: (report := running.shard(shards[0])).replayed_samples or report.rebuilt,
-                "the successor has some of it",
+                "the successor has some rows",
             )
         yield
         reports = [caught_up(running, index) for index in shards]
@@ -131,7 +131,7 @@ def killed_shards(*shards: int, times: int = 1, rebuilt: bool | None = None) -> 
 
 
 def killed_processes(role: str, *indices: int) -> Fault:
-    """The processes that work are killed; their supervisors fork others in their place."""
+    """Working processes are killed; their supervisors restart them."""
 
     @contextmanager
     def fault(running: LocalJob) -> Iterator[None]:
@@ -149,7 +149,7 @@ def killed_processes(role: str, *indices: int) -> Fault:
 
 @contextmanager
 def killed_shard_and_trainer_process(running: LocalJob) -> Iterator[None]:
-    """The pushes that a trainer keeps for a shard outlive the trainer's process."""
+    """A trainer's buffered pushes survive the death of its process."""
     kill(running, 1)
     with killed_processes(ROLE_TRAINER, 0)(running):
         running.replace_shard(1)
@@ -164,7 +164,7 @@ def ended_container(running: LocalJob) -> Iterator[None]:
     server = running.server_of(member)
     running.kill(member)
     running.wait_exit(member)
-    running.wait_for(lambda: not Path(f"/proc/{server}").exists(), "the process is gone")
+    running.wait_for(lambda: not Path(f"/proc/{server}").exists(), "the process has ended")
     running.restart(member)
     yield
     running.wait_for(lambda: running.shard(0).lives > before.lives, "the next process begins")
@@ -188,12 +188,12 @@ def drained_trainer(running: LocalJob) -> Iterator[None]:
     """The only trainer saves the dense state, and its successor continues from there."""
     running.drain_only_trainer()
     yield
-    running.wait_for(lambda: running.trainer().samples > 0, "the next trainer goes on")
+    running.wait_for(lambda: running.trainer().samples > 0, "the next trainer continues")
 
 
 @contextmanager
 def superseded_shard(running: LocalJob) -> Iterator[None]:
-    """A shard is replaced although it lives: it ends once it reads so."""
+    """A live shard is replaced, and ends once it has read the roster."""
     old = running.shards[1]
     running.replace_shard(1)
     old.write_roster(running.fencing_roster(old))
@@ -203,7 +203,7 @@ def superseded_shard(running: LocalJob) -> Iterator[None]:
 
 
 def promoted_spare(index: int) -> Fault:
-    """A process that no roster names is warm, and takes the place of a killed shard."""
+    """A warm spare replaces a killed shard."""
 
     @contextmanager
     def fault(running: LocalJob) -> Iterator[None]:
@@ -220,7 +220,7 @@ def promoted_spare(index: int) -> Fault:
 
 
 def rolled_back(*, to_anchor: bool = True, kills: str = "") -> Fault:
-    """All go back to an anchor, or to step 0, in place; the member of a role that is killed is replaced."""
+    """All members roll back in place, to an anchor or to step 0; a member of role `kills` is killed and replaced."""
 
     @contextmanager
     def fault(running: LocalJob) -> Iterator[None]:
@@ -248,7 +248,7 @@ def rolled_back(*, to_anchor: bool = True, kills: str = "") -> Fault:
 
 
 def killed_trainer(victim: int) -> Fault:
-    """The pod of a trainer is replaced. If it led, the other one leads from now on."""
+    """The pod of a trainer is replaced. If it was the leader, the other one becomes the leader."""
 
     @contextmanager
     def fault(running: LocalJob) -> Iterator[None]:
@@ -256,9 +256,9 @@ def killed_trainer(victim: int) -> Fault:
         running.wait_exit(running.trainers[victim])
         leader = 1 - victim if victim == running.leader else running.leader
         running.replace_trainers(victim, leader=leader)
-        stood_at = running.trainer(leader).samples
+        samples_before = running.trainer(leader).samples
         yield
-        running.wait_for(lambda: running.trainer(victim).samples > stood_at, "the new one trains")
+        running.wait_for(lambda: running.trainer(victim).samples > samples_before, "the new one trains")
 
     return fault
 
@@ -272,7 +272,7 @@ def stopped_trainer(victim: int) -> Fault:
         running.kill(running.trainers[victim], signal.SIGSTOP)
         yield
         behind = running.shard(0).applied[victim]
-        running.wait_for(lambda: running.shard(0).applied[1 - victim] > behind + 50, "the other goes on")
+        running.wait_for(lambda: running.shard(0).applied[1 - victim] > behind + 50, "the other continues")
         running.kill(running.trainers[victim], signal.SIGCONT)
 
     return fault
@@ -280,7 +280,7 @@ def stopped_trainer(victim: int) -> Fault:
 
 @contextmanager
 def killed_trainers_and_shard(running: LocalJob) -> Iterator[None]:
-    """Ranks go back to what the shard has, which was never saved; the other shard drops what it has already."""
+    """Ranks go back to the rows of the shard, which was never saved; the other shard drops repeated pushes."""
     running.wait_for(lambda: (save := running.trainer().dense_save) and save.samples > 0, "a dense state is saved")
     for member in (*running.trainers, running.shards[0]):
         running.kill(member)
@@ -291,7 +291,7 @@ def killed_trainers_and_shard(running: LocalJob) -> Iterator[None]:
 
 
 def with_parity(fault: Fault) -> Fault:
-    """The fault, once parity holds all that the shards have learnt."""
+    """Return the fault, injected once parity has all updates of the shards."""
 
     @contextmanager
     def later(running: LocalJob) -> Iterator[None]:
@@ -305,15 +305,15 @@ def with_parity(fault: Fault) -> Fault:
 
 
 def replace_by_file(store: Path, elsewhere: Path) -> None:
-    """Move the folder of a store; a file in its place keeps writers from making the folder again."""
+    """Move the folder of a store; a file in its place prevents writers from creating it again."""
     store.rename(elsewhere)
-    while not store.is_file():  # a write may have made the folder before the file
+    while not store.is_file():  # a write may have created the folder before the file
         shutil.rmtree(store, ignore_errors=True)
         store.touch()
 
 
 def without_store(fault: Fault) -> Fault:
-    """The fault, with no store until the job has recovered."""
+    """Return the fault, without a store until the job has recovered."""
 
     @contextmanager
     def without(running: LocalJob) -> Iterator[None]:

@@ -1,6 +1,6 @@
-"""The jobs of the tables of this folder: 240 steps with one trainer and two shards, and the models that they end in.
+"""The jobs of the tests of this folder: 240 steps with one trainer and two shards, and their models.
 
-Each function makes a job by name. It writes the data and will keep the saves in a folder.
+Each function makes a job by name, with its data and its store in a folder.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from support.row_dims import with_dims
 from support.row_optimizers import mixed
 
 ROOT = Path(__file__).parents[2]
-#: The folders that hold the jobs' networks, and rows that come from code.
+#: The folders with the jobs' networks, and with rows from code.
 PACKAGES = (ROOT / "tests", ROOT / "examples" / "two_labels", ROOT / "examples" / "own_data")
 STEPS, BATCH = 240, 100
 SAMPLES = STEPS * BATCH
-DIMS = (None, 3, 16, 8)  # the second and the third table of their own, the others 8
+DIMS = (None, 3, 16, 8)  # the second and the third table have a dim of their own, the others 8
 EVERY = 20 * BATCH
 STOP = EarlyStopSpec("AUC", 2, 0.01)
 

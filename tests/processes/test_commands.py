@@ -24,7 +24,7 @@ pytestmark = pytest.mark.dist
 
 SERVE = Path(__file__).parents[2] / "examples" / "serve.py"
 ROWS, HELD_OUT, EPOCHS, BATCH = 4_000, 1_000, 10, 100
-#: Packages of the trainer, which serving does without.
+#: Packages of the trainer, which serving does not import.
 TRAINERS = ("torch", "safetensors", "minio", "pydantic", "onnxruntime")
 
 
@@ -39,7 +39,7 @@ def write_job(folder: Path, epochs: int = EPOCHS) -> Path:
     (folder / "clicks").mkdir()
     pq.write_table(table.append_column("item", [items]), folder / "clicks" / "rows.parquet", row_group_size=1000)
     document = small_job(
-        ttlSecondsAfterFinished=0,  # a local run is kept for `cprjob export`
+        ttlSecondsAfterFinished=0,  # `cprjob export` needs the run
         accuracyBudget={"portionOfLostSamples": 0},
         recovery={"replay": {"mode": "Required", "memory": "64Mi"}},
         trainers={"workers": 1},

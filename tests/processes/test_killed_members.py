@@ -1,4 +1,4 @@
-"""A kill leaves the bytes of a run without: jobs of real processes against one process that nothing happens to.
+"""Kills leave the same bytes as a run without: jobs of real processes are compared with an undisturbed process.
 
 Each row of the table is a job with one trainer, so that pushes have one order, and faults at some of its steps. The
 rows pair features and faults; not every feature meets every fault.
@@ -66,20 +66,20 @@ def added_file(running: LocalJob) -> Iterator[None]:
 
 TABLE = (
     Row(
-        "pods of one and of both shards, and again while they catch up",
+        "pods of one and of both shards, and again during replay",
         "plain",
         ((60, killed_shards(1)), (150, killed_shards(0, 1, times=3))),
         REPLAY,
     ),
     Row(
-        "pushes that memory does not hold, and the process of the trainer",
+        "spilled pushes, and the process of the trainer",
         "plain",
         ((60, killed_processes(ROLE_TRAINER, 0)), (160, killed_shards(1))),
         {"replay_bytes": 256 << 10, "spill_bytes": 64 << 20},
         environ=SUPERVISED_PODS,
     ),
     Row(
-        "a shard that lives is replaced, then all go back to step 0",
+        "a replaced live shard, then a rollback to step 0",
         "plain",
         ((60, superseded_shard), (120, rolled_back(to_anchor=False))),
         REPLAY,
@@ -144,7 +144,7 @@ TABLE = (
         environ=SUPERVISED_PODS,
     ),
     Row(
-        "parity while the store is away",
+        "parity while the store is unavailable",
         "plain",
         ((100, with_parity(without_store(killed_shards(1, times=3, rebuilt=True)))),),
         REPLAY | {"parity_shards": 1},
@@ -181,7 +181,7 @@ def test_killed_members_leave_the_bytes_of_a_run_without(row: Row, tmp_path: Pat
 
 
 def assert_ended_as(expected: Fitted, job: JobSpec, anchor: AnchorRef, folder: Path) -> None:
-    """The saved model is the expected one, bit for bit: rows, parameters, moments, scores."""
+    """Compare the saved model with the expected one, bit for bit: rows, parameters, moments, scores."""
     model = saved_model(job, anchor, folder / "model")
     assert_fitted(expected, job, model)
     assert model.metrics == expected.progressive.metrics
@@ -197,7 +197,7 @@ def assert_ended_as(expected: Fitted, job: JobSpec, anchor: AnchorRef, folder: P
 
 
 def assert_ended_early(job: JobSpec, undisturbed: JobSpec, result: Result) -> None:
-    """The job ended where one process does; the best model is an anchor, and has the score that counted."""
+    """Compare the end and the best anchor of the job with those of a single process."""
     evaluations, early_stop = evaluated_alone(undisturbed)
     assert early_stop.should_stop(STOP)
     assert 0 < early_stop.best_step < early_stop.step < STEPS

@@ -1,4 +1,4 @@
-"""Members that are killed without replay: samples and row updates that are lost are reported to the last one.
+"""Members killed without replay: every lost sample and row update is reported.
 
 The row updates are counted from the data.
 """
@@ -33,7 +33,7 @@ def of_two(folder: Path) -> JobSpec:
 
 
 def row_updates_of(job: JobSpec, anchor: AnchorRef) -> RowUpdates:
-    """The row updates that the save of shard 1 in an anchor holds and lacks."""
+    """Return the row updates of the save of shard 1 in an anchor."""
     store = open_store(job.snapshots.store, None, None)
     return from_json(ShardManifest, store.get(read_anchor(store, anchor).shards[1].key)).row_updates
 
@@ -57,7 +57,7 @@ def replace_shard(running: LocalJob) -> None:
 
 
 def shard_twice(running: LocalJob) -> None:
-    """The shard dies again before it saved anything: its second loss holds the first one."""
+    """The shard is killed again before its first save: the second loss includes the first one."""
     replace_shard(running)
     running.hold_at(120)
     caught_up(running, 1)
@@ -66,7 +66,7 @@ def shard_twice(running: LocalJob) -> None:
 
 
 def shard_and_trainer(running: LocalJob) -> None:
-    """No process has counted what that trainer pushed before: its successor counts the data."""
+    """No process has counted the earlier pushes of that trainer; its successor counts them from the data."""
     running.kill(running.trainers[1])
     replace_shard(running)
     running.replace_trainers(1, leader=0)
@@ -121,7 +121,7 @@ def test_shard_lost_with_a_trainer_loses_only_that_trainers_pushes(tmp_path: Pat
 
 
 def test_single_trainer_resumes_from_a_dense_save_and_reports_its_loss(tmp_path: Path) -> None:
-    """There is no anchor yet; the store is unavailable when it dies."""
+    """There is no anchor yet, and the store is unavailable when the trainer is killed."""
     job = JOBS["plain"](tmp_path)
     job = replace(job, snapshots=replace(job.snapshots, dense_interval_s=OFTEN_S))
     store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
@@ -139,7 +139,7 @@ def test_single_trainer_resumes_from_a_dense_save_and_reports_its_loss(tmp_path:
         store.unlink()
         elsewhere.rename(store)
         running.replace_trainers(0, leader=0)
-        ((saved, resumes),) = running.wait_for(lambda: running.trainer().lost, "it reports what the dense state misses")
+        ((saved, resumes),) = running.wait_for(lambda: running.trainer().lost, "it reports the lost range")
         assert 0 < saved <= 60 * BATCH < resumes <= 120 * BATCH
         running.hold_at(STEPS)
         assert running.result().samples == SAMPLES
@@ -157,7 +157,7 @@ def test_single_trainer_resumes_from_a_dense_save_and_reports_its_loss(tmp_path:
 def test_training_without_a_shard_counts_the_missing_updates(
     tmp_path: Path, dense_sync: DenseSync, more: int, state: TrainerState
 ) -> None:
-    """Then all wait for the shard, which gets the last steps again, so that it can take the last cut."""
+    """The trainers then wait for the shard, and repeat the last steps, so that it reaches the last cut."""
     job = replace(of_two(tmp_path), dense_sync=dense_sync)
     with LocalJob(job, tmp_path, OFTEN_S) as running:
         running.hold_at(80)
@@ -174,7 +174,7 @@ def test_training_without_a_shard_counts_the_missing_updates(
         running.replace_shard(1)
         running.wait_for(
             lambda: (report := running.trainer()).state is state and report.samples == until // BATCH * BATCH,
-            "all that is allowed is trained",
+            "the allowance is used up",
         )
         assert running.trainer().degraded_samples > 0
         assert running.trainer().result is None
@@ -187,6 +187,6 @@ def test_training_without_a_shard_counts_the_missing_updates(
     count, reported = Count(job), row_updates_of(job, anchor)
     if job.lockstep:
         assert reported == RowUpdates(count.all(), count.lost(report), exact=True)
-    else:  # what some ranks lack may be reported in whole batches
+    else:  # lost updates of some ranks may be reported in whole batches
         assert (reported.pushed, reported.exact) == (count.all(), True)
         assert 0 < reported.lost <= count.lost(report)

@@ -1,4 +1,4 @@
-"""The models of single processes that jobs are compared with, against torch and optimizers that are written out."""
+"""Reference models of single processes, compared with torch and with explicit optimizers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_reference_is_the_oracle_to_rounding(name: str, reference: Reference) ->
 
 
 def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:
-    """Train a DLRM over torch's `EmbeddingBag`s; row-wise Adagrad is written out over whole tables."""
+    """Train a DLRM over torch's `EmbeddingBag`s, with an explicit row-wise Adagrad over whole tables."""
     dataset = open_dataset(job.data, job.model, files_of(job))
     order, seed = BatchOrder.of(job.data, dataset.layout), job.data.seed
     network = Dlrm(job.model, seed)
@@ -89,7 +89,7 @@ def test_reference_of_bags_is_torchs_embedding_bags_to_rounding(reference: Refer
 
 @pytest.mark.dist
 def test_prefetched_rows_are_those_of_three_steps_before(tmp_path: Path) -> None:
-    """No single process of the product reads rows ahead, so the job itself is compared with the oracle."""
+    """No single process of the product prefetches rows, so the job itself is compared with the oracle."""
     job = replace(JOBS["plain"](tmp_path), prefetch=3)
     with LocalJob(job, tmp_path) as running:
         running.start()

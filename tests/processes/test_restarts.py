@@ -1,6 +1,6 @@
-"""Processes of a shard that begin again in the same pod, and spares; the test plays the trainer.
+"""Restarts of a shard's process in the same pod, and spares; the test acts as the trainer.
 
-A push is applied once, bit for bit, wherever the process was killed.
+Each push is applied once, bit for bit, at any moment of the kill.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ POD = "small-spare-1"
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """The memory of the pod, which outlives its container."""
+    """The memory of the pod, which survives restarts of its container."""
     with tempfile.TemporaryDirectory(prefix="cpr-memory-", dir="/dev/shm") as folder:
         yield Path(folder)
 
 
 def end_container(scenario: ShardScenario) -> None:
-    """Kill the supervisor, as the kernel does when the container runs out of memory: its process dies with it."""
+    """Kill the supervisor, as the kernel does when the container runs out of memory; the working process ends, too."""
     server = scenario.shard.process.child
     scenario.shard.process.send(signal.SIGKILL)
     assert scenario.shard.end() == -signal.SIGKILL
@@ -59,7 +59,7 @@ def test_process_killed_in_a_push_restarts_with_it_applied_once(moment: str, tmp
 
 @pytest.mark.parametrize("strategy", ["Full", "MFU"])
 def test_restarted_container_has_applied_each_push_once(strategy: str, tmp_path: Path, memory: Path) -> None:
-    """It is killed right after a push was sent, which it may have applied or not, and may be saving."""
+    """It is killed right after a push was sent, before or after its application, or during a save."""
     rng = random.Random(strategy)
     with ShardScenario(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}, strategy=strategy) as scenario:
 
@@ -86,7 +86,7 @@ def test_restarted_container_has_applied_each_push_once(strategy: str, tmp_path:
         scenario.wait_for(lambda: scenario.saved_step() == last + 1)
         scenario.shard.kill()
         (memory / "rows").unlink()
-        scenario.start()  # in another pod: the last save stands alone
+        scenario.start()  # in another pod: it has the last save only
         assert scenario.shard.wait_ready().restored_samples == BATCH * (last + 1)
         scenario.assert_rows(scenario.expected(*range(1, last + 2)))
 
@@ -102,7 +102,7 @@ def damage(path: Path) -> None:
 
 
 def test_damaged_memory_of_a_container_ends_the_pod(tmp_path: Path, memory: Path) -> None:
-    """Its exit code begins no container again."""
+    """The exit code does not restart the container."""
     with ShardScenario(tmp_path, {KEEPER: "1", MEMORY_DIR: str(memory)}) as scenario:
         scenario.start()
         scenario.join()
@@ -131,7 +131,7 @@ def test_stopped_pod_flushes_though_its_process_is_killed_before_it_reads_the_si
 
 @pytest.fixture
 def spare(tmp_path: Path) -> Iterator[ShardProcess]:
-    """A spare that is warm, with a supervisor."""
+    """A warm spare with a supervisor."""
     roster = shard_roster(index=1, incarnation=3, newest_incarnation=3)
     process = ShardProcess.start_spare(tmp_path, small_job(tmp_path, shards=2), roster, CPR_KEEPER="1", CPR_POD=POD)
     try:

@@ -1,7 +1,7 @@
-"""A shard killed at every stage of a save, of each kind, and of a restore comes back with a committed state.
+"""A shard killed at any stage of a save, of each kind, or of a restore restores a committed state.
 
-A real process over a real folder. Rows are compared bit for bit with a model that applied the same pushes; so is the
-state of the optimizer, by one more push.
+The process and the folder are real. Rows are compared bit for bit with a model that applied the same pushes; one more
+push compares the state of the optimizer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def second_cut(scenario: ShardScenario) -> None:
 
 
 def priority_save(scenario: ShardScenario) -> None:
-    """One is marked after step 6, and may be committed after step 9."""
+    """A priority save is marked after step 6, and may be committed after step 9."""
     scenario.cut(1, 2, 3, 4)
     scenario.push(5, 6)
     scenario.shard.give(shard_roster(counters=Counters(2, 1, 1), priority_interval_s=0.01))
@@ -52,7 +52,7 @@ KINDS: dict[str, tuple[Callable[[ShardScenario], None], str, tuple[int, int], tu
     "a flush": (flush, "step-000000006-flush", (4, 4), (6, 6)),
 }
 STAGES: dict[str, tuple[str, str, bool]] = {
-    # stage: the object that is being written, what is done of it, whether the save counts
+    # stage: the object that is being written, its state at the kill, whether the save counts
     "before the first part": ("part-00000", "before", False),
     "half of the first part": ("part-00000", "half", False),
     "between two parts": ("part-00001", "after", False),
@@ -95,7 +95,7 @@ def test_shard_killed_while_it_records_its_restore_restores_again(moment: str, t
 
 
 def test_restored_priority_rows_are_in_the_next_save(tmp_path: Path) -> None:
-    """Rows of a priority save are changes that no complete save holds: the next one must have them."""
+    """Rows of a priority save are in no complete save, so the next save must have them."""
     with ShardScenario(tmp_path) as scenario:
         scenario.start(KilledAt("step-000000006-priority/manifest.json", "after"))
         scenario.join()

@@ -61,8 +61,8 @@ TABLE = (
     Row("both shards together, and again", "two_trainers", ((60, killed_shards(0, 1, times=2)),), REPLAY),
     Row("a drained shard, and its successor", "two_trainers", ((60, drained_shard), (140, killed_shards(1))), REPLAY),
     Row("the leader of averages", "two_trainers", ((60, killed_trainer(0)),), {"dense_sync": "ShadowMA"}),
-    Row("a leader that stands still", "two_trainers", ((60, stopped_trainer(0)),), {"dense_sync": "ShadowBMUF"}),
-    Row("a follower that stands still", "two_trainers", ((60, stopped_trainer(1)),), {"dense_sync": "ShadowEASGD"}),
+    Row("a stopped leader", "two_trainers", ((60, stopped_trainer(0)),), {"dense_sync": "ShadowBMUF"}),
+    Row("a stopped follower", "two_trainers", ((60, stopped_trainer(1)),), {"dense_sync": "ShadowEASGD"}),
     Row("a rollback of averages", "two_trainers", ((120, rolled_back()),), {"dense_sync": "ShadowBMUF"}, OFTEN_S),
     Row("all trainers and a shard", "dense_saves", ((100, killed_trainers_and_shard),), {"dense_sync": "ShadowMA"}),
 )
@@ -112,7 +112,7 @@ def test_two_trainers_in_lockstep_match_one_despite_a_killed_leader(tmp_path: Pa
         model, expected = saved_model(job, running.result(), tmp_path / "model"), train_alone(job)
     assert model.auc is not None
     assert abs(model.auc - expected.auc) < 0.002
-    # The scores of a process since the last merge die with it.
+    # The scores of a process since the last merge are lost with it.
     unmerged = MERGE_STEPS * BATCH // 2
     assert steps * BATCH * 4 // 5 - unmerged <= model.scored <= steps * BATCH * 4 // 5
 
@@ -155,7 +155,7 @@ def test_replaced_trainers_have_the_measured_workers(tmp_path: Path) -> None:
 
 
 def meet(running: LocalJob) -> AnchorRef:
-    """Have trainers without lockstep come to one step; return its anchor."""
+    """Bring trainers without lockstep to one step; return its anchor."""
     running.meet = True
     running.publish()
     anchor = running.wait_for(lambda: running.trainer(running.leader).met, "all have met")
@@ -166,7 +166,7 @@ def meet(running: LocalJob) -> AnchorRef:
 
 @pytest.mark.parametrize("sync", ["AllReduce", "ShadowEASGD"])
 def test_changed_number_of_trainers_trains_every_sample_once(tmp_path: Path, sync: DenseSync) -> None:
-    """Two, three, and two again. Without lockstep the leader and a shard of the three die on the way to a step."""
+    """Two, three, and two again. Without lockstep the leader of the three is killed before the common step."""
     job, anchor = replace(JOBS["two_trainers"](tmp_path), dense_sync=sync), None
     for generation, (trainers, until) in enumerate(((2, 60), (3, 140)), start=1):
         part = replace(job, trainers=trainers)

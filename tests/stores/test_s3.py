@@ -1,4 +1,4 @@
-"""Errors before a bucket is reached, and what else stands on an S3 server: exports, and the raw client of the bench."""
+"""Errors before a bucket is reached, exports to an S3 server, and the raw client of the benchmarks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_model_is_published_to_the_bucket_of_its_uri(spec: StoreSpec, server: S3
 
 @pytest.mark.parametrize("kind", ["folder", "moto"])
 def test_raw_client_moves_the_same_bytes_as_the_store(kind: str, tmp_path: Path, server: S3Server) -> None:
-    """Otherwise it would be no measure for the store."""
+    """Otherwise the comparison with the store would be invalid."""
     spec = server.new_bucket() if kind == "moto" else StoreSpec(tmp_path.as_uri(), None, "bucket", "")
     store = open_store(spec, server.credentials_dir, None)
 

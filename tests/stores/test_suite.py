@@ -1,9 +1,9 @@
-"""The suite of the stores, on those that need Python alone. `tests/s3_servers` runs it on MinIO and versitygw.
+"""The suite of the stores, on stores that need Python alone. `tests/s3_servers` runs it on MinIO and versitygw.
 
 moto differs from S3 in three ways, so three cases are shown there alone:
 - It accepts an upload with bytes that differ from its checksum header.
 - It accepts all credentials.
-- It looks for a key and writes it in two steps, so several writers with If-None-Match may succeed at once.
+- It checks a key and writes it in two steps, so several writers with If-None-Match may succeed at once.
 """
 
 from __future__ import annotations

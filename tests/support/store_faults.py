@@ -60,8 +60,8 @@ class Proxied:
             yield proxy
 
     @pytest.fixture
-    def silence_s(self) -> float:
-        """The time that a server may be silent: the product's, unless a test is parametrised with another."""
+    def idle_timeout_s(self) -> float:
+        """The idle timeout of connections: the product's, unless a test is parametrised with another."""
         return connection._IDLE_TIMEOUT_S
 
     @pytest.fixture
@@ -70,11 +70,11 @@ class Proxied:
         spec: StoreSpec,
         server: S3Server,
         proxy: FaultProxy,
-        silence_s: float,
+        idle_timeout_s: float,
         monkeypatch: pytest.MonkeyPatch,
     ) -> Store:
         write(open_store(spec, server.credentials_dir, None))
-        monkeypatch.setattr(connection, "_IDLE_TIMEOUT_S", silence_s)
+        monkeypatch.setattr(connection, "_IDLE_TIMEOUT_S", idle_timeout_s)
         monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)  # pauses before second attempts
         through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
         return open_store(through, server.credentials_dir, None)
@@ -98,7 +98,7 @@ class FaultSuite(Proxied):
         ],
         ids=repr,
     )
-    def test_write_passes_over_one_fault(self, store: Store, proxy: FaultProxy, fault: Fault) -> None:
+    def test_write_survives_one_fault(self, store: Store, proxy: FaultProxy, fault: Fault) -> None:
         proxy.inject(fault)
         write(store)
         assert proxy.seen == 2
@@ -117,7 +117,7 @@ class FaultSuite(Proxied):
         ],
         ids=repr,
     )
-    def test_read_passes_over_one_fault(self, store: Store, proxy: FaultProxy, fault: Fault) -> None:
+    def test_read_survives_one_fault(self, store: Store, proxy: FaultProxy, fault: Fault) -> None:
         proxy.inject(fault)
         assert read(store) == DATA
         assert proxy.seen == 2
@@ -128,7 +128,7 @@ class FaultSuite(Proxied):
         received = store.get_into("job/part", [memoryview(found)])
         assert received.crc32c == checksum(found) != checksum(DATA)
 
-    def test_write_that_breaks_off_every_time_leaves_nothing(self, store: Store, proxy: FaultProxy) -> None:
+    def test_write_that_always_breaks_off_leaves_nothing(self, store: Store, proxy: FaultProxy) -> None:
         proxy.inject(*[Cut(request_bytes=1 << 20)] * ATTEMPTS)
         with pytest.raises(StoreUnreachableError):
             store.put("job/other", DATA)
@@ -143,7 +143,7 @@ class FaultSuite(Proxied):
         # MinIO lists unfinished uploads by the exact name alone.
         assert server.client()._list_multipart_uploads(spec.bucket, prefix="job/large").uploads == []
 
-    def test_put_if_absent_may_meet_itself_after_a_lost_answer(self, store: Store, proxy: FaultProxy) -> None:
+    def test_put_if_absent_may_conflict_after_a_lost_response(self, store: Store, proxy: FaultProxy) -> None:
         proxy.inject(Cut(answer_bytes=0))
         with pytest.raises(ExistsError):
             store.put("job/manifest", b"committed", if_absent=True)
@@ -159,13 +159,13 @@ class FaultSuite(Proxied):
         assert read(store) == DATA
 
     @pytest.mark.parametrize(
-        ("code", "asked_s", "retry_after_s"),
+        ("code", "header_s", "retry_after_s"),
         [("SlowDown", 7, 7.0), ("XMinioServerNotInitialized", 120, 10.0)],  # a pause has a limit
     )
     def test_busy_store_sets_the_pause(
-        self, store: Store, proxy: FaultProxy, code: str, asked_s: int, retry_after_s: float
+        self, store: Store, proxy: FaultProxy, code: str, header_s: int, retry_after_s: float
     ) -> None:
-        proxy.inject(Answer(503, error_document(code), (f"Retry-After: {asked_s}",)))
+        proxy.inject(Answer(503, error_document(code), (f"Retry-After: {header_s}",)))
         with pytest.raises(StoreBusyError) as raised:
             write(store)
         assert raised.value.retry_after_s == retry_after_s
@@ -219,7 +219,7 @@ class FaultSuite(Proxied):
         with pytest.raises(ExistsError, match="job/other"):
             store.put("job/other", b"", if_absent=True)
 
-    def test_answer_that_is_no_document_is_an_outage(self, store: Store, proxy: FaultProxy) -> None:
+    def test_response_without_a_document_is_an_outage(self, store: Store, proxy: FaultProxy) -> None:
         for status in (200, 404):
             for page in (
                 b"<ListBucketResult><Conten",
@@ -232,30 +232,30 @@ class FaultSuite(Proxied):
                 ):
                     store.list("")
 
-    def test_page_of_another_server_is_no_missing_object(self, store: Store, proxy: FaultProxy) -> None:
+    def test_page_of_another_server_is_not_a_missing_object(self, store: Store, proxy: FaultProxy) -> None:
         proxy.inject(Answer(404, b"<html>no route</html>", ("Content-Type: text/html",)))
         assert read(store) == DATA
 
     @pytest.mark.parametrize("operation", [read, lambda store: store.get("job/part")], ids=["into", "whole"])
-    def test_answer_without_a_length_is_read(self, store: Store, proxy: FaultProxy, operation: Operation) -> None:
+    def test_response_without_a_length_is_read(self, store: Store, proxy: FaultProxy, operation: Operation) -> None:
         proxy.inject(Answer(200, DATA, has_length=False))
         assert operation(store) == DATA
 
     @pytest.mark.parametrize("operation", [read, lambda store: store.get("job/part")], ids=["into", "whole"])
-    def test_answer_without_a_length_that_breaks_off_is_repeated(
+    def test_response_without_a_length_that_breaks_off_is_repeated(
         self, store: Store, proxy: FaultProxy, operation: Operation
     ) -> None:
         proxy.inject(Answer(200, DATA, has_length=False, sent_bytes=1 << 20))
         assert operation(store) == DATA
 
-    def test_chunked_answer_is_read(self, store: Store, proxy: FaultProxy) -> None:
+    def test_chunked_response_is_read(self, store: Store, proxy: FaultProxy) -> None:
         chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in (DATA[:1000], DATA[1000:], b""))
         chunked = Answer(200, chunks, ("Transfer-Encoding: chunked",), has_length=False)
         proxy.inject(chunked, replace(chunked, sent_bytes=len(chunks) // 2), chunked)
         assert read(store) == DATA
         assert read(store) == DATA
 
-    def test_listing_that_is_cut_is_no_shorter_listing(self, store: Store, proxy: FaultProxy) -> None:
+    def test_truncated_listing_is_repeated(self, store: Store, proxy: FaultProxy) -> None:
         for number in range(20):
             store.put(f"job/many-{number:02d}", b"")
         proxy.inject(Truncate(2000))
@@ -263,7 +263,7 @@ class FaultSuite(Proxied):
 
 
 class AnswerSuite:
-    """Answers to a stream of data by a server, or a proxy before it, that ignores what it was asked."""
+    """Responses to reads of data by a server or a proxy that ignores headers."""
 
     KEY = "clicks"
 
@@ -281,13 +281,13 @@ class AnswerSuite:
 
     @staticmethod
     def ranged(version: Version, first: int, size_bytes: int = len(DATA), status: int = 206) -> Answer:
-        """An answer from that byte on."""
+        """A response from that byte on."""
         stated = f"Content-Range: bytes {first}-{size_bytes - 1}/{size_bytes}"
         return Answer(status, DATA[first:], (stated, f'ETag: "{version.tag}"'))
 
     @pytest.mark.parametrize("status", [200, 206])
     @pytest.mark.parametrize("weak", ["", "W/"])
-    def test_answer_is_judged_by_its_position_and_not_its_status(
+    def test_response_is_accepted_by_its_position_not_its_status(
         self, uris: Uris, spec: StoreSpec, proxy: FaultProxy, status: int, weak: str
     ) -> None:
         uri = f"s3://{spec.bucket}/{self.KEY}"
@@ -313,12 +313,12 @@ class AnswerSuite:
         proxy.inject(*[Cut(answer_bytes=2 << 20)] * resumed, wrong)
         with uris.open(uri, version) as stream:
             stream.seek(0 if resumed else 1000)
-            with pytest.raises(StoreUnsuitableError, match=f"http://{proxy.address} was asked for {uri} from byte"):
+            with pytest.raises(StoreUnsuitableError, match=f"http://{proxy.address} returned .* for {uri} from byte"):
                 stream.read()
 
     @pytest.mark.parametrize("change", ["tag", "size", "shrunk"])
     @pytest.mark.parametrize("resumed", [False, True], ids=["first", "resumed"])
-    def test_answer_of_another_version_is_refused(
+    def test_response_of_another_version_is_refused(
         self, uris: Uris, spec: StoreSpec, proxy: FaultProxy, change: str, *, resumed: bool
     ) -> None:
         uri = f"s3://{spec.bucket}/{self.KEY}"
@@ -339,7 +339,7 @@ class AnswerSuite:
             with pytest.raises(DataError, match=f"{uri} has changed"):
                 stream.read()
 
-    def test_whole_answer_without_a_tag_is_compared_by_its_length(
+    def test_whole_response_without_a_tag_is_compared_by_its_length(
         self, uris: Uris, spec: StoreSpec, proxy: FaultProxy
     ) -> None:
         uri = f"s3://{spec.bucket}/{self.KEY}"
@@ -348,7 +348,7 @@ class AnswerSuite:
             with pytest.raises(DataError, match=f"{uri} has changed"):
                 stream.read()
 
-    def test_size_that_an_answer_does_not_state_is_that_of_the_listing(
+    def test_size_missing_in_a_response_is_read_from_the_listing(
         self, uris: Uris, spec: StoreSpec, proxy: FaultProxy
     ) -> None:
         proxy.inject(Answer(200, b"", ('ETag: "the tag"',), has_length=False))

@@ -17,17 +17,17 @@ pytestmark = pytest.mark.store
 
 
 class TestUnresponsive(Proxied):
-    @pytest.mark.parametrize("silence_s", [2.0])
+    @pytest.mark.parametrize("idle_timeout_s", [2.0])
     @pytest.mark.parametrize("operation", [write, read])
     def test_unresponsive_server_is_given_up(self, store: Store, proxy: FaultProxy, operation: Operation) -> None:
         proxy.inject(*[Stall()] * ATTEMPTS)
         with pytest.raises(StoreUnreachableError, match="timed out"):
             operation(store)
 
-    @pytest.mark.parametrize("silence_s", [9.0])
-    def test_slow_server_is_waited_for(self, store: Store, proxy: FaultProxy, silence_s: float) -> None:
+    @pytest.mark.parametrize("idle_timeout_s", [9.0])
+    def test_slow_server_is_waited_for(self, store: Store, proxy: FaultProxy, idle_timeout_s: float) -> None:
         data = bytearray(16 << 20)
-        slow = Slow(len(data) / (1.33 * silence_s))  # takes longer than a server may be silent
+        slow = Slow(len(data) / (1.33 * idle_timeout_s))  # takes longer than a server may be silent
         proxy.inject(slow, slow)
         store.put("job/slow", data)
         assert store.get_into("job/slow", [memoryview(data)]).size_bytes == len(data)

@@ -160,8 +160,8 @@ class _ObjectStream(SeekableStream):
         first = 0 if whole else -1 if stated is None else int(stated["first"])
         if first != self._position:
             raise StoreUnsuitableError(
-                f"{self._connection.endpoint} was asked for s3://{self._bucket}/{self._key} from byte {self._position} "
-                f"on, and answers {'with the whole object' if whole else 'with other bytes'}.",
+                f"{self._connection.endpoint} returned {'the whole object' if whole else 'other bytes'} for "
+                f"s3://{self._bucket}/{self._key} from byte {self._position} on.",
                 f"It, or a proxy before it, ignores the header Range. {SUITABLE}",
             )
 
