@@ -74,8 +74,8 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
     workers = ComputeWorkers(job.workers)
     batches = open_batches(job, rank, job.trainers)
     with closing(open_trace(rank)) as trace, Feed(batches, placement, split=False) as feed:
-        while (wanted := feed.take()) is not None:
-            rows = wanted.access.unique
+        while (prepared := feed.take()) is not None:
+            rows = prepared.access.unique
             pulls = servers.pull(rows, replica.dtype)
             trace.lap("pull")
 
@@ -85,17 +85,17 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
                 trace.lap("vectors")
                 return vectors
 
-            computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size, workers)
+            computed = compute(replica, prepared.batch, prepared.access, fetch, job.data.batch_size, workers)
             trace.lap("compute")
-            pushes = servers.push(rows, single_tensor(computed.row_gradients), wanted.step)
+            pushes = servers.push(rows, single_tensor(computed.row_gradients), prepared.step)
             if job.trainers > 1:
                 distributed.all_reduce(replica.gradients)
             trace.lap("reduce")
-            replica.step(wanted.step)
+            replica.step(prepared.step)
             trace.lap("optimizer")
             wait_all(pushes)
             trace.lap("push")
-            trace.end(wanted.step)
+            trace.end(prepared.step)
     return replica
 
 

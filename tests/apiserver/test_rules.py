@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from cpr_contract.codec import GROWTH, LONGEST
+from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
@@ -98,7 +98,7 @@ def test_job_at_all_limits_is_created_started_and_changed(api: httpx.Client) -> 
     of_pass = reconcile(a_shard_is_lost(256, 64)).status
     lost = tuple(tuple((at * 10**11, at * 10**11 + 1) for at in range(16)) for _ in range(256))
     status = of_pass.evolve(
-        runtime=Runtime(image="i", contract_version=1, template_hash="h", job_spec="x" * (LONGEST + GROWTH)),
+        runtime=Runtime(image="i", contract_version=1, template_hash="h", job_spec="x" * (MAX_LENGTH + MAX_GROWTH)),
         ledger=of_pass.ledger.evolve(ranges=lost),
     )
     created = create(api, document, status.to_dict())

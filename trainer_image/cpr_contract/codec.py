@@ -25,13 +25,13 @@ T = TypeVar("T")
 Decoder = Callable[[Any], Any]
 
 #: The maximum length of a description in plain JSON, in characters. A variable of a process holds at most 128 KiB.
-LONGEST_PLAIN = 32 << 10
+MAX_PLAIN_LENGTH = 32 << 10
 #: The maximum length of a new job's description. In a pod it shares 256 KiB of annotations with the roster.
-LONGEST = 88 << 10
+MAX_LENGTH = 88 << 10
 #: The maximum growth of a description during a job, as by the numbers of its members.
-GROWTH = 4 << 10
+MAX_GROWTH = 4 << 10
 #: The maximum size of an unpacked description.
-_LARGEST = 16 << 20
+_MAX_UNPACKED_BYTES = 16 << 20
 _PACKED = "zlib:"
 
 
@@ -231,8 +231,8 @@ def _scalar_decoder(kind: type) -> Decoder:
 
 
 def pack(text: str) -> str:
-    """Return a description in plain JSON, packed if it is longer than `LONGEST_PLAIN`."""
-    if len(text) <= LONGEST_PLAIN:
+    """Return a description in plain JSON, packed if it is longer than `MAX_PLAIN_LENGTH`."""
+    if len(text) <= MAX_PLAIN_LENGTH:
         return text
     return _PACKED + base64.b64encode(zlib.compress(text.encode())).decode()
 
@@ -249,9 +249,9 @@ def unpack(text: str) -> str:
     try:
         data = base64.b64decode(text.removeprefix(_PACKED), validate=True)
         unpacker = zlib.decompressobj()
-        plain = unpacker.decompress(data, _LARGEST)
+        plain = unpacker.decompress(data, _MAX_UNPACKED_BYTES)
         if not unpacker.eof:
-            raise ContractError(f"a packed description ends too early, or has more than {_LARGEST} bytes")
+            raise ContractError(f"a packed description ends too early, or has more than {_MAX_UNPACKED_BYTES} bytes")
         return plain.decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError) as error:
         raise ContractError(f"a packed description cannot be read: {error}") from error

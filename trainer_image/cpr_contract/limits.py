@@ -73,6 +73,6 @@ class AtMost:
         return items if len(items) <= most else self.shorten(items, most)
 
 
-def longest_report(members: int) -> int:
+def max_report_bytes(members: int) -> int:
     """Return the maximum bytes of a report in a job with this number of shards and trainers."""
     return _REPORT_BYTES + _MEMBER_BYTES * members

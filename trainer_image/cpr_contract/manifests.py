@@ -240,7 +240,7 @@ class WorkersManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptVocabulary:
+class TableVocabulary:
     """The vocabulary of a table: the SHA-256, in hex, of its `values` values, a line each."""
 
     table: str
@@ -254,7 +254,7 @@ class VocabularyManifest:
 
     contract: int
     job_uid: str
-    tables: tuple[KeptVocabulary, ...]
+    tables: tuple[TableVocabulary, ...]
 
 
 def vocabulary_key(job_uid: str, digest: str | None = None) -> str:

@@ -48,7 +48,7 @@ TIERS: Mapping[RecoveryTier, Tier] = {
 #: Minimum of steps after a pause before it counts as the longest one.
 FOLLOWING_STEPS = 20
 #: Maximum of steps in flight when a member is killed, with a margin.
-UNDER_WAY = 4
+IN_FLIGHT_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def longest_pause(ends_s: Sequence[float], known: int, recovered: int) -> Pause 
     """Return the longest time between the ends of two steps that a kill may have caused.
 
     ends_s: the end of each step, ascending. known: the number of steps read before the kill; the pause may begin at the
-    last one. recovered: the number of steps read when the recovery was seen. A pause that begins UNDER_WAY steps
+    last one. recovered: the number of steps read when the recovery was seen. A pause that begins IN_FLIGHT_STEPS steps
     after that, or later, has another cause. None while too few steps have followed the pause.
     """
     first = max(known - 1, 0)
     pauses = [(later - earlier, place) for place, (earlier, later) in enumerate(pairwise(ends_s[first:]), first)]
-    pauses = [pause for pause in pauses if pause[1] < recovered + UNDER_WAY]
+    pauses = [pause for pause in pauses if pause[1] < recovered + IN_FLIGHT_STEPS]
     if not pauses:
         return None
     seconds, place = max(pauses)

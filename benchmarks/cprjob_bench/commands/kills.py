@@ -18,7 +18,7 @@ from rich.console import Console
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.limits import MAX_MEMBERS, longest_report
+from cpr_contract.limits import MAX_MEMBERS, max_report_bytes
 from cpr_contract.reports import ShardReport
 from cpr_operator.cli.command_errors import TrialError
 from cpr_operator.cli.run import open_cluster, operating
@@ -29,7 +29,7 @@ from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
 from cprjob_bench.bench_documents import Counts, ModeMetrics, Recovery
 from cprjob_bench.commands.job_members import LocalMembers
-from cprjob_bench.commands.killed_job import TIERS, UNDER_WAY, KilledJob, time_limit
+from cprjob_bench.commands.killed_job import IN_FLIGHT_STEPS, TIERS, KilledJob, time_limit
 from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, read_counts, table_rows
 from cprjob_bench.commands.windows import Window, summarise
 from cprjob_bench.options import RecoveryTier, RedundancyMode
@@ -39,7 +39,7 @@ from cprjob_bench.options import RecoveryTier, RedundancyMode
 #: The period before a kill that is the reference for the period after it.
 BEFORE_S = 5.0
 #: The minimum of steps for a rate.
-_FEWEST_STEPS = 5
+_MIN_STEPS = 5
 _NO_PARITY = "the mode has no parity: the shard serves once it has its rows"
 _MANY_THREADS = "several threads load a save, and their CPU time is not counted"
 _AT_ONCE = "parity covered all shards again before there were enough steps to count"
@@ -64,7 +64,7 @@ def rate_ratio(ends_s: Sequence[float], killed_s: float, resumed_s: float, again
     """
     before = bisect_right(ends_s, killed_s) - bisect_left(ends_s, killed_s - BEFORE_S)
     after = bisect_right(ends_s, again_s) - bisect_right(ends_s, resumed_s)
-    if min(before, after) < _FEWEST_STEPS:
+    if min(before, after) < _MIN_STEPS:
         return None
     began_s = max(killed_s - BEFORE_S, ends_s[0])
     return after / (again_s - resumed_s) / (before / (killed_s - began_s))
@@ -182,7 +182,7 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
     await run.wait_for(_TIER, index)
     incarnation = await watch.incarnation(index)
     point = await run.kill(_TIER, index)
-    samples = (point.steps + UNDER_WAY) * BATCH_SIZE
+    samples = (point.steps + IN_FLIGHT_STEPS) * BATCH_SIZE
     again = asyncio.create_task(watch.protected_at(samples, index, incarnation)) if parity else None
     pause, record = await run.outcome(point)
     redundant_s = None if again is None else await again
@@ -271,7 +271,7 @@ class _Shards:
         pod = running_pod(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
         if pod is None:
             return None
-        body = await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
+        body = await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S, max_report_bytes(MAX_MEMBERS))
         try:
             return None if body is None else from_json(ShardReport, body)
         except ContractError:  # the shard does not report yet

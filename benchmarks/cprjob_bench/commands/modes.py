@@ -77,7 +77,7 @@ MODES: Mapping[RedundancyMode, Mode] = {
     ),
 }
 #: The minimum of shards of a job, in all modes.
-FEWEST_SHARDS = 1 + max(mode.data_shards for mode in MODES.values())
+MIN_SHARDS = 1 + max(mode.data_shards for mode in MODES.values())
 
 
 def with_mode(document: Mapping[str, Any], mode: Mode) -> dict[str, Any]:

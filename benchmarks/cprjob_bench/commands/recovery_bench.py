@@ -208,9 +208,9 @@ async def _time_here(series: Series, err: Console, environment: Mapping[str, str
 
 
 async def _time_on_cluster(series: Series, err: Console, client: Client, base: Base) -> list[float]:
-    wanted = series.document(f"{_JOB}-{series.tier.lower()}-{series.size_mib}", base)
-    del wanted["metadata"]["namespace"]  # the user's
-    job = (await asyncio.to_thread(client.submit, wanted)).name
+    manifest = series.document(f"{_JOB}-{series.tier.lower()}-{series.size_mib}", base)
+    del manifest["metadata"]["namespace"]  # the user's
+    job = (await asyncio.to_thread(client.submit, manifest)).name
     try:
         return await _time(series, err, PodMembers(client, job))
     finally:

@@ -18,7 +18,7 @@ from cpr_operator.cli.trainer_process import check_trainer_image
 from cprjob_bench.bench_documents import ModeMetrics, RedundancyDocument
 from cprjob_bench.commands.bench_result import Result, table
 from cprjob_bench.commands.kills import Kill, kill_shards, metrics_by_mode
-from cprjob_bench.commands.modes import FEWEST_SHARDS, MODES, NO_SAVE_S, ModeJob
+from cprjob_bench.commands.modes import MIN_SHARDS, MODES, NO_SAVE_S, ModeJob
 from cprjob_bench.commands.train_bench import BATCH_SIZE, document, write_samples
 from cprjob_bench.commands.windows import Window, measure_in_turn, open_gauge
 from cprjob_bench.options import RedundancyMode, TrainPreset
@@ -121,8 +121,8 @@ def bench_redundancy(options: RedundancyOptions, out: Console, err: Console, env
 
     Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
     """
-    if options.shards < FEWEST_SHARDS:
-        raise OptionError(f"--shards {options.shards}: all modes need the same number, of {FEWEST_SHARDS} at least")
+    if options.shards < MIN_SHARDS:
+        raise OptionError(f"--shards {options.shards}: all modes need the same number, of {MIN_SHARDS} at least")
     check_trainer_image()
     variables = {**environment, "OMP_WAIT_POLICY": "PASSIVE"}
     found = asyncio.run(_measure(options, err, variables))

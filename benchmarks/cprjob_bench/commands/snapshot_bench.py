@@ -252,10 +252,10 @@ def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environ
 
     Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
     """
-    wanted = request(options)
+    bench = request_of(options)
     load_before = os.getloadavg()[0]
     with bench_store(options.store, options.endpoint) as store:
-        metrics = _measure(_job(options, store), wanted, err, environment)
+        metrics = _measure(_job(options, store), bench, err, environment)
     setting = {
         "rows": options.rows,
         "dim": options.dim,
@@ -264,10 +264,10 @@ def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environ
         "limit_mib_s": options.limit_mib_s,
         "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]},
     }
-    result(setting, wanted.strategies, metrics).show(out, as_json=options.json)
+    result(setting, bench.strategies, metrics).show(out, as_json=options.json)
 
 
-def request(options: SnapshotOptions) -> SnapshotBench:
+def request_of(options: SnapshotOptions) -> SnapshotBench:
     """Return the request to the trainer image. Raises OptionError for an unknown strategy or bit width."""
     _check("--strategy", options.strategies, get_args(Strategy))
     _check("--bits", options.bits, get_args(Bits))
@@ -302,13 +302,13 @@ def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
     return to_job_spec(parse_spec(document["spec"]), uid=f"bench-{uuid.uuid4().hex}", name="bench")
 
 
-def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Mapping[str, str]) -> SnapshotMetrics:
+def _measure(job: JobSpec, bench: SnapshotBench, err: Console, environment: Mapping[str, str]) -> SnapshotMetrics:
     """Measure in a process of the trainer's code. Raises TrialError."""
     metrics: SnapshotMetrics | None = None
     with (
         progress_bar(err) as bar,
         closing(PortBlocks(random.Random())) as ports,
-        closing(_ask(job, wanted, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
+        closing(_ask(job, bench, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
     ):
         task = bar.add_task("filling a shard", total=None)
         for line in lines:
@@ -319,5 +319,5 @@ def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Map
     return metrics
 
 
-def _ask(job: JobSpec, wanted: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
-    return run_role("snapshot", job, wanted, environment, package="cprjob_bench")
+def _ask(job: JobSpec, bench: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
+    return run_role("snapshot", job, bench, environment, package="cprjob_bench")

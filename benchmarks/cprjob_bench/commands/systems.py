@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.limits import MAX_MEMBERS, longest_report
+from cpr_contract.limits import MAX_MEMBERS, max_report_bytes
 from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE, TracedStep
@@ -164,7 +164,7 @@ class JobRun:
         pod = running_pod(await self.cluster.list_pods(self.job), env.ROLE_TRAINER, 0)
         if pod is None:
             return None
-        body = await self.cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
+        body = await self.cluster.fetch_report(pod, _REPORT_DEADLINE_S, max_report_bytes(MAX_MEMBERS))
         try:
             return None if body is None else from_json(TrainerReport, body).saves
         except ContractError as error:

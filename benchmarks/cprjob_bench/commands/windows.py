@@ -236,7 +236,7 @@ def _stat(pid: int) -> list[str]:
 
 _WARM_UP_STEPS = 60
 #: The minimum for percentiles.
-_FEWEST_STEPS = 20
+_MIN_STEPS = 20
 _TIME_LIMIT_S = 120.0
 _POLL_S = 0.2
 
@@ -279,7 +279,7 @@ async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, ba
             monotonic(),
         )
         await asyncio.sleep(seconds)
-        await _wait_for_steps(system.name, run, _FEWEST_STEPS + 1, begin)
+        await _wait_for_steps(system.name, run, _MIN_STEPS + 1, begin)
         if saves is not None:
             await _wait_for_cut(system.name, run, saves)
         end, sent_end, (all_end_s, stolen_end_s), used_end = monotonic(), run.sent_bytes(), processor_s(), usage()

@@ -104,15 +104,15 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, job.device, job.precision)
     loader, workers = Loader(dataset, order, rank=0, trainers=1, first_step=1), ComputeWorkers(job.workers)
     with Feed(loader, placement, split=False) as feed:
-        while (wanted := feed.take()) is not None:
+        while (prepared := feed.take()) is not None:
             trace.lap("data")
-            places = torch.from_numpy(wanted.access.unique.places)
+            places = torch.from_numpy(prepared.access.unique.places)
             fetch = partial(tables.rows.index_select, 0, places)
-            computed = compute(replica, wanted.batch, wanted.access, fetch, len(wanted.batch), workers)
+            computed = compute(replica, prepared.batch, prepared.access, fetch, len(prepared.batch), workers)
             trace.lap("compute")
-            replica.step(wanted.step)
+            replica.step(prepared.step)
             trace.lap("optimizer")
-            tables.update(places, single_tensor(computed.row_gradients).float(), wanted.step)
+            tables.update(places, single_tensor(computed.row_gradients).float(), prepared.step)
             trace.lap("update")
-            trace.end(wanted.step)
+            trace.end(prepared.step)
     return replica, tables

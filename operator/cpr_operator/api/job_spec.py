@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_contract.choices import ReplayPolicy
-from cpr_contract.codec import LONGEST, pack, to_json
+from cpr_contract.codec import MAX_LENGTH, pack, to_json
 from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
@@ -33,7 +33,7 @@ _DENSE_DEFAULTS = {"Adam": {"epsilon": 1e-8}, "AdamW": {"epsilon": 1e-8, "weight
 LARGEST_OBJECT = 1536 << 10
 #: The bytes of a status with the longest description and the most lost ranges, and of each member in it.
 _STATUS, _MEMBER = 288 << 10, 512
-#: The description of up to this many tables, features and numbers is always shorter than `codec.LONGEST`.
+#: The description of up to this many tables, features and numbers is always shorter than `codec.MAX_LENGTH`.
 _FEW = 32
 
 
@@ -82,7 +82,7 @@ def has_long_description(spec: CPRJobSpec) -> bool:
     numeric = 0 if columns is None else len(columns.counts) + len(columns.numbers)
     if len(spec.model.tables) + len(spec.model.features or ()) + numeric <= _FEW:
         return False
-    return len(pack(to_json(to_job_spec(spec, "", "")))) > LONGEST
+    return len(pack(to_json(to_job_spec(spec, "", "")))) > MAX_LENGTH
 
 
 def longest_spec(members: int) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.choices import ReplayPolicy
-from cpr_contract.codec import GROWTH, LONGEST
+from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
@@ -167,7 +167,7 @@ class Runtime(Model):
     """A hash of both pod templates and of the operator's required fields."""
     key_digest: Annotated[str, Field(max_length=64)] = ""
     """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
-    job_spec: Annotated[str, Field(max_length=LONGEST + GROWTH)]
+    job_spec: Annotated[str, Field(max_length=MAX_LENGTH + MAX_GROWTH)]
     """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
     quota: Quota | None = None
     """The quota of a queue of Kueue that the pods run under; absent if the job is in no queue."""

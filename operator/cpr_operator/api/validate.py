@@ -17,7 +17,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from cpr_contract.codec import LONGEST
+from cpr_contract.codec import MAX_LENGTH
 from cpr_operator.api.base import Model
 from cpr_operator.api.crd import Schema, stored, structural
 from cpr_operator.api.job_spec import has_long_description, longest_spec
@@ -137,7 +137,7 @@ def _too_long(spec: CPRJobSpec) -> tuple[Invalid, ...]:
     """Return an error if the description of the job is longer than its pods and its status can hold."""
     if not has_long_description(spec):
         return ()
-    message = f"its description for the pods has more than {LONGEST} characters, packed"
+    message = f"its description for the pods has more than {MAX_LENGTH} characters, packed"
     return (Invalid("spec.model", message, "shorten the names of tables, features and columns"),)
 
 

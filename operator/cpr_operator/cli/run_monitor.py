@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.limits import longest_report
+from cpr_contract.limits import max_report_bytes
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.api.terminal_text import event_line
@@ -98,7 +98,7 @@ class RunMonitor:
         pod = running_pod(pods, env.ROLE_TRAINER, status.leader)
         if pod is None:
             return None
-        body = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, longest_report(len(status.members)))
+        body = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, max_report_bytes(len(status.members)))
         if body is None:
             return None
         try:

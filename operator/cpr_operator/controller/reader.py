@@ -11,7 +11,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.limits import longest_report
+from cpr_contract.limits import max_report_bytes
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_contract.roster import seal
 from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
@@ -169,7 +169,7 @@ class JobReader:
         All are polled concurrently. The first answers may name members that no longer respond.
         """
         spec, members = observed.job.spec, len(observed.before.members)
-        max_bytes = longest_report(max(spec.shards.replicas + spec.trainers.replicas, members))
+        max_bytes = max_report_bytes(max(spec.shards.replicas + spec.trainers.replicas, members))
         header = _recorded_header(observed, cache)
         async with asyncio.TaskGroup() as group:
             parsing = asyncio.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_contract.codec import GROWTH, LONGEST, from_json, is_packed, pack, to_json, unpack
+from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH, from_json, is_packed, pack, to_json, unpack
 from cpr_contract.limits import MAX_SHARDS, MAX_TRAINERS
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.base import EXACT
@@ -25,7 +25,7 @@ def test_a_job_at_all_limits_is_described_in_what_a_pod_can_hold() -> None:
     job = to_job_spec(parse_spec(largest()["spec"]), "uid", "name")
     packed = pack(to_json(job))
     assert is_packed(packed)
-    assert len(packed) < LONGEST
+    assert len(packed) < MAX_LENGTH
     assert from_json(JobSpec, unpack(packed)) == job
 
 
@@ -45,7 +45,7 @@ def test_a_job_that_the_api_server_could_not_store_with_its_status_is_refused_wh
 
 def test_the_operator_refuses_it_too_but_goes_on_with_a_job_that_runs() -> None:
     (invalid,) = validate(largest(extra=6))
-    assert (invalid.field, f"more than {LONGEST} characters" in invalid.message) == ("spec.model", True)
+    assert (invalid.field, f"more than {MAX_LENGTH} characters" in invalid.message) == ("spec.model", True)
     view = JobView("ns", "job", "uid", 1, "1", 0.0, deleting=False, spec=largest(extra=6)["spec"])
     with pytest.raises(InvalidSpecError, match="more than"):
         job_of(view)
@@ -72,4 +72,4 @@ def test_the_longest_roster_and_the_longest_description_fit_into_the_annotations
     annotations = Rosters(status).document(status.trainers[-1], 999).annotations
     roster = sum(len(name) + len(text) for name, text in annotations.items())
     assert roster > 130_000, "it has all that makes it long"
-    assert roster + LONGEST + GROWTH < ANNOTATIONS
+    assert roster + MAX_LENGTH + MAX_GROWTH < ANNOTATIONS

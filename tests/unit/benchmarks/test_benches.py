@@ -17,7 +17,7 @@ from cpr_operator.cli.app import app
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime.timing import Trace
 from cprjob_bench.commands import recovery_bench, train_bench
-from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, UNDER_WAY, longest_pause
+from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, IN_FLIGHT_STEPS, longest_pause
 from cprjob_bench.commands.modes import MODES, ModeJob, killed_job
 from cprjob_bench.commands.priority_bench import Samples, job_over
 from cprjob_bench.commands.strategy_comparison import mean_of
@@ -96,7 +96,7 @@ AFTER = FOLLOWING_STEPS + 1
         pytest.param(
             [*steps(0, 100), *steps(2.5, 10), *steps(9, AFTER)],
             100,
-            100 - UNDER_WAY,
+            100 - IN_FLIGHT_STEPS,
             (0.99, 1.51),
             id="longer-pause-after-the-recovery",
         ),

@@ -16,7 +16,7 @@ from cpr_contract.limits import (
     MAX_RANGES,
     MAX_SHARDS,
     MAX_TRAINERS,
-    longest_report,
+    max_report_bytes,
     united,
 )
 from cpr_contract.reports import Problem, ShardReport, ShardState, TrainerReport, TrainerState
@@ -126,10 +126,10 @@ def test_longest_report_has_space_for_the_longest_lists() -> None:
         overdue=names,
     )
     text = to_json(report)
-    assert len(text) <= longest_report(MAX_MEMBERS)
+    assert len(text) <= max_report_bytes(MAX_MEMBERS)
     assert from_json(TrainerReport, text) == report
     small = dataclasses.replace(report, waiting_for=(), silent=(), overdue=(), shard_saves=(), forgotten=())
-    assert len(to_json(small)) <= longest_report(2)
+    assert len(to_json(small)) <= max_report_bytes(2)
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000])
@@ -157,7 +157,7 @@ def test_lists_of_a_report_are_shortened_to_the_limits_of_readers() -> None:
     read = from_json(ShardReport, to_json(within_limits(report)))
     assert (len(read.lost), read.lost[0][0], read.lost[-1][1]) == (2048, 0, 49991)
     assert [process for process, _ in read.in_place_s] == [*range(12, 20)]
-    assert len(to_json(within_limits(report))) < longest_report(1)
+    assert len(to_json(within_limits(report))) < max_report_bytes(1)
     short = dataclasses.replace(report, lost=lost[:7], in_place_s=(), silent=())
     assert within_limits(short) is short
 

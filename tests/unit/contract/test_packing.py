@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_contract.codec import LONGEST_PLAIN, ContractError, is_packed, pack, unpack
+from cpr_contract.codec import MAX_PLAIN_LENGTH, ContractError, is_packed, pack, unpack
 
-LONG = '{"a":"' + LONGEST_PLAIN * "x" + '"}'
+LONG = '{"a":"' + MAX_PLAIN_LENGTH * "x" + '"}'
 
 
 def test_long_description_is_packed() -> None:
-    short, packed = LONG[:LONGEST_PLAIN], pack(LONG)
+    short, packed = LONG[:MAX_PLAIN_LENGTH], pack(LONG)
     assert pack(short) == unpack(short) == short
     assert (is_packed(short), is_packed(packed), unpack(packed)) == (False, True, LONG)
     assert len(packed) < len(LONG) // 10

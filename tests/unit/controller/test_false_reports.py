@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cpr_contract.limits import MAX_MEMBERS, MAX_RANGES, MAX_SHARDS, longest_report
+from cpr_contract.limits import MAX_MEMBERS, MAX_RANGES, MAX_SHARDS, max_report_bytes
 from cpr_operator.cluster.views import PodView
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
@@ -28,7 +28,7 @@ def longest_lists(report: bytes) -> bytes:
     lied["silent"] = lied["overdue"] = lied["waiting_for"] = [f"no{n}" for n in range(MAX_MEMBERS)]
     lied["shard_saves"] = lied["forgotten"] = [300 + n for n in range(MAX_SHARDS)]
     text = json.dumps(lied, separators=(",", ":"))[:-1]
-    more = (longest_report(PODS) - len(text) - len(',"x":[[]]}')) // len(",[]")
+    more = (max_report_bytes(PODS) - len(text) - len(',"x":[[]]}')) // len(",[]")
     assert more > 0
     return f'{text},"x":[[]{",[]" * more}]}}'.encode()
 
@@ -38,7 +38,7 @@ def losses_alone(report: bytes) -> bytes:
     lied = json.loads(report)
     lied["lost"] = [[300 + n, 301 + n] for n in range(8000)]
     text = json.dumps(lied, separators=(",", ":"))
-    assert len(text) <= longest_report(PODS)
+    assert len(text) <= max_report_bytes(PODS)
     return text.encode()
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cpr_contract.codec import LONGEST_PLAIN, pack
+from cpr_contract.codec import MAX_PLAIN_LENGTH, pack
 from cpr_contract.roster import Allowance
 from cpr_operator.api.status import Phase, Plan, Runtime, Shard, Status, Trainer
 from cpr_operator.desired.rosters import Rosters
@@ -56,7 +56,7 @@ def _with_parity(data_shards: int, *, phase: Phase = "Running", hosts: int = 6, 
 
 @pytest.mark.parametrize(("data_shards", "listed"), [(0, []), (1, [2]), (2, [0, 2, 3]), (5, [0, 2, 3, 4, 5])])
 def test_shard_roster_has_the_shards_of_its_parity(data_shards: int, listed: list[int]) -> None:
-    for padding in ("", "x" * LONGEST_PLAIN):  # the long one is packed
+    for padding in ("", "x" * MAX_PLAIN_LENGTH):  # the long one is packed
         status = _with_parity(data_shards, padding=padding)
         assert [peer.index for peer in Rosters(status).shard(status.shards[1], 1).shards] == listed
 

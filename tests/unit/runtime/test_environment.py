@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract import CONTRACT_VERSION, env
-from cpr_contract.codec import LONGEST_PLAIN, is_packed, pack, to_json
+from cpr_contract.codec import MAX_PLAIN_LENGTH, is_packed, pack, to_json
 from cpr_contract.roster import KEY_CHANGED, key_digest, seal
 from cpr_trainer.runtime import (
     Access,
@@ -111,7 +111,7 @@ def test_a_contract_of_another_age_is_refused(environ: dict[str, str], version: 
 
 def test_a_long_description_is_read_from_its_file(environ: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "job"
-    packed = pack(environ.pop(env.SPEC) + LONGEST_PLAIN * " ")
+    packed = pack(environ.pop(env.SPEC) + MAX_PLAIN_LENGTH * " ")
     path.write_text(packed)
     environ[env.SPEC_FILE] = str(path)
     assert is_packed(packed)

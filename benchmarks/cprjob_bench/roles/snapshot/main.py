@@ -26,10 +26,10 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     for a store that the raw client cannot use.
     """
     job = read_job(environ)
-    wanted = read_request(SnapshotBench, source, "bench snapshot")
+    request = read_request(SnapshotBench, source, "bench snapshot")
     access = store_access(environ)
     store = open_store(job.snapshots.store, *access)
-    bench = _Bench(job, wanted, environ, store, access)
+    bench = _Bench(job, request, environ, store, access)
     try:
         for done, stage in enumerate(bench.stages()):
             print(to_json(BenchReport(stage, done, bench.total)), file=sink, flush=True)
@@ -43,7 +43,7 @@ class _Bench:
     """A bench in progress; its stages add to `metrics`."""
 
     job: JobSpec
-    wanted: SnapshotBench
+    request: SnapshotBench
     environ: Mapping[str, str]
     store: Store
     access: Access
@@ -52,7 +52,7 @@ class _Bench:
     @property
     def total(self) -> int:
         """The number of stages."""
-        return 2 * self.wanted.repeats + len(self.wanted.strategies)
+        return 2 * self.request.repeats + len(self.request.strategies)
 
     def stages(self) -> Iterator[str]:
         """Measure stage after stage; yield the name of each before it."""
@@ -64,7 +64,7 @@ class _Bench:
         shard = BenchShard.of(self.job, self.store)
         with raw_client(self.job.snapshots.store, *self.access) as raw:
             transfers = Transfers(shard, raw)
-            for _ in range(self.wanted.repeats):
+            for _ in range(self.request.repeats):
                 yield "save and restore"
                 transfers.repeat()
         self._found(
@@ -73,10 +73,10 @@ class _Bench:
             save=tuple(transfers.saves),
             restore=tuple(transfers.restores),
         )
-        trained = TrainedShard(shard, self.wanted.strategies)
-        for strategy in self.wanted.strategies:
+        trained = TrainedShard(shard, self.request.strategies)
+        for strategy in self.request.strategies:
             yield f"bytes of {strategy}"
-            cuts = tuple(trained.cuts(strategy, self.wanted.bits))
+            cuts = tuple(trained.cuts(strategy, self.request.bits))
             self._found(
                 cuts=(*self.metrics.cuts, *cuts),
                 trackers=(*self.metrics.trackers, trained.tracker_bytes(strategy)),
@@ -92,12 +92,12 @@ class _Bench:
         ):
             trainer.change_everything()
             before, peaks = process.memory_bytes(), list[int]()
-            for number in range(self.wanted.repeats):
+            for number in range(self.request.repeats):
                 yield "training during a save"
                 if number:
                     trainer.change_everything()
                 process.reset_peak()  # large pushes need extra memory
-                self._found(rounds=(*self.metrics.rounds, trainer.round(self.wanted.window_s)))
+                self._found(rounds=(*self.metrics.rounds, trainer.round(self.request.window_s)))
                 peaks += filter(None, [process.peak_memory_bytes()])
         if before is not None and peaks:
             # The byte per row with its last change was allocated before.

@@ -16,11 +16,11 @@ from cpr_contract.codec import to_json
 from cpr_contract.manifests import (
     DataManifest,
     DenseManifest,
-    KeptVocabulary,
     ManifestRef,
     RestoreRecord,
     ShardManifest,
     TableIds,
+    TableVocabulary,
     VocabularyManifest,
     WorkersManifest,
     data_key,
@@ -161,7 +161,7 @@ def write_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabular
     with suppress(MissingError):
         store.get_into(vocabulary_key(job_uid), ())
         return
-    kept = tuple(KeptVocabulary(table, each.digest, len(each)) for table, each in found.items())
+    kept = tuple(TableVocabulary(table, each.digest, len(each)) for table, each in found.items())
     for each in kept:
         store.put(vocabulary_key(job_uid, each.digest), found[each.table].text)
     with suppress(ExistsError):
