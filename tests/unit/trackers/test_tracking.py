@@ -79,7 +79,7 @@ def test_failing_tracker_stops_neither_training_nor_the_others_and_is_retried(
         for samples in (1000, 2000):
             report = replace(REPORT, samples=samples)
             tracked.log_if_due(float(samples))
-    assert len(caplog.records) == 1, "a failure is told where it begins"
+    assert len(caplog.records) == 1, "only the first failure in a row is logged"
     broken.wrong, report = False, replace(REPORT, samples=3000)
     tracked.close()
     assert [samples for samples, _ in broken.logged] == [3000]
@@ -106,18 +106,18 @@ def test_hanging_tracker_is_abandoned_at_the_end(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "remedy"),
     [
         ("comet", "Name some of tensorboard, mlflow, wandb"),
         ("tensorboard", "Write tensorboard:FOLDER"),
         ("mlflow:http://here", "Write mlflow."),
     ],
 )
-def test_misspelt_tracker_is_refused_with_a_remedy(text: str, words: str) -> None:
+def test_misspelt_tracker_is_refused_with_a_remedy(text: str, remedy: str) -> None:
     job: Any = None
     with pytest.raises(BadSpecError) as found:
         read_trackers(text, job)
-    assert words in f"{found.value} {found.value.remedy}"
+    assert remedy in f"{found.value} {found.value.remedy}"
 
 
 def test_missing_package_of_a_tracker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ class Member:
         self.state.averaging.halted_step = self.state.done
 
     @property
-    def meeting(self) -> int:
+    def barrier_step(self) -> int:
         assert self.state.averaging is not None
         return self.state.averaging.barrier_step
 
@@ -94,7 +94,7 @@ def eventually(what: Callable[[], object], why: str) -> None:
         time.sleep(0.01)
 
 
-def meet(members: list[Member], roster: TrainerRoster) -> list[bool]:
+def join_all(members: list[Member], roster: TrainerRoster) -> list[bool]:
     with ThreadPoolExecutor(len(members)) as pool:
         return list(pool.map(lambda member: member.join(roster), members, timeout=WAIT_S))
 
@@ -123,14 +123,14 @@ def trio(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu
 def met(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu") -> list[Member]:
     """Three members that have joined."""
     members = trio(made, kind, device)
-    meet(members, roster_of(members))
+    join_all(members, roster_of(members))
     return members
 
 
 def test_members_without_a_state_join_and_begin_with_the_same(made: list[Member]) -> None:
     members = trio(made)
     members[0].parameters.fill_(0.5)
-    assert meet(members, roster_of(members)) == [False] * 3
+    assert join_all(members, roster_of(members)) == [False] * 3
     assert [member.state.done for member in members] == [0] * 3
     assert all(torch.equal(member.parameters, members[0].parameters) for member in members)
 
@@ -144,7 +144,7 @@ def test_leader_without_an_address_at_first_is_found(made: list[Member], begun: 
     early = replace(roster, trainers=tuple(replace(peer, host="", port_base=0) for peer in roster.trainers))
     with ThreadPoolExecutor(len(members)) as pool:
         met = [pool.submit(member.join, early) for member in members]
-        eventually(lambda: all(hasattr(member, "group") for member in members), "all have begun to meet")
+        eventually(lambda: all(hasattr(member, "group") for member in members), "all have begun to join")
         for member in members:
             member.group.follow(roster)
         assert [each.result(WAIT_S) for each in met] == [begun] * 3
@@ -226,9 +226,9 @@ def test_followers_train_on_without_a_leader_and_find_the_next(made: list[Member
     newcomer = Member(0, incarnation=2)
     made.append(newcomer)
     roster = roster_of([newcomer, *members[1:]], group=2, leader=1)
-    assert meet([newcomer, *members[1:]], roster) == [True] * 3
+    assert join_all([newcomer, *members[1:]], roster) == [True] * 3
     assert newcomer.state.done == GAP_STEPS, "where its predecessor's last copy was"
-    assert newcomer.state.farthest >= GAP_STEPS + 3, "what may be on shards: its leader is ahead"
+    assert newcomer.state.farthest >= GAP_STEPS + 3, "shards may have more: its leader has advanced"
     assert torch.equal(newcomer.parameters, members[1].parameters)
     for _ in range(GAP_STEPS):
         newcomer.step()
@@ -304,7 +304,7 @@ def test_result_is_the_mean_of_the_last_copies(made: list[Member]) -> None:
 
 def at(member: Member, step: int) -> Callable[[], bool]:
     """Return whether the member has that barrier."""
-    return lambda: member.meeting == step
+    return lambda: member.barrier_step == step
 
 
 def walk(member: Member, steps: int) -> None:
@@ -321,11 +321,11 @@ def test_barrier_is_at_the_farthest_trainer(made: list[Member], monkeypatch: pyt
     members[0].halt()
     members[1].halt()
     time.sleep(0.2)
-    assert members[0].meeting == -1, "one has not come to a halt"
-    members[2].parameters.fill_(6.0)  # A copy of where all meet may be taken as soon as its owner stands there.
+    assert members[0].barrier_step == -1, "one has not halted"
+    members[2].parameters.fill_(6.0)  # The copy at the barrier may be taken as soon as its trainer has halted.
     members[2].halt()
     for member in members:
-        eventually(at(member, 7), "all are told where")
+        eventually(at(member, 7), "all have the barrier")
     assert not members[0].group.conclude(), "two are on the way"
     members[1].parameters.fill_(3.0)
     walk(members[1], 2)
@@ -347,9 +347,9 @@ def test_trainer_that_trains_on_cancels_the_barrier_and_the_next_is_later(made: 
     for member, steps in zip(members, (1, 1, 4), strict=True):
         walk(member, steps)
         member.halt()
-        assert not members[0].group.conclude(), "what was concluded was the first meeting"
+        assert not members[0].group.conclude(), "only the first barrier was concluded"
     for member in members:
-        eventually(at(member, 6), "all are told where")
+        eventually(at(member, 6), "all have the barrier")
     assert not members[0].group.conclude()
 
 
@@ -362,5 +362,5 @@ def test_barrier_moves_to_later_pushes_of_a_rank(made: list[Member]) -> None:
     assert members[2].state.averaging is not None
     members[2].state.averaging.halted_step = GAP_STEPS + 1
     for member in members:
-        eventually(at(member, GAP_STEPS + 1), "all are told where")
+        eventually(at(member, GAP_STEPS + 1), "all have the barrier")
     assert not members[0].group.conclude()

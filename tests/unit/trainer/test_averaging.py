@@ -39,10 +39,10 @@ def first() -> Vector:
 def easgd(a: float = 0.5) -> list[Vector]:
     """ShadowSync's EASGD: trainers come one after another to the server of w_ps."""
     w, w_ps = [first() for _ in range(TRAINERS)], first()
-    for turn in range(ROUNDS):
+    for step_round in range(ROUNDS):
         for i in range(TRAINERS):
             copy = list(w[i])
-            w[i] = descend(w[i], i, range(turn * BEHIND, (turn + 1) * BEHIND))
+            w[i] = descend(w[i], i, range(step_round * BEHIND, (step_round + 1) * BEHIND))
             w_ps = [(1 - a) * p + a * c for p, c in zip(w_ps, copy, strict=True)]
             w[i] = [(1 - a) * x + a * p for x, p in zip(w[i], w_ps, strict=True)]
     return w
@@ -50,9 +50,9 @@ def easgd(a: float = 0.5) -> list[Vector]:
 
 def model_averaging(a: float = 0.5) -> list[Vector]:
     w = [first() for _ in range(TRAINERS)]
-    for turn in range(ROUNDS):
+    for step_round in range(ROUNDS):
         m = [sum(column) / TRAINERS for column in zip(*w, strict=True)]
-        w = [descend(w[i], i, range(turn * BEHIND, (turn + 1) * BEHIND)) for i in range(TRAINERS)]
+        w = [descend(w[i], i, range(step_round * BEHIND, (step_round + 1) * BEHIND)) for i in range(TRAINERS)]
         w = [[(1 - a) * x + a * y for x, y in zip(each, m, strict=True)] for each in w]
     return w
 
@@ -60,33 +60,33 @@ def model_averaging(a: float = 0.5) -> list[Vector]:
 def bmuf(a: float = 0.5, momentum: float = 0.5, eta: float = 0.5) -> list[Vector]:
     """ShadowSync's BMUF with the block momentum of Chen and Huo."""
     w, w_glob, v = [first() for _ in range(TRAINERS)], first(), [0.0] * SIZE
-    for turn in range(ROUNDS):
+    for step_round in range(ROUNDS):
         m = [sum(column) / TRAINERS for column in zip(*w, strict=True)]
         v = [momentum * vj + eta * (mj - gj) for vj, mj, gj in zip(v, m, w_glob, strict=True)]
         w_glob = [gj + vj for gj, vj in zip(w_glob, v, strict=True)]
-        w = [descend(w[i], i, range(turn * BEHIND, (turn + 1) * BEHIND)) for i in range(TRAINERS)]
+        w = [descend(w[i], i, range(step_round * BEHIND, (step_round + 1) * BEHIND)) for i in range(TRAINERS)]
         w = [[(1 - a) * x + a * g for x, g in zip(each, w_glob, strict=True)] for each in w]
     return w
 
 
-def ours(kind: DenseSync) -> list[Tensor]:
+def product(kind: DenseSync) -> list[Tensor]:
     """The same story with the product's parts, in the order in which they run."""
     w = [torch.tensor(first()) for _ in range(TRAINERS)]
     combiner = combiner_of(kind, w[0])
 
-    def train(i: int, turn: int) -> None:
-        w[i] = torch.tensor(descend(w[i].tolist(), i, range(turn * BEHIND, (turn + 1) * BEHIND)))
+    def train(i: int, step_round: int) -> None:
+        w[i] = torch.tensor(descend(w[i].tolist(), i, range(step_round * BEHIND, (step_round + 1) * BEHIND)))
 
-    for turn in range(ROUNDS):
+    for step_round in range(ROUNDS):
         if combiner.together:
             target = combiner.combine([each.clone() for each in w])
             for i in range(TRAINERS):
-                train(i, turn)
+                train(i, step_round)
                 blend(w[i], target)
             continue
         for i in range(TRAINERS):
             copy = w[i].clone()
-            train(i, turn)
+            train(i, step_round)
             blend(w[i], combiner.combine([copy]))
     return w
 
@@ -97,7 +97,7 @@ def ours(kind: DenseSync) -> list[Tensor]:
 )
 def test_averaging_mode_equals_its_reference(kind: DenseSync, reference: Callable[[], list[Vector]]) -> None:
     expected = torch.tensor(reference())
-    torch.testing.assert_close(torch.stack(ours(kind)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.stack(product(kind)), expected, rtol=1e-4, atol=1e-5)
     assert (expected.std(dim=0) > 1e-3).all(), "copies that never differ would show nothing"
 
 

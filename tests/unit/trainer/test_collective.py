@@ -59,5 +59,5 @@ def test_members_sum_only_with_those_who_prove_the_key_for_the_group(other: Pair
 
 
 def test_echoed_challenge_proves_nothing() -> None:
-    asked = [bytes([rank]) * 32 for rank in range(2)]
-    assert PAIRS.unauthenticated_ranks(PAIRS.proofs(asked, asked), asked, asked) == [1]
+    sent = [bytes([rank]) * 32 for rank in range(2)]
+    assert PAIRS.unauthenticated_ranks(PAIRS.proofs(sent, sent), sent, sent) == [1]

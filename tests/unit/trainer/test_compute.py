@@ -92,8 +92,8 @@ def test_bfloat16_changes_a_step_by_its_rounding_only(device: Device) -> None:
     assert rounded_rows.dtype is torch.bfloat16
     assert half.gradients.dtype is half.parameters.dtype is rounded.logits.dtype is torch.float32
     assert 0 < (rounded.logits - exact.logits).abs().max() < 0.1
-    for found, wanted in ((half.gradients, full.gradients), (rounded_rows.float(), exact_rows)):
-        assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
+    for found, expected in ((half.gradients, full.gradients), (rounded_rows.float(), exact_rows)):
+        assert torch.cosine_similarity(found.flatten(), expected.flatten(), dim=0) > 0.99
 
 
 @on_each_device

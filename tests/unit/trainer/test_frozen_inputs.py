@@ -33,7 +33,7 @@ BUILT = (replace(TABLES[0], ids="Vocabulary", min_count=2, out_of_range="Default
 URI = f"s3://{BUCKET}/day=*"
 
 
-class World:
+class Bucket:
     """A job's store, the bucket with its data, and trainers that open it."""
 
     def __init__(self, objects: dict[str, bytes], patch: pytest.MonkeyPatch) -> None:
@@ -46,10 +46,10 @@ class World:
         data: DataSpec,
         leads: Callable[[], bool] = lambda: True,
         poll_interrupts: Callable[[], None] = lambda: None,
-        hear: Callable[[int], None] = lambda _: None,
+        on_new_files: Callable[[int], None] = lambda _: None,
     ) -> tuple[Dataset, FrozenInputs]:
         """Do as a trainer does that starts."""
-        inputs = FrozenInputs("uid", data.uri, leads, poll_interrupts, hear)
+        inputs = FrozenInputs("uid", data.uri, leads, poll_interrupts, on_new_files)
         return open_dataset(
             data, model_of(TABLES), self.files, lambda find: inputs.freeze_data(self.store, self.files, find)
         ), inputs
@@ -60,19 +60,19 @@ def day(number: int, rows: int = 200) -> bytes:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
     monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
-    return World({"day=1.csv": day(1), "day=2.csv": day(2)}, monkeypatch)
+    return Bucket({"day=1.csv": day(1), "day=2.csv": day(2)}, monkeypatch)
 
 
 @pytest.mark.parametrize("length", [{"epochs": 1, "samples": None}, {"epochs": None, "samples": 400}])
 def test_each_row_is_trained_once_though_files_come_while_trainers_are_replaced(
-    world: World, length: dict[str, Any]
+    bucket: Bucket, length: dict[str, Any]
 ) -> None:
     data = replace(spec("CSV", URI), batch_size=20, shuffle_rows=100, **length)
-    old = BatchOrder.of(data, world.open(data)[0].layout)
-    world.s3.objects["day=0.csv"] = day(3, 20)
-    new = BatchOrder.of(data, world.open(data)[0].layout)
+    old = BatchOrder.of(data, bucket.open(data)[0].layout)
+    bucket.s3.objects["day=0.csv"] = day(3, 20)
+    new = BatchOrder.of(data, bucket.open(data)[0].layout)
     seen: Counter[int] = Counter()
     for step in range(1, old.steps + 1):
         seen.update(old.indices_of(old.slice_of(step, 0, 2)).tolist())
@@ -81,14 +81,14 @@ def test_each_row_is_trained_once_though_files_come_while_trainers_are_replaced(
     assert seen == Counter(range(400))
 
 
-def test_text_is_indexed_once_and_listed_by_leaders_only(world: World) -> None:
-    first, _ = world.open(spec("CSV", URI))
+def test_text_is_indexed_once_and_listed_by_leaders_only(bucket: Bucket) -> None:
+    first, _ = bucket.open(spec("CSV", URI))
     # Files are indexed side by side, and then the first block of each is searched for ids that are written in two ways.
-    assert Counter(world.s3.opened) == {"day=1.csv": 2, "day=2.csv": 2}
-    world.s3.opened.clear()
-    world.s3.listed = 0
-    later, _ = world.open(spec("CSV", URI), leads=lambda: False)
-    assert (world.s3.opened, world.s3.listed) == ([], 0)
+    assert Counter(bucket.s3.opened) == {"day=1.csv": 2, "day=2.csv": 2}
+    bucket.s3.opened.clear()
+    bucket.s3.listed = 0
+    later, _ = bucket.open(spec("CSV", URI), leads=lambda: False)
+    assert (bucket.s3.opened, bucket.s3.listed) == ([], 0)
     assert_same(everything(later), everything(first))
 
 
@@ -98,69 +98,69 @@ def test_data_of_the_manifest_is_that_of_the_index(
 ) -> None:
     monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
     data = write(clicks(300), tmp_path, ending, files=3)
-    world = World({}, monkeypatch)
-    world.open(data)
-    again, _ = world.open(data, leads=lambda: False)
+    bucket = Bucket({}, monkeypatch)
+    bucket.open(data)
+    again, _ = bucket.open(data, leads=lambda: False)
     assert again.layout.blocks > 3
     assert_same(everything(again), everything(read(data)))
 
 
-def test_data_of_the_evaluation_is_frozen_separately(world: World) -> None:
+def test_data_of_the_evaluation_is_frozen_separately(bucket: Bucket) -> None:
     """Each to its own document: files that come later are in neither, and one that changed is refused by name."""
-    trained, _ = world.open(spec("CSV", URI))
-    world.s3.objects |= {"test/1.csv": day(7, 30), "test/2.csv": day(8, 40)}
+    trained, _ = bucket.open(spec("CSV", URI))
+    bucket.s3.objects |= {"test/1.csv": day(7, 30), "test/2.csv": day(8, 40)}
 
     def scored() -> tuple[Dataset, FrozenInputs]:
         inputs = FrozenInputs("uid", f"s3://{BUCKET}/test/", lambda: True, lambda: None, evaluates=True)
         data = spec("CSV", f"s3://{BUCKET}/test/")
         found = open_dataset(
-            data, model_of(TABLES), world.files, lambda find: inputs.freeze_data(world.store, world.files, find)
+            data, model_of(TABLES), bucket.files, lambda find: inputs.freeze_data(bucket.store, bucket.files, find)
         )
         return found, inputs
 
     assert scored()[0].layout.rows == 70
-    world.s3.objects["test/3.csv"] = day(9, 50)
+    bucket.s3.objects["test/3.csv"] = day(9, 50)
     dataset, inputs = scored()
     inputs.count_new_files()
     assert (dataset.layout.rows, inputs.new_files, trained.layout.rows) == (70, 0, 400)
-    assert {data_key("uid"), data_key("uid", evaluates=True)} <= world.store.objects.keys()
-    world.s3.objects["test/2.csv"] = day(10, 40)
+    assert {data_key("uid"), data_key("uid", evaluates=True)} <= bucket.store.objects.keys()
+    bucket.s3.objects["test/2.csv"] = day(10, 40)
     dataset, _ = scored()
     with pytest.raises(DataError, match=r"test/2.csv"):
         everything(dataset)
 
 
 def test_leader_counts_new_files_seldom_and_bridges_a_failed_listing(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, told = 1000.0, list[int]()
+    now, counted = 1000.0, list[int]()
     monkeypatch.setattr(module, "monotonic", lambda: now)
-    dataset, inputs = world.open(spec("CSV", URI), hear=told.append)
+    dataset, inputs = bucket.open(spec("CSV", URI), on_new_files=counted.append)
     assert inputs.new_files == 0
-    world.s3.objects["day=3.csv"] = day(3)
+    bucket.s3.objects["day=3.csv"] = day(3)
     inputs.count_new_files()
-    world.s3.objects["day=4.csv"] = day(4)
-    world.s3.listed = 0
+    bucket.s3.objects["day=4.csv"] = day(4)
+    bucket.s3.listed = 0
     inputs.count_new_files()
-    assert (told, world.s3.listed) == ([1], 0), "it has just listed them"
+    assert (counted, bucket.s3.listed) == ([1], 0), "it has just listed them"
     now += 600.0
-    objects = dict(world.s3.objects)
-    world.s3.objects.clear()
+    objects = dict(bucket.s3.objects)
+    bucket.s3.objects.clear()
     inputs.count_new_files()  # a pattern that names no file is an error
-    world.s3.objects |= objects
+    bucket.s3.objects |= objects
     inputs.count_new_files()
-    assert told == [1]
+    assert counted == [1]
     now += 600.0
     inputs.count_new_files()
-    assert told == [1, 2]
-    dataset, successor = world.open(spec("CSV", URI))
+    assert counted == [1, 2]
+    dataset, successor = bucket.open(spec("CSV", URI))
     assert (successor.new_files, dataset.layout.rows) == (2, 400)
 
 
-def test_leader_that_cannot_list_the_data_trains_the_frozen_files(world: World) -> None:
-    world.open(spec("CSV", URI))
-    world.s3.objects["_delta_log/00000000000000000000.json"] = b"{}"  # the folder has become a table since
-    dataset, inputs = world.open(spec("CSV", URI))
+def test_leader_that_cannot_list_the_data_trains_the_frozen_files(bucket: Bucket) -> None:
+    bucket.open(spec("CSV", URI))
+    bucket.s3.objects["_delta_log/00000000000000000000.json"] = b"{}"  # the folder has become a table since
+    dataset, inputs = bucket.open(spec("CSV", URI))
     assert (inputs.new_files, dataset.layout.rows) == (0, 400)
 
 
@@ -184,47 +184,47 @@ def test_changed_local_file_is_refused_and_a_copy_is_not(tmp_path: Path) -> None
         everything(before)
 
 
-def test_follower_waits_for_the_leader_and_replaces_a_dead_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_waits_for_the_leader_and_replaces_a_dead_one(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_POLLS", 2)
     leads = False
-    turns = 0
+    polls = 0
 
     def poll_interrupts() -> None:
-        nonlocal leads, turns
-        assert read_data(world.store, "uid") is None
-        turns += 1
-        leads = turns > 3  # by a newer roster
+        nonlocal leads, polls
+        assert read_data(bucket.store, "uid") is None
+        polls += 1
+        leads = polls > 3  # by a newer roster
 
-    dataset, _ = world.open(spec("CSV", URI), lambda: leads, poll_interrupts)
-    assert (turns > 3, dataset.layout.rows) == (True, 400)
-    assert read_data(world.store, "uid") is not None
+    dataset, _ = bucket.open(spec("CSV", URI), lambda: leads, poll_interrupts)
+    assert (polls > 3, dataset.layout.rows) == (True, 400)
+    assert read_data(bucket.store, "uid") is not None
 
 
-def test_vocabulary_is_built_once_and_read_by_later_processes(world: World) -> None:
-    data, leads, asked = spec("CSV", URI), True, 0
+def test_vocabulary_is_built_once_and_read_by_later_processes(bucket: Bucket) -> None:
+    data, leads, searches = spec("CSV", URI), True, 0
 
     def start() -> tuple[Dataset, FrozenInputs]:
         inputs = FrozenInputs("uid", URI, lambda: leads, lambda: None)
 
         def keep(find: FindVocabularies) -> Vocabularies:
-            def counted(poll_interrupts: Callable[[], None]) -> Vocabularies:
-                nonlocal asked
-                asked += 1
+            def count(poll_interrupts: Callable[[], None]) -> Vocabularies:
+                nonlocal searches
+                searches += 1
                 return find(poll_interrupts)
 
-            return inputs.freeze_vocabularies(world.store, counted)
+            return inputs.freeze_vocabularies(bucket.store, count)
 
         def indices(find: Find) -> Sequence[Index]:
-            return inputs.freeze_data(world.store, world.files, find)
+            return inputs.freeze_data(bucket.store, bucket.files, find)
 
-        return open_dataset(data, model_of(BUILT), world.files, indices, vocabularies=keep), inputs
+        return open_dataset(data, model_of(BUILT), bucket.files, indices, vocabularies=keep), inputs
 
     first, leader = start()
-    world.s3.objects["day=0.csv"] = day(9, 500)  # it would change what is frequent
+    bucket.s3.objects["day=0.csv"] = day(9, 500)  # it would change what is frequent
     again, successor = start()
     leads = False
     later, follower = start()
-    assert asked == 1
+    assert searches == 1
     assert len(leader.vocabularies["user"]) > 10
     assert {leader.vocabularies["user"].text} == {each.vocabularies["user"].text for each in (successor, follower)}
     for each in (again, later):
@@ -235,13 +235,13 @@ def _die() -> None:
     raise Terminated
 
 
-def test_manifest_deleted_with_its_bucket_is_written_again(world: World) -> None:
-    _, inputs = world.open(spec("CSV", URI))
-    before = world.store.get(data_key("uid"))
-    world.store.delete([data_key("uid")])
+def test_manifest_deleted_with_its_bucket_is_written_again(bucket: Bucket) -> None:
+    _, inputs = bucket.open(spec("CSV", URI))
+    before = bucket.store.get(data_key("uid"))
+    bucket.store.delete([data_key("uid")])
     for _ in range(2):
-        restore_frozen(world.store, inputs.data)
-    assert world.store.get(data_key("uid")) == before
+        restore_frozen(bucket.store, inputs.data)
+    assert bucket.store.get(data_key("uid")) == before
 
 
 def test_leader_that_dies_during_a_measurement_leaves_nothing() -> None:

@@ -134,11 +134,11 @@ def test_leader_without_an_address_at_first_is_found(threads: ThreadPoolExecutor
 
 def test_older_incarnation_is_superseded(threads: ThreadPoolExecutor) -> None:
     leader, stale, fresh = Member(0), Member(1, incarnation=1), Member(1, incarnation=2)
-    told = threads.submit(lambda: stale.join(stale.make_group(roster_of([leader, stale], group=1))))
+    superseded = threads.submit(lambda: stale.join(stale.make_group(roster_of([leader, stale], group=1))))
     roster = roster_of([leader, fresh], group=2)
     led = threads.submit(lambda: leader.join(leader.make_group(roster)))
 
-    assert isinstance(told.exception(), Superseded)
+    assert isinstance(superseded.exception(), Superseded)
     fresh.join(fresh.make_group(roster))
     assert led.result() is False
     for member in (leader, stale, fresh):
@@ -194,10 +194,10 @@ def test_most_advanced_state_is_copied_to_all_behind(
     done: tuple[int, ...], source: int | None, copy_to: tuple[int, ...]
 ) -> None:
     for hellos in permutations(_hellos(*done)):
-        meeting = agree_on_state(hellos, leader=1)
+        agreement = agree_on_state(hellos, leader=1)
 
-        assert (meeting.source, tuple(sorted(meeting.copy_to))) == (source, copy_to)
-        assert meeting.done == max(done)
+        assert (agreement.source, tuple(sorted(agreement.copy_to))) == (source, copy_to)
+        assert agreement.done == max(done)
 
 
 @pytest.mark.parametrize(

@@ -92,17 +92,17 @@ def test_listener_without_threads_accepts_callers_later(
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("words", [b"", b"?"], ids=["idle", "slow"])
+@pytest.mark.parametrize("data", [b"", b"?"], ids=["idle", "slow"])
 def test_unauthenticated_callers_take_a_bounded_number_of_threads_and_block_no_peer(
-    listener: PeerListener, connect_to: Callable[[], Channel], words: bytes
+    listener: PeerListener, connect_to: Callable[[], Channel], data: bytes
 ) -> None:
     with ExitStack() as strangers:
         for _ in range(100):
-            strangers.enter_context(socket.create_connection((HOST, listener.port))).sendall(words)
+            strangers.enter_context(socket.create_connection((HOST, listener.port))).sendall(data)
         assert is_admitted(connect_to())
         # Both ends of the honest connection are read here, too.
         threads = sum(thread.name == READER for thread in threading.enumerate())
-        assert threads <= (32 if words else 0) + 2
+        assert threads <= (32 if data else 0) + 2
 
 
 def test_closed_listener_is_not_alive(listener: PeerListener) -> None:

@@ -98,6 +98,6 @@ def test_report_has_no_old_values_under_the_counters_of_a_new_generation(tmp_pat
         exchange.close()
     of_now = [report for report in reports if report.counters.generation > 1]
     assert of_now
-    assert {(told.state, told.step, told.samples_started, told.lost) for told in of_now} == {
+    assert {(report.state, report.step, report.samples_started, report.lost) for report in of_now} == {
         (TrainerState.JOINING, 0, 0, ())
     }

@@ -1,4 +1,4 @@
-"""Vectors asked for ahead are those that would have been read one step after the other."""
+"""Prefetched vectors equal those that are read one step after another."""
 
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ _TABLES = len(_PLACEMENT.rows_per_table)
 
 
 class _Table:
-    """Rows of one number each; a lookup reads them when it is asked for, as a shard does that answers in order."""
+    """Rows of one number each; a lookup reads them at once, as a shard that answers in order."""
 
     def __init__(self) -> None:
         self.rows = np.arange(_PLACEMENT.total, dtype=np.float32)[:, np.newaxis]

@@ -42,11 +42,11 @@ def test_step_that_is_computed_again_is_scored_once() -> None:
 
 
 def test_copied_scores_replace_unmerged_ones() -> None:
-    ahead, behind = _scores(), _scores()
-    for scores in (ahead, behind):
+    merged, loaded = _scores(), _scores()
+    for scores in (merged, loaded):
         scores.add(_slice(1))
-    ahead.merge(*ahead.to_merge())
-    behind.load(ahead.merged())
-    behind.merge(*behind.to_merge())
+    merged.merge(*merged.to_merge())
+    loaded.load(merged.merged())
+    loaded.merge(*loaded.to_merge())
 
-    assert behind.validation.samples == 2
+    assert loaded.validation.samples == 2

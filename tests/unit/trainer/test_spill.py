@@ -16,7 +16,7 @@ from support.shard_job import small_job
 
 
 class Pod:
-    """As much of an environment as is asked."""
+    """The part of an environment that is used here."""
 
     def __init__(self, folder: Path, memory_bytes: int, spill_bytes: int) -> None:
         self.job = replace(small_job(folder), replay_bytes=memory_bytes, spill_bytes=spill_bytes)
