@@ -240,7 +240,7 @@ def _with_durations(state: ReconcileState) -> ReconcileState:
 def _durations(state: ReconcileState, member: Shard | Trainer) -> Mapping[int, float]:
     """Return the seconds from the end of each process until its successor worked, from the member's own report."""
     report = state.report_of(member)
-    return {} if report is None else {life: took_s for life, took_s in report.in_place_s if 0 <= took_s < inf}
+    return {} if report is None else {process: took_s for process, took_s in report.in_place_s if 0 <= took_s < inf}
 
 
 def _record_restarts(
@@ -248,19 +248,19 @@ def _record_restarts(
 ) -> ReconcileState:
     """Record the processes that have ended before the `count`th; `containers` are the failures of the last ones."""
     durations = _durations(state, member)
-    for life in range(max(member.processes, 1), count):
-        took_s = durations.get(life)
+    for process in range(max(member.processes, 1), count):
+        took_s = durations.get(process)
         within = "" if took_s is None else f" within {took_s:.2f} s"
-        how = f"restarted in place {where}{within}: process {life + 1}"
+        how = f"restarted in place {where}{within}: process {process + 1}"
         failure = Failure(Kind.CRASHED, "RestartedInPlace", f"the process ended and {how}", ended=False)
-        if count - life <= len(containers):
-            end = containers[life - count]
+        if count - process <= len(containers):
+            end = containers[process - count]
             failure = replace(end, message=f"{end.message}; its container {how}", ended=False)
         entry = _entry(state, member, failure, "RestartInPlace").evolve(
-            process=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
+            process=process, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
         )
         state = _entered(state, entry)
         message = f"{member.name}, incarnation {member.incarnation}: {failure.message}"
-        event = Event("Warning", EventReason.RESTARTED_IN_PLACE, message, f"life-{member.pod}-{life}")
+        event = Event("Warning", EventReason.RESTARTED_IN_PLACE, message, f"life-{member.pod}-{process}")
         state = state.to(state.status, event)
     return state

@@ -34,7 +34,7 @@ class Choice:
     """The spare that takes a shard's place, with the number of its processes; or the reason why none does."""
 
     pod: PodView | None
-    lives: int = 1
+    processes: int = 1
     reason: str = ""
 
 
@@ -168,7 +168,7 @@ def _promote(state: ReconcileState, shard: Shard) -> ReconcileState:
         host=pod.host,
         port_base=pod.port_base,
         state="Starting",
-        processes=choice.lives,
+        processes=choice.processes,
         restarts=pod.restarts,
     )
     status = with_shards(status, {shard.index: promoted})

@@ -17,23 +17,23 @@ from simulation.control_plane.run import input_in_mid_training
 from support.reconcile_inputs import with_pod, with_report, without_reports
 
 
-async def with_process_counts(*lives: int, by: str = "shards") -> ReconcileInput:
+async def with_process_counts(*counts: int, by: str = "shards") -> ReconcileInput:
     """Return a job with these counts of processes in the reports of shards, trainers or the leader."""
     observed = await input_in_mid_training(1)
-    return again(observed, observed.job.status, *lives, by=by)
+    return again(observed, observed.job.status, *counts, by=by)
 
 
-def again(observed: ReconcileInput, status: Status, *lives: int, by: str = "shards") -> ReconcileInput:
+def again(observed: ReconcileInput, status: Status, *counts: int, by: str = "shards") -> ReconcileInput:
     """The next pass, five seconds later."""
     reports = dict(observed.reports)
     for uid, report in observed.reports.items():
         if isinstance(report, TrainerReport) and by in ("leader", "shards"):
             counters = replace(report.counters, roster=status.counters.roster)
-            reports[uid] = replace(report, counters=counters, shard_lives=lives)
-        if isinstance(report, ShardReport) and by == "shards" and lives:
-            reports[uid] = replace(report, lives=lives[report.index])
+            reports[uid] = replace(report, counters=counters, shard_lives=counts)
+        if isinstance(report, ShardReport) and by == "shards" and counts:
+            reports[uid] = replace(report, lives=counts[report.index])
         if isinstance(report, TrainerReport) and by == "trainers":
-            reports[uid] = replace(report, lives=lives[report.index])
+            reports[uid] = replace(report, lives=counts[report.index])
     return replace(observed, job=replace(observed.job, status=status), reports=reports, now=observed.now + 5)
 
 
@@ -77,7 +77,7 @@ async def test_restart_is_recorded_once() -> None:
     first = reconcile(observed).status
     assert in_place(reconcile(again(observed, first, 1, 2, 1))) == [("InPlace", 1, 1, 1, True)]
     later = in_place(reconcile(again(observed, first, 1, 4, 1)))
-    assert [(life, counted) for _, _, _, life, counted in later] == [(1, True), (2, True), (3, True)]
+    assert [(process, counted) for _, _, _, process, counted in later] == [(1, True), (2, True), (3, True)]
 
 
 async def test_restart_in_the_leaders_report_polls_the_shard() -> None:
@@ -86,16 +86,16 @@ async def test_restart_in_the_leaders_report_polls_the_shard() -> None:
     assert in_place(reconcile(observed)) == []
 
 
-@pytest.mark.parametrize("lives", [(1, 2, 1), (1, 3, 1)], ids=["one", "two in one pass"])
-async def test_restarts_in_place_beyond_the_limit_fail_the_job(lives: tuple[int, ...]) -> None:
-    observed = await with_process_counts(*lives)
+@pytest.mark.parametrize("counts", [(1, 2, 1), (1, 3, 1)], ids=["one", "two in one pass"])
+async def test_restarts_in_place_beyond_the_limit_fail_the_job(counts: tuple[int, ...]) -> None:
+    observed = await with_process_counts(*counts)
     limit = observed.job.spec.failure_policy.restart_limit
     times = tuple(observed.now - 1 for _ in range(limit.count))
     observed = replace(observed, job=replace(observed.job, status=observed.job.status.evolve(restart_times=times)))
     status = reconcile(observed).status
     assert status.phase == "Failed"
     (condition,) = [c for c in status.conditions if c.reason == "RestartLimitReached"]
-    assert f"the last: Crashed: the process ended and restarted in place with all rows: process {lives[1]}" in (
+    assert f"the last: Crashed: the process ended and restarted in place with all rows: process {counts[1]}" in (
         condition.message
     )
 
@@ -196,7 +196,7 @@ def ends(observed: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
 
 
 @pytest.mark.parametrize(
-    ("lives", "first", "later_lives", "last"),
+    ("counts", "first", "later_count", "last"),
     [
         pytest.param(2, [], None, [(1, "OOMKilled")], id="its container"),
         pytest.param(3, [(1, "Crashed")], None, [(1, "Crashed"), (2, "OOMKilled")], id="a server before its container"),
@@ -204,15 +204,15 @@ def ends(observed: ReconcileInput, restarts: int) -> tuple[Status, Ends]:
     ],
 )
 async def test_container_restart_that_the_shard_reports_first_counts_once(
-    lives: int, first: Ends, later_lives: int | None, last: Ends
+    counts: int, first: Ends, later_count: int | None, last: Ends
 ) -> None:
     """Only the kubelet has the exit code and the reason."""
-    observed = with_container_ends(await with_process_counts(1, lives, 1), 1)
+    observed = with_container_ends(await with_process_counts(1, counts, 1), 1)
     status, found = ends(observed, 0)
     assert found == first
-    status, found = ends(with_container_ends(again(observed, status, 1, lives, 1), 1), 1)
-    if later_lives is not None:
-        status, found = ends(with_container_ends(again(observed, status, 1, later_lives, 1), 1), 1)
+    status, found = ends(with_container_ends(again(observed, status, 1, counts, 1), 1), 1)
+    if later_count is not None:
+        status, found = ends(with_container_ends(again(observed, status, 1, later_count, 1), 1), 1)
     assert found == last
 
 

@@ -165,8 +165,8 @@ async def test_unfit_spare_has_a_reason(pod: Any, report: Any, why: str) -> None
 async def test_first_fit_spare_is_chosen() -> None:
     seen = await observed(3)
     first, second, _ = (pod for pod in seen.pods if pod.role == env.ROLE_SPARE)
-    silent = {uid: report for uid, report in seen.reports.items() if uid != first.uid}
-    choice = choose(seen.job.status.spares, replace(seen, reports=silent), SHARD)
+    unresponsive = {uid: report for uid, report in seen.reports.items() if uid != first.uid}
+    choice = choose(seen.job.status.spares, replace(seen, reports=unresponsive), SHARD)
     assert choice.pod == second
 
 
