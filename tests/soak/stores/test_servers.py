@@ -36,6 +36,7 @@ LACKS: dict[str, tuple[str, ...]] = {
     "s3mock": (WRITERS,),
     "s3proxy": (CHECKSUM, WRITERS),
     "s3proxy+ignore-unknown-headers": (WRITERS,),
+    "garage": (CONDITION, WRITERS),
     "rclone": (CONDITION, WRITERS),
     "s3rver": (CONDITION, WRITERS),
 }
