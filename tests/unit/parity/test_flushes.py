@@ -47,7 +47,7 @@ NO_ROWS = [Read(1, 0, 1), Read(0, 5, 2), Read(0, 0, 10_000), Read(0, -1, 2), Rea
 
 
 @pytest.mark.parametrize(
-    ("shards", "generation", "asked", "says"),
+    ("shards", "generation", "query", "error_text"),
     [
         ((1, 0), 2, PositionQuery(), None),  # of another generation
         ((0, 1), 1, PositionQuery(), "keeps no parity for"),
@@ -55,14 +55,14 @@ NO_ROWS = [Read(1, 0, 1), Read(0, 5, 2), Read(0, 0, 10_000), Read(0, -1, 2), Rea
     ],
 )
 def test_request_that_a_holder_cannot_answer_is_refused(
-    running: ParityJob, shards: tuple[int, int], generation: int, asked: Read | PositionQuery, says: str | None
+    running: ParityJob, shards: tuple[int, int], generation: int, query: Read | PositionQuery, error_text: str | None
 ) -> None:
-    error = NotReadyError if says is None else HandshakeError
+    error = NotReadyError if error_text is None else HandshakeError
     operations = (
-        (Operation.READ, Operation.ROWS) if isinstance(asked, Read) else (Operation.QUERY_POSITION, Operation.POSITION)
+        (Operation.READ, Operation.ROWS) if isinstance(query, Read) else (Operation.QUERY_POSITION, Operation.POSITION)
     )
-    with running.connection(*shards, incarnation=2) as connection, pytest.raises(error, match=says):
-        connection.request(*pack(operations[0], generation, asked), operations[1])
+    with running.connection(*shards, incarnation=2) as connection, pytest.raises(error, match=error_text):
+        connection.request(*pack(operations[0], generation, query), operations[1])
 
 
 def test_shards_are_refused_where_there_is_no_parity() -> None:
@@ -86,8 +86,8 @@ def test_rows_are_returned_with_their_points(running: ParityJob) -> None:
         answer = document_of(Rows, connection.request(*pack(Operation.READ, 1, Read(0, 0, 3)), Operation.ROWS))
         assert answer.known
         assert position.point in answer.points
-        asked = Read(0, 0, 3, part=0, point=position.point)
-        answer = document_of(Rows, connection.request(*pack(Operation.READ, 1, asked), Operation.ROWS))
+        read = Read(0, 0, 3, part=0, point=position.point)
+        answer = document_of(Rows, connection.request(*pack(Operation.READ, 1, read), Operation.ROWS))
         assert not answer.known  # it is a point of another shard
 
 

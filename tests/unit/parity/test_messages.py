@@ -81,8 +81,8 @@ def test_damaged_flush_is_refused() -> None:
         payload + bytes(8): "after the last",
         payload.replace(counts, negative): None,
     }
-    for each, says in damaged.items():
-        with pytest.raises(FrameError, match=says):
+    for each, message in damaged.items():
+        with pytest.raises(FrameError, match=message):
             unpack_flush(Frame(frame.header, memoryview(each)), SHAPES)
     with pytest.raises(FrameError, match="segments"):
         unpack_flush(frame, SHAPES[:2])

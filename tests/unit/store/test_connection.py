@@ -24,7 +24,7 @@ def page(*keys: str, following: str | None = None, truncated: bool = False) -> u
     return answer(200, text.encode(), {"Content-Type": "text/xml"})
 
 
-def asked(sent: Sent) -> dict[str, str]:
+def position_of(sent: Sent) -> dict[str, str]:
     query = parse_qs(urlsplit(sent.url).query, keep_blank_values=True)
     return {name: query[name][0] for name in ("continuation-token", "start-after") if name in query}
 
@@ -32,13 +32,13 @@ def asked(sent: Sent) -> dict[str, str]:
 def test_page_continues_by_the_token_alone() -> None:
     connection, http = scripted(page("a", "b", following="t1"), page("c", following="t2"), page("d"))
     assert [each.key for each in list_objects(connection, "bucket", "")] == ["a", "b", "c", "d"]
-    assert [asked(each) for each in http.sent] == [{}, {"continuation-token": "t1"}, {"continuation-token": "t2"}]
+    assert [position_of(each) for each in http.sent] == [{}, {"continuation-token": "t1"}, {"continuation-token": "t2"}]
 
 
 def test_page_without_a_token_continues_after_its_last_key() -> None:
     connection, http = scripted(page("a", "b", truncated=True), page("c"))
     assert [each.key for each in list_objects(connection, "bucket", "")] == ["a", "b", "c"]
-    assert [asked(each) for each in http.sent] == [{}, {"start-after": "b"}]
+    assert [position_of(each) for each in http.sent] == [{}, {"start-after": "b"}]
 
 
 @pytest.mark.parametrize(

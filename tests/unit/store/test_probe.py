@@ -32,15 +32,15 @@ from support.scripted_http import answer
 
 
 class Server:
-    """Stands for a connection to a server in memory that `lacks` some abilities; `failing` is raised by a PUT."""
+    """A fake connection to a server in memory without the abilities `missing`; a PUT raises `failing`."""
 
     endpoint = "http://store:9000"
     field = "snapshots.store"
 
-    def __init__(self, *lacks: str, failing: StoreError | None = None) -> None:
+    def __init__(self, *missing: str, failing: StoreError | None = None) -> None:
         self.objects: dict[str, bytes] = {}
         self.sent = 0
-        self._lacks = frozenset(lacks)
+        self._missing = frozenset(missing)
         self._failing = failing
         self._lock = threading.Lock()
         self._together = threading.Barrier(probe_module._WRITERS)
@@ -57,26 +57,29 @@ class Server:
     ) -> urllib3.HTTPResponse:
         assert bucket == "bucket"
         self.sent += 1
-        asked = headers or {}
+        conditions = headers or {}
         if isinstance(body, Upload):
-            self._put(key, b"".join(body), asked)
+            self._put(key, b"".join(body), conditions)
             return answer(200)
         if method == "POST":
             return self._delete(ET.fromstring(body))  # noqa: S314 -- our own
-        return self._get(key, asked) if key else self._list(query or {})
+        return self._get(key, conditions) if key else self._list(query or {})
 
-    def _put(self, key: str, data: bytes, asked: Mapping[str, str]) -> None:
+    def _put(self, key: str, data: bytes, conditions: Mapping[str, str]) -> None:
         if self._failing and "race" in key:
             raise self._failing
-        if CHECKSUM in asked:
-            if "checksums" in self._lacks:
+        if CHECKSUM in conditions:
+            if "checksums" in self._missing:
                 raise StoreUnsuitableError("The store at http://store:9000 does not implement PUT.", "")
-            if "compared checksums" not in self._lacks and asked[CHECKSUM] != checksum_header(checksum(data))[CHECKSUM]:
+            if (
+                "compared checksums" not in self._missing
+                and conditions[CHECKSUM] != checksum_header(checksum(data))[CHECKSUM]
+            ):
                 raise StoreUnreachableError("The store fails (BadDigest).", "")
-        elif "uploads without checksums" in self._lacks:  # as of a bucket with Object Lock
+        elif "uploads without checksums" in self._missing:  # as of a bucket with Object Lock
             raise StoreUnreachableError("The store fails (InvalidRequest).", "")
-        if "If-None-Match" in asked and "conditions" not in self._lacks:
-            if "atomic conditions" in self._lacks and "race" in key:
+        if "If-None-Match" in conditions and "conditions" not in self._missing:
+            if "atomic conditions" in self._missing and "race" in key:
                 found = key in self.objects
                 self._together.wait()
                 if found:
@@ -88,13 +91,13 @@ class Server:
                     self.objects[key] = data
         self.objects[key] = data
 
-    def _get(self, key: str, asked: Mapping[str, str]) -> urllib3.HTTPResponse:
+    def _get(self, key: str, conditions: Mapping[str, str]) -> urllib3.HTTPResponse:
         if key not in self.objects:
             raise MissingError(key)
-        tag = "" if "tags" in self._lacks else "the tag"
-        if "if-match" not in self._lacks and asked.get("If-Match", '"the tag"') != '"the tag"':
+        tag = "" if "tags" in self._missing else "the tag"
+        if "if-match" not in self._missing and conditions.get("If-Match", '"the tag"') != '"the tag"':
             raise ChangedError(key)
-        first = 0 if "ranges" in self._lacks else int(asked.get("Range", "bytes=0-")[len("bytes=") : -1])
+        first = 0 if "ranges" in self._missing else int(conditions.get("Range", "bytes=0-")[len("bytes=") : -1])
         data = self.objects[key]
         stated = {"ETag": tag}
         if first:
@@ -102,10 +105,10 @@ class Server:
         return answer(206 if first else 200, data[first:], stated)
 
     def _list(self, query: Mapping[str, str]) -> urllib3.HTTPResponse:
-        if "listings" in self._lacks:
+        if "listings" in self._missing:
             raise StoreUnreachableError("The store fails (InternalError).", "")
         after = query.get("continuation-token", "")
-        if after and "pages" in self._lacks:
+        if after and "pages" in self._missing:
             after = max(self.objects)
         keys = sorted(key for key in self.objects if key.startswith(query["prefix"]) and key > after)
         most = int(query["max-keys"])
@@ -121,9 +124,9 @@ class Server:
         return answer(200, ET.tostring(page))
 
     def _delete(self, doomed: ET.Element) -> urllib3.HTTPResponse:
-        if "rights" in self._lacks:
+        if "rights" in self._missing:
             raise CredentialsRefusedError("The store refuses access.", "Check the Secret.")
-        if "deletions" not in self._lacks:
+        if "deletions" not in self._missing:
             for key in doomed.iterfind("{*}Object/{*}Key"):
                 self.objects.pop(str(key.text), None)
         return answer(200, b"<DeleteResult/>")
@@ -136,7 +139,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_server_with_all_abilities_passes(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
-    server.objects["job/probe/other/object"] = b"of a probe beside this one"
+    server.objects["job/probe/other/object"] = b"of another probe"
     probe(server, "bucket", "job/probe/")  # type: ignore[arg-type]
     assert list(server.objects) == ["job/probe/other/object"]
     assert not caplog.records
@@ -156,7 +159,7 @@ def test_condition_or_tag_distinguishes_versions(lack: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "named"),
+    ("missing", "named"),
     [
         (["checksums"], ["X-Amz-Checksum-Crc32c): the server does not implement PUT"]),
         (["conditions"], ["If-None-Match): the server overwrote", "several writers at once: the server let 4 of 4"]),
@@ -169,8 +172,8 @@ def test_condition_or_tag_distinguishes_versions(lack: str) -> None:
     ],
     ids=" ".join,
 )
-def test_missing_ability_is_named(lacks: list[str], named: list[str]) -> None:
-    server = Server(*lacks)
+def test_missing_ability_is_named(missing: list[str], named: list[str]) -> None:
+    server = Server(*missing)
     with pytest.raises(StoreUnsuitableError) as raised:
         probe(server, "bucket", "job/probe/")  # type: ignore[arg-type]
     assert "http://store:9000 lacks what saves need" in raised.value.message
@@ -178,14 +181,14 @@ def test_missing_ability_is_named(lacks: list[str], named: list[str]) -> None:
         assert name in raised.value.message
     assert raised.value.message.count("; ") == len(named) - 1
     assert "docs/store.md" in raised.value.remedy
-    assert ("s3proxy.ignore-unknown-headers=true" in raised.value.remedy) == ("checksums" in lacks)
-    assert not server.objects or "deletions" in lacks
+    assert ("s3proxy.ignore-unknown-headers=true" in raised.value.remedy) == ("checksums" in missing)
+    assert not server.objects or "deletions" in missing
 
 
-@pytest.mark.parametrize("lacks", [[], ["conditions"]])
-def test_failing_request_hides_no_ability_that_was_found_missing(lacks: list[str]) -> None:
-    with pytest.raises(StoreUnsuitableError if lacks else StoreUnreachableError):
-        probe(Server("listings", *lacks), "bucket", "job/probe/")  # type: ignore[arg-type]
+@pytest.mark.parametrize("missing", [[], ["conditions"]])
+def test_failing_request_hides_no_ability_that_was_found_missing(missing: list[str]) -> None:
+    with pytest.raises(StoreUnsuitableError if missing else StoreUnreachableError):
+        probe(Server("listings", *missing), "bucket", "job/probe/")  # type: ignore[arg-type]
 
 
 def test_checksums_that_are_not_compared_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:

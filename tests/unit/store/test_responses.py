@@ -18,7 +18,7 @@ ABOUT = Request("http://store:9000", "data.store", "GET", "bucket", "job/a")
 ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Said the \xc2\x9b31mserver.</Message></Error>"
 
 
-def told(status: int, code: str | None = None, method: str = "GET", key: str = "job/a") -> StoreError:
+def error_for(status: int, code: str | None = None, method: str = "GET", key: str = "job/a") -> StoreError:
     return store_error(replace(ABOUT, method=method, key=key), ErrorResponse(status, code, "Said the server.", {}))
 
 
@@ -42,7 +42,7 @@ def told(status: int, code: str | None = None, method: str = "GET", key: str = "
     ],
 )
 def test_code_of_s3_decides(code: str, status: int, reason: str, remedy: str) -> None:
-    error = told(status, code)
+    error = error_for(status, code)
     assert error.reason == reason
     assert remedy in error.remedy
 
@@ -72,7 +72,7 @@ def test_code_of_s3_decides(code: str, status: int, reason: str, remedy: str) ->
 )
 @pytest.mark.parametrize("code", [None, "NobodyKnows"])
 def test_status_decides_without_a_known_code(status: int, method: str, key: str, reason: str, code: str | None) -> None:
-    error = told(status, code, method, key)
+    error = error_for(status, code, method, key)
     assert error.reason == reason
     assert error.remedy
 

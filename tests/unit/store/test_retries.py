@@ -40,7 +40,7 @@ def busy(pause_s: float) -> StoreError:
     ("errors", "raised", "calls", "slept"),
     [
         ([], None, 1, []),
-        ([busy(1.5)], None, 2, [1.5]),  # a short pause is made as asked
+        ([busy(1.5)], None, 2, [1.5]),  # a short pause is as requested
         ([busy(7.0)], StoreBusyError, 1, []),  # a long one is the caller's to make
         ([StoreFullError("Full.", "Free space.")], StoreFullError, 1, []),  # a refusal is final
     ],

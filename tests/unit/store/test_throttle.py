@@ -1,4 +1,4 @@
-"""The rate of saves is kept, over any stretch of time and by all threads together."""
+"""The limit of the rate of saves holds in any interval, for all threads together."""
 
 from __future__ import annotations
 

@@ -95,43 +95,45 @@ LOGS = {
 }
 
 
-def found_in(where: str, keys: list[str], folder: Path, asked: str, patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def found_in(where: str, keys: list[str], folder: Path, pattern: str, patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Find what a URI names among files of these keys on a disk, in S3 or in a file system of pyarrow."""
     if where == "s3":
-        return FakeS3(dict.fromkeys(keys, b"")).uris(patch).find(f"s3://{BUCKET}/{asked}")
+        return FakeS3(dict.fromkeys(keys, b"")).uris(patch).find(f"s3://{BUCKET}/{pattern}")
     for key in keys:
         (folder / key).parent.mkdir(parents=True, exist_ok=True)
         (folder / key).touch()
     if where == "disk":
-        return LOCAL.find(f"{folder}/{asked}")
+        return LOCAL.find(f"{folder}/{pattern}")
     uris = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))
     uris._arrow = ArrowData(lambda _: (fs.LocalFileSystem(), str(folder)))
-    return uris.find(f"gs://lake/{asked}")
+    return uris.find(f"gs://lake/{pattern}")
 
 
 @pytest.mark.parametrize("where", ["disk", "s3", "gs"])
-@pytest.mark.parametrize("asked", ["lake/t/", "lake/", "lake/t/data/day=1/", "lake/t/**/*.parquet", "*/data/*.parquet"])
+@pytest.mark.parametrize(
+    "pattern", ["lake/t/", "lake/", "lake/t/data/day=1/", "lake/t/**/*.parquet", "*/data/*.parquet"]
+)
 @pytest.mark.parametrize("kind", LOGS)
 def test_files_of_a_table_with_a_log_are_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, asked: str, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, pattern: str, kind: str
 ) -> None:
     keys = [f"lake/t/{LOGS[kind]}", "lake/t/metadata/snap-1.avro", "lake/t/data/day=1/part-0.parquet"]
     with pytest.raises(
         DataError, match=f"names files of the {kind.split(maxsplit=1)[0]} table in .*lake/t/. "
     ) as caught:
-        found_in(where, keys, tmp_path, asked, monkeypatch)
+        found_in(where, keys, tmp_path, pattern, monkeypatch)
     assert "data.format: Custom" in caught.value.remedy
 
 
 @pytest.mark.parametrize("where", ["disk", "s3", "gs"])
 @pytest.mark.parametrize(
-    ("asked", "count"), [("lake/plain/", 2), ("lake/plain/a*", 1), ("lake/t/part-0.parquet", 1)], ids=str
+    ("pattern", "count"), [("lake/plain/", 2), ("lake/plain/a*", 1), ("lake/t/part-0.parquet", 1)], ids=str
 )
 def test_files_outside_a_table_and_a_single_file_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, asked: str, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, pattern: str, count: int
 ) -> None:
     keys = ["lake/t/_delta_log/0.json", "lake/t/part-0.parquet", "lake/plain/a.csv", "lake/plain/metadata/values.json"]
-    assert len(found_in(where, keys, tmp_path, asked, monkeypatch)) == count
+    assert len(found_in(where, keys, tmp_path, pattern, monkeypatch)) == count
 
 
 def test_s3_credentials_that_may_not_list_above_the_data_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:

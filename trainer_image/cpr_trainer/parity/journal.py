@@ -8,6 +8,7 @@ moment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,6 +206,7 @@ class Stream:
             reached, added = self._add_rows(segment, delta, free_bytes)
             free_bytes = max(free_bytes - added, 0)
             frontier.append(reached)
+        assert all(map(le, self._frontier, frontier)), f"frontier {self._frontier} went back to {frontier}"
         self._next_frontier = tuple(frontier)
         deltas = tuple(Delta(each.at, each.image) for each in self._scratch)
         after = Point(self.settled.build, *moment)

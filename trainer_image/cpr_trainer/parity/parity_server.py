@@ -70,9 +70,9 @@ class ParityServer:
                 self._send_position(caller, part)
             case Operation.QUERY_POSITION:
                 part = self._part_of(caller)
-                asked = document_of(PositionQuery, frame)
-                if asked.moment is not None:
-                    self._store.undo(part, asked.moment)
+                query = document_of(PositionQuery, frame)
+                if query.moment is not None:
+                    self._store.undo(part, query.moment)
                 self._send_position(caller, part)
             case Operation.READ:
                 self._read(caller, document_of(Read, frame))
@@ -91,17 +91,17 @@ class ParityServer:
         position = PositionReply(mine.point, mine.complete, mine.mark, former)
         self._send(caller, *pack(Operation.POSITION, self.generation or 0, position))
 
-    def _read(self, caller: Caller, asked: Read) -> None:
-        if not (0 <= asked.segment < len(self._shapes) and 0 <= asked.part < self._ring.data_shards):
-            raise FrameError(f"no segment {asked.segment} of part {asked.part}")
-        if not 0 <= asked.first <= asked.end <= self._shapes[asked.segment][0]:
-            raise FrameError(f"no rows [{asked.first}, {asked.end}) in segment {asked.segment}")
-        if asked.point is None:
-            image = self._store.read(asked.segment, asked.first, asked.end)
+    def _read(self, caller: Caller, request: Read) -> None:
+        if not (0 <= request.segment < len(self._shapes) and 0 <= request.part < self._ring.data_shards):
+            raise FrameError(f"no segment {request.segment} of part {request.part}")
+        if not 0 <= request.first <= request.end <= self._shapes[request.segment][0]:
+            raise FrameError(f"no rows [{request.first}, {request.end}) in segment {request.segment}")
+        if request.point is None:
+            image = self._store.read(request.segment, request.first, request.end)
             answer = Rows(known=True, points=self._store.points)
         else:
-            rows = range(asked.first, asked.end)
-            found = self._journal.as_of(asked.part, asked.point, asked.segment, rows)
+            rows = range(request.first, request.end)
+            found = self._journal.as_of(request.part, request.point, request.segment, rows)
             if found is None:
                 self._send(caller, *pack_rows(self.generation or 0, Rows(known=False)))
                 return

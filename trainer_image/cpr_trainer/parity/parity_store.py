@@ -79,6 +79,7 @@ class ParityStore:
             return True
         if position.last is None or position.former is None or position.former.point.moment != moment:
             return False
+        assert position.last.before == position.former.point, "the last flush does not follow the former point"
         self._add(position.last)
         self._positions[part] = position.former
         return True

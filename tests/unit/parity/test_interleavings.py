@@ -1,4 +1,4 @@
-"""Any interleaving of pushes, flushes, answers and losses: parity at rest is the XOR of its stripe, rows come back."""
+"""In any interleaving of pushes, flushes, replies and losses parity is the XOR of its stripe, and rows are rebuilt."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hypothesis.stateful import (
 from cpr_trainer.embedding.arena import Arena
 from support.parity_ring import ParityRing, Process, banded_job, copy_of, same_rows
 
-#: Rare states that the storms have met.
-MET: Counter[str] = Counter()
+#: Counts of rare states.
+REACHED: Counter[str] = Counter()
 
 
-class Storm(RuleBasedStateMachine):
-    """Shards train, flush and die. `saved` are the rows of a save in the store, which is older than the parity."""
+class Interleavings(RuleBasedStateMachine):
+    """Shards train, flush and are lost. A shard without parity restores older rows, as of a save in the store."""
 
     @initialize(shape=st.sampled_from([(2, 1), (3, 1), (3, 2), (5, 2), (5, 4), (7, 3)]), seed=st.integers(0, 2**32))
     def begin(self, shape: tuple[int, int], seed: int) -> None:
@@ -56,7 +56,7 @@ class Storm(RuleBasedStateMachine):
         self.ring.connect(self.shard(draw), self.part(part))
 
     @rule(draw=st.integers(0, 41), part=st.integers(0, 11))
-    def a_frame_comes_twice(self, draw: int, part: int) -> None:
+    def repeat_frame(self, draw: int, part: int) -> None:
         sent = self.ring.shards[self.shard(draw)].sent[self.part(part)]
         if sent:
             sent.append(sent[0])
@@ -70,36 +70,36 @@ class Storm(RuleBasedStateMachine):
         assert self.ring.shards[index].journal.intact
 
     @rule(draw=st.integers(0, 41), part=st.integers(0, 11))
-    def a_holder_does_not_answer(self, draw: int, part: int) -> None:
+    def lose_holder(self, draw: int, part: int) -> None:
         shard = self.ring.shards[self.shard(draw)]
         shard.journal.drop_parity(self.part(part))
         shard.sent[self.part(part)].clear()
 
     @rule(draw=st.integers(0, 41))
-    def a_server_is_killed(self, draw: int) -> None:
-        """The rows outlive it, what parity lacks of them does not, nor the parity that it kept."""
+    def kill_server(self, draw: int) -> None:
+        """The rows survive; the journal and the parity for other shards do not."""
         index = self.shard(draw)
         self.ring.shards[index] = Process(self.ring, index, self.ring.shards[index].arena)
         self.reconnect(index)
 
     @rule(draw=st.integers(0, 41), again=st.booleans())
-    def a_shard_is_lost(self, draw: int, again: bool) -> None:  # noqa: FBT001 -- hypothesis draws it
+    def lose_shard(self, draw: int, again: bool) -> None:  # noqa: FBT001 -- hypothesis draws it
         index = self.shard(draw)
         for _ in range(1 + again):
             protected = self.ring.shards[index].journal
-            certain = protected.intact and not self.strange(index)
+            certain = protected.intact and not self.is_outdated(index)
             mark = self.ring.recover(index)
             if mark is None:
                 assert not certain
-                MET["not in the parity"] += 1
+                REACHED["not in the parity"] += 1
                 self.ring.shards[index] = Process(self.ring, index, self.older_rows(index))
             else:
-                MET["decoded"] += 1
+                REACHED["decoded"] += 1
                 assert same_rows(self.ring.shards[index].arena, self.ring.marks[mark])
         self.reconnect(index)
 
-    def strange(self, index: int) -> bool:
-        """Return whether what is in a parity of this shard is not known by all that have to do with it."""
+    def is_outdated(self, index: int) -> bool:
+        """Return whether a stripe of this shard has a point that its member no longer has."""
         ring = self.ring
         for part, holder in enumerate(ring.ring.holders(index)):
             store = ring.shards[holder].store
@@ -152,7 +152,7 @@ class Storm(RuleBasedStateMachine):
             journal = self.ring.shards[index].journal
             assert journal.intact
             assert journal.protected is not None
-            MET["whole again"] += 1
+            REACHED["protected"] += 1
             mark = self.ring.recover(index)
             assert mark is not None
             assert same_rows(self.ring.shards[index].arena, self.ring.marks[mark])
@@ -162,10 +162,10 @@ class Storm(RuleBasedStateMachine):
 
 
 def test_parity_holds_in_any_interleaving() -> None:
-    MET.clear()
+    REACHED.clear()
     run_state_machine_as_test(
-        Storm, settings=settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
+        Interleavings, settings=settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
     )
-    assert MET["decoded"] > 5, MET
-    assert MET["not in the parity"] > 5, MET
-    assert MET["whole again"] > 5, MET
+    assert REACHED["decoded"] > 5, REACHED
+    assert REACHED["not in the parity"] > 5, REACHED
+    assert REACHED["protected"] > 5, REACHED
