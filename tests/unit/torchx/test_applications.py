@@ -87,12 +87,12 @@ def test_invalid_file_is_refused_with_its_wrong_fields(tmp_path: Path) -> None:
     wrong["spec"]["modle"] = {}
     file = tmp_path / "wrong.yaml"
     file.write_text(yaml.safe_dump(wrong), "utf-8")
-    with pytest.raises(SchedulerError, match="did you mean model") as told:
+    with pytest.raises(SchedulerError, match="did you mean model") as error:
         dlrm(str(file))
-    assert "spec.data.batchSize" in str(told.value)
-    for text, says in (("", "contains 0 CPRJobs"), ("7", "is not an object")):
+    assert "spec.data.batchSize" in str(error.value)
+    for text, message in (("", "contains 0 CPRJobs"), ("7", "is not an object")):
         file.write_text(text, "utf-8")
-        with pytest.raises(SchedulerError, match=says):
+        with pytest.raises(SchedulerError, match=message):
             dlrm(str(file), name="any")
 
 
