@@ -2,6 +2,9 @@
 
 A process reads the job's spec from `CPR_SPEC` and a request as JSON from its standard input, and writes one report a
 line. The documents have no contract version: both ends are of one installation, on one machine.
+
+`SavingExperiment` and `SavingReport` belong to `cprjob bench priority`, `Counts` and `RedundancyDocument` to
+`cprjob bench redundancy`, and `SnapshotBench` and `BenchReport` to `cprjob bench snapshot`, whose job has one shard.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ from typing import ClassVar
 from cpr_contract.choices import Bits, Strategy
 from cpr_contract.requests import TrialReport
 
-# --- cprjob bench priority: a `SavingExperiment`, and `SavingReport`s
+#: The variable of a member with the name of its file of counts.
+COUNTS_FILE = "CPR_BENCH_COUNTS"
+#: The variable of a member that selects ECRec's parity.
+EAGER = "CPR_BENCH_EAGER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +83,6 @@ class SavingReport:
 
     report: TrialReport
     saved: Saved | None = None
-
-
-# --- cprjob bench redundancy: variables and counts of a job's members, and the `RedundancyDocument` of `--json`
-
-#: The variable of a member with the name of its file of counts.
-COUNTS_FILE = "CPR_BENCH_COUNTS"
-#: The variable of a member that selects ECRec's parity.
-EAGER = "CPR_BENCH_EAGER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +171,6 @@ class RedundancyDocument:
     seconds: int
     modes: Mapping[str, ModeMetrics]
     windows: Mapping[str, tuple[Mapping[str, object], ...]]
-
-
-# --- cprjob bench snapshot: a `SnapshotBench`, and `BenchReport`s; the job has one shard, the store and the limit
 
 
 @dataclass(frozen=True, slots=True)

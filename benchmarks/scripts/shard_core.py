@@ -38,8 +38,8 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Access, find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import PendingLookup
+from cprjob_bench.commands.machine_load import usage
 from cprjob_bench.commands.train_bench import document
-from cprjob_bench.commands.windows import usage
 from cprjob_bench.options import TrainPreset
 from cprjob_bench.roles.snapshot.saves import gradients_for
 from cprjob_bench.roles.snapshot.serving import Trainer, running_shard

@@ -34,8 +34,6 @@ from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, r
 from cprjob_bench.commands.windows import Window, summarise
 from cprjob_bench.options import RecoveryTier, RedundancyMode
 
-# --- metrics of windows and kills
-
 #: The period before a kill that is the reference for the period after it.
 BEFORE_S = 5.0
 #: The minimum of steps for a rate.
@@ -43,6 +41,13 @@ _MIN_STEPS = 5
 _NO_PARITY = "the mode has no parity: the shard serves once it has its rows"
 _MANY_THREADS = "several threads load a save, and their CPU time is not counted"
 _AT_ONCE = "parity covered all shards again before there were enough steps to count"
+_POLL_S = 0.05
+_REPORT_DEADLINE_S = 1.0
+_PAUSE_S = 6.0
+#: A kill ends the whole pod, and a warm spare becomes the shard, so that the start of a pod is not measured.
+_TIER = TIERS[RecoveryTier.SPARE]
+#: The speed of training is constant after these steps.
+_WARM_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,50 +107,6 @@ def metrics_by_mode(
     return {name.value: _mode_metrics(name, windows[name], none, kills.get(name, {}), table_bytes) for name in windows}
 
 
-def _mode_metrics(
-    name: RedundancyMode,
-    mine: Sequence[Window],
-    none: Sequence[Window],
-    kills: Mapping[int, Sequence[Kill]],
-    table_bytes: int,
-) -> ModeMetrics:
-    summary = summarise(mine, none)
-    parity, log = (median(window.kept_bytes[what] for window in mine) / table_bytes for what in ("parity", "log"))
-    beyond = (_resident(window) - _resident(its) for window, its in zip(mine, none, strict=True))
-    return ModeMetrics(
-        data_shards=MODES[name].data_shards,
-        samples_per_s=summary.samples_per_s,
-        throughput_of_none=summary.ratio,
-        processor_of_none=median(_processor_ms(one) / _processor_ms(its) for one, its in zip(mine, none, strict=True)),
-        network_bytes_per_sample=median(window.sent_bytes_per_sample or 0.0 for window in mine),
-        extra_memory=parity + log,
-        parity_memory=parity,
-        log_memory=log,
-        resident_of_none=median(beyond) / table_bytes,
-        recovery={str(size): recovery_of(name, found) for size, found in kills.items()},
-    )
-
-
-def _resident(window: Window) -> int:
-    return sum(window.rss_bytes.values())
-
-
-def _processor_ms(window: Window) -> float:
-    """Return the CPU time of a step, in ms, without that of the operator and the bench."""
-    return sum(spent for role, spent in window.cpu_ms.items() if role in {ROLE_TRAINER, ROLE_SHARD})
-
-
-# --- kills of shards
-
-_POLL_S = 0.05
-_REPORT_DEADLINE_S = 1.0
-_PAUSE_S = 6.0
-#: A kill ends the whole pod, and a warm spare becomes the shard, so that the start of a pod is not measured.
-_TIER = TIERS[RecoveryTier.SPARE]
-#: The speed of training is constant after these steps.
-_WARM_STEPS = 200
-
-
 async def kill_shards(
     name: RedundancyMode, size_mib: int, runs: int, err: Console, environment: Mapping[str, str]
 ) -> list[Kill]:
@@ -171,33 +132,6 @@ async def kill_shards(
                     if number + 1 < runs:
                         await asyncio.sleep(_PAUSE_S)
     return found
-
-
-async def _holds(safe: Callable[[], Awaitable[int]], samples: int) -> bool:
-    """Return whether `samples`, which have changed every row, are saved or protected."""
-    return await safe() >= samples
-
-
-async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *, parity: bool) -> Kill:
-    await run.wait_for(_TIER, index)
-    incarnation = await watch.incarnation(index)
-    point = await run.kill(_TIER, index)
-    samples = (point.steps + IN_FLIGHT_STEPS) * BATCH_SIZE
-    again = asyncio.create_task(watch.protected_at(samples, index, incarnation)) if parity else None
-    pause, record = await run.outcome(point)
-    redundant_s = None if again is None else await again
-    load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
-    resumed_s, ends_s = pause.began_s + pause.seconds, await run.ends_s()
-    return Kill(
-        seconds_to_next_step=pause.seconds,
-        rebuild_gib_s=size_mib / 1024 / load_s,
-        rebuild_gib_per_core_s=size_mib / 1024 / (counts.rebuild_cpu_us / 1e6) if counts.rebuild_cpu_us else None,
-        redundant_again_s=None if redundant_s is None else redundant_s - point.at_s,
-        throughput_while_rebuilding=(
-            None if redundant_s is None else rate_ratio(ends_s, pause.began_s, resumed_s, redundant_s)
-        ),
-        tier=record.tier,
-    )
 
 
 def protected(reports: Sequence[ShardReport | None]) -> int:
@@ -276,6 +210,66 @@ class _Shards:
             return None if body is None else from_json(ShardReport, body)
         except ContractError:  # the shard does not report yet
             return None
+
+
+def _mode_metrics(
+    name: RedundancyMode,
+    mine: Sequence[Window],
+    none: Sequence[Window],
+    kills: Mapping[int, Sequence[Kill]],
+    table_bytes: int,
+) -> ModeMetrics:
+    summary = summarise(mine, none)
+    parity, log = (median(window.kept_bytes[what] for window in mine) / table_bytes for what in ("parity", "log"))
+    beyond = (_resident(window) - _resident(its) for window, its in zip(mine, none, strict=True))
+    return ModeMetrics(
+        data_shards=MODES[name].data_shards,
+        samples_per_s=summary.samples_per_s,
+        throughput_of_none=summary.ratio,
+        processor_of_none=median(_processor_ms(one) / _processor_ms(its) for one, its in zip(mine, none, strict=True)),
+        network_bytes_per_sample=median(window.sent_bytes_per_sample or 0.0 for window in mine),
+        extra_memory=parity + log,
+        parity_memory=parity,
+        log_memory=log,
+        resident_of_none=median(beyond) / table_bytes,
+        recovery={str(size): recovery_of(name, found) for size, found in kills.items()},
+    )
+
+
+def _resident(window: Window) -> int:
+    return sum(window.rss_bytes.values())
+
+
+def _processor_ms(window: Window) -> float:
+    """Return the CPU time of a step, in ms, without that of the operator and the bench."""
+    return sum(spent for role, spent in window.cpu_ms.items() if role in {ROLE_TRAINER, ROLE_SHARD})
+
+
+async def _holds(safe: Callable[[], Awaitable[int]], samples: int) -> bool:
+    """Return whether `samples`, which have changed every row, are saved or protected."""
+    return await safe() >= samples
+
+
+async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *, parity: bool) -> Kill:
+    await run.wait_for(_TIER, index)
+    incarnation = await watch.incarnation(index)
+    point = await run.kill(_TIER, index)
+    samples = (point.steps + IN_FLIGHT_STEPS) * BATCH_SIZE
+    again = asyncio.create_task(watch.protected_at(samples, index, incarnation)) if parity else None
+    pause, record = await run.outcome(point)
+    redundant_s = None if again is None else await again
+    load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
+    resumed_s, ends_s = pause.began_s + pause.seconds, await run.ends_s()
+    return Kill(
+        seconds_to_next_step=pause.seconds,
+        rebuild_gib_s=size_mib / 1024 / load_s,
+        rebuild_gib_per_core_s=size_mib / 1024 / (counts.rebuild_cpu_us / 1e6) if counts.rebuild_cpu_us else None,
+        redundant_again_s=None if redundant_s is None else redundant_s - point.at_s,
+        throughput_while_rebuilding=(
+            None if redundant_s is None else rate_ratio(ends_s, pause.began_s, resumed_s, redundant_s)
+        ),
+        tier=record.tier,
+    )
 
 
 def _write_samples(rows: int, path: Path, environment: Mapping[str, str]) -> None:

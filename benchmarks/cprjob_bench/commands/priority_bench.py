@@ -37,12 +37,22 @@ from cprjob_bench.commands.strategy_comparison import (
     study,
 )
 
-# --- samples and their job
-
 _LABEL = "label"
 _CRITEO_COLUMNS = 1 + DENSE_FEATURES + CATEGORICAL_FEATURES
 #: Rows of a table for each different value of its column, so that values rarely share a row.
 _ROWS_PER_VALUE = 2
+_TITLES = (
+    "strategy",
+    "lost samples",
+    "lost updates",
+    "± se",
+    "of all",
+    "AUC drop",
+    "± se",
+    "gain over Full",
+    "± se",
+    "rows written",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,23 @@ class Samples:
     path: Path
     columns: tuple[str, ...]
     distinct: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityOptions:
+    """Options of the command; `changes` are PATH=VALUE of the job's spec.
+
+    `Saving` explains interval, anchors and fraction.
+    """
+
+    data: Path
+    seeds: int
+    interval: float
+    anchors: int
+    fraction: float
+    failures: int
+    changes: tuple[str, ...]
+    json: bool
 
 
 @contextmanager
@@ -90,21 +117,6 @@ def prepare(path: Path, folder: Path) -> Samples:
     return Samples(path, names, tuple(map(len, values)))
 
 
-def _rewrite(path: Path, lines: TextIO, columns: tuple[str, ...], target: Path) -> Samples:
-    """Write the lines after the header in the Criteo layout."""
-    values: list[set[str]] = [set() for _ in columns]
-    numbers, rest = [""] * DENSE_FEATURES, [""] * (CATEGORICAL_FEATURES - len(columns))
-    with target.open("w", encoding="utf-8") as out:
-        for number, line in enumerate(lines, start=2):
-            label, *cells = line.rstrip("\n").split("\t")
-            if len(cells) != len(columns):
-                raise OptionError(f"--data {path}: line {number} has {1 + len(cells)} columns, not {1 + len(columns)}")
-            for seen, value in zip(values, cells, strict=True):
-                seen.add(value)
-            out.write("\t".join([label, *numbers, *cells, *rest]) + "\n")
-    return Samples(target, columns, tuple(map(len, values)))
-
-
 def job_over(samples: Samples) -> dict[str, Any]:
     """Return a CPRJob of one epoch over samples on 8 shards, small enough for a laptop, with a table per column."""
     tables = [
@@ -120,25 +132,86 @@ def job_over(samples: Samples) -> dict[str, Any]:
     )
 
 
-# --- result
-
-_TITLES = (
-    "strategy",
-    "lost samples",
-    "lost updates",
-    "± se",
-    "of all",
-    "AUC drop",
-    "± se",
-    "gain over Full",
-    "± se",
-    "rows written",
-)
-
-
 def result(data: str, found: Study) -> Result:
     """Return all results of the study, and a line for each strategy, then the comparisons; `data` names the file."""
     return Result(_document(data, found), _lines(found))
+
+
+def bench_priority(options: PriorityOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
+    """Make the runs and print the comparison; progress goes to `err`.
+
+    Raises OptionError, DocumentError and InvalidDocumentError before anything runs, TrialError later.
+    """
+    found = measure(options, err, environment)
+    result(options.data.name, found).show(out, as_json=options.json)
+
+
+def measure(options: PriorityOptions, err: Console, environment: Mapping[str, str]) -> Study:
+    """Make the runs and compare them. Raises as `bench_priority` does."""
+    for name, value in (("interval", options.interval), ("fraction", options.fraction)):
+        if not 0 < value < 1:
+            raise OptionError(f"--{name} {value}: must be above 0 and below 1")
+    with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
+        document = job_over(prepare(options.data, Path(folder)))
+        for keys, value in map(parse_change, options.changes):
+            set_value(document, keys, value)
+        invalid = validate(document)
+        if invalid:
+            raise InvalidDocumentError(invalid)
+        spec = parse_spec(document["spec"])
+        saving = Saving(FULL, options.interval, options.anchors, options.fraction, ())
+        seeds = range(spec.data.seed, spec.data.seed + options.seeds)
+        planned = design(saving, options.failures, seeds, spec.shards.replicas)
+        job = to_job_spec(spec, uid="bench", name=document["metadata"]["name"])
+        with (
+            progress_bar(err) as bar,
+            closing(_run(job, planned.experiment, environment, trial_progress(bar, planned.names))) as outcomes,
+        ):
+            return study(runs_of(planned, outcomes))
+
+
+def runs_of(planned: Design, outcomes: Iterable[tuple[Outcome, Saved | None]]) -> tuple[Run, ...]:
+    """Compare each run with failures with that of its seed without. Raises TrialError if this is impossible."""
+    without: dict[int, float] = {}
+    runs = []
+    for (seed, strategy), (outcome, saved) in zip(planned.runs, outcomes, strict=True):
+        if outcome.auc is None:
+            raise TrialError("AUC is not defined: all scored samples have the same label. Use more samples.")
+        if strategy is None:
+            without[seed] = outcome.auc
+            continue
+        assert saved is not None  # noqa: S101 -- the trial has `saving`
+        runs.append(
+            Run(
+                seed=seed,
+                strategy=strategy,
+                auc=outcome.auc,
+                auc_drop=without[seed] - outcome.auc,
+                pls=outcome.pls,
+                plu=outcome.lost_row_updates / saved.row_updates,
+                lost_row_updates=outcome.lost_row_updates,
+                rows_written=saved.rows_written,
+                tracker_bytes=saved.tracker_bytes,
+            )
+        )
+    if not any(run.pls and run.plu for run in runs):
+        raise TrialError("Nothing was lost, because every failure fell on a save. Use more --failures or samples.")
+    return tuple(runs)
+
+
+def _rewrite(path: Path, lines: TextIO, columns: tuple[str, ...], target: Path) -> Samples:
+    """Write the lines after the header in the Criteo layout."""
+    values: list[set[str]] = [set() for _ in columns]
+    numbers, rest = [""] * DENSE_FEATURES, [""] * (CATEGORICAL_FEATURES - len(columns))
+    with target.open("w", encoding="utf-8") as out:
+        for number, line in enumerate(lines, start=2):
+            label, *cells = line.rstrip("\n").split("\t")
+            if len(cells) != len(columns):
+                raise OptionError(f"--data {path}: line {number} has {1 + len(cells)} columns, not {1 + len(columns)}")
+            for seen, value in zip(values, cells, strict=True):
+                seen.add(value)
+            out.write("\t".join([label, *numbers, *cells, *rest]) + "\n")
+    return Samples(target, columns, tuple(map(len, values)))
 
 
 def _document(data: str, found: Study) -> dict[str, Any]:
@@ -232,88 +305,6 @@ def _predictors(found: Study) -> Iterator[str]:
 
 def _interval(value: Mean) -> str:
     return f"{CONFIDENCE:.0%} interval {value.low:+.2g} to {value.high:+.2g}"
-
-
-# --- command
-
-
-@dataclass(frozen=True, slots=True)
-class PriorityOptions:
-    """Options of the command; `changes` are PATH=VALUE of the job's spec.
-
-    `Saving` explains interval, anchors and fraction.
-    """
-
-    data: Path
-    seeds: int
-    interval: float
-    anchors: int
-    fraction: float
-    failures: int
-    changes: tuple[str, ...]
-    json: bool
-
-
-def bench_priority(options: PriorityOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Make the runs and print the comparison; progress goes to `err`.
-
-    Raises OptionError, DocumentError and InvalidDocumentError before anything runs, TrialError later.
-    """
-    found = measure(options, err, environment)
-    result(options.data.name, found).show(out, as_json=options.json)
-
-
-def measure(options: PriorityOptions, err: Console, environment: Mapping[str, str]) -> Study:
-    """Make the runs and compare them. Raises as `bench_priority` does."""
-    for name, value in (("interval", options.interval), ("fraction", options.fraction)):
-        if not 0 < value < 1:
-            raise OptionError(f"--{name} {value}: must be above 0 and below 1")
-    with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
-        document = job_over(prepare(options.data, Path(folder)))
-        for keys, value in map(parse_change, options.changes):
-            set_value(document, keys, value)
-        invalid = validate(document)
-        if invalid:
-            raise InvalidDocumentError(invalid)
-        spec = parse_spec(document["spec"])
-        saving = Saving(FULL, options.interval, options.anchors, options.fraction, ())
-        seeds = range(spec.data.seed, spec.data.seed + options.seeds)
-        planned = design(saving, options.failures, seeds, spec.shards.replicas)
-        job = to_job_spec(spec, uid="bench", name=document["metadata"]["name"])
-        with (
-            progress_bar(err) as bar,
-            closing(_run(job, planned.experiment, environment, trial_progress(bar, planned.names))) as outcomes,
-        ):
-            return study(runs_of(planned, outcomes))
-
-
-def runs_of(planned: Design, outcomes: Iterable[tuple[Outcome, Saved | None]]) -> tuple[Run, ...]:
-    """Compare each run with failures with that of its seed without. Raises TrialError if this is impossible."""
-    without: dict[int, float] = {}
-    runs = []
-    for (seed, strategy), (outcome, saved) in zip(planned.runs, outcomes, strict=True):
-        if outcome.auc is None:
-            raise TrialError("AUC is not defined: all scored samples have the same label. Use more samples.")
-        if strategy is None:
-            without[seed] = outcome.auc
-            continue
-        assert saved is not None  # noqa: S101 -- the trial has `saving`
-        runs.append(
-            Run(
-                seed=seed,
-                strategy=strategy,
-                auc=outcome.auc,
-                auc_drop=without[seed] - outcome.auc,
-                pls=outcome.pls,
-                plu=outcome.lost_row_updates / saved.row_updates,
-                lost_row_updates=outcome.lost_row_updates,
-                rows_written=saved.rows_written,
-                tracker_bytes=saved.tracker_bytes,
-            )
-        )
-    if not any(run.pls and run.plu for run in runs):
-        raise TrialError("Nothing was lost, because every failure fell on a save. Use more --failures or samples.")
-    return tuple(runs)
 
 
 def _run(

@@ -28,8 +28,6 @@ from cprjob_bench.commands.job_members import LocalMembers, PodMembers
 from cprjob_bench.commands.killed_job import SHARDS, TIERS, TRACE, TRAINERS, KilledJob, Members, time_limit
 from cprjob_bench.options import RecoveryTier
 
-# --- job
-
 _JOB = "bench-recovery"
 _DIM, _BATCH = 64, 512
 #: Bytes of a row with the state of its row-wise optimizer.
@@ -39,6 +37,11 @@ _MIB = 2**20
 _ENDLESS = 2**40
 #: The minimum interval between saves, and MiB of a shard per second of it.
 _SAVE_S, _SAVED_MIB_PER_S = 4, 64
+#: Seconds of every run, by tier and by MiB of a shard.
+Found = Mapping[str, Mapping[int, Sequence[float]]]
+_TITLES = ("tier", "shard, MiB", "p50, s", "p99, s", "runs")
+_PERCENTILES = 100
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,74 +79,6 @@ class Base:
         return made
 
 
-def document(name: str, size_mib: int, spares: int, base: Base) -> dict[str, Any]:
-    """Return a CPRJob with a budget of 0, replay, and shards with `size_mib` MiB of rows and optimizer state."""
-    job = bench_job(
-        name,
-        image=base.image,
-        model={
-            "embeddingDim": _DIM,
-            "bottomMlp": [64, _DIM],
-            "topMlp": [64, 1],
-            "tables": [{"name": "rows", "rows": size_mib * _MIB * SHARDS // _ROW_BYTES}],
-        },
-        data={"format": "Synthetic", "samples": _ENDLESS, "batchSize": _BATCH},
-        trainers={"replicas": TRAINERS, "workers": 1, "template": base.template(env.ROLE_TRAINER)},
-        shards={"replicas": SHARDS, "spares": spares, "template": base.template(env.ROLE_SHARD)},
-        recovery={"replay": {"mode": "Required", "memory": "1Gi"}},
-        failurePolicy={"restartLimit": {"count": 1000}},
-        snapshots={
-            "store": dict(base.store),
-            "interval": {"mode": "Fixed", "seconds": max(_SAVE_S, size_mib // _SAVED_MIB_PER_S)},
-            "deleteWithJob": True,
-        },
-    )
-    job["spec"]["accuracyBudget"] = {"portionOfLostSamples": 0}
-    return job
-
-
-# --- result
-
-#: Seconds of every run, by tier and by MiB of a shard.
-Found = Mapping[str, Mapping[int, Sequence[float]]]
-_TITLES = ("tier", "shard, MiB", "p50, s", "p99, s", "runs")
-_PERCENTILES = 100
-
-
-def percentile(seconds: Sequence[float], place: int) -> float:
-    """Return a percentile of the runs, interpolated; with a single run, its value."""
-    if len(seconds) == 1:
-        return seconds[0]
-    return quantiles(seconds, n=_PERCENTILES, method="inclusive")[place - 1]
-
-
-def result(found: Found) -> Result:
-    """Return the percentiles and the number of runs, by tier and size."""
-    return Result(_document(found), _lines(found))
-
-
-def _document(found: Found) -> dict[str, Any]:
-    return {
-        tier: {
-            str(size): {"p50_s": percentile(runs, 50), "p99_s": percentile(runs, 99), "runs": len(runs)}
-            for size, runs in sizes.items()
-        }
-        for tier, sizes in found.items()
-    }
-
-
-def _lines(found: Found) -> Iterator[Table]:
-    shown = table(*_TITLES)
-    for tier, sizes in found.items():
-        for size, runs in sizes.items():
-            cells = (f"{percentile(runs, place):.2f}" for place in (50, 99))
-            shown.add_row(tier, f"{size:,}", *cells, str(len(runs)))
-    yield shown
-
-
-# --- command: trains a job for each tier and size, kills its members in turn, and reads each pause from a trace
-
-
 @dataclass(frozen=True, slots=True)
 class Series:
     """Kills of one tier in one job with shards of `size_mib` MiB."""
@@ -172,7 +107,42 @@ class RecoveryOptions:
     cluster: Path | None = None
 
 
-_POLL_S = 1.0
+def document(name: str, size_mib: int, spares: int, base: Base) -> dict[str, Any]:
+    """Return a CPRJob with a budget of 0, replay, and shards with `size_mib` MiB of rows and optimizer state."""
+    job = bench_job(
+        name,
+        image=base.image,
+        model={
+            "embeddingDim": _DIM,
+            "bottomMlp": [64, _DIM],
+            "topMlp": [64, 1],
+            "tables": [{"name": "rows", "rows": size_mib * _MIB * SHARDS // _ROW_BYTES}],
+        },
+        data={"format": "Synthetic", "samples": _ENDLESS, "batchSize": _BATCH},
+        trainers={"replicas": TRAINERS, "workers": 1, "template": base.template(env.ROLE_TRAINER)},
+        shards={"replicas": SHARDS, "spares": spares, "template": base.template(env.ROLE_SHARD)},
+        recovery={"replay": {"mode": "Required", "memory": "1Gi"}},
+        failurePolicy={"restartLimit": {"count": 1000}},
+        snapshots={
+            "store": dict(base.store),
+            "interval": {"mode": "Fixed", "seconds": max(_SAVE_S, size_mib // _SAVED_MIB_PER_S)},
+            "deleteWithJob": True,
+        },
+    )
+    job["spec"]["accuracyBudget"] = {"portionOfLostSamples": 0}
+    return job
+
+
+def percentile(seconds: Sequence[float], place: int) -> float:
+    """Return a percentile of the runs, interpolated; with a single run, its value."""
+    if len(seconds) == 1:
+        return seconds[0]
+    return quantiles(seconds, n=_PERCENTILES, method="inclusive")[place - 1]
+
+
+def result(found: Found) -> Result:
+    """Return the percentiles and the number of runs, by tier and size."""
+    return Result(_document(found), _lines(found))
 
 
 def bench_recovery(
@@ -196,6 +166,25 @@ def bench_recovery(
                     seconds = asyncio.run(_time_on_cluster(series, err, client, base))
             found.setdefault(tier, {})[size] = seconds
     result(found).show(out, as_json=options.json)
+
+
+def _document(found: Found) -> dict[str, Any]:
+    return {
+        tier: {
+            str(size): {"p50_s": percentile(runs, 50), "p99_s": percentile(runs, 99), "runs": len(runs)}
+            for size, runs in sizes.items()
+        }
+        for tier, sizes in found.items()
+    }
+
+
+def _lines(found: Found) -> Iterator[Table]:
+    shown = table(*_TITLES)
+    for tier, sizes in found.items():
+        for size, runs in sizes.items():
+            cells = (f"{percentile(runs, place):.2f}" for place in (50, 99))
+            shown.add_row(tier, f"{size:,}", *cells, str(len(runs)))
+    yield shown
 
 
 async def _time_here(series: Series, err: Console, environment: Mapping[str, str]) -> list[float]:

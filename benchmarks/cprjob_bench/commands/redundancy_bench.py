@@ -18,12 +18,11 @@ from cpr_operator.cli.trainer_process import check_trainer_image
 from cprjob_bench.bench_documents import ModeMetrics, RedundancyDocument
 from cprjob_bench.commands.bench_result import Result, table
 from cprjob_bench.commands.kills import Kill, kill_shards, metrics_by_mode
+from cprjob_bench.commands.machine_load import open_gauge
 from cprjob_bench.commands.modes import MIN_SHARDS, MODES, NO_SAVE_S, ModeJob
 from cprjob_bench.commands.train_bench import BATCH_SIZE, document, write_samples
-from cprjob_bench.commands.windows import Window, measure_in_turn, open_gauge
+from cprjob_bench.commands.windows import Window, measure_in_turn
 from cprjob_bench.options import RedundancyMode, TrainPreset
-
-# --- result
 
 _COSTS = ("mode", "k", "samples/s", "of none", "processor", "bytes/sample", "extra memory", "parity", "log", "resident")
 _KILLS = (
@@ -37,11 +36,45 @@ _KILLS = (
     "kills",
 )
 _NOTHING = "-"
+_MIB = 2**20
+_TRAINERS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RedundancyOptions:
+    """Options of the command.
+
+    modes: in addition to `none`, which is always in the windows. rows: the maximum per table. sizes: MiB of a killed
+    shard; empty: no kills. runs: kills per mode and size. seconds: the length of a window.
+    """
+
+    modes: tuple[RedundancyMode, ...]
+    preset: TrainPreset
+    rows: int
+    shards: int
+    sizes: tuple[int, ...]
+    runs: int
+    repeats: int
+    seconds: int
+    json: bool
 
 
 def result(document: RedundancyDocument) -> Result:
     """Return the document, and two tables: costs of each mode, and recovery of killed shards; then the reasons of -."""
     return Result(asdict(document), _lines(document))
+
+
+def bench_redundancy(options: RedundancyOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
+    """Measure all modes and print the costs and the recovery of each; progress goes to `err`.
+
+    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
+    """
+    if options.shards < MIN_SHARDS:
+        raise OptionError(f"--shards {options.shards}: all modes need the same number, of {MIN_SHARDS} at least")
+    check_trainer_image()
+    variables = {**environment, "OMP_WAIT_POLICY": "PASSIVE"}
+    found = asyncio.run(_measure(options, err, variables))
+    result(found).show(out, as_json=options.json)
 
 
 def _lines(document: RedundancyDocument) -> Iterator[str | Table]:
@@ -89,44 +122,6 @@ def _reasons(document: RedundancyDocument) -> Iterator[str]:
 
 def _number(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:.2f}"
-
-
-# --- command: trains in all modes in turn, then kills shards in each
-
-_MIB = 2**20
-_TRAINERS = 1
-
-
-@dataclass(frozen=True, slots=True)
-class RedundancyOptions:
-    """Options of the command.
-
-    modes: in addition to `none`, which is always in the windows. rows: the maximum per table. sizes: MiB of a killed
-    shard; empty: no kills. runs: kills per mode and size. seconds: the length of a window.
-    """
-
-    modes: tuple[RedundancyMode, ...]
-    preset: TrainPreset
-    rows: int
-    shards: int
-    sizes: tuple[int, ...]
-    runs: int
-    repeats: int
-    seconds: int
-    json: bool
-
-
-def bench_redundancy(options: RedundancyOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Measure all modes and print the costs and the recovery of each; progress goes to `err`.
-
-    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
-    """
-    if options.shards < MIN_SHARDS:
-        raise OptionError(f"--shards {options.shards}: all modes need the same number, of {MIN_SHARDS} at least")
-    check_trainer_image()
-    variables = {**environment, "OMP_WAIT_POLICY": "PASSIVE"}
-    found = asyncio.run(_measure(options, err, variables))
-    result(found).show(out, as_json=options.json)
 
 
 async def _measure(options: RedundancyOptions, err: Console, environment: Mapping[str, str]) -> RedundancyDocument:

@@ -30,35 +30,11 @@ from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cprjob_bench.bench_documents import BenchReport, Cut, PairedTiming, Round, SnapshotBench, SnapshotMetrics, Window
 from cprjob_bench.commands.bench_result import Result, bench_job, table
 
-# --- store
-
 _EXAMPLES = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
-
-
-@contextmanager
-def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the store of a URI in the form of `snapshots.store`; without a URI, a temporary folder.
-
-    Raises OptionError.
-    """
-    place = urlsplit(uri or "")
-    if place.scheme == "s3":
-        if not endpoint or not place.netloc:
-            raise OptionError(f"--store {uri}: use {_EXAMPLES}")
-        yield {"endpoint": endpoint, "bucket": place.netloc, "prefix": place.path.strip("/")}
-        return
-    if (uri and not is_file_uri(uri)) or endpoint:
-        raise OptionError(f"--store {uri}: use {_EXAMPLES}")
-    parent = path_of(uri) if uri else None
-    if parent is not None and not parent.is_dir():
-        raise OptionError(f"--store {uri}: the folder {parent} does not exist")
-    with tempfile.TemporaryDirectory(prefix="cprjob-bench-", dir=parent) as folder:
-        yield {"endpoint": Path(folder).resolve().as_uri(), "bucket": "saves"}
-
-
-# --- medians over all repeats
-
 _GIB = 1 << 30
+_MIB = 1 << 20
+#: More samples than any bench trains.
+_SAMPLES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +71,43 @@ class Summary:
     extra_memory: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """Options of the command. See `SnapshotBench` for repeats and window_s; the limit is on saves."""
+
+    rows: int
+    dim: int
+    store: str | None
+    endpoint: str | None
+    strategies: tuple[str, ...]
+    bits: tuple[int, ...]
+    limit_mib_s: int
+    repeats: int
+    window_s: float
+    json: bool
+
+
+@contextmanager
+def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the store of a URI in the form of `snapshots.store`; without a URI, a temporary folder.
+
+    Raises OptionError.
+    """
+    place = urlsplit(uri or "")
+    if place.scheme == "s3":
+        if not endpoint or not place.netloc:
+            raise OptionError(f"--store {uri}: use {_EXAMPLES}")
+        yield {"endpoint": endpoint, "bucket": place.netloc, "prefix": place.path.strip("/")}
+        return
+    if (uri and not is_file_uri(uri)) or endpoint:
+        raise OptionError(f"--store {uri}: use {_EXAMPLES}")
+    parent = path_of(uri) if uri else None
+    if parent is not None and not parent.is_dir():
+        raise OptionError(f"--store {uri}: the folder {parent} does not exist")
+    with tempfile.TemporaryDirectory(prefix="cprjob-bench-", dir=parent) as folder:
+        yield {"endpoint": Path(folder).resolve().as_uri(), "bucket": "saves"}
+
+
 def summarise(metrics: SnapshotMetrics) -> Summary:
     """Reduce the metrics to medians over the repeats.
 
@@ -117,6 +130,41 @@ def summarise(metrics: SnapshotMetrics) -> Summary:
     )
 
 
+def result(setting: dict[str, Any], strategies: Sequence[Strategy], metrics: SnapshotMetrics) -> Result:
+    """Return the setting of the bench and its metrics; three tables: speed, effect on training, and size."""
+    summary = summarise(metrics)
+    return Result(_document(setting, strategies, metrics, summary), _lines(strategies, metrics, summary))
+
+
+def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
+    """Measure and print the result; progress goes to `err`.
+
+    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
+    """
+    bench = request_of(options)
+    load_before = os.getloadavg()[0]
+    with bench_store(options.store, options.endpoint) as store:
+        metrics = _measure(_job(options, store), bench, err, environment)
+    setting = {
+        "rows": options.rows,
+        "dim": options.dim,
+        "store": options.store,
+        "repeats": options.repeats,
+        "limit_mib_s": options.limit_mib_s,
+        "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]},
+    }
+    result(setting, bench.strategies, metrics).show(out, as_json=options.json)
+
+
+def request_of(options: SnapshotOptions) -> SnapshotBench:
+    """Return the request to the trainer image. Raises OptionError for an unknown strategy or bit width."""
+    _check("--strategy", options.strategies, get_args(Strategy))
+    _check("--bits", options.bits, get_args(Bits))
+    strategies = cast("tuple[Strategy, ...]", tuple(dict.fromkeys(options.strategies)))
+    bits = cast("tuple[Bits, ...]", tuple(dict.fromkeys(options.bits)))
+    return SnapshotBench(options.repeats, options.window_s, strategies, bits)
+
+
 def _speed(timings: Sequence[PairedTiming], size_bytes: int) -> Speed:
     gib = size_bytes / _GIB
     return Speed(
@@ -135,17 +183,6 @@ def _wait(rounds: Sequence[Round], percentile: Callable[[Window], float]) -> Wai
         saving=median(saving for _, saving in pairs),
         ratio=median(saving / idle for idle, saving in pairs),
     )
-
-
-# --- result
-
-_MIB = 1 << 20
-
-
-def result(setting: dict[str, Any], strategies: Sequence[Strategy], metrics: SnapshotMetrics) -> Result:
-    """Return the setting of the bench and its metrics; three tables: speed, effect on training, and size."""
-    summary = summarise(metrics)
-    return Result(_document(setting, strategies, metrics, summary), _lines(strategies, metrics, summary))
 
 
 def _document(
@@ -223,57 +260,6 @@ def _sizes(strategies: Sequence[Strategy], metrics: SnapshotMetrics) -> Table:
         weights = (f"{sizes[strategy][str(width)] / _MIB:.1f}" for width in bits)
         shown.add_row(strategy, f"{rows[strategy]:,}", *weights, f"{tracker_bytes / _MIB:.1f}")
     return shown
-
-
-# --- command
-
-#: More samples than any bench trains.
-_SAMPLES = 1 << 40
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotOptions:
-    """Options of the command. See `SnapshotBench` for repeats and window_s; the limit is on saves."""
-
-    rows: int
-    dim: int
-    store: str | None
-    endpoint: str | None
-    strategies: tuple[str, ...]
-    bits: tuple[int, ...]
-    limit_mib_s: int
-    repeats: int
-    window_s: float
-    json: bool
-
-
-def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Measure and print the result; progress goes to `err`.
-
-    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
-    """
-    bench = request_of(options)
-    load_before = os.getloadavg()[0]
-    with bench_store(options.store, options.endpoint) as store:
-        metrics = _measure(_job(options, store), bench, err, environment)
-    setting = {
-        "rows": options.rows,
-        "dim": options.dim,
-        "store": options.store,
-        "repeats": options.repeats,
-        "limit_mib_s": options.limit_mib_s,
-        "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]},
-    }
-    result(setting, bench.strategies, metrics).show(out, as_json=options.json)
-
-
-def request_of(options: SnapshotOptions) -> SnapshotBench:
-    """Return the request to the trainer image. Raises OptionError for an unknown strategy or bit width."""
-    _check("--strategy", options.strategies, get_args(Strategy))
-    _check("--bits", options.bits, get_args(Bits))
-    strategies = cast("tuple[Strategy, ...]", tuple(dict.fromkeys(options.strategies)))
-    bits = cast("tuple[Bits, ...]", tuple(dict.fromkeys(options.bits)))
-    return SnapshotBench(options.repeats, options.window_s, strategies, bits)
 
 
 def _check(name: str, values: tuple[object, ...], choices: tuple[object, ...]) -> None:

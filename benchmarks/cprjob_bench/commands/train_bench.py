@@ -24,16 +24,14 @@ from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
 from cpr_operator.cli.trainer_process import failure_message
 from cprjob_bench.commands.bench_result import Result, bench_job, table
+from cprjob_bench.commands.machine_load import open_gauge
 from cprjob_bench.commands.systems import SINGLE, CprJob, Program, System, baseline_commands, singles
-from cprjob_bench.commands.windows import Summary, Window, measure_in_turn, open_gauge, summarise
+from cprjob_bench.commands.windows import Summary, Window, measure_in_turn, summarise
 from cprjob_bench.options import TrainPreset
-
-# --- jobs: models of the DLRM literature, over synthetic samples
 
 BATCH_SIZE = 2048
 #: More samples than any window trains, so that no run finishes.
 _ENDLESS = 2**40
-
 #: Distinct values of the categorical columns of Criteo's two data sets, the second with at most 40 M a column.
 _KAGGLE = (
     "1460 583 10131227 2202608 305 24 12517 633 3 93145 5683 8351593 3194 27 14992 5461306 10 5652 2173 4 7046547 \
@@ -43,6 +41,11 @@ _TERABYTE = (
     "39884406 39043 17289 7420 20263 3 7120 1543 63 38532951 2953546 403346 10 2208 11938 155 4 976 14 39979771 \
     25641295 39664984 585935 12972 108 36"
 )
+_MIB = 2**20
+_TITLES = ("system", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
+_SAMPLES = 100_000
+#: Intervals between cuts in a window: one, and time for its save.
+_INTERVALS_IN_WINDOW = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,26 @@ _MODELS: Mapping[TrainPreset, _Model] = {
     TrainPreset.TERABYTE: _Model(64, (512, 256, 64), (512, 512, 256, 1), _TERABYTE),
     TrainPreset.MLPERF: _Model(128, (512, 256, 128), (1024, 1024, 512, 256, 1), _TERABYTE),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """Options of the command.
+
+    rows: the maximum number per table. seconds: the length of a window. baselines: other programs, as NAME=COMMAND.
+    workers: None: their number is to be measured.
+    """
+
+    preset: TrainPreset
+    rows: int
+    trainers: int
+    shards: int
+    workers: int | None
+    precision: Precision
+    repeats: int
+    seconds: int
+    json: bool
+    baselines: tuple[str, ...] = ()
 
 
 def document(  # noqa: PLR0913 -- one parameter per part of the job
@@ -99,12 +122,6 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
     )
 
 
-# --- result
-
-_MIB = 2**20
-_TITLES = ("system", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
-
-
 def summaries(windows: Mapping[str, Sequence[Window]]) -> dict[str, Summary]:
     """Return the summary of each system's windows."""
     return {name: summarise(found, windows[SINGLE]) for name, found in windows.items()}
@@ -114,6 +131,34 @@ def result(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) 
     """Return the setting, the medians, and every window; a line for each system, then the stages of a step."""
     found = summaries(windows)
     return Result(_document(setting, windows, found), _lines(found))
+
+
+def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
+    """Run all systems in turn and print their speeds; progress goes to `err`.
+
+    Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
+    """
+    if is_emulated(options.precision, "cpu", read_cpuinfo()):
+        raise OptionError(
+            f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX) and "
+            "would emulate it, far slower than fp32; use --precision fp32, or another machine"
+        )
+    workers, windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
+    setting = {
+        "precision": options.precision,
+        "preset": options.preset.value,
+        "rows": options.rows,
+        "batch_size": BATCH_SIZE,
+        "trainers": options.trainers,
+        "shards": options.shards,
+        "workers": workers,
+    }
+    result(setting, windows).show(out, as_json=options.json)
+
+
+def write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:
+    """Write the file of a job's samples. Raises TrialError."""
+    _write(job, samples, environment, "samples", "--rows", str(_SAMPLES))
 
 
 def _document(
@@ -154,56 +199,6 @@ def _summary_as_json(summary: Summary) -> dict[str, Any]:
 
 def _listed(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in values.items())
-
-
-# --- command
-
-_SAMPLES = 100_000
-#: Intervals between cuts in a window: one, and time for its save.
-_INTERVALS_IN_WINDOW = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class TrainOptions:
-    """Options of the command.
-
-    rows: the maximum number per table. seconds: the length of a window. baselines: other programs, as NAME=COMMAND.
-    workers: None: their number is to be measured.
-    """
-
-    preset: TrainPreset
-    rows: int
-    trainers: int
-    shards: int
-    workers: int | None
-    precision: Precision
-    repeats: int
-    seconds: int
-    json: bool
-    baselines: tuple[str, ...] = ()
-
-
-def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Run all systems in turn and print their speeds; progress goes to `err`.
-
-    Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
-    """
-    if is_emulated(options.precision, "cpu", read_cpuinfo()):
-        raise OptionError(
-            f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX) and "
-            "would emulate it, far slower than fp32; use --precision fp32, or another machine"
-        )
-    workers, windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
-    setting = {
-        "precision": options.precision,
-        "preset": options.preset.value,
-        "rows": options.rows,
-        "batch_size": BATCH_SIZE,
-        "trainers": options.trainers,
-        "shards": options.shards,
-        "workers": workers,
-    }
-    result(setting, windows).show(out, as_json=options.json)
 
 
 async def _measure(
@@ -248,11 +243,6 @@ def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]
         job, spec = job_with(_measure_workers(spec, folder, environment))
     baselines = (Program(name, command, spec, environment) for name, command in commands.items())
     return spec.workers, (*singles(spec, environment), CprJob(job, environment), *baselines)
-
-
-def write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:
-    """Write the file of a job's samples. Raises TrialError."""
-    _write(job, samples, environment, "samples", "--rows", str(_SAMPLES))
 
 
 def _measure_workers(job: JobSpec, folder: Path, environment: Mapping[str, str]) -> int:

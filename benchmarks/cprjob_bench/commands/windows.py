@@ -1,13 +1,9 @@
-"""The windows of systems: measurements in each, their summary, and the state of the machine."""
+"""The windows of systems: the measurements in each, and their summary."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -18,14 +14,17 @@ from rich.console import Console
 
 from cpr_contract.trace import TracedStep
 from cpr_operator.cli.command_errors import TrialError
+from cprjob_bench.commands.machine_load import Gauge, processor_s, usage
 from cprjob_bench.commands.systems import Run, System
 
-# --- measurements and their summary
-
 _PERCENTILES = 100
-
 #: Milliseconds of each stage of a step, by the role of the process.
 Stages = Mapping[str, Mapping[str, float]]
+_WARM_UP_STEPS = 60
+#: The minimum for percentiles.
+_MIN_STEPS = 20
+_TIME_LIMIT_S = 120.0
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,19 @@ class Timing:
     p99_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The medians over a system's windows; `ratio` compares windows of the same repeat."""
+
+    samples_per_s: float
+    p50_ms: float
+    p99_ms: float
+    rss_bytes: float
+    stages_ms: Stages
+    cpu_ms: Mapping[str, float]
+    ratio: float
+
+
 def time_steps(steps: Sequence[TracedStep], begin_s: float, end_s: float, batch_size: int) -> Timing:
     """Time the steps that ended in a window of the monotonic clock; percentiles need at least three."""
     inside = [step for step in steps if begin_s <= step.ended_s <= end_s]
@@ -93,19 +105,6 @@ def time_stages(traces: Mapping[str, Sequence[TracedStep]], begin_s: float, end_
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The medians over a system's windows; `ratio` compares windows of the same repeat."""
-
-    samples_per_s: float
-    p50_ms: float
-    p99_ms: float
-    rss_bytes: float
-    stages_ms: Stages
-    cpu_ms: Mapping[str, float]
-    ratio: float
-
-
 def summarise(windows: Sequence[Window], reference: Sequence[Window]) -> Summary:
     """Return the medians of windows, and the ratio to the windows of the `reference`, repeat by repeat."""
     return Summary(
@@ -117,128 +116,6 @@ def summarise(windows: Sequence[Window], reference: Sequence[Window]) -> Summary
         cpu_ms=_medians([window.cpu_ms for window in windows]),
         ratio=median(mine.samples_per_s / its.samples_per_s for mine, its in zip(windows, reference, strict=True)),
     )
-
-
-def _medians(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: median(each.get(name, 0.0) for each in values) for name in values[0]}
-
-
-# --- the machine
-
-_PROC = Path("/proc")
-_TICKS = os.sysconf("SC_CLK_TCK")
-_STEAL = 8  # the number of the stolen time in /proc/stat
-_ROLE_AFTER = {"cpr_trainer", "cprjob_bench"}
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Processor time since the start, and resident memory, of all processes of a role."""
-
-    cpu_s: float
-    rss_bytes: int
-
-
-def usage() -> dict[str, Usage]:
-    """Return the usage of this process ("cprjob") and its descendants, by role.
-
-    The role is the word after the package in the command; "peer" for processes of other programs.
-    """
-    found: dict[str, Usage] = {}
-    for pid in (os.getpid(), *_below(os.getpid())):
-        try:
-            role, mine = _role(pid), _usage_of(pid)
-        except OSError:  # it has ended
-            continue
-        before = found.get(role, Usage(0.0, 0))
-        found[role] = Usage(before.cpu_s + mine.cpu_s, before.rss_bytes + mine.rss_bytes)
-    return found
-
-
-def processor_s() -> tuple[float, float]:
-    """Return seconds of all processors since the machine started: in total, and stolen by other machines."""
-    values = [int(text) for text in (_PROC / "stat").read_text().splitlines()[0].split()[1:]]
-    return sum(values[:_STEAL]) / _TICKS, values[_STEAL - 1] / _TICKS
-
-
-class Gauge:
-    """A process that multiplies two matrices on request."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def gflops(self) -> float:
-        """Time the product, in GFLOP/s of float32. Raises RuntimeError if the process is gone."""
-        assert self._process.stdin is not None  # noqa: S101 -- it was started with pipes
-        assert self._process.stdout is not None  # noqa: S101 -- it was started with pipes
-        self._process.stdin.write(b"\n")
-        line = await self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the gauge ended")
-        return float(line)
-
-
-@asynccontextmanager
-async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator[Gauge]:
-    """Run a gauge until the context ends. It uses no CPU time between measurements."""
-    with log.open("wb") as errors:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cprjob_bench", "gauge"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env=dict(environment),
-        )
-    try:
-        yield Gauge(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-def _below(pid: int) -> Iterator[int]:
-    """Yield all descendants of the process `pid`."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for path in _PROC.iterdir():
-        if path.name.isdigit():
-            try:
-                children[int(_stat(int(path.name))[1])].append(int(path.name))
-            except OSError:
-                continue
-    waiting = [pid]
-    while waiting:
-        found = children[waiting.pop()]
-        waiting += found
-        yield from found
-
-
-def _role(pid: int) -> str:
-    if pid == os.getpid():
-        return "cprjob"
-    words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    found = (role for package, role in pairwise(words) if package in _ROLE_AFTER and role not in _ROLE_AFTER)
-    return next(found, "peer")
-
-
-def _usage_of(pid: int) -> Usage:
-    values = _stat(pid)
-    pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
-    return Usage((int(values[11]) + int(values[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE"))
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the values of /proc/PID/stat after the name, which may contain any character: state, parent, ..."""
-    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-
-
-# --- windows
-
-_WARM_UP_STEPS = 60
-#: The minimum for percentiles.
-_MIN_STEPS = 20
-_TIME_LIMIT_S = 120.0
-_POLL_S = 0.2
 
 
 async def measure_in_turn(  # noqa: PLR0913, PLR0917 -- the systems, the measurement and its progress
@@ -302,6 +179,10 @@ async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, ba
         ),
         kept_bytes=kept,
     )
+
+
+def _medians(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: median(each.get(name, 0.0) for each in values) for name in values[0]}
 
 
 async def _wait_for_steps(name: str, run: Run, fewest: int, since_s: float = 0.0) -> None:

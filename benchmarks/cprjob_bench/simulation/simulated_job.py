@@ -15,6 +15,17 @@ MINUTE_S = 60.0
 ASYNC_STALL_S = 3.0
 #: The mean age of parity when a shard is lost: two flushes a second, and the duration of a flush.
 FLUSH_AGE_S = 0.5
+#: Assumed. 640 000 samples/s at dim 64 on 18 shards with 3.8 million row updates/s per core give 0.084.
+_REPLAY = 0.1
+#: Measured by `cprjob bench redundancy` (docs/redundancy.md): CPU time of a job with all members on two cores.
+_PARITY_COST = 0.05
+#: Shards of the jobs of the preset `scale`.
+SCALES = tuple(2**power for power in range(3, 13))
+#: Below 1 failures cluster, with long gaps between clusters: a heavy tail. At 1 it is the exponential distribution.
+GAMMA_SHAPE = 0.5
+#: The number of failures of a storm, and the seconds of training between them.
+STORM_FAILURES = 4
+STORM_GAP_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,67 +63,6 @@ class Job:
         return replace(self, costs=saves)
 
 
-# --- presets
-
-
-def _costs(save_min: float, recover_min: float) -> Costs:
-    """Return the costs of synchronous saves. Load and reschedule are half of a recovery each, by assumption."""
-    half_s = recover_min * MINUTE_S / 2
-    return Costs(save_stall_s=save_min * MINUTE_S, commit_s=0.0, load_s=half_s, reschedule_s=half_s)
-
-
-#: Assumed. 640 000 samples/s at dim 64 on 18 shards with 3.8 million row updates/s per core give 0.084.
-_REPLAY = 0.1
-#: Measured by `cprjob bench redundancy` (docs/redundancy.md): CPU time of a job with all members on two cores.
-_PARITY_COST = 0.05
-
-#: CPR's emulation of a production cluster; costs calibrated to the published 8.5 % and 0.68 %.
-PAPER = Job(
-    total_s=56 * HOUR_S,
-    shards=8,
-    lost=4,
-    mtbf_s=28 * HOUR_S,
-    limit=0.1,
-    costs=_costs(save_min=5.4, recover_min=8.0),
-    assumed_mtbf_s=28 * HOUR_S,
-    assumed_lost=4.0,
-    replay=_REPLAY,
-    parity_cost=_PARITY_COST,
-)
-#: CPR's run on a production cluster: 5 failures in 50 h, each of 4 random shards; costs assumed.
-PRODUCTION = Job(
-    total_s=50 * HOUR_S,
-    shards=18,
-    lost=4,
-    mtbf_s=10 * HOUR_S,
-    limit=0.1,
-    costs=_costs(save_min=4.3, recover_min=3.0),
-    assumed_mtbf_s=10 * HOUR_S,
-    assumed_lost=4.0,
-    replay=_REPLAY,
-    parity_cost=_PARITY_COST,
-)
-#: Jobs by preset; `scale` simulates its job at all sizes of `SCALES`.
-PRESETS = {"paper": PAPER, "production": PRODUCTION, "scale": PAPER}
-#: Shards of the jobs of the preset `scale`.
-SCALES = tuple(2**power for power in range(3, 13))
-
-
-def at_scale(job: Job, shards: int) -> Job:
-    """Return the job on more shards: the same work per shard and losses per failure, and failures in proportion."""
-    fewer = job.shards / shards
-    return replace(job, shards=shards, mtbf_s=job.mtbf_s * fewer, assumed_mtbf_s=job.assumed_mtbf_s * fewer)
-
-
-# --- failures
-
-#: Below 1 failures cluster, with long gaps between clusters: a heavy tail. At 1 it is the exponential distribution.
-GAMMA_SHAPE = 0.5
-#: The number of failures of a storm, and the seconds of training between them.
-STORM_FAILURES = 4
-STORM_GAP_S = 300.0
-
-
 class Failure(NamedTuple):
     """A failure after `gap_s` seconds of training since the last one, which takes `lost` shards."""
 
@@ -148,8 +98,54 @@ def storms(job: Job, rng: random.Random) -> Iterator[Failure]:
             yield Failure(STORM_GAP_S, job.lost)
 
 
+def _costs(save_min: float, recover_min: float) -> Costs:
+    """Return the costs of synchronous saves. Load and reschedule are half of a recovery each, by assumption."""
+    half_s = recover_min * MINUTE_S / 2
+    return Costs(save_stall_s=save_min * MINUTE_S, commit_s=0.0, load_s=half_s, reschedule_s=half_s)
+
+
+#: CPR's emulation of a production cluster; costs calibrated to the published 8.5 % and 0.68 %.
+PAPER = Job(
+    total_s=56 * HOUR_S,
+    shards=8,
+    lost=4,
+    mtbf_s=28 * HOUR_S,
+    limit=0.1,
+    costs=_costs(save_min=5.4, recover_min=8.0),
+    assumed_mtbf_s=28 * HOUR_S,
+    assumed_lost=4.0,
+    replay=_REPLAY,
+    parity_cost=_PARITY_COST,
+)
+
+
+#: CPR's run on a production cluster: 5 failures in 50 h, each of 4 random shards; costs assumed.
+PRODUCTION = Job(
+    total_s=50 * HOUR_S,
+    shards=18,
+    lost=4,
+    mtbf_s=10 * HOUR_S,
+    limit=0.1,
+    costs=_costs(save_min=4.3, recover_min=3.0),
+    assumed_mtbf_s=10 * HOUR_S,
+    assumed_lost=4.0,
+    replay=_REPLAY,
+    parity_cost=_PARITY_COST,
+)
+
+
+#: Jobs by preset; `scale` simulates its job at all sizes of `SCALES`.
+PRESETS = {"paper": PAPER, "production": PRODUCTION, "scale": PAPER}
+
+
 #: Distributions by name.
 DISTRIBUTIONS: Mapping[str, Failures] = {"exponential": exponential, "gamma": gamma, "storms": storms}
+
+
+def at_scale(job: Job, shards: int) -> Job:
+    """Return the job on more shards: the same work per shard and losses per failure, and failures in proportion."""
+    fewer = job.shards / shards
+    return replace(job, shards=shards, mtbf_s=job.mtbf_s * fewer, assumed_mtbf_s=job.assumed_mtbf_s * fewer)
 
 
 def recorded(times: Sequence[tuple[float, int | None]]) -> Failures:

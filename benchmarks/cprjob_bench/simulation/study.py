@@ -14,10 +14,15 @@ from cprjob_bench.simulation.engine import Outcome, Strategy, run
 from cprjob_bench.simulation.recovery_strategies import STRATEGIES
 from cprjob_bench.simulation.simulated_job import Failures, Job
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 #: A job is over budget if it spent more than rounding explains.
 _ROUNDING = 1e-9
 #: The distance between the seeds of two studies, greater than the runs of any study.
 _SEEDS_APART = 1_000_003
+#: Strategies with more overhead are left out of a plot, because their bars would hide the others.
+_TOO_MUCH = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,61 +72,9 @@ def simulate(job: Job, make: Callable[[Job], Strategy], failures: Failures, runs
     return _summary(job, outcomes)
 
 
-def _summary(job: Job, outcomes: list[Outcome]) -> Summary:
-    total, costs = job.total_s, job.costs
-    save, load, reschedule = (each / total for each in (costs.save_stall_s, costs.load_s, costs.reschedule_s))
-    saves = [o.saves * save + o.flushing_s * job.parity_cost / total for o in outcomes]
-    overheads = [
-        spent + o.recoveries * (load + reschedule) + o.lost_s / total for spent, o in zip(saves, outcomes, strict=True)
-    ]
-    recoveries = fmean(o.recoveries for o in outcomes)
-    return Summary(
-        overhead=_spread(overheads) if all(o.finished for o in outcomes) else None,
-        pls=_spread(pls_of_failure(o.spent_s, total, job.shards) for o in outcomes),
-        save=fmean(saves),
-        load=recoveries * load,
-        lost=fmean(o.lost_s for o in outcomes) / total,
-        reschedule=recoveries * reschedule,
-        rollbacks=fmean(o.rollbacks for o in outcomes),
-        over_budget=fmean(o.spent_s > job.budget_s * (1 + _ROUNDING) for o in outcomes),
-    )
-
-
-def _spread(values: Iterable[float]) -> Spread:
-    """Return percentiles by nearest rank."""
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return Spread(fmean(ordered), ordered[round(0.5 * last)], ordered[round(0.95 * last)], ordered[last])
-
-
 def as_json(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
     """Return the metrics by strategy; all are portions, except `rollbacks_mean`. An infinite overhead is null."""
     return {name: _summary_as_json(summary) for name, summary in summaries.items()}
-
-
-def _summary_as_json(summary: Summary) -> dict[str, float | None]:
-    overhead, pls = summary.overhead, summary.pls
-    return {
-        "overhead_mean": overhead.mean if overhead else None,
-        "overhead_p95": overhead.p95 if overhead else None,
-        "pls_mean": pls.mean,
-        "pls_max": pls.max,
-        "over_budget_share": summary.over_budget,
-        "rollbacks_mean": summary.rollbacks,
-        "save": summary.save,
-        "load": summary.load,
-        "lost": summary.lost,
-        "reschedule": summary.reschedule,
-    }
-
-
-# --- plots; the caller checks that the file can be written
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-#: Strategies with more overhead are left out of a plot, because their bars would hide the others.
-_TOO_MUCH = 1.0
 
 
 def plot_study(path: Path, summaries: Mapping[str, Summary], limit: float, title: str) -> None:
@@ -158,6 +111,49 @@ def plot_scale(path: Path, sizes: Mapping[int, Mapping[str, Summary]], title: st
     axes.grid(visible=True, alpha=0.3)
     axes.legend(loc="upper left", frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
+
+
+def _summary(job: Job, outcomes: list[Outcome]) -> Summary:
+    total, costs = job.total_s, job.costs
+    save, load, reschedule = (each / total for each in (costs.save_stall_s, costs.load_s, costs.reschedule_s))
+    saves = [o.saves * save + o.flushing_s * job.parity_cost / total for o in outcomes]
+    overheads = [
+        spent + o.recoveries * (load + reschedule) + o.lost_s / total for spent, o in zip(saves, outcomes, strict=True)
+    ]
+    recoveries = fmean(o.recoveries for o in outcomes)
+    return Summary(
+        overhead=_spread(overheads) if all(o.finished for o in outcomes) else None,
+        pls=_spread(pls_of_failure(o.spent_s, total, job.shards) for o in outcomes),
+        save=fmean(saves),
+        load=recoveries * load,
+        lost=fmean(o.lost_s for o in outcomes) / total,
+        reschedule=recoveries * reschedule,
+        rollbacks=fmean(o.rollbacks for o in outcomes),
+        over_budget=fmean(o.spent_s > job.budget_s * (1 + _ROUNDING) for o in outcomes),
+    )
+
+
+def _spread(values: Iterable[float]) -> Spread:
+    """Return percentiles by nearest rank."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Spread(fmean(ordered), ordered[round(0.5 * last)], ordered[round(0.95 * last)], ordered[last])
+
+
+def _summary_as_json(summary: Summary) -> dict[str, float | None]:
+    overhead, pls = summary.overhead, summary.pls
+    return {
+        "overhead_mean": overhead.mean if overhead else None,
+        "overhead_p95": overhead.p95 if overhead else None,
+        "pls_mean": pls.mean,
+        "pls_max": pls.max,
+        "over_budget_share": summary.over_budget,
+        "rollbacks_mean": summary.rollbacks,
+        "save": summary.save,
+        "load": summary.load,
+        "lost": summary.lost,
+        "reschedule": summary.reschedule,
+    }
 
 
 def _bars(axes: Axes, shown: Mapping[str, Summary]) -> None:

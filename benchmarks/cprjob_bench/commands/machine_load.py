@@ -1,0 +1,119 @@
+"""The load of the machine: processor time and memory by role, and a gauge of the speed that is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_STEAL = 8  # the number of the stolen time in /proc/stat
+_ROLE_AFTER = {"cpr_trainer", "cprjob_bench"}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Processor time since the start, and resident memory, of all processes of a role."""
+
+    cpu_s: float
+    rss_bytes: int
+
+
+class Gauge:
+    """A process that multiplies two matrices on request."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def gflops(self) -> float:
+        """Time the product, in GFLOP/s of float32. Raises RuntimeError if the process is gone."""
+        assert self._process.stdin is not None  # noqa: S101 -- it was started with pipes
+        assert self._process.stdout is not None  # noqa: S101 -- it was started with pipes
+        self._process.stdin.write(b"\n")
+        line = await self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the gauge ended")
+        return float(line)
+
+
+def usage() -> dict[str, Usage]:
+    """Return the usage of this process ("cprjob") and its descendants, by role.
+
+    The role is the word after the package in the command; "peer" for processes of other programs.
+    """
+    found: dict[str, Usage] = {}
+    for pid in (os.getpid(), *_below(os.getpid())):
+        try:
+            role, mine = _role(pid), _usage_of(pid)
+        except OSError:  # it has ended
+            continue
+        before = found.get(role, Usage(0.0, 0))
+        found[role] = Usage(before.cpu_s + mine.cpu_s, before.rss_bytes + mine.rss_bytes)
+    return found
+
+
+def processor_s() -> tuple[float, float]:
+    """Return seconds of all processors since the machine started: in total, and stolen by other machines."""
+    values = [int(text) for text in (_PROC / "stat").read_text().splitlines()[0].split()[1:]]
+    return sum(values[:_STEAL]) / _TICKS, values[_STEAL - 1] / _TICKS
+
+
+@asynccontextmanager
+async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator[Gauge]:
+    """Run a gauge until the context ends. It uses no CPU time between measurements."""
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cprjob_bench", "gauge"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env=dict(environment),
+        )
+    try:
+        yield Gauge(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _below(pid: int) -> Iterator[int]:
+    """Yield all descendants of the process `pid`."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for path in _PROC.iterdir():
+        if path.name.isdigit():
+            try:
+                children[int(_stat(int(path.name))[1])].append(int(path.name))
+            except OSError:
+                continue
+    waiting = [pid]
+    while waiting:
+        found = children[waiting.pop()]
+        waiting += found
+        yield from found
+
+
+def _role(pid: int) -> str:
+    if pid == os.getpid():
+        return "cprjob"
+    words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    found = (role for package, role in pairwise(words) if package in _ROLE_AFTER and role not in _ROLE_AFTER)
+    return next(found, "peer")
+
+
+def _usage_of(pid: int) -> Usage:
+    values = _stat(pid)
+    pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
+    return Usage((int(values[11]) + int(values[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the values of /proc/PID/stat after the name, which may contain any character: state, parent, ..."""
+    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
