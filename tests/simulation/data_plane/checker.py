@@ -18,7 +18,7 @@ from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.shard.service import Service
-from cpr_trainer.shard.state import MOST_SLIVERS, order_of
+from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.workload import Workload
 from support.parity_ring import same
@@ -187,7 +187,7 @@ class Checker:
                 if any(first <= samples.start and samples.stop <= end for first, end in lost):
                     reported.add((rank, step))
         assert missing <= reported, f"{who} misses {sorted(missing - reported)}, and reported {lost}"
-        if len(reported) < MOST_SLIVERS:
+        if len(reported) < MAX_PARTIAL_BATCHES:
             assert reported <= missing, f"{who} has {sorted(reported - missing)}, and reported {lost}"
 
     def _check_save(self, pod: ShardPod) -> None:

@@ -1,4 +1,4 @@
-"""What a job takes of an anchor of other tables and another network, and what it refuses by field."""
+"""Start from an anchor of other tables and another network: values taken, and refusals by field."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sources(of: tuple[TableSpec, ...], rules: ByNameSpec = LENIENT) -> tuple[Sou
 
 
 SAME = tables("users", "pages", "shops")
-AWAY, BOTH = TableSourceSpec("visitors", "users"), TableSourceSpec("users", "users")
+RENAME, BOTH = TableSourceSpec("visitors", "users"), TableSourceSpec("users", "users")
 RENAMED = tables("users") + tables("visitors", rows=100)
 TAKEN: dict[str, tuple[tuple[TableSpec, ...], ByNameSpec, tuple[Source | None, ...]]] = {
     # the job's tables, its rules, and where each table starts from
@@ -65,13 +65,13 @@ TAKEN: dict[str, tuple[tuple[TableSpec, ...], ByNameSpec, tuple[Source | None, .
         LENIENT,
         (None, Source(2, 30), Source(0, 100)),
     ),
-    "another name, by the map": (RENAMED[1:], replace(LENIENT, map=(AWAY,)), (Source(0, 100),)),
+    "another name, by the map": (RENAMED[1:], replace(LENIENT, map=(RENAME,)), (Source(0, 100),)),
     "given away by the map, and not taken by its own name": (
         RENAMED,
-        replace(LENIENT, map=(AWAY,)),
+        replace(LENIENT, map=(RENAME,)),
         (None, Source(0, 100)),
     ),
-    "given to both by the map": (RENAMED, replace(LENIENT, map=(AWAY, BOTH)), (Source(0, 100), Source(0, 100))),
+    "given to both by the map": (RENAMED, replace(LENIENT, map=(RENAME, BOTH)), (Source(0, 100), Source(0, 100))),
 }
 
 
@@ -128,18 +128,18 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "rules", "told"), REFUSED, ids=[each[2][:60] for each in REFUSED])
-def test_what_does_not_fit_is_refused_by_field_with_the_remedy(
-    wanted: tuple[TableSpec, ...], rules: ByNameSpec, told: str
+@pytest.mark.parametrize(("wanted", "rules", "message"), REFUSED, ids=[each[2][:60] for each in REFUSED])
+def test_mismatch_is_refused_by_field_with_the_remedy(
+    wanted: tuple[TableSpec, ...], rules: ByNameSpec, message: str
 ) -> None:
     with pytest.raises(LayoutError) as caught:
         sources(wanted, rules)
-    assert told in caught.value.message
+    assert message in caught.value.message
     assert caught.value.remedy.endswith(".")
     assert caught.value.reason == "LayoutMismatch"
 
 
-def test_a_long_list_of_what_does_not_fit_is_cut() -> None:
+def test_long_list_of_mismatches_is_cut() -> None:
     with pytest.raises(LayoutError, match=r"n0, n1, n2, n3, n4, n5, n6, n7, \.\.\."):
         sources(tables(*(f"n{i}" for i in range(20))), replace(LENIENT, missing="Fail"))
 

@@ -1,4 +1,4 @@
-"""Saves that stand on others: restored bit for bit, whatever was saved, lost and restored before."""
+"""Saves based on others: restored bit for bit, after any sequence of saves, losses and restores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def restored(bench: ShardBench, number: int = 0, incarnation: int = 2) -> Values
     return bench.values(bench.restore(bench.choices(incarnation)[number])[1])
 
 
-def test_a_save_holds_what_changed_since_the_one_it_stands_on() -> None:
+def test_save_holds_the_rows_changed_since_its_base() -> None:
     bench = bench_with_origin()
     bench.change(1, 2, 3)
     bench.save(10)
@@ -43,7 +43,7 @@ def test_a_save_holds_what_changed_since_the_one_it_stands_on() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_damaged_save_takes_those_that_stand_on_it_along(which: int) -> None:
+def test_damaged_save_makes_those_based_on_it_unusable(which: int) -> None:
     bench = bench_with_origin()
     bench.change(1)
     bench.save(5)
@@ -117,15 +117,15 @@ def test_a_damaged_priority_save_is_left_out_and_named() -> None:
     after, local = bench.restore(bench.choices()[0])
     for kept, now in zip(expected, bench.values(), strict=True):
         kept[2] = now[2]
-    assert same(bench.values(local), expected), "nothing of the damaged part came in"
+    assert same(bench.values(local), expected), "no row of the damaged part was restored"
     assert [error.key for error in after.damaged] == [part.key]
     assert len(after.replayed) == 1
     assert after.row_updates == RowUpdates((300, 400), lost=50, exact=False), "a bound"
 
 
 ADDED = {
-    # what lies on the save at step 10: (after, added updates) of each priority save, None for the save's own key;
-    # what is lost then of 50, and whether that is all that can be told
+    # (after, added updates) of each priority save on the save at step 10, None for the key of the save itself;
+    # the loss of 50 that remains, and whether it is exact
     "nothing": ((), 50, True),
     "one after another": (((None, 20), ("12", 5)), 25, True),
     "a strategy that does not count": (((None, 20), ("12", None)), 30, False),
@@ -135,7 +135,7 @@ ADDED = {
 
 
 @pytest.mark.parametrize("case", ADDED)
-def test_what_priority_saves_hold_is_not_lost(case: str) -> None:
+def test_rows_in_priority_saves_are_not_lost(case: str) -> None:
     saves, lost, exact = ADDED[case]
     bench = bench_with_origin()
     bench.change(1, 2)
@@ -149,7 +149,7 @@ def test_what_priority_saves_hold_is_not_lost(case: str) -> None:
 
 
 class Story:
-    """A shard that trains, saves, and dies, beside what it must be worth at each point."""
+    """A shard that trains, saves and dies, with its expected rows at each point."""
 
     def __init__(self, rule: Rebase, seed: int) -> None:
         self.bench = bench_with_origin()

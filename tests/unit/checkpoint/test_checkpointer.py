@@ -1,4 +1,4 @@
-"""What is saved when, against a writer that does what the test says; the tracker and the arena are the product's."""
+"""The saves of a shard and their times. The writer is scripted; tracker and arena are real."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Bench:
             self.progress.applied = applied
 
     def turn(self, now_s: float, interval_s: float = EVERY_S) -> Save | None:
-        """Let time pass; a priority save that came of it."""
+        """Let time pass; return the priority save, if any."""
         before = len(self.writer.saves)
         self.saving.tick(now_s, interval_s, self.service.progress)
         while self.saving._chooser._choosing and not self.chosen:  # type: ignore[union-attr]
@@ -93,7 +93,7 @@ class Bench:
 
     @property
     def pending(self) -> int:
-        """Row updates that no committed save holds, as the tracker counts them."""
+        """Return the tracked number of row updates in no committed save."""
         assert isinstance(self.tracker, MfuTracker)
         counters = (self.tracker._counters, self.tracker._before)
         return sum(int(each.sum()) for each in counters if each is not None)
@@ -122,7 +122,7 @@ def test_a_priority_save_holds_the_most_used_rows_and_the_small_tables_that_chan
     assert save.draft.strategy == "MFU"
 
 
-def test_it_is_committed_when_nobody_can_send_again_what_it_holds() -> None:
+def test_priority_save_is_committed_when_no_trainer_can_resend_its_updates() -> None:
     bench = Bench()
     bench.push(5, applied=(3, 2))
     save = bench.priority_save(EVERY_S)
@@ -137,21 +137,21 @@ def test_it_is_committed_when_nobody_can_send_again_what_it_holds() -> None:
     assert bench.cut().may_commit.is_set()
 
 
-def test_the_next_comes_when_it_is_due_the_last_is_done_and_training_went_on() -> None:
+def test_next_priority_save_needs_its_time_the_end_of_the_last_and_new_steps() -> None:
     bench = Bench()
     bench.push(5, applied=(1, 1))
     first = bench.priority_save(EVERY_S)
     assert bench.turn(2 * EVERY_S) is None, "one is under way"
     bench.commit(first)
-    assert bench.turn(2 * EVERY_S) is None, "no rank went on"
+    assert bench.turn(2 * EVERY_S) is None, "no rank has made a step"
     bench.push(5, applied=(2, 1))
-    assert bench.turn(2 * EVERY_S) is None, "one did not"
+    assert bench.turn(2 * EVERY_S) is None, "one rank has not"
     bench.push(5, applied=(2, 2))
     assert bench.turn(2 * EVERY_S, interval_s=0.0) is None, "none are planned"
     assert bench.turn(2 * EVERY_S) is not None
 
 
-def test_what_is_committed_is_forgotten_and_what_failed_is_not() -> None:
+def test_claims_end_with_a_commit_and_outlive_a_failure() -> None:
     bench = Bench()
     a, b, c, d, e = large(bench, 5)
     bench.push(a, b, c, applied=(1, 1))
@@ -186,9 +186,7 @@ def test_an_anchor_holds_what_priority_saves_held_already() -> None:
     ("reason", "chain", "rows"),
     [("SaveOutrun", ["Anchor1"], {2, 3}), ("BucketMissing", [], {1, 2, 3}), ("DamagedSave", [], {1, 2, 3})],
 )
-def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
-    reason: str, chain: list[str], rows: set[int]
-) -> None:
+def test_save_after_one_that_lost_its_base_is_a_full_one(reason: str, chain: list[str], rows: set[int]) -> None:
     bench = Bench()
     bench.saving.start((), "", 0.0, restore_record(1))
     bench.push(1, applied=(1, 1))
@@ -203,7 +201,7 @@ def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
     assert (save.restore_record is None) == bool(chain)
 
 
-def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() -> None:
+def test_priority_save_counts_the_updates_it_adds_to_the_save_before_it() -> None:
     bench = Bench()
     bench.saving.start((), "restored", 0.0)
     bench.push(1, 2, applied=(1, 1))
@@ -213,8 +211,8 @@ def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() 
     bench.commit(first)
     bench.push(2, 3, applied=(4, 4))
     second = bench.priority_save(2 * EVERY_S)
-    told = [(save.draft.after, save.draft.added_updates) for save in (first, second)]
-    assert told == [("restored", 4), ("Priority2", 3)]
+    counted = [(save.draft.after, save.draft.added_updates) for save in (first, second)]
+    assert counted == [("restored", 4), ("Priority2", 3)]
     bench.saving.on_given_up(GivenUp(second, Problem("SaveOutrun", "", "")))
     bench.commit(bench.cut())
     bench.push(1, applied=(5, 5))
@@ -222,7 +220,7 @@ def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() 
     assert (third.draft.after, third.draft.added_updates) == ("Anchor4", 1)
 
 
-def test_a_cut_takes_the_place_of_a_priority_save_and_late_news_of_that_changes_nothing() -> None:
+def test_cut_replaces_a_priority_save_and_its_late_result_changes_nothing() -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
     save = bench.priority_save(EVERY_S)
@@ -251,7 +249,7 @@ def test_an_answer_that_comes_too_late_is_dropped(between: str) -> None:
     assert len(bench.writer.saves) == count
 
 
-def test_what_goes_wrong_while_rows_are_chosen_is_raised() -> None:
+def test_error_during_the_choice_of_rows_is_raised() -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
 
@@ -263,7 +261,7 @@ def test_what_goes_wrong_while_rows_are_chosen_is_raised() -> None:
         bench.turn(EVERY_S)
 
 
-def test_a_tracker_learns_what_was_written_as_of_the_mark() -> None:
+def test_tracker_records_the_rows_written_as_of_the_mark() -> None:
     bench = Bench()
     seen: dict[int, float] = {}
 
@@ -280,7 +278,7 @@ def test_a_tracker_learns_what_was_written_as_of_the_mark() -> None:
 
 
 def cut_where_it_stands(bench: Bench) -> object:
-    """Training stands, and a cut is announced right there."""
+    """Training pauses, and a cut is announced there."""
     bench.progress.cuts = bench.progress.cuts.announced(min(bench.progress.applied), bench.progress.applied)
     return bench.cut()
 
@@ -291,7 +289,7 @@ def last_cut(bench: Bench) -> object:
 
 
 EXACT_SAVES: dict[str, tuple[Callable[[Bench], object], int, int]] = {
-    # what is saved: how, the bits, the saves it stands on
+    # each save: its kind, bits and base
     "an anchor": (lambda b: b.cut(), 4, 1),
     "a flush": (lambda b: b.saving.save("Flush", b.service.mark(b.progress)), 32, 1),
     "the cut at which the job stops": (cut_where_it_stands, 32, 1),
@@ -313,17 +311,17 @@ def test_rows_take_fewer_bits_but_in_flushes_and_in_the_finished_model(case: str
 
 
 @pytest.mark.parametrize("case", ["a flush", "the cut at which the job stops"])
-def test_what_is_saved_at_the_end_is_urgent(case: str) -> None:
+def test_save_at_the_end_is_urgent(case: str) -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
     cut = bench.cut()
     assert not cut.source.urgent
     EXACT_SAVES[case][0](bench)
     assert bench.writer.saves[-1].source.urgent
-    assert cut.source.urgent, "nobody waits for what is replaced"
+    assert cut.source.urgent, "the replaced save has no waiting reader"
 
 
-def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:
+def test_saves_are_based_on_the_restored_one_until_epochs_are_used_up() -> None:
     bench = Bench(rebase="Consecutive")
     bench.arena.epochs.now = 2
     bench.saving.start((Link(ManifestRef("full", "d"), 1, 40, 80),), "full", 0.0)
@@ -335,5 +333,5 @@ def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:
             return
         assert bench.rows_of(anchor) == {step}
         bench.commit(anchor)
-        bench.saving._links = (bench.saving._links[0], bench.saving._links[-1])  # a rule that never has enough
+        bench.saving._links = (bench.saving._links[0], bench.saving._links[-1])  # a rule that always adds to the chain
     raise AssertionError("no full save")

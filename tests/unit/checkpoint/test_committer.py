@@ -28,7 +28,7 @@ VALUES = Vocabulary.of(b"u1\nu2\n")
 
 
 class _FlakyStore(MemoryStore):
-    """Cannot be reached while `down`, takes nothing while `full`; nothing in `dense` is there while `missing`."""
+    """Unreachable while `down`, refuses writes while `full`, without the objects in `dense` while `missing`."""
 
     def __init__(self) -> None:
         super().__init__(self._check_room)
@@ -55,7 +55,7 @@ class _FlakyStore(MemoryStore):
 
 
 class _World:
-    """A store, two shards, and a saver that believes what they acknowledge."""
+    """A store, two shards, and a saver with their acknowledgements."""
 
     def __init__(self) -> None:
         self.store = _FlakyStore()
@@ -78,10 +78,10 @@ class _World:
     def _count(self) -> None:
         self.committed += 1
 
-    def commit_shard(self, index: int, step: int, incarnation: int = 1, *, tell: bool = True) -> None:
+    def commit_shard(self, index: int, step: int, incarnation: int = 1, *, report: bool = True) -> None:
         manifest = draft(step, job_uid="job", index=index, incarnation=incarnation, lost=((0, index),))
         full_save(self.store, manifest, np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
-        if tell:
+        if report:
             self.saved[index] = SaveState(step, 10 * step)
 
     def wait_for(self, condition: Callable[[Saves], object]) -> None:
@@ -139,14 +139,14 @@ def test_a_shard_replaced_before_it_committed_voids_the_cut(world: _World) -> No
 
 def test_a_shard_replaced_after_it_committed_does_not(world: _World) -> None:
     world.saver.offer_cut(_dense(5))
-    world.commit_shard(1, 5, tell=False)
+    world.commit_shard(1, 5, report=False)
     world.incarnations[1] = 2
     world.commit_shard(0, 5)
 
     world.wait_for(lambda saves: saves.anchors)
 
 
-def test_a_cut_that_a_shard_gave_up_is_void_and_the_next_waits_for_its_time(world: _World) -> None:
+def test_cut_abandoned_by_a_shard_is_void_and_the_next_waits_for_its_time(world: _World) -> None:
     world.saver.offer_cut(_dense(5))
     world.commit_shard(0, 5)
     world.saved[1] = SaveState(2, 20, given_up_step=5)
@@ -160,21 +160,21 @@ def test_a_cut_that_a_shard_gave_up_is_void_and_the_next_waits_for_its_time(worl
     world.wait_for(lambda saves: saves.anchors)
 
 
-def test_a_problem_is_told_until_the_store_has_answered(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problem_is_reported_until_the_store_has_answered(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "_POLL_STORE_S", 0.05)
     world.saver.offer_cut(_dense(5))
     world.wait_for(lambda saves: saves.dense_save)
     world.store.down = True
     world.saver.offer_dense(_dense(6))
     world.wait_for(lambda saves: saves.problem)
-    told, asked = set(), world.store.refused
+    reported, asked = set(), world.store.refused
 
     def look(saves: Saves) -> bool:
-        told.add(saves.problem and saves.problem.reason)
+        reported.add(saves.problem and saves.problem.reason)
         return world.store.refused >= asked + 2
 
     world.wait_for(look)
-    assert told == {"StoreUnreachable"}, "between two questions to the store as well"
+    assert reported == {"StoreUnreachable"}, "between two questions to the store as well"
     world.store.down = False
     world.wait_for(lambda saves: saves.problem is None and saves.dense_save and saves.dense_save.step == 6)
 
@@ -192,7 +192,7 @@ def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(world: _World) -> None:
 
 @pytest.mark.parametrize("of_a_shard", [False, True])
 def test_full_store_is_swept_before_the_next_anchor(world: _World, *, of_a_shard: bool) -> None:
-    """The leader's own write fails, or that of a shard, which reports so."""
+    """The write of the leader fails, or that of a shard, by its report."""
     for step in (5, 10):
         for index in range(2):
             world.commit_shard(index, step)
@@ -227,7 +227,7 @@ def test_only_the_newest_anchors_stay(world: _World) -> None:
 
 
 class _Sweeper:
-    """A pruner whose sweeps end as they are told to."""
+    """A pruner with scripted sweeps."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -244,7 +244,7 @@ class _Sweeper:
 
 
 def _saver_with(pruner: _Sweeper, store: MemoryStore | None = None, **options: Any) -> AnchorCommitter:
-    """A committer over one shard, which has saved the cut of step 5 that is offered."""
+    """A committer over one shard, with a saved cut at step 5."""
     store = store or MemoryStore()
     full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
     saver = AnchorCommitter(
@@ -268,28 +268,28 @@ def _until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_retention_that_fails_is_told_until_a_sweep_succeeds() -> None:
+def test_failed_retention_is_reported_until_a_sweep_succeeds() -> None:
     pruner = _Sweeper(DamagedError("job/manifest.json", "cannot be read"))
     saver = _saver_with(pruner)
     _until(lambda: pruner.sweeps)
     _until(lambda: saver.state.problem)
-    first, told = pruner.sweeps, set()
+    first, reported = pruner.sweeps, set()
 
     def look() -> bool:
-        told.add(saver.state.problem and saver.state.problem.reason)
+        reported.add(saver.state.problem and saver.state.problem.reason)
         return pruner.sweeps > first
 
     _until(look)
-    assert told == {"DamagedSave"}, "at every look until the next sweep"
+    assert reported == {"DamagedSave"}, "at every look until the next sweep"
     assert saver.anchor_of(5)
-    assert not saver.busy, "cuts go on"
+    assert not saver.busy, "cuts continue"
     pruner.error = None
     _until(lambda: saver.state.problem is None)
     saver.check()
     saver.close()
 
 
-def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
+def test_unexpected_error_reaches_the_training_thread() -> None:
     saver = _saver_with(_Sweeper(RuntimeError("can't start new thread")))
 
     def raises() -> bool:
@@ -303,7 +303,7 @@ def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
     saver.close()
 
 
-def test_an_anchor_never_stands_without_the_data_and_the_values_that_it_is_of() -> None:
+def test_anchor_is_never_without_its_data_and_its_values() -> None:
     frozen = manifest_of_indices("job", "s3://b/day=*", [])
     scored = manifest_of_indices("job", "s3://b/test/", [], evaluates=True)
     store = MemoryStore()

@@ -28,7 +28,7 @@ def test_a_cut_is_due_when_all_ranks_have_reached_it() -> None:
         (Cuts(taken=6), 6, (6, 6), 0),
         (Cuts(taken=6), 9, (6, 6), 9),
         (Cuts(pending=6), 9, (4, 5), 9),  # a new leader's
-        (Cuts(pending=9), 6, (4, 5), 9),  # a slow trainer still says the old one
+        (Cuts(pending=9), 6, (4, 5), 9),  # a slow trainer still announces the old one
         (Cuts(pending=9), 6, (6, 5), 9),
         (Cuts(pending=9), 6, (6, 6), 6),  # the job stops here
     ],
@@ -42,8 +42,8 @@ def test_announcements(cuts: Cuts, step: int, applied: tuple[int, ...], pending:
     [
         (Cuts(loose=True), 6, (40, 5), 6),  # passed by a fast rank: it is in the save
         (Cuts(loose=True), 6, (40, 7), 6),  # passed by all: due at once
-        (Cuts(pending=9, loose=True), 6, (40, 5), 6),  # a new leader knows less
-        (Cuts(pending=9, loose=True), 0, (40, 5), 9),  # followers say nothing
+        (Cuts(pending=9, loose=True), 6, (40, 5), 6),  # a new leader has announced less
+        (Cuts(pending=9, loose=True), 0, (40, 5), 9),  # followers announce none
         (Cuts(taken=6, loose=True), 6, (40, 5), 0),
     ],
 )
@@ -53,13 +53,13 @@ def test_announcements_of_loose_cuts(cuts: Cuts, step: int, applied: tuple[int, 
     assert not announced.at_barrier
 
 
-def test_a_loose_cut_where_all_ranks_stand_is_where_the_job_stops() -> None:
+def test_job_stops_at_the_loose_cut_that_all_ranks_have_reached() -> None:
     assert Cuts(loose=True).announced(6, (6, 6)).at_barrier
     assert Cuts(pending=9, loose=True).announced(6, (6, 6)).at_barrier
     assert not Cuts(loose=True).announced(6, (6, 7)).at_barrier
 
 
-def test_a_loose_cut_holds_nobody_and_waits_for_the_slowest() -> None:
+def test_loose_cut_holds_no_rank_and_waits_for_the_slowest() -> None:
     cuts = Cuts(pending=6, loose=True)
     assert not cuts.holds(7)
     assert not cuts.due((40, 5))

@@ -49,7 +49,7 @@ def test_a_chain_and_a_priority_save_come_back(bits: Bits) -> None:
     """Rows of `bits` come back as those bits decode: each by itself, out of the last save that has it."""
     bench = trained(MemoryStore())
     arena = bench.arena
-    saved = [segment.rows.copy() for segment in arena.segments]  # first values, as long as no save has a row
+    saved = [segment.rows.copy() for segment in arena.segments]  # first values without a save of the row
     slots = np.arange(len(arena))
     edges = (7, 2339, 2340, 3239, 3240, len(arena) - 1)  # the bands begin and end there
     changes = (tuple(range(0, len(arena), 3)), tuple(range(1, len(arena), 50)), edges)
@@ -95,7 +95,7 @@ def by_number(bench: ShardBench) -> dict[int, tuple[bytes, bytes]]:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3), (3, 2), (4, 4), (50, 41)])
 def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
-    """Of 50 shards some have no row of the small band. Saves of other shards are no base for the next save."""
+    """Some of 50 shards have no row of the small band. Saves of other shards are no base for the next save."""
     store = MemoryStore()
     anchor, expected = anchor_of(store, before)
     found = dict[int, tuple[bytes, bytes]]()
@@ -115,21 +115,21 @@ def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda job: mixed(with_dims(job, None, 16, 4, 2)), "another dimension"),
         (lambda job: of_kind(with_dims(job, None, 16, 4, 3), "Adam"), "optimizers of other kinds"),
     ],
     ids=["dims", "optimizers"],
 )
-def test_anchor_of_other_widths_is_refused(change: Callable[[JobSpec], JobSpec], told: str) -> None:
+def test_anchor_of_other_widths_is_refused(change: Callable[[JobSpec], JobSpec], message: str) -> None:
     store = MemoryStore()
     bench = trained(store)
     meta = DenseMeta("uid", 1, 1, 10, 640, 6400, bench.layout, ())
     anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, (bench.save(10).ref,), ((),))
     job = change(small_job(Path("unused"), rows=ROWS, dim=4))
     job = replace(job, job_uid="other", snapshots=replace(job.snapshots, restore_from=anchor.key))
-    with pytest.raises(LayoutError, match=told):
+    with pytest.raises(LayoutError, match=message):
         candidates(store, job, shard_roster(), bench.placement)
 
 

@@ -1,4 +1,4 @@
-"""Which saves a new incarnation may restore: every case of the protocol, as a table."""
+"""The saves that a new incarnation may restore: every case of the protocol, as a table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def restore_record(incarnation: int, parent: Short | None, *replayed: Short) -> 
 
 CASES: dict[str, tuple[dict[int, Short | None], list[Short], int, list[Short]]] = {
     # case: what each incarnation restored; saves in the store; who asks; what it may restore, newest first
-    "nobody served yet": ({}, [], 1, []),
+    "no incarnation served yet": ({}, [], 1, []),
     "the first died before a save": ({1: None}, [], 2, []),
     "saves of the predecessor, newest first": ({1: None}, [(1, 10), (1, 20), (1, 30)], 2, [(1, 30), (1, 20), (1, 10)]),
     "a flush is newer than the cut of its step": (
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[dict[int, Short | None], list[Short], int, list[Short]]] 
         [(1, 20)],
     ),
     "the successor started from the anchor: nothing of the first": ({1: None, 2: None}, [(1, 10)], 3, []),
-    "one that never served stands in nobody's way": ({1: None, 3: (1, 10)}, [(1, 10), (2, 20)], 4, [(1, 10)]),
+    "an incarnation that never served blocks no other": ({1: None, 3: (1, 10)}, [(1, 10), (2, 20)], 4, [(1, 10)]),
     "one that never served has no saves": ({1: None}, [(1, 10), (2, 20)], 3, [(1, 10)]),
     "a jump over an incarnation": (
         {1: None, 2: (1, 10), 3: (1, 10)},
@@ -168,7 +168,7 @@ def test_the_priority_saves_of_a_lineage(case: str) -> None:
         ({1: restore_record(1, None), 2: restore_record(2, (4, 20))}, [(2, 30)]),  # a parent that is younger
     ],
 )
-def test_where_a_record_is_damaged_the_line_breaks_and_says_so(
+def test_lineage_ends_at_a_damaged_record_and_reports_it(
     records: dict[int, RestoreRecord | None], reached: list[Short]
 ) -> None:
     saves = [save((1, 20)), save((2, 30)), save((1, 40))]

@@ -65,16 +65,16 @@ def model_of(job: JobSpec) -> SavedModel:
     return SavedModel(job.data.seed, tuple(tables), "SGD", ())
 
 
-def commit(store: MemoryStore, bench: ShardBench, *refs: ManifestRef, tells: bool = True) -> str:
-    """The key of an anchor of these saves, which may tell of what model it is."""
+def commit(store: MemoryStore, bench: ShardBench, *refs: ManifestRef, with_model: bool = True) -> str:
+    """Return the key of an anchor of these saves, with or without the model."""
     job = bench.job
-    model = model_of(job) if tells else None
+    model = model_of(job) if with_model else None
     meta = DenseMeta("uid", 1, 1, 20, 1280, 6400, bench.layout, (), ids=job.model.table_ids, model=model)
     return commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * len(refs)).key
 
 
 def anchored(store: MemoryStore, shards: int, tables: tuple[TableSpec, ...] = OLD, **save: Any) -> tuple[str, Rows]:
-    """An anchor whose saves stand on others, and the rows that it has; most of them never changed."""
+    """An anchor based on other saves, and its rows; most of them never changed."""
     found = benches(store, shards, tables)
     for bench in found:
         bench.change(*range(0, len(bench.arena), 3), by=1.0 + bench.index)
@@ -97,12 +97,12 @@ def rows_in(bench: ShardBench, local: LocalRows) -> Iterator[tuple[tuple[str, in
         ):
             ((segment, inside),) = local.arena.parted(np.array([slot]))
             state: Floats = segment.state[inside][0]
-            assert not state[widths[table] :].any(), "nothing is kept beside what the optimizer keeps"
+            assert not state[widths[table] :].any(), "only the state of the optimizer is kept"
             yield (tables[table].name, int(row)), (segment.rows[inside].tobytes(), state[: widths[table]].tobytes())
 
 
 def taken(heirs: list[ShardBench]) -> Rows:
-    """The rows of all shards of a job that starts from the anchor; and that its own saves hold them."""
+    """Return the rows of all shards of a job started from the anchor. Its own saves must hold them."""
     found: Rows = {}
     for bench in heirs:
         (only,) = bench.choices(1)
@@ -110,7 +110,7 @@ def taken(heirs: list[ShardBench]) -> Rows:
         assert (only.kind, restored.step, restored.samples, restored.chain) == ("RestoreFrom", 0, 0, ())
         mine = dict(rows_in(bench, local))
         bench.go_on(restored, local)
-        assert bench.arena.epochs.now == 2, "what changes from now on is told from what was loaded"
+        assert bench.arena.epochs.now == 2, "later changes are told apart from loaded rows"
         saved = bench.save(5, job_uid="heir")
         _, again = bench.restore(Candidate("Save", bench.layout, 5, (saved.ref,)))
         assert dict(rows_in(bench, again)) == mine
@@ -155,7 +155,7 @@ def test_anchor_without_a_recorded_seed_is_read_as_one_of_the_same_seed(seed: in
     store = MemoryStore()
     (bench,) = benches(store, 1, OLD)
     bench.change(0, 5, 7)
-    key = commit(store, bench, bench.save(10).ref, tells=False)
+    key = commit(store, bench, bench.save(10).ref, with_model=False)
     (heir,) = benches(store, 1, OLD, seed, restore_from=key)
     _, local = heir.restore(heir.choices(1)[0])
     assert same(heir.values(local), bench.values()) == (seed == 1)
@@ -196,7 +196,7 @@ def test_an_anchor_that_lacks_a_shards_save_is_damaged() -> None:
 def test_an_anchor_of_a_version_that_did_not_name_tables_is_refused() -> None:
     store = MemoryStore()
     (bench,) = benches(store, 1, OLD)
-    key = commit(store, bench, bench.save(20).ref, tells=False)
+    key = commit(store, bench, bench.save(20).ref, with_model=False)
     (heir,) = benches(store, 1, NEW, restore_from=key, by_name=RULES)
     with pytest.raises(LayoutError, match="by a version that did not record tables"):
         heir.choices(1)

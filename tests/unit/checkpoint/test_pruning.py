@@ -66,7 +66,7 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
 
 
 @pytest.mark.parametrize("few_objects", [10_000, 0], ids=["listed", "noted"])
-def test_a_spared_step_stays_with_all_that_it_stands_on(monkeypatch: pytest.MonkeyPatch, few_objects: int) -> None:
+def test_retained_step_stays_with_all_its_bases(monkeypatch: pytest.MonkeyPatch, few_objects: int) -> None:
     """Return whether the leader lists what there is, or deletes what it has committed itself."""
     monkeypatch.setattr(pruning, "_FEW_OBJECTS", few_objects)
     store = MemoryStore()
@@ -114,7 +114,7 @@ def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase
     assert most < 36, "something was pruned"
 
 
-def test_every_anchor_that_is_left_is_whole_whenever_the_job_ends() -> None:
+def test_remaining_anchors_are_whole_whenever_the_job_ends() -> None:
     """An anchor is committed almost a second after its shards' saves, and the saves before it are older still."""
     store = MemoryStore()
     bench = JobBench(store)
@@ -132,7 +132,7 @@ def test_every_anchor_that_is_left_is_whole_whenever_the_job_ends() -> None:
     assert len(anchors) < 20, "something was pruned"
 
 
-def test_nothing_goes_while_a_save_that_is_needed_cannot_be_read() -> None:
+def test_no_save_is_pruned_while_a_needed_one_cannot_be_read() -> None:
     store = MemoryStore()
     bench = ShardBench(store)
     first, last = bench.save(5), bench.save(10)
@@ -153,9 +153,7 @@ def entries(*ages_s: tuple[str, float]) -> list[Entry]:
     ("name", "age_s", "goes"),
     [("000000005", 61.0, True), ("000000005", 59.0, False), ("000000010", 900.0, False), ("000000004", 900.0, False)],
 )
-def test_what_is_young_is_needed_or_is_not_older_than_the_oldest_anchor_stays(
-    name: str, age_s: float, *, goes: bool
-) -> None:
+def test_young_and_needed_saves_and_those_since_the_oldest_anchor_stay(name: str, age_s: float, *, goes: bool) -> None:
     part, manifest = f"{name}/part-00000", f"{name}/manifest.json"
     listing = entries((part, 2000.0), (manifest, age_s), ("000000020/part-00000", 0.0))
     chains = {"live": (ManifestRef(FOLDER + "000000004/manifest.json", ""),)}
@@ -182,13 +180,13 @@ def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int,
         ([], {2: 10}, []),
     ],
 )
-def test_only_anchors_on_the_line_of_the_newest_generation_are_places_to_go_back_to(
+def test_rollback_targets_are_anchors_in_the_lineage_of_the_newest_generation(
     anchors: list[tuple[int, int]], forks: dict[int, int], expected: list[tuple[int, int]]
 ) -> None:
     assert list(on_lineage(anchors, forks)) == expected
 
 
-def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
+def test_cleanup_leaves_the_objects_of_a_retained_anchor() -> None:
     store = MemoryStore()
     bench = JobBench(store)
     bench.serve()
@@ -219,7 +217,7 @@ class Listed(MemoryStore):
 
 
 @pytest.mark.parametrize("fail_at", [None, 4])
-def test_between_rare_listings_what_the_leader_saw_committed_goes_by_its_manifests(
+def test_saves_that_the_leader_committed_are_pruned_by_manifests_between_listings(
     monkeypatch: pytest.MonkeyPatch, fail_at: int | None
 ) -> None:
     monkeypatch.setattr(pruning, "_FEW_OBJECTS", 0)
@@ -254,7 +252,7 @@ def test_between_rare_listings_what_the_leader_saw_committed_goes_by_its_manifes
 
 
 def _copy(store: MemoryStore) -> MemoryStore:
-    """The same objects, to be listed by somebody else."""
+    """Return a second client of the same objects."""
     copy = MemoryStore()
     copy.objects = store.objects
     return copy
@@ -264,7 +262,7 @@ def _unreachable(_: Iterable[str]) -> None:
     raise StoreUnreachableError("The store does not answer.", "Wait.")
 
 
-def test_what_is_noted_stays_for_its_grace() -> None:
+def test_noted_saves_stay_for_their_grace() -> None:
     notes = pruning.KnownSaves()
     notes.note(anchor(5), [], 100.0)
     assert notes.stale(10, (), 99.0) == ()

@@ -38,7 +38,7 @@ def there_and_back(rows: Floats, bits: Bits) -> Floats:
 
 
 def rounded_to_full_range(rows: Floats, bits: int) -> NDArray[np.float64]:
-    """What minimum, maximum and evenly spaced levels make of rows, in doubles."""
+    """Quantise rows by minimum, maximum and evenly spaced levels, in doubles."""
     exact = rows.astype(np.float64)
     low, high = exact.min(axis=1, keepdims=True), exact.max(axis=1, keepdims=True)
     span = np.where(high > low, high - low, 1)
@@ -102,7 +102,7 @@ def test_the_search_is_never_worse_than_the_full_range(bits: Bits, rows: Floats)
 @pytest.mark.parametrize("bits", ALL_BITS)
 @settings(deadline=None, max_examples=100)
 @given(rows=ROWS)
-def test_what_was_decoded_once_decodes_to_the_same_again(bits: Bits, rows: Floats) -> None:
+def test_decoded_values_are_quantised_without_change(bits: Bits, rows: Floats) -> None:
     once = there_and_back(rows, bits)
     assert there_and_back(once, bits).tobytes() == once.tobytes()
 
@@ -125,7 +125,7 @@ def test_search_loses_less_than_the_full_range(bits: Bits, ratio: float) -> None
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("bits", [8, *FEW_BITS])
-def test_what_fewer_bits_cannot_hold_is_refused(bits: Bits, bad: float) -> None:
+def test_values_beyond_the_range_of_fewer_bits_are_refused(bits: Bits, bad: float) -> None:
     rows = np.zeros((70_000, 2), np.float32)
     rows[65_432, 1] = bad
     with pytest.raises(DivergedError, match=r"65432.*quantisation.mode Exact"):

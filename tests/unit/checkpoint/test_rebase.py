@@ -31,7 +31,7 @@ def links(*sizes: float) -> tuple[Link, ...]:
         ("Intermittent", (1.0,), 0),
     ],
 )
-def test_on_which_saves_the_next_stands(rule: Rebase, sizes: tuple[float, ...], stands_on: int) -> None:
+def test_base_of_the_next_save(rule: Rebase, sizes: tuple[float, ...], stands_on: int) -> None:
     made = links(*sizes)
     assert basis(rule, made) == made[:stands_on]
 

@@ -1,4 +1,4 @@
-"""What is listed of a job's saves, and what is found to be wrong with them."""
+"""The listing and the verification of the saves of a job."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def part_of(store: MemoryStore, step: int, shard: int = 1) -> str:
     return next(key for key in store.objects if f"shard-000{shard}" in key and f"-{step:09d}/part" in key)
 
 
-def test_points_are_listed_oldest_first_with_what_they_stand_on(bench: JobBench, store: MemoryStore) -> None:
+def test_points_are_listed_oldest_first_with_their_bases(bench: JobBench, store: MemoryStore) -> None:
     found = [(p.step, p.kind, p.shards, p.bases, p.bits, p.strategy) for p in points(store)]
     assert found == [
         (10, "Anchor", (0, 1), (), 32, None),
@@ -75,7 +75,7 @@ def test_shards_that_saved_a_cut_which_became_no_anchor_make_a_point(bench: JobB
     assert last.key == bench.shards[0].links[-1].ref.key
 
 
-def test_what_was_never_committed_and_what_is_no_save_are_no_points(bench: JobBench, store: MemoryStore) -> None:
+def test_uncommitted_saves_and_other_objects_are_no_points(bench: JobBench, store: MemoryStore) -> None:
     before = points(store)
     store.put("uid/gen-0001/shard-0000/inc-0001/step-000000040/part-00000", b"under way")
     store.put("data/clicks.tsv", b"1")
@@ -84,7 +84,7 @@ def test_what_was_never_committed_and_what_is_no_save_are_no_points(bench: JobBe
     assert read_inventory(store, None).jobs == ("uid",)
 
 
-def test_a_manifest_that_cannot_be_read_is_told_and_the_rest_listed(bench: JobBench, store: MemoryStore) -> None:
+def test_unreadable_manifest_is_reported_and_the_others_are_listed(bench: JobBench, store: MemoryStore) -> None:
     key = points(store)[1].key
     store.put(key, b"{")
     inventory = read_inventory(store, "uid")
@@ -110,7 +110,7 @@ def changed(data: bytes) -> bytes:
 
 
 DAMAGES: dict[str, tuple[int, str, Callable[[bytes], bytes] | None, str, str]] = {
-    # of the save of shard 1: its step, the object, the change, and how what was expected and found begin
+    # of the save of shard 1: its step, the object, the change, and the first words of the expected and the found state
     "bit flipped": (20, "part-00000", flipped, "CRC-32C ", "CRC-32C "),
     "part gone": (10, "part-00000", None, "{size} bytes", "no such object"),
     "part cut": (10, "part-00000", lambda _: b"short", "{size} bytes", "5 bytes"),
@@ -122,9 +122,7 @@ DAMAGES: dict[str, tuple[int, str, Callable[[bytes], bytes] | None, str, str]] =
 
 
 @pytest.mark.parametrize("case", DAMAGES)
-def test_damage_is_named_and_points_that_stand_on_it_are_unusable(
-    bench: JobBench, store: MemoryStore, case: str
-) -> None:
+def test_damage_is_named_and_points_based_on_it_are_unusable(bench: JobBench, store: MemoryStore, case: str) -> None:
     step, name, change, expected, found = DAMAGES[case]
     key = part_of(store, step).replace("part-00000", name)
     whole = store.get(key)
@@ -139,7 +137,7 @@ def test_damage_is_named_and_points_that_stand_on_it_are_unusable(
     assert spoilt == {10, 20, 30} - set(range(step)), "the flush at 35 is of shard 0 alone"
 
 
-def test_saves_of_another_layout_than_the_jobs_are_found_out(bench: JobBench, store: MemoryStore) -> None:
+def test_saves_of_another_layout_are_detected(bench: JobBench, store: MemoryStore) -> None:
     wider = replace(bench.job.model, embedding_dim=8)
     found = verified(store, wider)
     assert all("layout" in damage.expected or "dim=8" in damage.expected for damage in found.damaged)
@@ -148,7 +146,7 @@ def test_saves_of_another_layout_than_the_jobs_are_found_out(bench: JobBench, st
     assert any("state=0" in damage.expected for damage in verified(store, stateless).damaged)
 
 
-def test_an_anchor_without_one_of_its_shards_is_found_out(bench: JobBench, store: MemoryStore) -> None:
+def test_anchor_without_one_of_its_shards_is_detected(bench: JobBench, store: MemoryStore) -> None:
     key = points(store)[2].key
     manifest = read_inventory(store, "uid").dense[key].manifest
 
@@ -158,7 +156,7 @@ def test_an_anchor_without_one_of_its_shards_is_found_out(bench: JobBench, store
     assert key in {damage.key for damage in verified(store, bench.job.model).damaged}
 
 
-def test_what_is_pruned_while_it_is_verified_is_no_damage(bench: JobBench, store: MemoryStore) -> None:
+def test_save_pruned_during_its_verification_is_no_damage(bench: JobBench, store: MemoryStore) -> None:
     inventory = read_inventory(store, "uid")
     store.delete([key for key in store.objects if "-000000010/" in key or "-000000020/" in key])
     store.delete([key for key in store.objects if "-000000030/" in key or "-000000035" in key])

@@ -1,4 +1,4 @@
-"""What a shard restores, over a store in memory."""
+"""The restore of a shard, from a store in memory."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_damaged_anchor_is_reported_as_such() -> None:
     assert outcome.problem.reason == "AnchorDamaged"
 
 
-def test_another_jobs_anchor_is_where_step_0_is() -> None:
+def test_step_0_is_restored_from_another_jobs_anchor() -> None:
     donor = Bench()
     save = donor.save(5.0, 9, uid="another")
     anchor = donor.anchor(save, uid="another")
@@ -195,7 +195,7 @@ def test_a_store_that_is_down_is_waited_for() -> None:
     assert [problem.reason for problem in bench.problems] == ["StoreUnreachable"] * 2
 
 
-def test_a_restore_can_be_called_off() -> None:
+def test_restore_can_be_cancelled() -> None:
     bench, cancel = Bench(), threading.Event()
     cancel.set()
     assert bench.restore(1, cancel) == Cancelled()
@@ -203,12 +203,12 @@ def test_a_restore_can_be_called_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "told"), [("claim-", True), ("list", False), ("origin.json", False)], ids=["before", "between", "after"]
+    ("moment", "reported"),
+    [("claim-", True), ("list", False), ("origin.json", False)],
+    ids=["before", "between", "after"],
 )
-def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_over(
-    moment: str, *, told: bool
-) -> None:
-    """Trainers forget what is told to be saved."""
+def test_late_predecessor_reports_no_save_that_its_successor_passed_over(moment: str, *, reported: bool) -> None:
+    """Trainers drop the pushes of reported saves."""
     bench = Bench(replace(JOB, replay_bytes=1 << 20))
     bench.save(1.0, 5)
     bench.store.put(
@@ -235,5 +235,5 @@ def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_
 
     bench.store.list = list_objects
     restored = bench.restored()
-    assert news == ([False, True] if told else [False])
-    assert restored.step == 9 or not told
+    assert news == ([False, True] if reported else [False])
+    assert restored.step == 9 or not reported

@@ -74,10 +74,10 @@ def test_sweep_waits_until_the_status_holds_an_anchor_that_stays(bench: Bench) -
     bench.recorded = ""
     assert after(THIRD) == 2
     assert bench.sweeps_at(3599, full=True) == 2
-    assert bench.sweeps_at(3601) == 3, "an operator that is away for good does not fill the store"
+    assert bench.sweeps_at(3601) == 3, "a store does not fill without an operator"
 
 
-def test_sweep_is_repeated_once_what_was_young_has_aged(bench: Bench) -> None:
+def test_sweep_is_repeated_once_young_saves_have_aged(bench: Bench) -> None:
     bench.recorded, bench.sweeper.young = FIRST.key, True
     bench.retention.keep((FIRST,), ())
     assert bench.sweeps_at(0) == 1
@@ -101,7 +101,7 @@ def test_full_store_is_swept_at_once_and_then_now_and_again(bench: Bench) -> Non
 
 def test_new_leader_sweeps_a_full_store_before_its_first_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, (FIRST, SECOND))
-    assert bench.sweeps_at(1, full=True) == 0, "the operator has not said what it has recorded"
+    assert bench.sweeps_at(1, full=True) == 0, "the operator has recorded no anchor"
     bench.recorded = SECOND.key
     assert bench.sweeps_at(2, full=True) == 1
     assert bench.sweeper.sweeps == [({1}, True)], "the best evaluation as of the second anchor stays"
@@ -130,7 +130,7 @@ def test_job_that_fills_its_store_within_the_grace_of_its_saves_continues(monkey
         clock.now_s = 2.0 * step
         full = len(anchors_in(store)) >= 5
         leader.tick(full=full)
-        assert len(anchors_in(store)) < 5, "a full store had room again before the next anchor"
+        assert len(anchors_in(store)) < 5, "a full store had free space before the next anchor"
         kept = (*kept, bench.anchor(step, full=True))[-2:]
         leader.keep(kept, ())
         leader.tick()

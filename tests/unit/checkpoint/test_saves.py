@@ -37,7 +37,7 @@ DENSE = DenseMeta(
 
 
 class Bench(ShardBench):
-    """A shard whose saves have several parts, every row changed."""
+    """A shard with saves of several parts; every row has changed."""
 
     def __init__(self, store: MemoryStore | None = None, index: int = 0, shards: int = 1) -> None:
         super().__init__(store or MemoryStore(), index=index, shards=shards, rows=ROWS, dim=DIM)
@@ -58,7 +58,7 @@ def test_a_shard_comes_back_bit_by_bit() -> None:
     assert seed.kind == "Seed"
 
 
-def test_whatever_is_put_last_nothing_counts_before_the_manifest() -> None:
+def test_save_counts_from_its_manifest_on_in_any_order_of_writes() -> None:
     bench, puts = Bench(), itertools.count()
 
     def dies_at(fatal: int) -> Callable[[str], None]:
@@ -139,7 +139,7 @@ def test_a_damaged_save_is_named_and_the_one_before_it_is_taken(damage: str) -> 
 def anchored(
     store: MemoryStore, uid: str = "uid", ids: TableIds = (), applied: tuple[int, ...] = (10, 10)
 ) -> tuple[AnchorRef, list[Bench]]:
-    """An anchor at step 10 of a job of two shards, of which the second has applied these steps of each rank."""
+    """An anchor at step 10 of two shards. The second has applied these steps of each rank."""
     benches = [Bench(store, index, 2) for index in (0, 1)]
     saves = zip(benches, ((10, 10), applied), strict=True)
     refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),), applied=each).ref for bench, each in saves)
@@ -228,7 +228,7 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "wanted", "told"),
+    ("saved", "wanted", "message"),
     [
         ((), (("t1", "RowNumber"),), "ids of CPR64 in table t1; this job has RowNumber"),
         (
@@ -238,21 +238,21 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
         ),
     ],
 )
-def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, wanted: TableIds, told: str) -> None:
+def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, wanted: TableIds, message: str) -> None:
     store = MemoryStore()
     anchor, (_, bench) = anchored(store, uid="yesterday", ids=saved)
     assert resolve_anchor(store, anchor.key, bench.layout, saved) == anchor
-    with pytest.raises(LayoutError, match=told):
+    with pytest.raises(LayoutError, match=message):
         newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key, ids=wanted)
     numbered = dict(wanted)
     tables = (replace(t, ids="RowNumber" if t.name in numbered else "CPR64") for t in bench.job.model.tables)
     model, saves = replace(bench.job.model, tables=tuple(tables)), bench.job.snapshots
     job = replace(bench.job, model=model, snapshots=replace(saves, restore_from=anchor.key))
-    with pytest.raises(LayoutError, match=told):
+    with pytest.raises(LayoutError, match=message):
         candidates(store, job, shard_roster(index=1), bench.placement)
 
 
-def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
+def test_newest_dense_save_wins_and_names_the_missing_entries() -> None:
     store = MemoryStore()
     anchor, (bench, _) = anchored(store)
     save_dense(store, replace(DENSE, step=15, samples=960, layout=bench.layout), {"dense": torch.ones(1)})
@@ -298,7 +298,7 @@ def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None
         load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
 
 
-def test_an_origin_that_lies_elsewhere_is_not_believed() -> None:
+def test_restore_record_of_another_place_is_refused() -> None:
     bench = Bench()
     bench.save(10)
     own = "uid/gen-0001/shard-0000/inc-0001/origin.json"

@@ -32,7 +32,7 @@ def test_a_new_interval_counts_from_the_last_cut() -> None:
     assert list(dict.fromkeys(carried)) == [0, 34, 44, 54, 64, 74, 99, 124]
 
 
-def test_urgent_cut_before_its_interval_is_told_with_its_age() -> None:
+def test_urgent_cut_before_its_interval_is_logged_with_its_age() -> None:
     schedule = CutSchedule(lambda _: 1000)
     for step in range(1, 21):
         schedule.announce(step, float(step), 10.0, uncommitted=False, urgent=step == 16)
@@ -92,5 +92,5 @@ def test_memory_that_is_short_while_a_cut_is_written_brings_one_cut() -> None:
     assert cut == 1 + LEAD_STEPS
     for step in range(2, 9):
         assert schedule.announce(step, 0.1, 60.0, uncommitted=step > cut, urgent=True) == cut
-    assert schedule.announce(9, 0.2, 60.0, uncommitted=False) == cut, "the save has made room"
+    assert schedule.announce(9, 0.2, 60.0, uncommitted=False) == cut, "the save has freed memory"
     assert schedule.announce(10, 0.3, 60.0, uncommitted=False, urgent=True) == 10 + LEAD_STEPS

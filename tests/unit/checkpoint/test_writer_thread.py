@@ -18,7 +18,7 @@ from cpr_trainer.store import BucketMissingError, StoreError, StoreFullError, St
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, restore_record
 
-Told = SimpleQueue[SaveOutcome]
+Outcomes = SimpleQueue[SaveOutcome]
 FOLDER = "uid/gen-0001/shard-0000/"
 
 
@@ -29,7 +29,7 @@ class Bench(ShardBench):
 
     def __init__(self, before_put: Callable[[str], None] = lambda _key: None, *, respect_claims: bool = False) -> None:
         super().__init__(MemoryStore(before_put))
-        self.news = Told()
+        self.news = Outcomes()
         writer = Writer(self.store, self.arena, respect_claims=respect_claims)
         self.writing = WriterThread(writer, self.news.put, random.Random(1))
         self.made.append(self)
@@ -52,7 +52,7 @@ class Bench(ShardBench):
         self.writing.submit(save)
         return save
 
-    def told(self) -> SaveOutcome:
+    def next_outcome(self) -> SaveOutcome:
         return self.news.get()
 
 
@@ -63,7 +63,7 @@ def _close_threads() -> Iterator[None]:
         Bench.made.pop().writing.close()
 
 
-def test_a_failed_save_is_told_and_tried_again() -> None:
+def test_failed_save_is_reported_and_repeated() -> None:
     failures = iter(range(2))
 
     def full(_key: str) -> None:
@@ -72,10 +72,10 @@ def test_a_failed_save_is_told_and_tried_again() -> None:
 
     bench = Bench(full)
     bench.submit(3)
-    told = [bench.told() for _ in range(3)]
-    assert [type(one) for one in told] == [SaveFailed, SaveFailed, Committed]
-    assert isinstance(told[0], SaveFailed)
-    assert told[0].problem.reason == "StoreFull"
+    outcome = [bench.next_outcome() for _ in range(3)]
+    assert [type(one) for one in outcome] == [SaveFailed, SaveFailed, Committed]
+    assert isinstance(outcome[0], SaveFailed)
+    assert outcome[0].problem.reason == "StoreFull"
 
 
 @pytest.mark.parametrize("discard", [False, True])
@@ -86,15 +86,15 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
 
     bench = Bench(full)
     bench.submit(3)
-    assert isinstance(bench.told(), SaveFailed)
+    assert isinstance(bench.next_outcome(), SaveFailed)
     assert not bench.writing.idle
     if discard:
         bench.writing.discard()
         assert bench.writing.idle
     bench.submit(6)
-    while not isinstance(told := bench.told(), Committed):
-        assert isinstance(told, SaveFailed)
-    assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
+    while not isinstance(outcome := bench.next_outcome(), Committed):
+        assert isinstance(outcome, SaveFailed)
+    assert (outcome.save.draft.step, outcome.saved.manifest.rows) == (6, 2)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
     [(StoreFullError("No room.", "Make room."), False), (StoreUnreachableError("No answer.", "Wait."), True)],
 )
 def test_parts_of_a_replaced_save_leave_a_full_store(error: StoreError, *, stay: bool) -> None:
-    """The manifest is what fails. One whose answer is lost may be in the store, so its parts stay."""
+    """The manifest fails. A manifest without an answer may be in the store, so its parts stay."""
 
     def fail(key: str) -> None:
         if "step-000000003/manifest" in key:
@@ -110,26 +110,26 @@ def test_parts_of_a_replaced_save_leave_a_full_store(error: StoreError, *, stay:
 
     bench = Bench(fail)
     bench.submit(3)
-    assert isinstance(bench.told(), SaveFailed)
+    assert isinstance(bench.next_outcome(), SaveFailed)
     bench.submit(6)
-    while not isinstance(bench.told(), Committed):
+    while not isinstance(bench.next_outcome(), Committed):
         pass
     assert any("step-000000003" in entry.key for entry in bench.store.list("uid/")) == stay
 
 
-def test_a_save_that_training_outruns_is_given_up() -> None:
+def test_save_is_given_up_when_its_undo_log_is_full() -> None:
     def full(_key: str) -> None:
         raise StoreFullError("No room.", "Make room.")
 
     bench = Bench(full)
     save = bench.submit(3)
-    assert isinstance(bench.told(), SaveFailed)
+    assert isinstance(bench.next_outcome(), SaveFailed)
     save.capture.undo_log_full = True
-    while isinstance(told := bench.told(), SaveFailed):
+    while isinstance(outcome := bench.next_outcome(), SaveFailed):
         pass
-    assert isinstance(told, GivenUp)
-    assert told.save is save
-    assert told.problem.reason == "SaveOutrun"
+    assert isinstance(outcome, GivenUp)
+    assert outcome.save is save
+    assert outcome.problem.reason == "SaveOutrun"
     assert bench.writing.idle
 
 
@@ -141,38 +141,38 @@ def test_a_flush_waits_for_its_bucket() -> None:
     failures = iter(range(2))
     bench = Bench(lambda key: missing(key) if next(failures, None) is not None else None)
     bench.submit(3, kind="Flush")
-    assert [type(bench.told()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
+    assert [type(bench.next_outcome()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
 
 
 def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
     bench = Bench()
     base = bench.submit(3)
-    told = bench.told()
-    assert isinstance(told, Committed)
-    link = Link(told.saved.ref, base.epoch, 1, 1)
+    outcome = bench.next_outcome()
+    assert isinstance(outcome, Committed)
+    link = Link(outcome.saved.ref, base.epoch, 1, 1)
     bench.store.delete([link.ref.key])
     bench.submit(6, base=(link,))
-    told = bench.told()
-    assert isinstance(told, GivenUp)
-    assert link.ref.key in told.problem.message
+    outcome = bench.next_outcome()
+    assert isinstance(outcome, GivenUp)
+    assert link.ref.key in outcome.problem.message
     assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
 
 
-def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone() -> None:
+def test_full_save_writes_a_missing_restore_record() -> None:
     bench = Bench()
     bench.submit(3, record=restore_record(1))
-    assert isinstance(bench.told(), Committed)
-    assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
+    assert isinstance(bench.next_outcome(), Committed)
+    assert [choice.step for choice in bench.choices()] == [3, 0], "without it the save has no author"
     bench.submit(6, record=restore_record(1))
-    assert isinstance(bench.told(), Committed), "one that is there is left alone"
+    assert isinstance(bench.next_outcome(), Committed), "an existing record is left unchanged"
 
 
 @pytest.mark.parametrize("damaged", [b"", b'{"contract": 2, "job_u'])
-def test_a_save_that_stands_on_nothing_replaces_an_origin_that_cannot_be_read(damaged: bytes) -> None:
+def test_full_save_replaces_an_unreadable_restore_record(damaged: bytes) -> None:
     bench = Bench()
     bench.store.put(FOLDER + "inc-0001/origin.json", damaged)
     bench.submit(3, record=restore_record(1))
-    assert isinstance(bench.told(), Committed)
+    assert isinstance(bench.next_outcome(), Committed)
     assert [choice.step for choice in bench.choices()] == [3, 0]
 
 
@@ -193,26 +193,26 @@ def test_save_is_given_up_with_its_reason(key: str | None, data: bytes, reason: 
     if key is not None:
         bench.store.put(FOLDER + key, data)
     save = bench.submit(3, record=restore_record(1))
-    told = bench.told()
-    assert isinstance(told, GivenUp)
-    assert (told.save, told.problem.reason) == (save, reason)
+    outcome = bench.next_outcome()
+    assert isinstance(outcome, GivenUp)
+    assert (outcome.save, outcome.problem.reason) == (save, reason)
     assert bench.writing.idle
 
 
 def next_life(bench: Bench) -> None:
-    """The thread that ends has told of its save, and its process has not kept that."""
+    """The ended thread has reported its save; its process has not recorded that."""
     bench.writing.close()
     bench.writing = WriterThread(Writer(bench.store, bench.arena, process_number=2), bench.news.put, random.Random(2))
 
 
-def test_a_save_that_the_last_life_had_committed_is_that_of_the_next_life() -> None:
+def test_save_committed_by_the_last_process_counts_for_the_next() -> None:
     bench = Bench()
     bench.submit(3)
-    first = bench.told()
+    first = bench.next_outcome()
     assert isinstance(first, Committed)
     next_life(bench)
     bench.submit(3)
-    again = bench.told()
+    again = bench.next_outcome()
     assert isinstance(again, Committed)
     assert again.saved == first.saved, "by its digest and its parts"
 
@@ -222,29 +222,29 @@ def test_a_save_that_the_last_life_had_committed_is_that_of_the_next_life() -> N
     [("Flush", {"applied": (3, 4)}), ("Flush", {"lost": ((64, 128),)}), ("Priority", {})],
     ids=["more pushes", "a loss", "other rows, perhaps"],
 )
-def test_another_save_of_the_last_life_by_that_name_is_none_of_the_next_life(
+def test_other_save_of_that_name_by_the_last_process_does_not_count_for_the_next(
     kind: str, changes: dict[str, Any]
 ) -> None:
     bench = Bench()
     bench.submit(3, kind=kind)
-    assert isinstance(bench.told(), Committed)
+    assert isinstance(bench.next_outcome(), Committed)
     next_life(bench)
     bench.submit(3, kind=kind, **changes)
-    told = bench.told()
-    assert isinstance(told, GivenUp)
-    assert told.problem.reason == "ObjectExists"
+    outcome = bench.next_outcome()
+    assert isinstance(outcome, GivenUp)
+    assert outcome.problem.reason == "ObjectExists"
 
 
-def test_an_error_that_nobody_foresaw_is_told() -> None:
+def test_unexpected_error_is_reported() -> None:
     def broken(_key: str) -> None:
         raise ZeroDivisionError
 
     bench = Bench(broken)
     bench.submit(3)
-    assert isinstance(bench.told(), ZeroDivisionError)
+    assert isinstance(bench.next_outcome(), ZeroDivisionError)
 
 
-def test_the_manifest_waits_for_leave() -> None:
+def test_manifest_waits_for_permission() -> None:
     bench = Bench()
     idle = [bench.writing.idle]
     save = bench.submit(3, may_commit=False)
@@ -253,5 +253,5 @@ def test_the_manifest_waits_for_leave() -> None:
     assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
     idle.append(bench.writing.idle)
     save.may_commit.set()
-    assert isinstance(bench.told(), Committed)
+    assert isinstance(bench.next_outcome(), Committed)
     assert [*idle, bench.writing.idle] == [True, False, True]

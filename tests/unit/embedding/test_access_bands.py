@@ -37,7 +37,7 @@ def found_of(placement: Placement, ids: np.ndarray | Bags) -> BandedAccess:
 
 
 def vectors_of(access: BandedAccess, placement: Placement, weights: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """What lookups bring: of each band, in the order of the rows of all shards."""
+    """Return the result of lookups: of each band, in the order of the rows of all shards."""
     tables, rows = placement.tables_of(access.unique.numbers)
     found = []
     for band, dim in enumerate(DIMS):

@@ -70,7 +70,7 @@ def modules(dim: int, dtype: torch.dtype) -> list[torch.nn.EmbeddingBag]:
 
 
 def pooled(tables: list[torch.nn.EmbeddingBag], samples: Samples) -> torch.Tensor:
-    """What torch makes of each bag, [n, T, D]."""
+    """Return the vectors by torch of each bag, [n, T, D]."""
     columns = []
     for place, table in enumerate(tables):
         bags = [sample[place] for sample in samples]

@@ -22,7 +22,7 @@ Values = dict[int, list[float]]
 
 
 def new_arena(*rows: int, log_rows: int = 1 << 20, width: int = 2) -> Arena:
-    """Segments of so many rows, of 3 values, 4 values and so on. All rows differ; a log takes `log_rows` rows."""
+    """Return segments with these numbers of rows, of 3, 4, ... values. All rows differ; a log takes `log_rows` rows."""
     segments = []
     for number, count in enumerate(rows):
         values = np.arange(count * (3 + number), dtype=np.float32).reshape(count, 3 + number)
@@ -66,7 +66,7 @@ def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
     return found
 
 
-def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_reader_loses_its_capture_and_the_push_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = new_arena(10, log_rows=3)
     push(arena, *range(10))
     capture, clock = arena.capture_changes(0), iter((5.0, 5.0 + READ_TIMEOUT_S, 5.1 + READ_TIMEOUT_S))
@@ -80,7 +80,7 @@ def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monke
     assert read_all(arena.capture_changes(0), arena) == expected, "the next one has everything"
 
 
-def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_waits_for_a_reader_that_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = new_arena(20, log_rows=3)
     push(arena, *range(20))
     capture, clock = arena.capture_changes(0), iter((5.0, 6.0 + READ_TIMEOUT_S))
@@ -91,7 +91,7 @@ def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     assert not capture.undo_log_full
 
 
-def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent() -> None:
+def test_filling_log_is_read_first_and_becomes_urgent_if_it_keeps_filling() -> None:
     arena = new_arena(100, log_rows=20)
     push(arena, *range(100))
     capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.segments[0], 5)
@@ -105,11 +105,11 @@ def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent()
     beyond = capture.urgent
     fill(capture, buffer)
     assert (at_half, beyond) == (False, True), "half is enough for what comes"
-    assert not capture.urgent, "there is room again"
+    assert not capture.urgent, "the log has free rows again"
 
 
 @pytest.mark.parametrize("why", ["ended", "undo_log_full", "expedited"])
-def test_a_capture_that_somebody_waits_for_is_urgent(why: str) -> None:
+def test_capture_with_a_waiting_reader_is_urgent(why: str) -> None:
     arena = new_arena(10, log_rows=5)
     push(arena, *range(10))
     capture = arena.capture_changes(0)

@@ -10,7 +10,7 @@ def slots(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def test_what_changed_since_any_earlier_epoch_is_known() -> None:
+def test_rows_changed_since_any_earlier_epoch_are_found() -> None:
     epochs = Epochs(6)
     epochs.note(slots(0, 1))
     first = epochs.end()
@@ -24,7 +24,7 @@ def test_what_changed_since_any_earlier_epoch_is_known() -> None:
     assert epochs.changed_rows == 4
 
 
-def test_after_the_last_epoch_only_what_ever_changed_is_known() -> None:
+def test_after_the_last_epoch_only_rows_ever_changed_are_found() -> None:
     epochs = Epochs(3)
     for _ in range(126):
         assert not epochs.used_up

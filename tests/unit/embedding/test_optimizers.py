@@ -34,7 +34,7 @@ PAIRS: dict[str, Pair] = {
 
 @pytest.fixture(autouse=True)
 def _checked() -> Iterator[None]:
-    """Torch warns where nobody says whether sparse tensors are to be checked."""
+    """Torch warns unless the check of sparse tensors is set."""
     with torch.sparse.check_sparse_tensor_invariants():
         yield
 

@@ -1,4 +1,4 @@
-"""A push that is killed at any line: the next life has it whole, or not at all."""
+"""A push killed at any line: the next process has it whole or not at all."""
 
 from __future__ import annotations
 

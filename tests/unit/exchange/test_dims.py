@@ -58,7 +58,7 @@ def rows_of(job: JobSpec, *bags: tuple[int, ...]) -> UniqueRows:
 
 
 def first_values(job: JobSpec, rows: UniqueRows) -> tuple[np.ndarray, ...]:
-    """Of each band, in the order of its rows; as they travel."""
+    """Return the packed values of each band, in the order of its rows."""
     placement, found = Placement.of(job.model, 2), []
     for band in range(3):
         tables, mine = placement.tables_of(rows.of_band(rows.numbers, band))
@@ -84,7 +84,7 @@ def test_a_push_changes_each_row_by_its_own_gradient(job: JobSpec, exchange: Exc
     rows = rows_of(job, *BAGS)
     placement = Placement.of(job.model, 2)
     sizes = [len(rows.of_band(rows.numbers, band)) for band in range(3)]
-    # Gradients that bfloat16 holds exactly, of which no two are the same.
+    # Different gradients that bfloat16 holds exactly.
     gradients = tuple(
         np.arange(size * dim, dtype=np.float32).reshape(size, dim) + 64 * band
         for band, (size, dim) in enumerate(zip(sizes, DIMS, strict=True))

@@ -34,7 +34,7 @@ def job_of(*rows: int, precision: Precision = "fp32") -> JobSpec:
 @pytest.mark.parametrize(
     ("rows", "number_bytes"), [((10, 5), 4), ((2**30, 2**30), 4), ((2**30, 2**30 + 1), 8), ((2**40,), 8)]
 )
-def test_four_bytes_hold_a_number_where_all_rows_of_the_job_fit(
+def test_row_numbers_take_four_bytes_if_all_rows_of_the_job_fit(
     rows: tuple[int, ...], number_bytes: Literal[4, 8]
 ) -> None:
     encoding = Encoding.of(job_of(*rows))
@@ -59,7 +59,7 @@ def test_a_push_is_read_as_it_was_packed(encoding: Encoding) -> None:
 
 
 @pytest.mark.parametrize("encoding", [PLAIN, SHORT])
-def test_nothing_is_a_push_as_well(encoding: Encoding) -> None:
+def test_empty_push_is_packed_and_read(encoding: Encoding) -> None:
     assert encoding.payload_bytes(Operation.PUSH, 0, 0) == 0
     assert encoding.pack_values(np.empty((0, 4), np.float32)).nbytes == 0
     assert encoding.unpack_values(memoryview(bytearray()), 0).shape == (0,)
@@ -90,7 +90,7 @@ def test_values_are_rounded_as_torch_does(values: np.ndarray) -> None:
     assert np.array_equal(widen(narrow(values)), torchs(values), equal_nan=True)
 
 
-def test_ties_go_to_even_and_what_is_no_number_stays_none() -> None:
+def test_ties_round_to_even_and_nan_stays_nan() -> None:
     bits = np.array([[0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x80000000]], np.uint32)
     found = narrow(bits.view(np.float32))
     assert found[0, :4].tolist() == [0x3F80, 0x3F82, 0x3F81, 0x7F80]
@@ -103,6 +103,6 @@ def test_more_than_one_block_is_rounded() -> None:
     assert np.array_equal(widen(narrow(values)), torchs(values))
 
 
-def test_what_was_rounded_once_stays() -> None:
+def test_rounding_is_idempotent() -> None:
     halves = np.arange(0x7F81, dtype=np.uint16)[:, np.newaxis]  # all that are not negative, up to infinity
     assert np.array_equal(narrow(widen(halves)), halves)

@@ -24,7 +24,7 @@ def test_a_lookup_sees_the_push_before_it(exchange: Exchange, pair: Pair, rows: 
     del pair
 
 
-def test_a_shard_tells_where_the_time_of_each_step_goes(
+def test_shard_reports_the_parts_of_the_time_of_each_step(
     exchange: Exchange, pair: Pair, rows: UniqueRows, tmp_path: Path
 ) -> None:
     trace = Trace(tmp_path / "steps")
@@ -49,7 +49,7 @@ def test_each_shard_gets_one_push_per_step_also_an_empty_one(exchange: Exchange,
     assert not pair[1].service.metrics.rows_changed._value.get()
 
 
-def test_the_window_bounds_what_is_not_acknowledged(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
+def test_window_bounds_unacknowledged_pushes(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
     pair[1].freeze()
     push(exchange, rows, 1)
     push(exchange, rows, 2)

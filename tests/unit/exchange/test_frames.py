@@ -66,13 +66,13 @@ def test_operations_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "says"),
+    ("place", "value", "message"),
     [(0, 0, "not a frame"), (4, 1, "version 1"), (6, 99, "99"), (6, 0, "0"), (7, 1, "not a frame")],
 )
-def test_what_is_no_frame_is_refused(place: int, value: int, says: str) -> None:
+def test_malformed_frame_is_refused(place: int, value: int, message: str) -> None:
     data = bytearray(HEADER.pack())
     data[place] = value
-    with pytest.raises(FrameError, match=says):
+    with pytest.raises(FrameError, match=message):
         Header.unpack(data)
 
 
@@ -124,14 +124,14 @@ def test_more_than_a_socket_takes_at_once_is_sent_bit_by_bit() -> None:
 
 
 def test_payloads_go_where_they_belong() -> None:
-    room = bytearray(4)
+    target = bytearray(4)
     sender, receiver = socket.socketpair()
     with sender, receiver:
         receiver.settimeout(0.0)
-        reader = FrameReader(100, lambda header: memoryview(room) if header.operation is Operation.PING else None)
+        reader = FrameReader(100, lambda header: memoryview(target) if header.operation is Operation.PING else None)
         sender.sendall(ping(b"here").pack() + b"here")
         assert reader.read(receiver) is not None
-        assert room == b"here"
+        assert target == b"here"
         sender.sendall(ping(b"too long").pack())
         with pytest.raises(FrameError, match="expected 4"):
             reader.read(receiver)
@@ -155,7 +155,7 @@ def test_a_detached_frame_keeps_its_payload() -> None:
     assert bytes(frame.payload) == b"behind"
 
 
-def test_reader_of_a_stranger_costs_no_more_than_its_longest_frame() -> None:
+def test_reader_of_an_unknown_client_costs_no_more_than_its_longest_frame() -> None:
     tracemalloc.start()
     try:
         readers = [FrameReader(LIMIT_BYTES) for _ in range(100)]

@@ -21,7 +21,7 @@ def responder(key: bytes = KEY, me: Identity = SHARD, nonce: bytes = b"b" * 16) 
     return Responder(key, me, nonce)
 
 
-def test_both_sides_learn_who_the_other_is() -> None:
+def test_handshake_identifies_both_sides() -> None:
     trainer, shard = initiator(), responder()
     proof, peer = trainer.prove(shard.challenge(trainer.hello()))
     assert peer == SHARD
@@ -57,7 +57,7 @@ def test_a_shard_refuses_another_job() -> None:
 
 
 @pytest.mark.parametrize("other", [{"index": 1}, {"incarnation": 4}, {"role": "trainer"}])
-def test_a_trainer_refuses_whom_its_roster_does_not_name(other: dict[str, Any]) -> None:
+def test_trainer_refuses_a_shard_that_its_roster_does_not_name(other: dict[str, Any]) -> None:
     trainer, shard = initiator(), responder(me=replace(SHARD, **other))
     with pytest.raises(HandshakeError, match=r"expected shard/2 incarnation 5"):
         trainer.prove(shard.challenge(trainer.hello()))
@@ -91,7 +91,7 @@ def test_noise_is_no_handshake(noise: bytes) -> None:
         initiator().prove(noise)
 
 
-def test_who_packs_rows_in_another_way_is_refused_by_either_side() -> None:
+def test_other_packing_of_rows_is_refused_by_either_side() -> None:
     wide, narrow = Encoding(8, "fp32"), Encoding(4, "bf16")
     shard = Responder(KEY, SHARD, b"b" * 16, wide)
     with pytest.raises(HandshakeError, match=r"rows are packed as .*bf16.* there, and as .*fp32.* here"):

@@ -1,4 +1,4 @@
-"""How much of what a shard lacks is on its way to it at once: it waits there in memory for the other ranks."""
+"""The bound of the pushes on their way to a shard: they wait in its memory for the other ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def push(step: int, size_bytes: int) -> Push:
     [(1000, 8), (MIB, 4), (3 * MIB // 2, 2), (100 * MIB, 2)],
     ids=["so many at most", "as many as fit", "no more than fit", "two in any case"],
 )
-def test_what_is_on_its_way_is_bounded_by_number_and_by_size(size_bytes: int, at_once: int) -> None:
+def test_pushes_on_their_way_are_bounded_by_number_and_by_size(size_bytes: int, at_once: int) -> None:
     outbox = Outbox()
     for step in range(1, 21):
         outbox.add(push(step, size_bytes))

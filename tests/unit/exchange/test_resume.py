@@ -1,5 +1,8 @@
-"""One process of a trainer after the other, in one file: killed at any line of a push. With SGD of rate 1 and integer
-gradients below 2^24 a row is minus the sum of its gradients, so any push that is lost or doubled shows."""
+"""Successive processes of a trainer with one file, killed at any line of a push.
+
+With SGD of rate 1 and integer gradients below 2^24 a row is minus the sum of its gradients: a lost or doubled push
+shows.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,11 @@ def shards(serve: Callable[..., ShardThread]) -> Shards:
 
 @pytest.fixture(autouse=True)
 def disk(tmp_path: Path) -> None:
-    House.folder = tmp_path
+    RestartedProcess.folder = tmp_path
 
 
-class House:
-    """A trainer's file, and its exchanges, one after the other. `kept`: the last step that is complete."""
+class RestartedProcess:
+    """The file of a trainer, and its successive exchanges. `kept_step`: the last complete step."""
 
     folder: Path
 
@@ -55,7 +58,7 @@ class House:
         self.job, self.rows = job, rows
         self.file = ResumeFile.new()
         self.disk = self.folder / f"pushes-{next(NUMBERS)}"
-        self.kept, self.standing = 0, np.full((2, 4), -1)
+        self.kept_step, self.resume_state = 0, np.full((2, 4), -1)
         self.exchange = self._exchange()
 
     def _exchange(self) -> Exchange:
@@ -68,7 +71,7 @@ class House:
         self.exchange.wait_ready(WAIT_S)
 
     def die(self) -> None:
-        """The next life begins where the last was killed."""
+        """Kill the process; the next one resumes at its last complete step."""
         changed = self.exchange._loop.changed
         while changed._is_owned():  # type: ignore[attr-defined]
             changed.release()
@@ -77,36 +80,36 @@ class House:
         self.exchange._ring._thread.shutdown()  # it dies with its process
         self.file = ResumeFile(self.file.descriptor)
         self.exchange = self._exchange()
-        self.exchange.resume(1, self.kept, self.standing)
+        self.exchange.resume(1, self.kept_step, self.resume_state)
 
     def push(self, *steps: int) -> None:
-        def keep(standing: Any) -> None:
-            assert standing is not None
-            self.kept, self.standing = step, standing
+        def keep(resume_state: Any) -> None:
+            assert resume_state is not None
+            self.kept_step, self.resume_state = step, resume_state
 
         for step in steps:
-            if step > self.kept:
+            if step > self.kept_step:
                 self.exchange.push(step, self.rows, gradients(self.rows, step), 0, WAIT_S, keep)
 
     def settle(self) -> None:
         self.exchange.settle(WAIT_S)
 
     def values(self) -> np.ndarray:
-        found: np.ndarray = self.exchange.lookup(self.kept + 1, self.rows).result(WAIT_S)
+        found: np.ndarray = self.exchange.lookup(self.kept_step + 1, self.rows).result(WAIT_S)
         return found
 
 
 @pytest.fixture
-def houses(job: JobSpec, rows: UniqueRows) -> Iterator[Callable[[], House]]:
-    made: list[House] = []
+def new_process(job: JobSpec, rows: UniqueRows) -> Iterator[Callable[[], RestartedProcess]]:
+    made: list[RestartedProcess] = []
 
-    def make() -> House:
-        made.append(House(job, rows))
+    def make() -> RestartedProcess:
+        made.append(RestartedProcess(job, rows))
         return made[-1]
 
     yield make
-    for house in made:
-        house.exchange.close()
+    for process in made:
+        process.exchange.close()
 
 
 def gradients(rows: UniqueRows, step: int) -> np.ndarray:
@@ -124,81 +127,81 @@ def zeros(*shards: ShardThread) -> None:
 
 
 def test_a_push_killed_at_any_line_is_applied_once(
-    houses: Callable[[], House], shards: Shards, rows: UniqueRows
+    new_process: Callable[[], RestartedProcess], shards: Shards, rows: UniqueRows
 ) -> None:
-    """Whatever was sent is kept; and a step that is not kept was not sent at all, to any shard, and is taken again."""
+    """A sent step is kept. A step that is not kept was sent to no shard, and is repeated."""
     kept = set[int]()
     for line in count(1, 7):
         zeros(*shards)
-        house = houses()
-        house.join(*shards)
-        house.push(1, 2)
-        house.settle()
-        died = killed_at(line, lambda h=house: h.push(3), *FILES)
-        house.die()
-        kept.add(house.kept)
-        house.join(*shards)
-        house.push(3, 4)
-        house.settle()
-        assert np.array_equal(house.values(), sums(rows, 4)), f"killed at line {line}"
+        process = new_process()
+        process.join(*shards)
+        process.push(1, 2)
+        process.settle()
+        died = killed_at(line, lambda each=process: each.push(3), *FILES)
+        process.die()
+        kept.add(process.kept_step)
+        process.join(*shards)
+        process.push(3, 4)
+        process.settle()
+        assert np.array_equal(process.values(), sums(rows, 4)), f"killed at line {line}"
         for shard in shards:
             assert shard.progress.row_updates.lost == 0
-        house.exchange.close()
+        process.exchange.close()
         if not died:
             break
     assert line > 100
     assert kept == {2, 3}
 
 
-def test_a_shard_that_lost_everything_gets_it_from_the_next_process(
-    houses: Callable[[], House], serve: Callable[..., ShardThread], rows: UniqueRows, job: JobSpec
+def test_shard_without_memory_gets_its_pushes_from_the_next_process(
+    new_process: Callable[[], RestartedProcess], serve: Callable[..., ShardThread], rows: UniqueRows, job: JobSpec
 ) -> None:
-    """With replay all pushes since the last save are the next process', however many lives ago they were made."""
+    """With replay the next process has all pushes since the last save, of any former process."""
     shards = serve(0), serve(1)
     zeros(*shards)
-    house = houses()
+    process = new_process()
     for last in (3, 6):
-        house.join(*shards)
-        house.push(*range(last - 2, last + 1))
-        house.settle()
-        house.die()
+        process.join(*shards)
+        process.push(*range(last - 2, last + 1))
+        process.settle()
+        process.die()
     if not job.replay.enabled:
-        assert house.exchange.forgotten() == ()
+        assert process.exchange.forgotten() == ()
         return
-    heir = serve(0, 2)
-    zeros(heir)
-    house.join(heir, shards[1], roster=2)
-    house.push(7)
-    house.settle()
-    assert np.array_equal(house.values(), sums(rows, 7))
-    assert house.exchange.forgotten() == (0, 0)
+    replacement = serve(0, 2)
+    zeros(replacement)
+    process.join(replacement, shards[1], roster=2)
+    process.push(7)
+    process.settle()
+    assert np.array_equal(process.values(), sums(rows, 7))
+    assert process.exchange.forgotten() == (0, 0)
 
 
 def test_memory_that_is_not_needed_any_more_is_used_again(
-    houses: Callable[[], House], shards: Shards, job: JobSpec
+    new_process: Callable[[], RestartedProcess], shards: Shards, job: JobSpec
 ) -> None:
-    """Neither lives nor pushes without end make the file grow."""
+    """The file grows neither with processes nor with pushes."""
     zeros(*shards)
-    house = houses()
-    for life in range(1, 5):
-        house.join(*shards)
-        house.push(*range(25 * (life - 1) + 1, 25 * life + 1))
-        house.settle()
-        house.die()
-    size = sum(len(area.memory) for area in house.file.areas(Kind.PUSHES))
+    process = new_process()
+    for number in range(1, 5):
+        process.join(*shards)
+        process.push(*range(25 * (number - 1) + 1, 25 * number + 1))
+        process.settle()
+        process.die()
+    size = sum(len(area.memory) for area in process.file.areas(Kind.PUSHES))
     assert size <= max(job.replay_bytes * 17 // 16, 3 << 20)
 
 
-def test_another_generation_inherits_nothing(houses: Callable[[], House], shards: Shards) -> None:
+def test_another_generation_inherits_nothing(new_process: Callable[[], RestartedProcess], shards: Shards) -> None:
     zeros(*shards)
-    house = houses()
-    house.join(*shards)
-    house.push(1, 2)
-    house.settle()
-    house.die()
+    process = new_process()
+    process.join(*shards)
+    process.push(1, 2)
+    process.settle()
+    process.die()
     for shard in shards:
         shard.do(lambda shard=shard: shard.ready(generation=2))
-    house.join(*shards, generation=2, roster=2)
-    house.settle()
-    assert house.exchange.applied() == (0, 0)
-    assert not house.exchange._ring.resumed  # type: ignore[union-attr]
+    process.join(*shards, generation=2, roster=2)
+    process.settle()
+    assert process.exchange.applied() == (0, 0)
+    assert not process.exchange._ring.resumed  # type: ignore[union-attr]

@@ -30,7 +30,7 @@ def take(ring: Ring, size_bytes: int, step: int = 1) -> Block | None:
     st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 3)), max_size=60),
     st.none() | st.sampled_from((0, 5000, 1 << 14, 1 << 16)),
 )
-def test_kept_blocks_stay_as_they_are_and_within_the_bounds_of_memory_and_disk(
+def test_retained_blocks_are_unchanged_and_within_the_bounds_of_memory_and_disk(
     limit: int, steps: list[tuple[int, int]], spill_bytes: int | None
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def test_kept_blocks_stay_as_they_are_and_within_the_bounds_of_memory_and_disk(
         ring.close()
 
 
-def test_a_spill_takes_what_memory_does_not_and_memory_comes_first_again(tmp_path: Path) -> None:
+def test_spill_takes_the_overflow_of_memory_and_freed_memory_is_preferred(tmp_path: Path) -> None:
     ring, blocks = Ring(1 << 14, spill=Spill(tmp_path / "pushes", 1 << 16)), deque[Block]()
     while (block := take(ring, 1000)) is not None:
         blocks.append(block)
@@ -77,7 +77,7 @@ def test_all_of_a_spill_is_allocated_at_once(tmp_path: Path) -> None:
     assert path.stat().st_blocks * 512 >= 1 << 20
 
 
-def test_a_disk_that_is_full_is_told_and_nothing_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -113,7 +113,7 @@ def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) ->
     heir.close()
 
 
-def test_a_piece_of_a_spill_that_is_used_again_has_nothing_of_what_was_there(tmp_path: Path) -> None:
+def test_reused_segment_of_a_spill_has_no_former_blocks(tmp_path: Path) -> None:
     """A process may die before it has cut the first block there. The next one would take the old ones for its own."""
     file, path = ResumeFile.new(), tmp_path / "pushes"
     spill = Spill(path, 1 << 16, file)
@@ -132,7 +132,7 @@ def test_a_piece_of_a_spill_that_is_used_again_has_nothing_of_what_was_there(tmp
     heir.close()
 
 
-def test_a_block_is_free_once_nobody_holds_it() -> None:
+def test_block_is_free_after_its_last_release() -> None:
     ring = Ring(1 << 10)
     block = ring.take(1 << 10, 1)
     assert block is not None
@@ -161,10 +161,10 @@ def test_a_block_takes_no_more_than_was_asked_for() -> None:
     more=st.integers(1, 5),
     spilled=st.sampled_from((None, 1 << 14, 50_000)),
 )
-def test_no_block_goes_for_the_next_ones_that_was_not_told_of(
+def test_only_announced_blocks_are_dropped_for_new_ones(
     limit: int, sizes: list[int], more: int, spilled: int | None
 ) -> None:
-    """Segments hold one block or dozens; the oldest blocks go until there is room, and never more than was told."""
+    """Segments hold one block or dozens. The oldest blocks are dropped for space, never more than announced."""
     with TemporaryDirectory() as folder:
         spill = None if spilled is None else Spill(Path(folder, "pushes"), spilled)
         told_of(Ring(limit, spill=spill), sizes, more)
@@ -187,8 +187,8 @@ def told_of(ring: Ring, sizes: list[int], more: int) -> None:
 
     for step, size in enumerate(sizes, 1):
         gone = push(step, size)
-    told = max(gone, ring.last_evicted(more))
+    announced = max(gone, ring.last_evicted(more))
     for step in range(len(sizes) + 1, len(sizes) + more + 1):
         gone = push(step, max(sizes))
-    assert gone <= told
+    assert gone <= announced
     ring.close()

@@ -1,4 +1,4 @@
-"""Shards that training goes on without: first values are read, pushes are dropped, and what is dropped is counted."""
+"""Training without a shard: lookups read first values, pushes are dropped and counted."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BATCH = 10  # of the job
 
 
 def allow(exchange: Exchange, *peers: Peer, until_step: int, roster: int = 2) -> None:
-    """Let steps up to `until_step` spare shard 1."""
-    told = trainer_roster(peers, roster=roster)
-    exchange.follow(replace(told, allowances=(Allowance(1, until_step * BATCH + BATCH - 1),)))
+    """Let steps up to `until_step` skip shard 1."""
+    followed = trainer_roster(peers, roster=roster)
+    exchange.follow(replace(followed, allowances=(Allowance(1, until_step * BATCH + BATCH - 1),)))
 
 
 def lose(exchange: Exchange, pair: Pair, *, until_step: int) -> None:
@@ -44,7 +44,7 @@ def lost(shard: ShardThread) -> tuple[tuple[tuple[int, int], ...], int]:
     return progress.losses.lost, progress.row_updates.lost
 
 
-def test_rows_of_a_spared_shard_have_their_first_values(
+def test_rows_of_a_skipped_shard_have_their_first_values(
     job: JobSpec, exchange: Exchange, pair: Pair, rows: UniqueRows
 ) -> None:
     push(exchange, rows, 1)
@@ -71,10 +71,10 @@ def test_an_allowance_ends_with_its_last_whole_step(exchange: Exchange, pair: Pa
     assert not exchange.was_skipped(3)
 
 
-def test_what_a_shard_lacks_ends_where_its_pushes_begin_again(
+def test_loss_of_a_skipped_shard_ends_at_its_next_push(
     exchange: Exchange, pair: Pair, serve: Callable[..., ShardThread], rows: UniqueRows
 ) -> None:
-    """Steps 3 and 4 are unacknowledged when it dies: they are dropped as well, for a gap in what it lacks is none."""
+    """Steps 3 and 4 are unacknowledged when it dies, and are dropped as well: its loss has no gap."""
     on_shard = rows.bounds[2] - rows.bounds[1]
     push(exchange, rows, 1)
     push(exchange, rows, 2)
@@ -125,7 +125,7 @@ def test_step_that_began_without_a_shard_outlives_its_allowance(
     assert exchange.unavailable(3) == (1,)
 
 
-def test_who_was_back_is_waited_for(
+def test_returned_shard_is_waited_for(
     exchange: Exchange, pair: Pair, serve: Callable[..., ShardThread], rows: UniqueRows
 ) -> None:
     """The operator may have settled what it lost: from there on nothing may be missing."""
@@ -147,7 +147,7 @@ def test_who_was_back_is_waited_for(
     assert exchange.unavailable(2) == ()
 
 
-def test_a_spared_step_can_be_pushed_again_in_the_end(
+def test_skipped_step_can_be_pushed_again_at_the_end(
     exchange: Exchange, pair: Pair, serve: Callable[..., ShardThread], rows: UniqueRows
 ) -> None:
     """The last cut needs the last steps of all shards."""

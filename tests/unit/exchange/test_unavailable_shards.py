@@ -1,4 +1,4 @@
-"""Shards that are away: replaced, restoring, cut off, silent, of another generation, or not who they say."""
+"""Unavailable shards: replaced, restoring, cut off, unresponsive, of another generation, without proof of identity."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from support.shard_thread import ShardThread
 
 @pytest.fixture
 def deserted() -> Iterator[int]:
-    """A port where nobody listens."""
+    """Return a port without a listener."""
     with closing(PortBlocks(random.Random())) as ports:
         yield ports.take()
 
 
-def test_before_a_roster_with_addresses_all_shards_are_away(exchange: Exchange, rows: UniqueRows) -> None:
+def test_all_shards_are_unavailable_before_a_roster_with_addresses(exchange: Exchange, rows: UniqueRows) -> None:
     exchange.follow(trainer_roster((Peer(0, 1, "", 0), Peer(1, 1, "", 0))))
     assert exchange.unavailable() == (0, 1)
     assert exchange.unresponsive(0.0) == ()
@@ -38,7 +38,7 @@ def test_before_a_roster_with_addresses_all_shards_are_away(exchange: Exchange, 
     assert caught.value.shards == (0, 1)
 
 
-def test_another_incarnation_than_the_rosters_is_not_used(
+def test_incarnation_other_than_the_rosters_is_not_used(
     serve: Callable[..., ShardThread], exchange: Exchange, pair: Pair
 ) -> None:
     impostor = serve(1, 2)
@@ -58,12 +58,12 @@ def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange, m
         with connection:
             welcome = Header(Operation.WELCOME, generation=1), Header(Operation.PONG, generation=1)
             connection.sendall(b"".join(header.pack() for header in welcome))
-            # The next connection breaks when nobody listens any more, and that takes the words away.
+            # The next connection breaks without a listener, and that clears the problem.
             wait_for(lambda: exchange.problems() == ("WELCOME before the handshake was over",))
     assert exchange.unavailable() == (0, 1)
 
 
-def test_a_shard_that_is_not_reached_is_logged_once_and_so_is_its_return(
+def test_unreachable_shard_and_its_return_are_logged_once_each(
     serve: Callable[..., ShardThread],
     exchange: Exchange,
     pair: Pair,
@@ -83,7 +83,7 @@ def test_a_shard_that_is_not_reached_is_logged_once_and_so_is_its_return(
     ]
 
 
-def test_a_restoring_shard_is_away_until_it_says_otherwise(
+def test_restoring_shard_is_unavailable_until_it_serves(
     serve: Callable[..., ShardThread], exchange: Exchange, rows: UniqueRows
 ) -> None:
     one, two = serve(0), serve(1, ready=False)
@@ -102,7 +102,7 @@ def test_a_restoring_shard_is_away_until_it_says_otherwise(
         exchange.lookup(2, rows).result(WAIT_S)
 
 
-def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
+def test_new_generation_drops_unacknowledged_pushes(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
     pair[0].freeze()
     pair[1].freeze()
     push(exchange, rows, 5)
@@ -122,7 +122,7 @@ def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pa
     assert exchange.applied() == (4, 4)
 
 
-def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: JobSpec) -> None:
+def test_frozen_shard_becomes_unresponsive(serve: Callable[..., ShardThread], job: JobSpec) -> None:
     shards = serve(0), serve(1)
     silence_s = 0.5
     exchange = Exchange(replace(job, silence_s=silence_s), 0, 1, KEY, 1000)
@@ -138,7 +138,7 @@ def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: Job
         exchange.close()
 
 
-def test_an_address_where_nobody_listens_falls_silent(job: JobSpec, deserted: int) -> None:
+def test_address_without_a_listener_becomes_unresponsive(job: JobSpec, deserted: int) -> None:
     silence_s = 0.3
     exchange = Exchange(replace(job, silence_s=silence_s), 0, 1, KEY, 1000)
     try:

@@ -1,4 +1,4 @@
-"""Callers that have not proved anything yet: which wait, which are served, and which make room."""
+"""Clients before authentication: those that wait, are served, or are closed for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEVER_S = 3600.0
 
 
 class FourSlots:
-    """An acceptor with four slots in the test's thread. `served` has the callers by the port that they call from."""
+    """An acceptor with four slots in the test's thread. `served` has the clients by their port."""
 
     def __init__(self) -> None:
         self.served: dict[int, socket.socket] = {}
@@ -56,42 +56,42 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FourSlots]:
 
 @pytest.fixture
 def call(server: FourSlots) -> Iterator[Callable[..., socket.socket]]:
-    """Call from an address, and send some bytes."""
+    """Connect from an address, and send some bytes."""
     with ExitStack() as calls:
 
-        def call(host: str, words: bytes = b"") -> socket.socket:
-            where = ("127.0.0.1", server.acceptor.port)
-            made = calls.enter_context(socket.create_connection(where, source_address=(host, 0)))
-            made.sendall(words)
+        def call(host: str, data: bytes = b"") -> socket.socket:
+            address = ("127.0.0.1", server.acceptor.port)
+            made = calls.enter_context(socket.create_connection(address, source_address=(host, 0)))
+            made.sendall(data)
             server.settle()
             return made
 
         yield call
 
 
-def port_of(caller: socket.socket) -> int:
-    return int(caller.getsockname()[1])
+def port_of(client: socket.socket) -> int:
+    return int(client.getsockname()[1])
 
 
-def test_the_first_to_go_is_the_oldest_of_the_peer_with_the_most() -> None:
+def test_oldest_connection_of_the_peer_with_the_most_is_closed_first() -> None:
     assert eviction_candidate({"a": "x", "b": "y", "c": "y", "d": "x", "e": "y"}) == "b"
     assert eviction_candidate({"a": "x", "b": "y", "c": "y"}, idle={"a", "c"}) == "c", "of that peer an idle one"
     assert eviction_candidate({"a": "x", "b": "y"}, idle={"b"}) == "b", "where all peers have as many"
 
 
-def test_idle_callers_take_no_place_and_the_peer_with_most_of_them_goes_first(
+def test_idle_connections_take_no_slot_and_the_peer_with_most_of_them_is_closed_first(
     server: FourSlots, call: Callable[..., socket.socket]
 ) -> None:
     early = call(ONE)
     idle = [call(MANY) for _ in range(600)]
     assert server.served == {}
-    assert idle[0].recv(1) == b"", "the oldest of the many is hung up on"
+    assert idle[0].recv(1) == b"", "the oldest of the many is closed"
     early.sendall(b"now")
     late = call(ONE, b"now")
     server.tick_until(lambda: {port_of(early), port_of(late)} <= server.served.keys())
 
 
-def test_crowd_that_has_sent_something_makes_room_before_an_idle_connection_of_another_peer(
+def test_many_active_connections_of_one_peer_are_closed_before_an_idle_one_of_another(
     server: FourSlots, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptor, "_WAITING", 8)
@@ -102,11 +102,9 @@ def test_crowd_that_has_sent_something_makes_room_before_an_idle_connection_of_a
     server.tick_until(lambda: port_of(early) in server.served)
 
 
-def test_peer_with_all_its_places_keeps_no_other_peer_waiting(
-    server: FourSlots, call: Callable[..., socket.socket]
-) -> None:
+def test_peer_with_all_its_slots_blocks_no_other_peer(server: FourSlots, call: Callable[..., socket.socket]) -> None:
     slow = [call(MANY, b"s") for _ in range(10)]
-    assert list(server.served) == [port_of(caller) for caller in slow[:2]]
+    assert list(server.served) == [port_of(client) for client in slow[:2]]
     other = call(ONE, b"now")
     server.tick_until(lambda: port_of(other) in server.served)
     server.leave(port_of(slow[0]))
@@ -114,7 +112,7 @@ def test_peer_with_all_its_places_keeps_no_other_peer_waiting(
     assert server.cut == []
 
 
-def test_caller_that_had_its_fair_time_is_cut_off_and_holds_its_place_until_it_leaves(
+def test_client_beyond_its_fair_time_is_cut_off_and_holds_its_slot_until_it_leaves(
     server: FourSlots, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = call(MANY, b"s"), call(MANY, b"s")
@@ -123,13 +121,13 @@ def test_caller_that_had_its_fair_time_is_cut_off_and_holds_its_place_until_it_l
     server.acceptor.tick(0.0)
     assert server.cut[0] == port_of(first)
     server.acceptor.tick(0.0)
-    assert server.cut[1] == port_of(second), "one that does not go keeps no other from making room"
+    assert server.cut[1] == port_of(second), "a client that stays protects no other"
     assert port_of(third) not in server.served
     server.leave(port_of(second))
     server.tick_until(lambda: port_of(third) in server.served)
 
 
-def test_late_callers_are_cut_off_and_late_idle_ones_hung_up_on(
+def test_late_active_clients_are_cut_off_and_late_idle_ones_closed(
     server: FourSlots, call: Callable[..., socket.socket]
 ) -> None:
     busy, idle = call(MANY, b"s"), call(ONE)
@@ -140,14 +138,14 @@ def test_late_callers_are_cut_off_and_late_idle_ones_hung_up_on(
     assert idle.recv(1) == b""
 
 
-def test_caller_that_hangs_up_is_never_served(server: FourSlots, call: Callable[..., socket.socket]) -> None:
+def test_client_that_disconnects_is_never_served(server: FourSlots, call: Callable[..., socket.socket]) -> None:
     call(ONE).close()
     other = call(ONE, b"now")
     server.tick_until(lambda: port_of(other) in server.served)
     assert len(server.served) == 1
 
 
-def test_callers_for_whom_there_is_no_thread_are_hung_up_on_and_later_ones_served(
+def test_clients_without_a_thread_are_closed_and_later_ones_served(
     server: FourSlots, call: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
 ) -> None:
     server.refuses = True

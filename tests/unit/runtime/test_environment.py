@@ -58,7 +58,7 @@ def test_a_complete_environment_is_read(environ: dict[str, str]) -> None:
     )
 
 
-def test_what_has_a_default_may_be_left_out(environ: dict[str, str]) -> None:
+def test_variables_with_a_default_are_optional(environ: dict[str, str]) -> None:
     for name in (env.PORT_BASE, env.TERMINATION_FILE, *ACCESS):
         environ.pop(name)
     read = Environment.read(environ)
@@ -66,20 +66,20 @@ def test_what_has_a_default_may_be_left_out(environ: dict[str, str]) -> None:
     assert read.termination_file == Path("/dev/termination-log")
 
 
-@pytest.mark.parametrize(("pod", "heard"), [("job-trainer-0-1", ["recorded"]), ("another", []), ("", [])])
-def test_only_what_the_job_key_has_sealed_for_this_pod_is_taken_as_recorded(
-    environ: dict[str, str], pod: str, heard: list[str]
+@pytest.mark.parametrize(("pod", "accepted"), [("job-trainer-0-1", ["recorded"]), ("another", []), ("", [])])
+def test_recorded_values_need_the_seal_of_the_job_key_for_this_pod(
+    environ: dict[str, str], pod: str, accepted: list[str]
 ) -> None:
-    taken: list[str] = []
-    hear = Environment.read(environ | {env.POD: pod}).recorded_receiver(taken.append)
+    received: list[str] = []
+    receive = Environment.read(environ | {env.POD: pod}).recorded_receiver(received.append)
     for value in (
         "recorded",
         "",
         seal(b"another key", pod, "recorded"),
         seal(b"secret", "job-trainer-0-1", "recorded"),
     ):
-        hear(value)
-    assert taken == heard
+        receive(value)
+    assert received == accepted
 
 
 BROKEN: list[tuple[str, Mapping[str, str], str]] = [
@@ -96,7 +96,7 @@ BROKEN: list[tuple[str, Mapping[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "named"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
-def test_what_is_wrong_is_named(environ: dict[str, str], changes: Mapping[str, str], named: str) -> None:
+def test_invalid_variable_is_named(environ: dict[str, str], changes: Mapping[str, str], named: str) -> None:
     with pytest.raises(BadSpecError, match=named) as raised:
         Environment.read({**environ, **changes})
     assert exit_code(raised.value) == 20
@@ -132,6 +132,6 @@ def test_a_key_is_used_under_its_own_name_only(environ: dict[str, str]) -> None:
     assert (raised.value.reason, exit_code(raised.value)) == (KEY_CHANGED, 1)
 
 
-def test_the_contract_before_is_spoken(environ: dict[str, str]) -> None:
+def test_previous_contract_is_accepted(environ: dict[str, str]) -> None:
     older = replace(JOB, contract=CONTRACT_VERSION - 1)
     assert Environment.read(environ | {env.SPEC: to_json(older)}).job == older

@@ -1,4 +1,4 @@
-"""How a process shows itself, waits and ends."""
+"""Status server, waits and termination of a process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ get = partial(httpx.get, timeout=60.0)
 
 
 class Process:
-    """What a status server is told."""
+    """The sources of a status server."""
 
     def __init__(self) -> None:
         self.good = True
-        self.heard: list[str] = []
+        self.recorded: list[str] = []
         self.registry = CollectorRegistry()
         self.steps = Counter("cprjob_test_steps", "Steps.", registry=self.registry)
 
@@ -65,7 +65,7 @@ def url(process: Process, request: pytest.FixtureRequest) -> Iterator[str]:
         healthy=lambda: process.good,
         ready=lambda: not process.good,
         registry=process.registry,
-        on_recorded=process.heard.append,
+        on_recorded=process.recorded.append,
     ) as server:
         yield page_url(host, server.port, "")
 
@@ -77,14 +77,14 @@ def test_the_report_is_a_document_of_the_contract(url: str) -> None:
     assert from_json(SaveRef, answer.content) == STATUS
 
 
-def test_what_the_operator_has_recorded_is_heard_with_its_request_for_the_report(url: str, process: Process) -> None:
+def test_record_of_the_operator_arrives_with_its_request_for_the_report(url: str, process: Process) -> None:
     for page in ("status", "status?pretty", "metrics"):
         assert get(f"{url}/{page}", headers={RECORDED_HEADER: page}).status_code == 200
     get(f"{url}/status")
-    assert process.heard == ["status", "status?pretty"]
+    assert process.recorded == ["status", "status?pretty"]
 
 
-def test_probes_say_yes_and_no(url: str, process: Process) -> None:
+def test_probes_answer_by_status_code(url: str, process: Process) -> None:
     assert (get(f"{url}/healthz").status_code, get(f"{url}/readyz").status_code) == (200, 503)
     process.good = False
     assert (get(f"{url}/healthz").status_code, get(f"{url}/readyz").status_code) == (503, 200)
@@ -107,7 +107,7 @@ def test_other_pages_and_failing_ones_do_not_end_the_server(
     assert get(f"{url}/status").status_code == 200
 
 
-def test_clients_take_a_bounded_number_of_threads_and_keep_nobody_out(url: str) -> None:
+def test_clients_take_a_bounded_number_of_threads_and_block_no_other(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     before = threading.active_count()
     with ExitStack() as clients:
@@ -141,7 +141,7 @@ def test_every_error_has_its_exit_code(error: TrainerError, code: ExitCode) -> N
     assert exit_code(error) == code
 
 
-def test_the_last_word_is_a_document(tmp_path: Path) -> None:
+def test_termination_message_is_a_document(tmp_path: Path) -> None:
     word = tmp_path / "word"
     assert end_with(word, STATUS, ExitCode.FLUSHED) is ExitCode.FLUSHED
     assert from_json(SaveRef, word.read_bytes()) == STATUS
@@ -150,7 +150,7 @@ def test_the_last_word_is_a_document(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=6000))
-def test_the_last_word_is_never_too_long(tmp_path_factory: pytest.TempPathFactory, message: str) -> None:
+def test_termination_message_is_never_too_long(tmp_path_factory: pytest.TempPathFactory, message: str) -> None:
     word = tmp_path_factory.mktemp("word") / "word"
     end_with(word, Problem("Reason", message, "remedy"), ExitCode.INTERNAL)
     assert word.stat().st_size <= 4096
@@ -214,7 +214,7 @@ def test_cleanup_names_as_many_unreadable_keys_as_fit(tmp_path: Path) -> None:
     assert from_json(Deleted, (tmp_path / "word").read_bytes()) == Deleted(3, 30, ("k" * 1000,) * 4)
 
 
-def test_a_last_word_that_nobody_can_write_does_not_matter(tmp_path: Path) -> None:
+def test_termination_message_that_cannot_be_written_is_skipped(tmp_path: Path) -> None:
     assert end_with(tmp_path / "no" / "folder", STATUS, ExitCode.OK) is ExitCode.OK
 
 
@@ -229,7 +229,7 @@ def test_sigterm_is_a_request() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_each_step_says_where_its_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_has_the_parts_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([10.0, 11.0, 13.0, 16.0, 20.0, 25.0, 31.0])
     monkeypatch.setattr(module, "monotonic", lambda: next(ticks))
     trace = Trace(tmp_path / "steps")

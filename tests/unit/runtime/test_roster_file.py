@@ -129,7 +129,7 @@ def test_watching_sees_a_roster_that_comes_later(path: Path) -> None:
     assert seen == [5, 7]
 
 
-def test_a_roster_that_is_sent_comes_before_the_file_and_counts_once(path: Path) -> None:
+def test_sent_roster_arrives_before_the_file_and_counts_once(path: Path) -> None:
     file = RosterFile(path, ShardRoster)
     file.offer(to_json(roster(6)).encode())
     file.offer(b"{}")
@@ -142,14 +142,14 @@ def test_a_roster_that_is_sent_comes_before_the_file_and_counts_once(path: Path)
     assert file.poll() == roster(7)
 
 
-def test_one_that_is_sent_is_not_waited_for_longer_than_it_takes(path: Path) -> None:
+def test_sent_roster_ends_the_wait_at_once(path: Path) -> None:
     file, stop = RosterFile(path, ShardRoster), threading.Event()
     file.offer(to_json(roster(6)).encode())
     file.wait(60.0)  # returns at once: it was offered before
     assert next(file.watch(stop)) == roster(6)
 
 
-def test_a_roster_of_another_contract_that_is_sent_is_left_to_the_file(path: Path) -> None:
+def test_sent_roster_of_another_contract_is_left_to_the_file(path: Path) -> None:
     file = RosterFile(path, ShardRoster)
     file.offer(to_json(replace(roster(6), contract=CONTRACT_VERSION + 1)).encode())
     assert file.poll() is None

@@ -1,4 +1,4 @@
-"""The life of a shard against a restorer and a writer that do what the test says."""
+"""The lifecycle of a shard, with a restorer and a writer scripted by the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESTORED = Restored(SAVE, 4, 40, (4,), (), RowUpdates((9,)), 0.1)
 LINK = Link(ManifestRef("full", "digest"), 1, 40, 80)
 
 
-class Bench:
+class Harness:
     def __init__(self, **roster: Any) -> None:
         job = small_job(Path("unused"))
         job = replace(job, snapshots=replace(job.snapshots, rebase="Consecutive"))
@@ -79,182 +79,182 @@ class Bench:
         self.service.progress.dirty = False  # type: ignore[union-attr]
         return self.writer.saves[-1]
 
-    def hear(self, mail: Committed | GivenUp | SaveFailed) -> None:
+    def post(self, event: Committed | GivenUp | SaveFailed) -> None:
         self.writer.idle = True
-        self.lifecycle.post(mail)
+        self.lifecycle.post(event)
         self.lifecycle.tick()
 
 
-def test_it_restores_and_serves() -> None:
-    bench = Bench()
-    assert bench.lifecycle.report(()).state is ShardState.RESTORING
-    bench.answer(RESTORED, ShardState.READY)
-    report = bench.lifecycle.report((1,))
+def test_shard_restores_and_serves() -> None:
+    harness = Harness()
+    assert harness.lifecycle.report(()).state is ShardState.RESTORING
+    harness.answer(RESTORED, ShardState.READY)
+    report = harness.lifecycle.report((1,))
     assert (report.newest_save, report.restored_samples, report.resumed_samples) == (SAVE, 40, None)
     assert (report.applied_step, report.silent, report.load_s) == (4, ("trainer/1",), 0.1)
 
 
-def test_a_newer_roster_says_in_how_many_bits_to_save() -> None:
-    bench = Bench(stored_bits=2)
-    bench.answer(RESTORED, ShardState.READY)
-    assert bench.save(5).draft.bits == 2
-    bench.follow(2, stored_bits=4)
-    assert bench.save(6).draft.bits == 4
+def test_newer_roster_sets_the_bits_of_saves() -> None:
+    harness = Harness(stored_bits=2)
+    harness.answer(RESTORED, ShardState.READY)
+    assert harness.save(5).draft.bits == 2
+    harness.follow(2, stored_bits=4)
+    assert harness.save(6).draft.bits == 4
 
 
-def test_it_waits_for_leave_to_restore() -> None:
-    bench = Bench(may_restore=False)
-    bench.lifecycle.tick()
-    assert not bench.restorer.rosters
-    bench.follow(2)
-    bench.answer(RESTORED, ShardState.READY)
-    assert [roster.may_restore for roster in bench.restorer.rosters] == [True]
+def test_shard_waits_for_permission_to_restore() -> None:
+    harness = Harness(may_restore=False)
+    harness.lifecycle.tick()
+    assert not harness.restorer.rosters
+    harness.follow(2)
+    harness.answer(RESTORED, ShardState.READY)
+    assert [roster.may_restore for roster in harness.restorer.rosters] == [True]
 
 
-def test_below_the_floor_it_tries_again_only_under_another_floor() -> None:
-    bench = Bench(floor_samples=50)
-    bench.answer(BelowFloor(SAVE), ShardState.BELOW_FLOOR)
-    assert bench.lifecycle.report(()).newest_save == SAVE
-    bench.follow(2, floor_samples=50)
-    assert bench.lifecycle.state is ShardState.BELOW_FLOOR
-    bench.follow(3, floor_samples=40)
-    bench.answer(RESTORED, ShardState.READY)
-    assert [roster.floor_samples for roster in bench.restorer.rosters] == [50, 40]
+def test_restore_below_the_floor_is_repeated_only_under_another_floor() -> None:
+    harness = Harness(floor_samples=50)
+    harness.answer(BelowFloor(SAVE), ShardState.BELOW_FLOOR)
+    assert harness.lifecycle.report(()).newest_save == SAVE
+    harness.follow(2, floor_samples=50)
+    assert harness.lifecycle.state is ShardState.BELOW_FLOOR
+    harness.follow(3, floor_samples=40)
+    harness.answer(RESTORED, ShardState.READY)
+    assert [roster.floor_samples for roster in harness.restorer.rosters] == [50, 40]
 
 
 def test_a_rollback_stops_serving_and_restores_in_the_new_generation() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    save = bench.save(5)
-    bench.follow(2, generation=2)
-    assert (bench.lifecycle.state, bench.service.progress) == (ShardState.RESTORING, None)
-    assert not bench.writer.saves, "a save of the old generation is of no use"
-    bench.lifecycle.post(committed(save))
-    bench.answer(RESTORED, ShardState.READY)
-    assert bench.lifecycle.report(()).newest_save == SAVE
-    assert bench.service.progress is not None
-    assert bench.service.progress.generation == 2
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    save = harness.save(5)
+    harness.follow(2, generation=2)
+    assert (harness.lifecycle.state, harness.service.progress) == (ShardState.RESTORING, None)
+    assert not harness.writer.saves, "a save of the old generation is of no use"
+    harness.lifecycle.post(committed(save))
+    harness.answer(RESTORED, ShardState.READY)
+    assert harness.lifecycle.report(()).newest_save == SAVE
+    assert harness.service.progress is not None
+    assert harness.service.progress.generation == 2
 
 
 def test_a_rollback_during_a_restore_makes_it_start_over() -> None:
-    bench = Bench()
-    bench.follow(2, generation=2)
-    bench.restorer.answers.put(RESTORED)  # of generation 1
-    bench.until(lambda: len(bench.restorer.rosters) == 2)
-    assert bench.service.progress is None
-    bench.answer(RESTORED, ShardState.READY)
-    assert bench.restorer.rosters[1].counters.generation == 2
+    harness = Harness()
+    harness.follow(2, generation=2)
+    harness.restorer.answers.put(RESTORED)  # of generation 1
+    harness.until(lambda: len(harness.restorer.rosters) == 2)
+    assert harness.service.progress is None
+    harness.answer(RESTORED, ShardState.READY)
+    assert harness.restorer.rosters[1].counters.generation == 2
 
 
 def test_a_damaged_anchor_is_reported_until_a_new_generation() -> None:
-    bench = Bench()
+    harness = Harness()
     problem = Problem("AnchorDamaged", "what", "how")
-    bench.restorer.answers.put(NothingVerifies(problem))
-    bench.until(lambda: bench.lifecycle.report(()).problem == problem)
-    bench.follow(2)
-    assert len(bench.restorer.rosters) == 1
-    bench.follow(3, generation=2)
-    bench.answer(RESTORED, ShardState.READY)
-    assert bench.lifecycle.report(()).problem is None
+    harness.restorer.answers.put(NothingVerifies(problem))
+    harness.until(lambda: harness.lifecycle.report(()).problem == problem)
+    harness.follow(2)
+    assert len(harness.restorer.rosters) == 1
+    harness.follow(3, generation=2)
+    harness.answer(RESTORED, ShardState.READY)
+    assert harness.lifecycle.report(()).problem is None
 
 
-def test_what_ends_a_restore_for_good_ends_the_process() -> None:
-    bench = Bench()
-    bench.restorer.answers.put(ValueError("of another shape"))
+def test_final_failure_of_a_restore_ends_the_process() -> None:
+    harness = Harness()
+    harness.restorer.answers.put(ValueError("of another shape"))
     with pytest.raises(ValueError, match="of another shape"):
-        bench.until(lambda: False)
+        harness.until(lambda: False)
 
 
-def test_an_error_that_nobody_foresaw_ends_the_process() -> None:
-    bench = Bench()
-    bench.lifecycle.post(ZeroDivisionError())
+def test_unexpected_error_ends_the_process() -> None:
+    harness = Harness()
+    harness.lifecycle.post(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        bench.lifecycle.tick()
+        harness.lifecycle.tick()
 
 
 def test_a_failed_save_is_a_problem_until_one_succeeds() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    save = bench.save(5)
-    bench.hear(SaveFailed(Problem("StoreFull", "no room", "make room")))
-    assert bench.lifecycle.report(()).problem == Problem("StoreFull", "no room", "make room")
-    full = [bench.service.store_full]
-    bench.hear(committed(save))
-    assert bench.lifecycle.report(()).problem is None
-    assert [*full, bench.service.store_full] == [True, False]
-    assert bench.lifecycle.report(()).newest_save == SaveRef("the new key", 5, 50)
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    save = harness.save(5)
+    harness.post(SaveFailed(Problem("StoreFull", "no space", "make space")))
+    assert harness.lifecycle.report(()).problem == Problem("StoreFull", "no space", "make space")
+    full = [harness.service.store_full]
+    harness.post(committed(save))
+    assert harness.lifecycle.report(()).problem is None
+    assert [*full, harness.service.store_full] == [True, False]
+    assert harness.lifecycle.report(()).newest_save == SaveRef("the new key", 5, 50)
 
 
-def test_a_save_that_training_outran_is_told_to_the_trainers_and_flushed_at_the_end() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    save, problem = bench.save(5), Problem("SaveOutrun", "too slow", "faster")
-    bench.hear(GivenUp(save, problem))
-    assert bench.lifecycle.report(()).problem == problem
-    assert bench.service.answer(0, 1).cut_step == 5
-    bench.lifecycle.terminate()
-    assert bench.writer.saves[-1].draft.kind == "Flush"
-    bench.hear(GivenUp(bench.writer.saves[-1], problem))
-    assert bench.lifecycle.terminate() == Ending(TERMINATED), "this is a loss"
+def test_save_abandoned_for_a_full_undo_log_is_reported_and_flushed_at_the_end() -> None:
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    save, problem = harness.save(5), Problem("SaveOutrun", "too slow", "faster")
+    harness.post(GivenUp(save, problem))
+    assert harness.lifecycle.report(()).problem == problem
+    assert harness.service.answer(0, 1).cut_step == 5
+    harness.lifecycle.terminate()
+    assert harness.writer.saves[-1].draft.kind == "Flush"
+    harness.post(GivenUp(harness.writer.saves[-1], problem))
+    assert harness.lifecycle.terminate() == Ending(TERMINATED), "this is a loss"
 
 
 LOST = Problem("BucketMissing", "it is gone", "make it")
 
 
-def test_only_the_last_cut_that_has_lost_its_ground_is_made_anew() -> None:
-    bench = Bench()
-    bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
-    bench.hear(GivenUp(bench.save(5), LOST))
-    assert len(bench.writer.saves) == 1
-    assert bench.service.answer(0, 1).cut_step == 5
-    bench.push(6)
-    bench.service.progress.total_samples = 60  # type: ignore[union-attr]
-    bench.lifecycle.cut()
-    bench.hear(GivenUp(bench.writer.saves[-1], LOST))
-    assert [save.draft.step for save in bench.writer.saves] == [5, 6, 6]
-    assert bench.service.answer(0, 1).cut_step == 5, "the leader still waits for it"
+def test_only_the_last_cut_without_its_base_is_repeated() -> None:
+    harness = Harness()
+    harness.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
+    harness.post(GivenUp(harness.save(5), LOST))
+    assert len(harness.writer.saves) == 1
+    assert harness.service.answer(0, 1).cut_step == 5
+    harness.push(6)
+    harness.service.progress.total_samples = 60  # type: ignore[union-attr]
+    harness.lifecycle.cut()
+    harness.post(GivenUp(harness.writer.saves[-1], LOST))
+    assert [save.draft.step for save in harness.writer.saves] == [5, 6, 6]
+    assert harness.service.answer(0, 1).cut_step == 5, "the leader still waits for it"
 
 
 def test_a_flush_takes_the_place_of_a_save_under_way() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    bench.save(5)
-    assert bench.lifecycle.terminate() is None
-    assert [save.draft.kind for save in bench.writer.saves] == ["Anchor", "Flush"]
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    harness.save(5)
+    assert harness.lifecycle.terminate() is None
+    assert [save.draft.kind for save in harness.writer.saves] == ["Anchor", "Flush"]
 
 
 @pytest.mark.parametrize(
     "changes", [{"newest_incarnation": 2}, {"incarnation": 2, "newest_incarnation": 2}, {"index": 1}]
 )
-def test_it_steps_aside(changes: dict[str, int]) -> None:
-    assert Bench().follow(2, **changes) == Ending(ExitCode.SUPERSEDED)
+def test_shard_steps_aside(changes: dict[str, int]) -> None:
+    assert Harness().follow(2, **changes) == Ending(ExitCode.SUPERSEDED)
 
 
 def test_a_flush_saves_what_changed_and_ends_with_its_reference() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    bench.push(5, 6)
-    assert bench.lifecycle.terminate() is None
-    assert bench.lifecycle.state is ShardState.FLUSHING
-    (save,) = bench.writer.saves
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    harness.push(5, 6)
+    assert harness.lifecycle.terminate() is None
+    assert harness.lifecycle.state is ShardState.FLUSHING
+    (save,) = harness.writer.saves
     assert (save.draft.kind, save.draft.step, save.draft.samples, save.draft.applied) == ("Flush", 6, 60, (6,))
-    assert bench.follow(2, newest_incarnation=2) is None, "the successor waits for this very flush"
-    bench.hear(committed(save, "flush"))
-    assert bench.lifecycle.terminate() == Ending(ExitCode.FLUSHED, SaveRef("flush", 6, 60))
-    assert len(bench.writer.saves) == 1
+    assert harness.follow(2, newest_incarnation=2) is None, "the successor waits for this very flush"
+    harness.post(committed(save, "flush"))
+    assert harness.lifecycle.terminate() == Ending(ExitCode.FLUSHED, SaveRef("flush", 6, 60))
+    assert len(harness.writer.saves) == 1
 
 
 def test_a_flush_with_nothing_changed_names_the_newest_save() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    bench.push(5)
-    bench.service.progress.dirty = False  # type: ignore[union-attr]
-    assert bench.lifecycle.terminate() == Ending(ExitCode.FLUSHED, SAVE)
-    assert not bench.writer.saves
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    harness.push(5)
+    harness.service.progress.dirty = False  # type: ignore[union-attr]
+    assert harness.lifecycle.terminate() == Ending(ExitCode.FLUSHED, SAVE)
+    assert not harness.writer.saves
 
 
 def test_an_open_loss_is_no_flush() -> None:
-    bench = Bench()
-    bench.answer(RESTORED, ShardState.READY)
-    assert bench.lifecycle.terminate() == Ending(TERMINATED)
-    assert Bench().lifecycle.terminate() == Ending(TERMINATED), "neither is a restore that is not over"
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    assert harness.lifecycle.terminate() == Ending(TERMINATED)
+    assert Harness().lifecycle.terminate() == Ending(TERMINATED), "neither is a restore that is not over"

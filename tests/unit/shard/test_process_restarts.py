@@ -1,4 +1,4 @@
-"""One life of a shard's server after the other, in one memory: killed at any line of a push, or while it saves."""
+"""Successive processes of a shard in one shared memory, killed at any line of a push or of a save."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ TRAINERS = 2
 NEW = Restored(None, 0, 0, (0,) * TRAINERS, (), RowUpdates((0,) * TRAINERS), 0.1)
 
 
-class House:
-    """The memory of a shard, and the servers that live in it, one after the other."""
+class RestartedProcess:
+    """The shared memory of a shard, and its successive processes."""
 
     def __init__(self) -> None:
         self.job: JobSpec = small_job(Path("unused"), trainers=TRAINERS)
@@ -57,7 +57,7 @@ class House:
         self.lifecycle._serve(NEW)
 
     def begin(self) -> None:
-        """Begin the next life."""
+        """Begin the next process."""
         ShardControlBlock(self.shared.view(), self.job).begin_process()
         memory = self.shared.view()
         self.control_block = ShardControlBlock(memory, self.job)
@@ -95,19 +95,19 @@ class House:
         return segment.rows.tobytes(), segment.state.tobytes(), self.arena.epochs.of.tobytes()
 
 
-def killed_then(work: Callable[[House], object], *before: int) -> int:
-    """Kill a house at each line of `work`, and do the work again in the next life; how many lines there are."""
-    calm = House()
+def killed_then(work: Callable[[RestartedProcess], object], *before: int) -> int:
+    """Kill a process at each line of `work`, and repeat the work in the next process. Return the number of lines."""
+    calm = RestartedProcess()
     calm.steps(*before)
     work(calm)
     for line in count(1):
-        house = House()
-        house.steps(*before)
-        died = killed_at(line, lambda h=house: work(h), *FILES)
-        house.begin()
-        assert house.control_block.process_number == 2
-        work(house)
-        assert (house.report, house.rows) == (calm.report, calm.rows), f"killed at line {line}"
+        process = RestartedProcess()
+        process.steps(*before)
+        died = killed_at(line, lambda each=process: work(each), *FILES)
+        process.begin()
+        assert process.control_block.process_number == 2
+        work(process)
+        assert (process.report, process.rows) == (calm.report, calm.rows), f"killed at line {line}"
         if not died:
             return line
     raise AssertionError
@@ -115,116 +115,116 @@ def killed_then(work: Callable[[House], object], *before: int) -> int:
 
 @pytest.mark.parametrize("before", [(), (1, 2)])
 def test_a_push_killed_at_any_line_is_applied_once(before: tuple[int, ...]) -> None:
-    assert killed_then(lambda house: house.steps(len(before) + 1), *before) > 100
+    assert killed_then(lambda process: process.steps(len(before) + 1), *before) > 100
 
 
 def test_an_empty_push_killed_at_any_line_is_counted_once() -> None:
-    def push(house: House) -> None:
-        if house.applied[0] < 3:
-            assert house.clients[0].send_frame(Operation.PUSH, 3, row_updates=2) == ["ACK"]
+    def push(process: RestartedProcess) -> None:
+        if process.applied[0] < 3:
+            assert process.clients[0].send_frame(Operation.PUSH, 3, row_updates=2) == ["ACK"]
 
     assert killed_then(push, 1, 2) > 20
 
 
-def test_a_cut_killed_at_any_line_is_taken_or_given_up() -> None:
-    """Training goes on beyond it in any case, and the save of the next one holds all that the first would have."""
-    calm = House()
+def test_cut_killed_at_any_line_is_taken_or_voided() -> None:
+    """Training continues beyond it in any case, and the save of the next cut holds all changes."""
+    calm = RestartedProcess()
     calm.steps(1, 2, 3, cut=3)
     calm.steps(4, 5, cut=5)
     for line in count(1):
-        house = House()
-        house.steps(1, 2)
-        died = killed_at(line, lambda h=house: h.steps(3, cut=3), *FILES, "write/checkpointer.py")
-        house.begin()
-        house.steps(3, cut=3)
-        (save,) = house.saver.saves
+        process = RestartedProcess()
+        process.steps(1, 2)
+        died = killed_at(line, lambda each=process: each.steps(3, cut=3), *FILES, "write/checkpointer.py")
+        process.begin()
+        process.steps(3, cut=3)
+        (save,) = process.saver.saves
         assert (save.draft.kind, save.draft.step, save.draft.applied) == ("Anchor", 3, (3, 3))
-        house.steps(4, 5, cut=5)
-        assert house.saver.saves[-1].draft.step == 5
-        assert house.saver.saves[-1].draft.chain == ()
-        assert house.rows[:2] == calm.rows[:2]
+        process.steps(4, 5, cut=5)
+        assert process.saver.saves[-1].draft.step == 5
+        assert process.saver.saves[-1].draft.chain == ()
+        assert process.rows[:2] == calm.rows[:2]
         if not died:
             return
 
 
-def test_a_cut_that_training_has_left_behind_is_given_up() -> None:
-    house = House()
-    house.steps(1, 2, 3, cut=3)
-    house.steps(4)
-    house.begin()
-    assert house.saver.saves == []
-    assert house.service.given_up_step == 3
-    assert house.service.progress is not None
-    assert house.service.progress.dirty
+def test_cut_passed_by_training_is_voided() -> None:
+    process = RestartedProcess()
+    process.steps(1, 2, 3, cut=3)
+    process.steps(4)
+    process.begin()
+    assert process.saver.saves == []
+    assert process.service.given_up_step == 3
+    assert process.service.progress is not None
+    assert process.service.progress.dirty
 
 
-def test_the_next_life_stands_on_what_is_committed() -> None:
-    house = House()
-    house.steps(1, 2, 3, cut=3)
-    house.lifecycle.post(committed(house.saver.saves[0]))
-    house.saver.idle = True
-    house.lifecycle.tick()
-    house.steps(4)
-    house.begin()
-    assert house.report.newest_save is not None
-    assert house.report.newest_save.key == "the new key"
-    house.steps(5, cut=5)
-    assert [ref.key for ref in house.saver.saves[0].draft.chain] == ["the new key"]
+def test_next_process_bases_its_saves_on_committed_ones() -> None:
+    process = RestartedProcess()
+    process.steps(1, 2, 3, cut=3)
+    process.lifecycle.post(committed(process.saver.saves[0]))
+    process.saver.idle = True
+    process.lifecycle.tick()
+    process.steps(4)
+    process.begin()
+    assert process.report.newest_save is not None
+    assert process.report.newest_save.key == "the new key"
+    process.steps(5, cut=5)
+    assert [ref.key for ref in process.saver.saves[0].draft.chain] == ["the new key"]
 
 
 @pytest.mark.parametrize("followed", [False, True])
-def test_next_life_restores_in_a_new_generation(*, followed: bool) -> None:
+def test_next_process_restores_in_a_new_generation(*, followed: bool) -> None:
     """The last server had followed the roster and was killed while it restored, or had not seen it."""
-    house = House()
-    house.steps(1, 2)
-    rolled_back = replace(house.roster, counters=Counters(2, 1, 2))
+    process = RestartedProcess()
+    process.steps(1, 2)
+    rolled_back = replace(process.roster, counters=Counters(2, 1, 2))
     if followed:
-        house.lifecycle.follow(rolled_back)
+        process.lifecycle.follow(rolled_back)
     else:
-        house.roster = rolled_back
-    house.begin()
-    assert house.lifecycle.state is ShardState.RESTORING
-    assert house.control_block.read() is None
+        process.roster = rolled_back
+    process.begin()
+    assert process.lifecycle.state is ShardState.RESTORING
+    assert process.control_block.read() is None
 
 
-def test_trainers_hear_which_life_welcomes_them() -> None:
-    house = House()
-    house.begin()
-    assert [client.sent[0][0].count for client in house.clients] == [2, 2]
+def test_welcome_carries_the_number_of_the_process() -> None:
+    process = RestartedProcess()
+    process.begin()
+    assert [client.sent[0][0].count for client in process.clients] == [2, 2]
 
 
-def test_memory_with_a_damaged_account_is_refused() -> None:
-    house = House()
-    house.steps(1)
-    control_block = ShardControlBlock(house.shared.view(), house.job)
+def test_shared_memory_with_a_damaged_account_is_refused() -> None:
+    process = RestartedProcess()
+    process.steps(1)
+    control_block = ShardControlBlock(process.shared.view(), process.job)
     assert control_block.usable
     copy = control_block._copies[int(control_block._words[3]) - 1]
     copy[100] ^= 1
     assert not control_block.usable
 
 
-def test_what_is_kept_is_the_old_or_the_new_wherever_its_writer_is_killed() -> None:
-    house = House()
-    house.steps(1)
-    old = house.control_block.read()
+def test_resume_state_is_the_old_or_the_new_one_wherever_its_writer_is_killed() -> None:
+    process = RestartedProcess()
+    process.steps(1)
+    old = process.control_block.read()
     assert old is not None
     new = replace(old, applied=(9, 9), account=replace(old.account, dirty=False, given_up_step=4))
     found = set()
     for line in count(1):
-        house.control_block.write(old)
-        died = killed_at(line, lambda: house.control_block.write(new), "shard/resume.py")
-        read = ShardControlBlock(house.shared.view(), house.job).read()
+        process.control_block.write(old)
+        died = killed_at(line, lambda: process.control_block.write(new), "shard/resume.py")
+        read = ShardControlBlock(process.shared.view(), process.job).read()
         assert read in {old, new} if died else read == new
         found.add(read == new)
-        house.control_block = ShardControlBlock(house.shared.view(), house.job)
+        process.control_block = ShardControlBlock(process.shared.view(), process.job)
         if not died:
             break
     assert found == {False, True}
 
 
 def test_rows_that_a_priority_save_had_chosen_are_free_again() -> None:
-    house = House()
-    house.steps(1)
-    house.arena.epochs.choose(np.array([5]))
-    house.begin()
-    assert not house.arena.epochs.chosen(np.arange(ROWS)).any()
+    process = RestartedProcess()
+    process.steps(1)
+    process.arena.epochs.choose(np.array([5]))
+    process.begin()
+    assert not process.arena.epochs.chosen(np.arange(ROWS)).any()

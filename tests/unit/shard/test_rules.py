@@ -1,4 +1,4 @@
-"""The decisions of a shard: what becomes of a push, what it lost."""
+"""Decisions of a shard: admission of pushes, and losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cpr_contract.manifests import RowUpdates
 from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.shard.service import Admission, admit_push, answer_for
-from cpr_trainer.shard.state import MOST_SLIVERS, Losses, after_push, merge, order_of
+from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, Losses, after_push, merge, order_of
 
 ORDER = order_of(total_samples=95, batch_size=10)
 
@@ -24,7 +24,7 @@ ORDER = order_of(total_samples=95, batch_size=10)
         (2, None, Operation.NOT_READY),
     ],
 )
-def test_which_generation_is_served(theirs: int, ours: int | None, answer: Operation) -> None:
+def test_serving_follows_the_generation_of_the_roster(theirs: int, ours: int | None, answer: Operation) -> None:
     assert answer_for(theirs, ours) is answer
 
 
@@ -41,7 +41,7 @@ def test_which_generation_is_served(theirs: int, ours: int | None, answer: Opera
         (7, 6, Admission.APPLY),  # skips the cut at 6: holding it would hold it forever
     ],
 )
-def test_what_becomes_of_a_push_after_step_4(step: int, pending: int, admission: Admission) -> None:
+def test_admission_of_a_push_after_step_4(step: int, pending: int, admission: Admission) -> None:
     assert admit_push(step, 4, Cuts(pending), resumed=True) is admission
 
 
@@ -57,16 +57,16 @@ def test_steps_that_all_ranks_miss_are_whole_batches() -> None:
     assert losses.applied(0, 7, 8, ORDER) is losses
 
 
-def test_an_account_takes_so_many_parts_of_batches_and_then_whole_ones() -> None:
+def test_account_takes_a_bounded_number_of_parts_of_batches_and_then_whole_ones() -> None:
     """Rank 1 comes back later: what it misses alone counts by itself, up to a limit."""
     order = order_of(10_000, 10)
 
     def lost(late: int) -> tuple[tuple[int, int], ...]:
         return Losses.restored((), 2).applied(0, 0, 11, order).applied(1, 0, 11 + late, order).lost
 
-    alone = tuple((start, start + 5) for start in range(105, 105 + 10 * MOST_SLIVERS, 10))
-    assert lost(MOST_SLIVERS) == ((0, 100), *alone)
-    assert lost(MOST_SLIVERS + 1) == ((0, 100 + 10 * (MOST_SLIVERS + 1)),)
+    alone = tuple((start, start + 5) for start in range(105, 105 + 10 * MAX_PARTIAL_BATCHES, 10))
+    assert lost(MAX_PARTIAL_BATCHES) == ((0, 100), *alone)
+    assert lost(MAX_PARTIAL_BATCHES + 1) == ((0, 100 + 10 * (MAX_PARTIAL_BATCHES + 1)),)
 
 
 def test_a_gap_after_the_restore_is_lost_at_once() -> None:
@@ -109,7 +109,7 @@ def test_merging() -> None:
     assert merge([(5, 7), (1, 2), (2, 4), (6, 6), (0, 1), (6, 9)]) == ((0, 4), (5, 9))
 
 
-def test_a_rank_tells_how_many_row_updates_are_missing() -> None:
+def test_missing_row_updates_are_counted_by_rank() -> None:
     account = RowUpdates((100, 200), lost=-8)  # priority saves hold 8 updates of steps that no rank has made up for yet
     account = after_push(account, 0, before=130, rows=5)
     assert account == RowUpdates((135, 200), lost=22)

@@ -1,4 +1,4 @@
-"""The shard's sockets against strangers, liars and returning trainers."""
+"""The sockets of a shard: unknown, malformed and returning clients."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def connect(shard: ShardThread) -> Iterator[Connect]:
 
 
 def answer_to(shard: ShardThread, data: bytes) -> bytes:
-    """Everything the shard says to a stranger before it hangs up."""
-    with socket.create_connection((HOST, shard.peer.port_base + DATA_PORT), WAIT_S) as stranger:
-        stranger.sendall(data)
-        heard = b""
+    """Return all bytes that the shard sends before it disconnects."""
+    with socket.create_connection((HOST, shard.peer.port_base + DATA_PORT), WAIT_S) as client:
+        client.sendall(data)
+        received = b""
         try:
-            while piece := stranger.recv(4096):
-                heard += piece
+            while piece := client.recv(4096):
+                received += piece
         except ConnectionResetError:
             pass
-        return heard
+        return received
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"GET / HTTP/1.1\r\n".ljust(HEADER_BYTES), b"not a frame"),
         (Header(Operation.PUSH, step=1).pack(), b"PUSH before the handshake"),
@@ -68,14 +68,14 @@ def answer_to(shard: ShardThread, data: bytes) -> bytes:
         (Header(Operation.PROOF, payload_bytes=2).pack() + b"{}", b"not a handshake"),
     ],
 )
-def test_strangers_are_told_why_and_change_nothing(
-    shard: ShardThread, connect: Connect, data: bytes, says: bytes
+def test_unknown_client_gets_an_error_and_changes_nothing(
+    shard: ShardThread, connect: Connect, data: bytes, message: bytes
 ) -> None:
     exchange = connect(0, 1)
     exchange.wait_ready(WAIT_S)
-    heard = answer_to(shard, data)
-    assert Header.unpack(heard[:HEADER_BYTES]).operation is Operation.ERROR
-    assert says in heard
+    received = answer_to(shard, data)
+    assert Header.unpack(received[:HEADER_BYTES]).operation is Operation.ERROR
+    assert message in received
     assert exchange.unavailable() == ()
     assert shard.progress.applied == (0, 0)
 
@@ -90,14 +90,14 @@ def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: C
     assert new.unavailable() == ()
 
 
-@pytest.mark.parametrize("next_life", [False, True])
-def test_an_older_incarnation_is_refused_while_the_newer_is_away(
-    shard: ShardThread, connect: Connect, *, next_life: bool
+@pytest.mark.parametrize("next_process", [False, True])
+def test_older_incarnation_is_refused_while_the_newer_is_disconnected(
+    shard: ShardThread, connect: Connect, *, next_process: bool
 ) -> None:
     new = connect(0, 2)
     new.wait_ready(WAIT_S)
     new.close()
-    if next_life:
+    if next_process:
         shard.begin_process()
     old = connect(0, 1)
     wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
@@ -111,40 +111,40 @@ def test_a_server_without_descriptors_waits_for_some_and_then_accepts(shard: Sha
 
     def disturb() -> None:
         server = shard.server
-        with socket.socket() as stranger, no_descriptors_left():
-            stranger.connect((HOST, server.port))
+        with socket.socket() as client, no_descriptors_left():
+            client.connect((HOST, server.port))
             server.tick(WAIT_S, time.monotonic)
             began = time.monotonic()
             server.tick(0.05, time.monotonic)
             waited_s.append(time.monotonic() - began)
 
     shard.do(disturb)
-    assert waited_s[0] >= 0.05, "it turns and turns for a caller that it cannot accept"
+    assert waited_s[0] >= 0.05, "the loop spins for a connection that it cannot accept"
     connect(0, 1).wait_ready(WAIT_S)
 
 
-def test_strangers_that_say_nothing_make_room_at_once(
+def test_idle_unauthenticated_connections_are_closed_for_new_ones(
     shard: ShardThread, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_FAIR_S", WAIT_S)
     monkeypatch.setattr(server, "_HANDSHAKE_TIMEOUT_S", WAIT_S)
-    with ExitStack() as strangers:
+    with ExitStack() as clients:
         for _ in range(600):
-            strangers.enter_context(socket.create_connection((HOST, shard.server.port)))
+            clients.enter_context(socket.create_connection((HOST, shard.server.port)))
         connect(0, 1).wait_ready(WAIT_S)
         connect(1, 1).wait_ready(WAIT_S)
 
 
-def test_crowd_of_strangers_makes_room_before_a_silent_one_of_another_peer(
+def test_many_connections_of_one_address_are_closed_before_an_idle_one_of_another(
     shard: ShardThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_FAIR_S", 0.0)
     monkeypatch.setattr(server, "_HANDSHAKE_TIMEOUT_S", WAIT_S)
-    where = (HOST, shard.server.port)
-    with ExitStack() as strangers:
-        early = strangers.enter_context(socket.create_connection(where, source_address=("127.0.0.9", 0)))
+    address = (HOST, shard.server.port)
+    with ExitStack() as clients:
+        early = clients.enter_context(socket.create_connection(address, source_address=("127.0.0.9", 0)))
         for _ in range(150):
-            strangers.enter_context(socket.create_connection(where)).sendall(b"s")
+            clients.enter_context(socket.create_connection(address)).sendall(b"s")
             shard.do(lambda: shard.server.tick(0.0, time.monotonic))
         early.sendall(b"GET / HTTP/1.1\r\n".ljust(HEADER_BYTES))
         assert b"not a frame" in early.recv(4096)
@@ -158,7 +158,7 @@ def test_a_rank_that_the_job_does_not_have_is_refused(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_silence_of_a_joined_trainer_is_noticed_and_forgotten(
+def test_unresponsive_trainer_is_reported_until_it_sends_again(
     shard: ShardThread, connect: Connect, *, broken: bool
 ) -> None:
     exchange = connect(1, 1)

@@ -71,7 +71,7 @@ def test_a_push_is_applied_once_and_acknowledged_each_time() -> None:
     assert changes(service) == 2
 
 
-def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
+def test_cut_waits_for_all_ranks_and_holds_ranks_beyond_it() -> None:
     service, (one, two), _ = serving(trainers=2)
     copied: list[float] = []
     service.on_cut = lambda: copied.append(changes(service))
@@ -83,15 +83,15 @@ def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
     assert one.send_frame(Operation.PING) == ["PONG"], "it is alive all the same"
     assert not copied
     assert changes(service) == 3
-    heard = len(one.sent)
+    before = len(one.sent)
     assert two.pushes(2, cut_step=2) == ["ACK"]
     assert copied == [4], "before the held push changes it"
-    assert one.answers_since(heard) == ["ACK", "VECTORS"]
+    assert one.answers_since(before) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.5)
     assert changes(service) == 5
 
 
-def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None:
+def test_push_without_space_in_the_undo_log_waits_alone() -> None:
     service, (one, two), _ = serving(trainers=2)
     service.arena._logs = (RowBuffer.like(service.arena.segments[0], 1),)
     for row in (0, 1):
@@ -106,16 +106,16 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     assert one.send_frame(Operation.PING) == ["PONG"]
     assert two.pushes(1, row=5) == ["ACK"]
     assert progress_of(service).applied == (3, 1)
-    heard = len(one.sent)
+    before = len(one.sent)
     capture.fill(RowBuffer.like(service.arena.segments[0], 1))
     service.retry()
-    assert one.answers_since(heard) == ["ACK", "VECTORS"]
+    assert one.answers_since(before) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)
     assert progress_of(service).applied == (4, 1)
     assert not service.push_waits
 
 
-def test_a_loose_cut_holds_nobody_and_says_what_it_holds_by_rank() -> None:
+def test_loose_cut_holds_no_rank_and_reports_its_steps_by_rank() -> None:
     service, (one, two), marks = serving(trainers=2, loose=True)
     one.pushes(1)
     for step in (2, 3, 4):
@@ -138,10 +138,10 @@ def test_a_loose_cut_holds_nobody_and_says_what_it_holds_by_rank() -> None:
     order=st.lists(st.integers(0, 2), min_size=20, max_size=80),
     announced=st.lists(st.integers(0, 14), min_size=80, max_size=80),
 )
-def test_a_loose_cut_says_all_that_it_lacks_and_lacks_nothing_after_it(
+def test_loose_cut_reports_all_missing_steps_before_it_and_none_after(
     first: list[int], order: list[int], announced: list[int]
 ) -> None:
-    """Ranks come back to a shard at steps of their own, and go on at their pace."""
+    """Each rank returns to the shard at its own step, and continues at its own pace."""
     trainers = len(first)
     _service, clients, marks = serving(trainers=trainers, loose=True)
     following = list(first)
@@ -186,15 +186,15 @@ def test_a_cut_that_a_restored_shard_cannot_reach_does_not_hold_training() -> No
     assert client.pushes(5, cut_step=3) == ["ACK"], "its predecessor had acknowledged 1 to 4"
     assert not marks
     assert progress_of(service).losses.lost == ((0, 40),)
-    assert client.sent[-1][0].cut_step == 3, "the leader is told that it is given up"
+    assert client.sent[-1][0].cut_step == 3, "the leader receives that it is given up"
 
 
-def test_a_cut_holds_nobody_before_all_ranks_have_begun() -> None:
-    """The other rank does without this shard, and waits for the next step of the one that would be held."""
+def test_cut_holds_no_rank_before_all_ranks_have_begun() -> None:
+    """The other rank trains without this shard, and waits for the next step of the rank that the cut would hold."""
     _service, (one, two), marks = serving(trainers=2)
     for step in (1, 2, 3):
         assert one.pushes(step, cut_step=2) == ["ACK"]
-    assert one.sent[-1][0].cut_step == 2, "the leader is told that it is given up"
+    assert one.sent[-1][0].cut_step == 2, "the leader receives that it is given up"
     assert two.pushes(4, cut_step=2) == ["ACK"]
     assert not marks
     assert one.pushes(4, cut_step=5) == ["ACK"]
@@ -204,7 +204,7 @@ def test_a_cut_holds_nobody_before_all_ranks_have_begun() -> None:
     assert [mark.step for mark in marks] == [5]
 
 
-def test_a_shard_that_stops_serving_says_so_and_forgets_what_it_held() -> None:
+def test_shard_that_stops_serving_answers_so_and_drops_held_pushes() -> None:
     service, (one, _two), _ = serving(trainers=2)
     one.pushes(1, cut_step=1)
     one.pushes(2, cut_step=1)
@@ -231,7 +231,7 @@ def test_answers_carry_the_newest_save_and_the_counters() -> None:
     assert client.sent[-1][0].count == 1
 
 
-def test_row_updates_that_a_rank_made_and_the_shard_does_not_know_are_lost() -> None:
+def test_row_updates_missing_from_the_shard_count_as_lost() -> None:
     service, (one, two), _ = serving(trainers=2)
     one.pushes(4, row_updates=30)
     two.pushes(1, row_updates=0)
@@ -266,10 +266,10 @@ def test_a_held_frame_that_is_bad_costs_only_its_sender() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "values", "says"),
+    ("order", "values", "message"),
     [(1, 4, "of 2 rows"), (1, 8, "of 2 rows"), (-1, 6, "in the order of their places")],
 )
-def test_push_of_other_values_or_in_another_order_is_refused(order: int, values: int, says: str) -> None:
+def test_push_of_other_values_or_in_another_order_is_refused(order: int, values: int, message: str) -> None:
     """Two tables: 50 rows of 4 values, and 30 of 2."""
     job = with_dims(small_job(Path("unused"), dim=DIM), DIM, 2)
     placement = Placement.of(job.model, 1)
@@ -280,5 +280,5 @@ def test_push_of_other_values_or_in_another_order_is_refused(order: int, values:
     numbers = sorted((3, 60), key=lambda number: int(placement.places(np.array([number]))[0]))[::order]
     payload = np.array(numbers, np.int32).tobytes() + np.ones(values, np.float32).tobytes()
     client.send_frame(Operation.PUSH, 1, payload, count=2)
-    assert says in client.refusals[0]
+    assert message in client.refusals[0]
     assert not any(segment.rows.any() for segment in service.arena.segments)

@@ -1,4 +1,4 @@
-"""What a shard's process does before a roster names it."""
+"""The process of a shard before a roster names it: memory, probe of the store, readiness."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ PAGE = mmap.PAGESIZE
 
 
 def resident(memory: SharedMemory) -> list[bool]:
-    """Of each control_block whether it is in memory, as the kernel says."""
+    """Return whether each page is in memory, by the kernel."""
     start = np.frombuffer(memory.mapping, np.uint8)
     pages = (ctypes.c_ubyte * -(-len(start) // PAGE))()
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mincore(ctypes.c_void_p(start.ctypes.data), ctypes.c_size_t(len(start)), pages) == 0
-    return [bool(control_block & 1) for control_block in pages]
+    return [bool(page & 1) for page in pages]
 
 
-def test_what_is_touched_is_in_memory_and_as_it_was() -> None:
+def test_touched_pages_are_in_memory_and_unchanged() -> None:
     memory = SharedMemory(64 * PAGE)
     memory.mapping[3 * PAGE] = 7
     assert resident(memory).count(False) >= 32  # else this test could not fail
-    toucher = Prefaulter(memory, 40 * PAGE + 1)
-    toucher.touch(10 * PAGE - 1)
-    assert toucher.left_bytes == 30 * PAGE + 1
-    while toucher.left_bytes:
-        toucher.touch(10 * PAGE)
+    prefaulter = Prefaulter(memory, 40 * PAGE + 1)
+    prefaulter.touch(10 * PAGE - 1)
+    assert prefaulter.left_bytes == 30 * PAGE + 1
+    while prefaulter.left_bytes:
+        prefaulter.touch(10 * PAGE)
     assert all(resident(memory)[:41])
     assert (memory.mapping[3 * PAGE], memory.mapping[4 * PAGE]) == (7, 0)
 
 
-def test_where_the_kernel_cannot_do_it_pages_are_touched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_touched_one_by_one_without_help_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cpr_trainer.embedding.memory._POPULATE_WRITE", 9999)
     memory = SharedMemory(8 * PAGE)
     memory.mapping[PAGE] = 7
@@ -57,11 +57,11 @@ def test_where_the_kernel_cannot_do_it_pages_are_touched_one_by_one(monkeypatch:
     assert memory.mapping[PAGE] == 7
 
 
-def test_no_more_than_there_is_is_touched_and_nothing_of_ones_own() -> None:
+def test_touching_stops_at_the_memory_limit_and_spares_private_memory() -> None:
     memory = SharedMemory(2 * PAGE)
-    toucher = Prefaulter(memory, 100 * PAGE)
-    toucher.touch(100 * PAGE)
-    assert toucher.left_bytes == 0
+    prefaulter = Prefaulter(memory, 100 * PAGE)
+    prefaulter.touch(100 * PAGE)
+    assert prefaulter.left_bytes == 0
     assert Prefaulter(OwnMemory(), 100 * PAGE).left_bytes == 0
 
 
@@ -81,7 +81,7 @@ def test_the_rows_of_the_largest_shard_are_touched_and_nothing_after_them(tmp_pa
 
 
 class Listing(MemoryStore):
-    """A store that answers once it may."""
+    """A store that answers after `may_answer`."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
@@ -102,28 +102,28 @@ def standby_of(tmp_path: Path, store: Listing, pages: int = 1) -> Standby:
     return Standby(job, store, Prefaulter(SharedMemory(pages * PAGE), pages * PAGE), StatusPublisher(job).report)
 
 
-def until_warm(spare: Standby) -> None:
-    while not spare.warm:
+def until_warm(standby: Standby) -> None:
+    while not standby.warm:
         sleep(0.005)
 
 
-def test_it_is_warm_once_its_memory_is_touched_and_the_store_has_answered(tmp_path: Path) -> None:
+def test_standby_is_warm_once_its_memory_is_touched_and_the_store_has_answered(tmp_path: Path) -> None:
     store = Listing()
-    spare = standby_of(tmp_path, store, pages=(32 << 20) // PAGE)
-    assert (spare.report.state, spare.report.index) == (ShardState.STARTING, -1)
-    assert spare.tick()  # 16 MiB of 32
-    assert not spare.tick()
-    assert spare.report.state is ShardState.STARTING
+    standby = standby_of(tmp_path, store, pages=(32 << 20) // PAGE)
+    assert (standby.report.state, standby.report.index) == (ShardState.STARTING, -1)
+    assert standby.tick()  # 16 MiB of 32
+    assert not standby.tick()
+    assert standby.report.state is ShardState.STARTING
     store.may_answer.set()
-    until_warm(spare)
-    assert (spare.report.state, spare.report.index) == (ShardState.SPARE, -1)
+    until_warm(standby)
+    assert (standby.report.state, standby.report.index) == (ShardState.SPARE, -1)
     assert store.asked == [f"{small_job(tmp_path).job_uid}/spare/"]
 
 
-def test_a_store_that_is_away_keeps_no_spare_from_being_one(tmp_path: Path) -> None:
+def test_standby_starts_without_a_reachable_store(tmp_path: Path) -> None:
     store = Listing(StoreUnreachableError("no answer", "Wait."))
-    spare = standby_of(tmp_path, store)
-    spare.tick()
+    standby = standby_of(tmp_path, store)
+    standby.tick()
     store.may_answer.set()
-    until_warm(spare)
-    assert spare.report.state is ShardState.SPARE
+    until_warm(standby)
+    assert standby.report.state is ShardState.SPARE

@@ -1,4 +1,4 @@
-"""Keepers of one pod, one after the other: what the next one takes over, and when it must not."""
+"""Successive supervisors of one pod: the memory that the next one takes over or refuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pod:
         self.scratch.mkdir()
 
     def begin(self, job: JobSpec | None = None) -> ShardControlBlock | None:
-        """The control_block that the next supervisor begins with."""
+        """Return the control block of the next supervisor."""
         size = SizeOf()
         ShardControlBlock(size, job or self.job)
         return control_block_of(job or self.job, SharedMemory(size.bytes, self.rows), self.scratch)
@@ -45,7 +45,7 @@ def test_the_first_supervisor_begins_with_nothing(pod: Pod) -> None:
     assert (control_block.process_number, control_block.read(), control_block.usable) == (0, None, True)
 
 
-def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
+def test_next_supervisor_continues_the_count_of_processes_and_reads_the_end_of_the_last(
     pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cpr_trainer.runtime.supervision.monotonic", lambda: 20.0)
@@ -60,18 +60,18 @@ def test_the_next_one_counts_lives_on_and_knows_when_the_last_has_ended(
     assert second.in_place_s == ((1, 1.5),)
 
 
-def test_a_life_that_never_turned_has_ended_when_it_is_found(pod: Pod) -> None:
+def test_process_without_a_turn_has_ended_when_the_supervisor_finds_it(pod: Pod) -> None:
     first = pod.control_block()
     first.begin_process()
     second = pod.control_block()
     second.begin_process()
     second.record_serving(1e9)
-    ((life, took_s),) = second.in_place_s
-    assert (life, took_s > 0) == (1, True)
+    ((number, took_s),) = second.in_place_s
+    assert (number, took_s > 0) == (1, True)
 
 
 def other_layout(job: JobSpec) -> JobSpec:
-    """As many rows, and as many bytes."""
+    """Return a job with as many rows and bytes, in another layout."""
     tables = job.model.tables
     changed = (replace(tables[0], rows=tables[0].rows - 1), replace(tables[1], rows=tables[1].rows + 1))
     return replace(job, model=replace(job.model, tables=changed))
@@ -85,21 +85,21 @@ def other_layout(job: JobSpec) -> JobSpec:
         pytest.param(lambda job: replace(job, shards=2), id="shards"),
     ],
 )
-def test_memory_of_another_kind_is_not_taken_over(change: Callable[[JobSpec], JobSpec], pod: Pod) -> None:
+def test_shared_memory_of_another_form_is_not_taken_over(change: Callable[[JobSpec], JobSpec], pod: Pod) -> None:
     assert pod.begin() is not None
     assert pod.begin(change(pod.job)) is None
     assert pod.begin() is not None
 
 
-def test_memory_that_is_gone_is_no_first_start(pod: Pod) -> None:
-    """As when the machine has begun anew: whoever served before has not left what was learnt."""
+def test_lost_shared_memory_is_no_first_start(pod: Pod) -> None:
+    """A restarted machine has lost the rows of the former process."""
     assert pod.begin() is not None
     pod.rows.unlink()
     assert pod.begin() is None
 
 
-def test_without_a_mark_every_supervisor_is_the_first(pod: Pod) -> None:
-    """Where no container begins again, memory is in no file."""
+def test_every_supervisor_without_a_mark_is_the_first(pod: Pod) -> None:
+    """Memory without a file does not outlive a container."""
     size = SizeOf()
     ShardControlBlock(size, pod.job)
     for _ in range(2):

@@ -19,7 +19,7 @@ from cpr_trainer.data.order import BatchOrder
 
 #: The most parts of batches that a restore adds to the lost ranges; a report takes some thousands. Ranks that trained
 #: without a shard return to it at different steps.
-MOST_SLIVERS = 64
+MAX_PARTIAL_BATCHES = 64
 #: The announced step of a rank that has not announced one yet.
 UNKNOWN = -1
 
@@ -38,7 +38,7 @@ class Losses:
     """The losses since the generation's anchor, and the gaps since a restore with samples that are not known yet.
 
     `lost` has the known ranges, sorted and merged. first_steps[r] is the first step of rank r applied since the
-    restore, 0 before that. `gaps` wait until all ranks have pushed; before that, ranges would be one sliver for each
+    restore, 0 before that. `gaps` wait until all ranks have pushed; before that, there would be one range for each
     step and rank.
     """
 
@@ -214,9 +214,9 @@ def _ranges_of(gaps: tuple[Gap, ...], order: BatchOrder, trainers: int) -> Itera
     """
     edges = sorted({edge for gap in gaps for edge in (gap.first, gap.last + 1)})
     runs = [(start, end, _missing(gaps, start, end)) for start, end in pairwise(edges)]
-    slivers = sum((end - start) * len(ranks) for start, end, ranks in runs if len(ranks) < trainers)
+    partial = sum((end - start) * len(ranks) for start, end, ranks in runs if len(ranks) < trainers)
     for start, end, ranks in runs:
-        if ranks and (len(ranks) == trainers or slivers > MOST_SLIVERS):
+        if ranks and (len(ranks) == trainers or partial > MAX_PARTIAL_BATCHES):
             yield order.slice_of(start).start, order.slice_of(end - 1).stop
             continue
         for step in range(start, end):

@@ -43,7 +43,7 @@ def test_scores_of_several_chunks_are_ranked_together() -> None:
     assert (np.diff(slots) > 0).all()
 
 
-def test_what_is_no_number_comes_first() -> None:
+def test_nan_ranks_first() -> None:
     scores = np.array([1.0, np.nan, np.inf, -np.nan, 2.0], np.float32)
     slots = largest(Population(5, np.empty(0, np.int64)), scores.__getitem__, 3, np.random.default_rng(0))
     assert slots.tolist() == [1, 2, 3]

@@ -35,7 +35,7 @@ def test_a_full_list_holds_different_rows_that_were_recorded_and_no_more_than_fi
     assert 0.9 * QUOTA < len(slots) <= QUOTA
 
 
-def test_what_makes_room_is_random() -> None:
+def test_evicted_entry_is_random() -> None:
     # Ten times as many rows as fit, each once: a survivor may have come at any time, though late ones are more likely.
     ages = []
     for seed in range(20):
@@ -57,7 +57,7 @@ def test_rows_that_are_used_often_are_in_the_list() -> None:
     assert np.isin(hot, chosen(ssu)).mean() > 0.8  # of all rows at most 0.04 are
 
 
-def test_small_tables_take_no_room_from_the_others() -> None:
+def test_small_tables_take_no_entries_from_the_others() -> None:
     ssu = tracker(small=300)
     for first in range(0, 300, 50):
         ssu.note(np.arange(first, first + 50))

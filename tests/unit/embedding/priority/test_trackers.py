@@ -23,7 +23,7 @@ from support.shard_job import small_job
 
 ROWS, DIM = 40, 4
 SMALL = (3, 11, 12)
-ROOMY = 4096  # so many entries that SSU's list never fills
+ROOMY = 4096  # more entries than SSU's list can fill
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_a_strategy_that_ranks_agrees_with_its_model(strategy: Strategy, course:
 
 @settings(max_examples=80, deadline=None)
 @given(course=COURSE, seed=st.integers(0, 99))
-def test_ssu_with_room_agrees_with_its_model(course: Course, seed: int) -> None:
+def test_ssu_with_free_entries_agrees_with_its_model(course: Course, seed: int) -> None:
     run(Shard("SSU", ROOMY, seed), course)
 
 
@@ -231,7 +231,7 @@ def test_growth_needs_an_accumulator() -> None:
         make_tracker("Growth", Arena.empty(job, ROWS), Population(ROWS, np.array(SMALL)), 5, np.random.default_rng(0))
 
 
-def test_choosing_beside_pushes_loses_no_count() -> None:
+def test_choosing_concurrently_with_pushes_loses_no_count() -> None:
     population = Population(300_000, np.empty(0, np.int64))
     arena = Arena.empty(small_job(Path("unused"), dim=1), population.rows)
     tracker: Tracker = make_tracker("MFU", arena, population, 1000, np.random.default_rng(0))

@@ -14,7 +14,7 @@ from support.exchanges import WAIT_S, wait_for
 from support.replays import BATCH, Start, join, of_one, push, save, sums
 
 
-def test_a_successor_gets_all_that_no_save_holds(
+def test_successor_gets_all_pushes_that_no_save_holds(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
     exchange, shard = exchanges(), begin()
@@ -35,7 +35,7 @@ def test_a_successor_gets_all_that_no_save_holds(
     assert progress.replay_s is not None
 
 
-def test_what_a_save_holds_is_forgotten(exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows) -> None:
+def test_pushes_held_by_a_save_are_dropped(exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows) -> None:
     exchange, shard = exchanges(), begin()
     join(exchange, shard)
     assert exchange.forgotten() == (-1,)
@@ -54,12 +54,12 @@ def test_full_replay_memory_drops_the_oldest_pushes_and_reports_that_before(
 ) -> None:
     exchange, shard = exchanges(replay_bytes=24 << 10, spill_bytes=spill_bytes), begin()
     join(exchange, shard)
-    told = 0
+    announced = 0
     for step in range(1, last):
         push(exchange, rows, step)
-        told = exchange.forgotten()[0] // BATCH
+        announced = exchange.forgotten()[0] // BATCH
     exchange.settle(WAIT_S)
-    assert 0 < told < last - 1
+    assert 0 < announced < last - 1
     shard.close()
     join(exchange, successor := begin(2), roster=2)
     push(exchange, rows, last)
@@ -67,16 +67,16 @@ def test_full_replay_memory_drops_the_oldest_pushes_and_reports_that_before(
     progress = successor.progress
     (lost,) = progress.losses.lost
     assert lost[0] == 0
-    assert lost[1] // BATCH <= told, "no more than what was told"
-    assert spill_bytes or told - 3 <= lost[1] // BATCH, "and about that"
+    assert lost[1] // BATCH <= announced, "no more than announced"
+    assert spill_bytes or announced - 3 <= lost[1] // BATCH, "and about that"
     rest = [(0, step) for step in range(lost[1] // BATCH + 1, last + 1)]
     assert np.array_equal(exchange.lookup(last + 1, rows).result(WAIT_S), sums(rows, *rest))
 
 
-def test_what_memory_has_no_room_for_is_on_disk_and_comes_back_in_its_order(
+def test_pushes_beyond_memory_are_spilled_and_replayed_in_order(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
-    """A shard drops a push that comes after a later one, so the sums tell."""
+    """A shard drops a push that comes after a later one, so the sums show the order."""
     exchange, shard = exchanges(replay_bytes=24 << 10, spill_bytes=1 << 20), begin()
     join(exchange, shard)
     push(exchange, rows, *range(1, 31))
@@ -95,22 +95,22 @@ def test_what_memory_has_no_room_for_is_on_disk_and_comes_back_in_its_order(
     assert (progress.losses.lost, progress.replayed) == ((), 70 * BATCH)
 
 
-def test_nothing_is_forgotten_while_a_shard_is_away_that_may_need_it(
+def test_no_push_is_dropped_while_an_unavailable_shard_may_need_it(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
     exchange, shard = exchanges(replay_bytes=12 << 10), begin()
     join(exchange, shard)
     push(exchange, rows, *range(1, 20))
     exchange.settle(WAIT_S)
-    told = exchange.forgotten()
+    announced = exchange.forgotten()
     shard.close()
     wait_for(lambda: exchange.unavailable() == (0,))
     with pytest.raises(ShardsUnavailableError):
         push(exchange, rows, *range(20, 22))
-    assert exchange.forgotten() == told
+    assert exchange.forgotten() == announced
 
 
-def test_a_push_that_finds_no_room_at_all_is_kept_until_acknowledged(
+def test_push_beyond_memory_and_disk_is_kept_until_acknowledged(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
     exchange, shard = exchanges(replay_bytes=256), begin()

@@ -15,7 +15,7 @@ from support.exchanges import WAIT_S, wait_for
 from support.replays import Ranks, Save, push, save, sums
 
 
-def test_a_flush_in_mid_step_protects_of_each_rank_what_it_holds(
+def test_flush_in_mid_step_protects_the_applied_steps_of_each_rank(
     several: Callable[..., Ranks], rows: UniqueRows
 ) -> None:
     """It is named after the farthest rank. Twice its successor dies before it saves."""
@@ -32,7 +32,7 @@ def test_a_flush_in_mid_step_protects_of_each_rank_what_it_holds(
         if incarnation == 2:
             push(ranks.exchanges[1], rows, 4, rank=1)
         ranks.settle()
-        # The next answer tells of the save once more.
+        # The next answer repeats the save.
         wait_for(lambda: all(each.saved()[0].incarnation == len(ranks.shards) for each in ranks.exchanges))
     assert flushed[0].applied == (4, 3)
     assert Save(ranks.shard).applied == (4, 4)
