@@ -65,7 +65,7 @@ def test_request_that_a_holder_cannot_answer_is_refused(
         connection.request(*pack(operations[0], generation, query), operations[1])
 
 
-def test_shards_are_refused_where_there_is_no_parity() -> None:
+def test_shards_are_refused_without_parity() -> None:
     shard = ShardThread(small_job(Path("unused")))
     try:
         me = Identity(shard.job.job_uid, "shard", 1, 1, 1)
