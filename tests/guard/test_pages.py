@@ -159,8 +159,8 @@ def test_example_jobs_use_the_store_of_the_examples() -> None:
     bucket = next(Path(each["mountPath"]).name for each in container["volumeMounts"] if "subPath" in each)
     stores = {each["metadata"]["name"]: each["spec"]["snapshots"]["store"] for each in JOBS}
     del stores["criteo"]  # has a store of its own, with TLS
-    wanted = {"endpoint": endpoint, "bucket": bucket, "credentialsSecret": secret["metadata"]["name"]}
-    assert stores == dict.fromkeys(stores, wanted)
+    expected = {"endpoint": endpoint, "bucket": bucket, "credentialsSecret": secret["metadata"]["name"]}
+    assert stores == dict.fromkeys(stores, expected)
 
 
 def test_store_of_the_examples_has_the_restricted_profile() -> None:
