@@ -3,8 +3,8 @@
 A process reads the job's spec from `CPR_SPEC` and a request as JSON from its standard input, and writes one report a
 line. The documents have no contract version: both ends are of one installation, on one machine.
 
-`SavingExperiment` and `SavingReport` belong to `cprjob bench priority`, `Counts` and `RedundancyDocument` to
-`cprjob bench redundancy`, and `SnapshotBench` and `BenchReport` to `cprjob bench snapshot`, whose job has one shard.
+`SavingExperiment` and `SavingReport` belong to `cprjob bench priority`; `Counts` and `RedundancyDocument` belong to
+`cprjob bench redundancy`; `SnapshotBench` and `BenchReport` belong to `cprjob bench snapshot` (a job with one shard).
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def show_version() -> None:
     out.print(f"cprjob {version('cprjob')}, contract {CONTRACT_VERSION}", highlight=False)
 
 
-def _show_version_and_exit(*, wanted: bool) -> None:
-    if wanted:
+def _show_version_and_exit(*, requested: bool) -> None:
+    if requested:
         show_version()
         raise typer.Exit
 

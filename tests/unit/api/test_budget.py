@@ -31,7 +31,7 @@ def test_budget_is_a_portion_of_lost_samples(edits: dict[str, object], portion: 
     assert (found.portion, found.basis) == (pytest.approx(portion), basis)
 
 
-def test_without_a_sensitivity_the_plan_says_that_it_is_a_guess() -> None:
+def test_plan_without_a_sensitivity_is_marked_as_a_guess() -> None:
     spec = parse_spec(edited(AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.0005}})["spec"])
     assert spec.accuracy_budget.portion == pytest.approx(0.0005 / GUESSED_SENSITIVITY)
     inputs = plan_inputs(spec, Status())

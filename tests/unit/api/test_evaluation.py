@@ -15,35 +15,35 @@ def fields(rule: Rule, document: dict[str, Any], **options: Any) -> list[str]:
     return [field for _, field in broken([rule], document, **options)]
 
 
-def test_each_element_that_breaks_a_rule_is_named() -> None:
+def test_rule_names_each_element_that_violates_it() -> None:
     document = {"spec": {"tables": [{"rows": 0}, {"rows": 1}, {"rows": -1}]}}
     assert fields(POSITIVE, document) == ["spec.tables[0].rows", "spec.tables[2].rows"]
 
 
 @pytest.mark.parametrize("document", [{}, {"spec": {}}, {"spec": {"tables": []}}])
-def test_what_is_absent_breaks_no_rule(document: dict[str, Any]) -> None:
+def test_rule_holds_for_absent_fields(document: dict[str, Any]) -> None:
     assert fields(POSITIVE, document) == []
 
 
-def test_a_rule_that_cannot_be_evaluated_is_an_error_of_the_rule() -> None:
+def test_rule_that_fails_to_evaluate_is_an_error_of_the_rule() -> None:
     with pytest.raises(RuntimeError, match=r"spec.tables\[0\]: self.rows > 0"):
         fields(POSITIVE, {"spec": {"tables": [{}]}})
 
 
-def test_a_rule_that_mentions_a_malformed_field_is_skipped() -> None:
+def test_rule_with_a_malformed_field_is_skipped() -> None:
     document = {"spec": {"tables": [{"rows": -1}, {"rows": "many"}]}}
     assert fields(POSITIVE, document, malformed={"rows"}) == []
     assert fields(POSITIVE, document, malformed={"name"}) == ["spec.tables[0].rows"]
 
 
-def test_a_rule_that_compares_sees_both_documents() -> None:
+def test_transition_rule_gets_both_documents() -> None:
     frozen = Rule("", "spec.image", "is frozen", "undo it", "self.spec.image == oldSelf.spec.image")
     before = {"spec": {"image": "a"}}
     assert fields(frozen, {"spec": {"image": "b"}}, before=before) == ["spec.image"]
     assert fields(frozen, before, before=before) == []
 
 
-def test_a_rule_that_is_too_expensive_for_the_api_server_is_checked_here() -> None:
+def test_rule_that_exceeds_the_api_servers_cost_limit_is_checked_by_the_client() -> None:
     known = Rule(
         "", "features", "unknown", "name it", "sets.contains(self.tables, self.features)", skip_on_server="true"
     )

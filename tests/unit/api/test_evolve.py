@@ -1,6 +1,6 @@
-"""`evolve`: mypy knows the fields of each model.
+"""`evolve` under mypy, which checks the fields of each model.
 
-If it accepted one of these calls, mypy would report the `type: ignore` beside it as unused.
+If mypy accepted one of these calls, it would report the `type: ignore` comment as unused.
 """
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from cpr_operator.api.status import Shard, Status, Trainer
 
 
-def test_only_fields_of_the_model_can_be_set() -> None:
+def test_evolve_sets_only_fields_of_the_model() -> None:
     with pytest.raises(AttributeError, match="fase"):
         Status().evolve(fase="Failed")  # type: ignore[call-arg]
     member: Shard | Trainer = Trainer(index=0)
@@ -16,7 +16,7 @@ def test_only_fields_of_the_model_can_be_set() -> None:
         member.evolve(may_restore=False)  # type: ignore[call-arg]
 
 
-def test_a_model_that_does_not_change_is_the_same_object() -> None:
+def test_evolve_returns_the_same_object_without_a_change() -> None:
     shard = Shard(index=0, saved_samples=5)
     assert shard.evolve(index=0, saved_samples=5) is shard
     assert shard.evolve(index=0, saved_samples=6) == Shard(index=0, saved_samples=6)

@@ -21,7 +21,7 @@ from support.limits import largest
 ANNOTATIONS = 256 << 10
 
 
-def test_a_job_at_all_limits_is_described_in_what_a_pod_can_hold() -> None:
+def test_description_of_a_job_at_all_limits_fits_into_a_pod() -> None:
     job = to_job_spec(parse_spec(largest()["spec"]), "uid", "name")
     packed = pack(to_json(job))
     assert is_packed(packed)
@@ -29,12 +29,12 @@ def test_a_job_at_all_limits_is_described_in_what_a_pod_can_hold() -> None:
     assert from_json(JobSpec, unpack(packed)) == job
 
 
-def test_a_lost_table_is_named_also_where_the_api_server_does_not_look() -> None:
+def test_missing_table_is_named_where_the_api_server_skips_the_rule() -> None:
     (invalid,) = validate(edited({"spec.model.features.2047.table": "lost"}, largest()))
     assert (invalid.field, "a table that does not exist" in invalid.message) == ("spec.model.features", True)
 
 
-def test_a_job_that_the_api_server_could_not_store_with_its_status_is_refused_while_it_runs_too() -> None:
+def test_job_too_large_for_the_api_server_with_its_status_is_refused_while_running_too() -> None:
     assert validate(largest(shards=256)) == ()
     (invalid,) = validate(largest(shards=MAX_SHARDS))
     assert invalid.field == "spec"
@@ -43,7 +43,7 @@ def test_a_job_that_the_api_server_could_not_store_with_its_status_is_refused_wh
         parse_spec(largest(shards=MAX_SHARDS)["spec"])
 
 
-def test_the_operator_refuses_it_too_but_goes_on_with_a_job_that_runs() -> None:
+def test_operator_refuses_a_too_large_job_but_keeps_a_running_one() -> None:
     (invalid,) = validate(largest(extra=6))
     assert (invalid.field, f"more than {MAX_LENGTH} characters" in invalid.message) == ("spec.model", True)
     view = JobView("ns", "job", "uid", 1, "1", 0.0, deleting=False, spec=largest(extra=6)["spec"])
@@ -56,7 +56,7 @@ def test_the_operator_refuses_it_too_but_goes_on_with_a_job_that_runs() -> None:
     assert len(job_of(running).spec.model.features or ()) == 2048
 
 
-def test_the_longest_roster_and_the_longest_description_fit_into_the_annotations_of_one_pod() -> None:
+def test_longest_roster_and_description_fit_into_the_annotations_of_one_pod() -> None:
     address, anchor = (
         "2001:0db8:85a3:0000:0000:8a2e:0370:7334",
         Anchor(key="k" * 256, digest="d" * 64, generation=9999, step=10**12, samples=EXACT),

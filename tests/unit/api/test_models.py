@@ -16,7 +16,7 @@ from cpr_operator.api.validate import parse_spec, validate
 from support.documents import BUILT, CRITEO, Edits, edited
 
 
-def test_a_table_whose_vocabulary_is_built_takes_other_ids_as_its_default_row() -> None:
+def test_built_vocabulary_maps_other_ids_to_the_default_row() -> None:
     def table(**edits: Any) -> TableSpec:
         document = edited(CRITEO | BUILT | {f"spec.model.tables.0.{name}": value for name, value in edits.items()})
         return to_job_spec(parse_spec(document["spec"]), "uid", "name").model.tables[0]
@@ -28,7 +28,7 @@ def test_a_table_whose_vocabulary_is_built_takes_other_ids_as_its_default_row() 
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.5, 1_790_000_000.123])
-def test_times_are_rfc3339_and_come_back(seconds: float) -> None:
+def test_times_are_rfc3339_and_round_trip(seconds: float) -> None:
     text = format_time(seconds)
     assert text.endswith("Z")
     parsed = parse_time(text)
@@ -36,14 +36,14 @@ def test_times_are_rfc3339_and_come_back(seconds: float) -> None:
     assert math.isclose(parsed, seconds, abs_tol=0.0005)
 
 
-def test_a_new_status_is_pending_and_comes_back_from_its_json() -> None:
+def test_new_status_is_pending_and_round_trips_as_json() -> None:
     status = Status(start_time=5.0, shards=(Shard(index=0),), restart_times=(1.0, 2.5))
     assert Status().phase == "Pending"
     assert Status.model_validate(status.to_dict()) == status
     assert status.to_dict()["startTime"] == "1970-01-01T00:00:05.000Z"
 
 
-def test_failure_records_leave_out_what_is_absent_and_cut_long_words_of_others() -> None:
+def test_failure_record_omits_absent_fields_and_cuts_long_messages() -> None:
     failed = FailureRecord(
         time=0.0, role="shard", index=0, incarnation=1, kind="K", reason=100 * "r", message=2000 * "m"
     )
@@ -52,7 +52,7 @@ def test_failure_records_leave_out_what_is_absent_and_cut_long_words_of_others()
     assert (len(failed.reason), len(failed.message)) == (64, 1024)
 
 
-def test_a_status_of_a_newer_operator_can_be_read() -> None:
+def test_status_of_a_newer_operator_is_readable() -> None:
     assert Status.model_validate({"phase": "Running", "inventedLater": {"a": 1}}).phase == "Running"
 
 
@@ -74,13 +74,13 @@ def test_a_status_of_a_newer_operator_can_be_read() -> None:
         ),
     ],
 )
-def test_what_a_dense_optimizer_leaves_open_is_as_in_torch(stated: dict[str, Any], expected: OptimizerSpec) -> None:
+def test_dense_optimizer_defaults_are_those_of_torch(stated: dict[str, Any], expected: OptimizerSpec) -> None:
     document = edited({"spec.model.denseOptimizer": stated})
     assert to_job_spec(parse_spec(document["spec"]), "u", "n").model.dense_optimizer == expected
 
 
 @pytest.mark.parametrize("value", ["auto", 0, 65, 1.5, True, [1]])
-def test_other_workers_are_refused_by_name(value: Any) -> None:
+def test_invalid_workers_are_refused_by_name(value: Any) -> None:
     (invalid,) = validate(edited({"spec.trainers.workers": value}))
     assert invalid.field == "spec.trainers.workers"
     assert invalid.message == f"{value!r} is neither Auto nor a number from 1 to 64"
@@ -89,7 +89,7 @@ def test_other_workers_are_refused_by_name(value: Any) -> None:
 
 WARMUP = [{"kind": "Warmup", "steps": 8, "start": 0.5}, {"kind": "Step", "steps": 9, "every": 2, "factor": 0.5}]
 DECAY = [{"kind": "Cosine", "steps": 5, "end": 0.1}, {"kind": "Polynomial", "steps": 6, "power": 2}]
-TOLD: list[tuple[Edits, str, Any]] = [
+SETTINGS: list[tuple[Edits, str, Any]] = [
     ({"spec.snapshots.store.region": "r"}, "snapshots.store.region", "r"),
     ({"spec.snapshots.denseIntervalSeconds": 7}, "snapshots.dense_interval_s", 7.0),
     ({"spec.snapshots.restoreFrom": "other/anchor"}, "snapshots.restore_from", "other/anchor"),
@@ -128,8 +128,8 @@ TOLD: list[tuple[Edits, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("edits", "field", "value"), TOLD)
-def test_the_contract_gets_all_that_pods_need(edits: Edits, field: str, value: Any) -> None:
+@pytest.mark.parametrize(("edits", "field", "value"), SETTINGS)
+def test_job_spec_of_pods_has_all_settings(edits: Edits, field: str, value: Any) -> None:
     job = to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n")
     assert attrgetter(field)(job) == value
     assert from_json(JobSpec, to_json(job)) == job

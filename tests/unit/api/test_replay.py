@@ -1,4 +1,4 @@
-"""Where replay works, why it does not elsewhere, and how much memory it takes."""
+"""The conditions under which replay is on, the reasons why it is off, and the memory that it takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spec(replay: dict[str, Any], **changes: Any) -> CPRJobSpec:
 
 
 def sized(resources: object) -> CPRJobSpec:
-    """A job that says nothing of replay, whose trainers have these resources."""
+    """Return a job without settings of replay. Its trainers have these resources."""
     containers = [{"name": "log"}, {"name": "main", "resources": resources}]
     return parse_spec({**minimal()["spec"], "trainers": {"template": {"spec": {"containers": containers}}}})
 
@@ -54,13 +54,11 @@ KEEP = "trainers keep up to 256Mi of pushes"
         ({"mode": "Off", "memory": "256Mi", "spill": "20Gi"}, 0, 0, ""),
     ],
 )
-def test_trainers_keep_and_spill_as_much_as_the_spec_says(
-    replay: dict[str, Any], memory: int, spill: int, reason: str
-) -> None:
-    asked = parse_spec(minimal()["spec"] | {"recovery": {"replay": replay}})
-    job = to_job_spec(asked, "uid", "name")
+def test_replay_limits_are_those_of_the_spec(replay: dict[str, Any], memory: int, spill: int, reason: str) -> None:
+    parsed = parse_spec(minimal()["spec"] | {"recovery": {"replay": replay}})
+    job = to_job_spec(parsed, "uid", "name")
     assert (job.replay_bytes, job.spill_bytes) == (memory, spill)
-    assert reason in replay_policy(asked).reason
+    assert reason in replay_policy(parsed).reason
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,7 @@ def test_trainers_keep_and_spill_as_much_as_the_spec_says(
         ("large", 256 * MIB),
     ],
 )
-def test_by_default_trainers_keep_an_eighth_of_their_containers_memory(resources: object, size: int) -> None:
+def test_replay_memory_is_an_eighth_of_the_containers_by_default(resources: object, size: int) -> None:
     assert replay_policy(sized(resources)).memory_bytes == size
 
 
@@ -89,7 +87,7 @@ def test_by_default_trainers_keep_an_eighth_of_their_containers_memory(resources
         ({"snapshots__strategy": "MFU"}, "MFU"),
     ],
 )
-def test_where_it_does_not_work_it_is_off_and_says_why(changes: dict[str, Any], reason: str) -> None:
+def test_replay_is_off_with_a_reason_where_it_is_impossible(changes: dict[str, Any], reason: str) -> None:
     choice = replay_policy(spec({"mode": "Auto"}, **changes))
     assert choice.memory_bytes == 0
     assert reason in choice.reason
@@ -97,26 +95,26 @@ def test_where_it_does_not_work_it_is_off_and_says_why(changes: dict[str, Any], 
 
 @pytest.mark.parametrize("field", ["spill", "memory"])
 @pytest.mark.parametrize("amount", ["0Gi", "1", "1G", "1.5Gi", "-1Gi", "1Ti", ""])
-def test_memory_and_spill_are_whole_numbers_of_kibi_mebi_or_gibibytes(field: str, amount: str) -> None:
+def test_replay_memory_and_spill_are_whole_kib_mib_or_gib(field: str, amount: str) -> None:
     assert validate(small_job(recovery={"replay": {"mode": "Auto", field: amount}}))
     assert not validate(small_job(recovery={"replay": {"mode": "Auto", field: "64Mi"}}))
 
 
-def test_a_job_that_started_does_what_was_chosen_then() -> None:
-    asked = spec({"mode": "Auto"})
-    assert replay_in_force(asked, Status()).memory_bytes == 256 * MIB
-    assert replay_in_force(asked, started(None)).memory_bytes == 0, "the release that started it knew no replay"
-    assert "started by a release" in replay_in_force(asked, started(None)).reason
+def test_replay_policy_of_a_started_job_is_frozen() -> None:
+    parsed = spec({"mode": "Auto"})
+    assert replay_in_force(parsed, Status()).memory_bytes == 256 * MIB
+    assert replay_in_force(parsed, started(None)).memory_bytes == 0, "the release that started it knew no replay"
+    assert "started by a release" in replay_in_force(parsed, started(None)).reason
     chosen = ReplayPolicy(memory_bytes=64 * MIB, spill_bytes=GIB, reason="chosen")
     found = replay_in_force(spec({"mode": "Off"}), started(chosen))
     assert (found.memory_bytes, found.spill_bytes) == (64 * MIB, GIB)
 
 
-def test_a_job_that_resumes_replays_if_it_did_before() -> None:
-    asked = spec({"mode": "Auto", "memory": "128Mi"})
-    assert replay_policy(asked, ReplayPolicy(memory_bytes=1)).memory_bytes == 128 * MIB
-    assert replay_policy(asked, ReplayPolicy(reason="as before")).reason == "as before"
-    assert to_job_spec(asked, "uid", "name", replay=replay_policy(asked, ReplayPolicy())).replay_bytes == 0
+def test_replay_policy_outlives_a_suspension() -> None:
+    parsed = spec({"mode": "Auto", "memory": "128Mi"})
+    assert replay_policy(parsed, ReplayPolicy(memory_bytes=1)).memory_bytes == 128 * MIB
+    assert replay_policy(parsed, ReplayPolicy(reason="as before")).reason == "as before"
+    assert to_job_spec(parsed, "uid", "name", replay=replay_policy(parsed, ReplayPolicy())).replay_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -134,12 +132,12 @@ def test_a_job_that_resumes_replays_if_it_did_before() -> None:
         *((bad, None) for bad in ("", "Gi", "1 Gi", "-1Gi", "1gi", True, None, "1e99", "9" * 99, "8Ei", "1e9999999")),
     ],
 )
-def test_amounts_are_read_as_kubernetes_does(quantity: object, size: int | None) -> None:
+def test_quantities_are_parsed_as_by_kubernetes(quantity: object, size: int | None) -> None:
     assert read_bytes(quantity) == (size if size is None or size <= 2**53 else None)
     assert size is None or math.ceil(parse_quantity(quantity)) == size
 
 
-def test_more_memory_is_more_of_what_is_stated() -> None:
+def test_memory_is_added_to_stated_quantities_only() -> None:
     stated = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1000000Ki"}, "claims": [{"name": "gpu"}]}
     assert with_more(stated, "memory", 256 * MIB) == {
         "requests": {"cpu": "1", "memory": "1280Mi"},

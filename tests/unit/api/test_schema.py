@@ -33,7 +33,7 @@ def schema() -> dict[str, Any]:
 ALL = tuple(nodes(schema()))
 
 
-def test_no_keyword_is_beyond_a_structural_schema() -> None:
+def test_schema_has_only_keywords_of_structural_schemas() -> None:
     assert [(path, FORBIDDEN & node.keys()) for path, node in ALL if FORBIDDEN & node.keys()] == []
     union = "x-kubernetes-int-or-string"
     assert [path for path, node in ALL if ("type" in node) == (union in node)] == []
@@ -41,7 +41,7 @@ def test_no_keyword_is_beyond_a_structural_schema() -> None:
     assert [path for path, node in ALL if not isinstance(node.get("exclusiveMinimum", True), bool)] == []
 
 
-def test_every_field_is_documented() -> None:
+def test_schema_documents_every_field() -> None:
     mute = [
         p
         for p, node in ALL
@@ -50,7 +50,7 @@ def test_every_field_is_documented() -> None:
     assert mute == [".apiVersion", ".kind", ".metadata"]
 
 
-def test_every_list_map_and_string_is_bounded() -> None:
+def test_schema_bounds_every_list_map_and_string() -> None:
     bound = {"array": "maxItems", "string": "maxLength"}
     unbounded = [
         path
@@ -63,19 +63,19 @@ def test_every_list_map_and_string_is_bounded() -> None:
     assert [path for path, node in ALL if "additionalProperties" in node and "maxProperties" not in node] == []
 
 
-def test_every_list_says_how_it_merges() -> None:
+def test_schema_has_the_list_type_of_every_list() -> None:
     kinds = {path: node["x-kubernetes-list-type"] for path, node in ALL if node.get("type") == "array"}
     maps = {path for path, kind in kinds.items() if kind == "map"}
     assert maps == {".spec.model.features", ".spec.model.tables", ".spec.restoreFrom.map", ".status.conditions"}
     assert set(kinds.values()) == {"map", "atomic"}
 
 
-def test_every_rule_of_cel_is_in_the_schema_once() -> None:
+def test_schema_has_every_cel_rule_once() -> None:
     written = [rule["message"] for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
     assert sorted(written) == sorted(rule.text for rule in EVERY if rule.cel)
 
 
-def test_every_rule_has_a_document_that_keeps_it_and_one_that_breaks_it() -> None:
+def test_every_rule_has_a_valid_and_an_invalid_document() -> None:
     """`tests/apiserver` shows them to a real API server."""
     cases = [(re.sub(r"\[\d+\]", "", case.field), case.message) for case in RULES]
     shown = {rule for rule in rules.STATIC for field, message in cases if field == rule.field and message in rule.text}
@@ -83,12 +83,12 @@ def test_every_rule_has_a_document_that_keeps_it_and_one_that_breaks_it() -> Non
     assert set(EVERY) - shown == set()
 
 
-def test_every_column_of_kubectl_shows_a_field() -> None:
+def test_printer_columns_show_fields() -> None:
     shown = {path for _, _, path, *_ in crd.COLUMNS} - {".metadata.creationTimestamp"}
     assert shown <= {path for path, _ in ALL}
 
 
-def test_hash_follows_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_hash_changes_with_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     before = crd.schema_hash()
     monkeypatch.setattr(crd, "COLUMNS", ())
     assert crd.schema_hash() != before

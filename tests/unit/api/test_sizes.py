@@ -50,7 +50,7 @@ def job(shards: int, k: int, edits: Edits) -> Any:
 
 @pytest.mark.parametrize("edits", [{}, TABLES])
 @pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (7, 4)])
-def test_the_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) -> None:
+def test_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) -> None:
     spec = parse_spec(job(shards, k, edits))
     contract = to_job_spec(spec, "uid", "name")
     placement = Placement.of(contract.model, shards)
@@ -73,7 +73,7 @@ def test_the_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) ->
         (BAGS, 30 * 1000, 4 + 4 * 4, ("free",)),
     ],
 )
-def test_step_of_a_trainer_has_each_row_of_its_batch_once(
+def test_step_size_counts_each_row_of_the_batch_once(
     edits: Edits, rows: int, row_bytes: int, bags: tuple[str, ...]
 ) -> None:
     large: Edits = {"spec.model.tables.0.rows": 2**31, "spec.model.tables.1.rows": 2**31}
@@ -84,7 +84,7 @@ def test_step_of_a_trainer_has_each_row_of_its_batch_once(
     assert step.bags == bags
 
 
-def test_a_shard_whose_template_names_nothing_gets_the_memory_for_it() -> None:
+def test_shard_without_a_memory_request_gets_the_memory_it_needs() -> None:
     roster = Document.of(shard_roster(index=1))
 
     def plan(spec: Any) -> PodPlan:

@@ -50,7 +50,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize("role", ["trainers", "shards"])
 @pytest.mark.parametrize(("template", "field", "message"), BAD, ids=[field for _, field, _ in BAD])
-def test_a_part_of_another_shape_is_named(role: str, template: dict[str, Any], field: str, message: str) -> None:
+def test_template_part_of_another_type_is_named(role: str, template: dict[str, Any], field: str, message: str) -> None:
     with pytest.raises(InvalidSpecError) as raised:
         parse_spec(spec(**{f"{role}__template": template}))
     (invalid,) = raised.value.invalid
@@ -77,7 +77,7 @@ TEMPLATES = st.dictionaries(WORDS, VALUES, max_size=4) | st.fixed_dictionaries(
 
 
 @given(TEMPLATES)
-def test_what_is_not_refused_becomes_a_pod(template: dict[str, Any]) -> None:
+def test_template_that_is_not_refused_becomes_a_pod(template: dict[str, Any]) -> None:
     try:
         parsed = parse_spec(spec(trainers__template=template, shards__template=template))
     except InvalidSpecError:

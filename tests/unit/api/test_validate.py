@@ -18,7 +18,7 @@ def case_id(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", RULES + BOUNDS, ids=case_id)
-def test_accepts_the_good_and_names_the_bad(case: Case) -> None:
+def test_validate_accepts_valid_specs_and_names_invalid_fields(case: Case) -> None:
     assert validate(edited(case.good)) == ()
     (invalid,) = validate(edited(case.bad))
     assert invalid.field == case.field
@@ -26,7 +26,7 @@ def test_accepts_the_good_and_names_the_bad(case: Case) -> None:
     assert invalid.remedy
 
 
-def test_every_wrong_field_is_named_at_once() -> None:
+def test_validate_names_all_invalid_fields_at_once() -> None:
     document = edited(
         {
             "kind": "CPRJobs",
@@ -67,19 +67,19 @@ def test_every_wrong_field_is_named_at_once() -> None:
         ("spec.data.zzz", "format, uri, store, entrypoint, columns, header"),
     ],
 )
-def test_an_unknown_field_comes_with_the_one_that_was_meant(path: str, meant: str) -> None:
+def test_unknown_field_is_refused_with_a_similar_name(path: str, meant: str) -> None:
     (invalid,) = validate(edited({path: 1}))
     assert invalid.message == "is not a field of a CPRJob"
     assert meant in invalid.remedy
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 3])
-def test_a_document_that_is_no_object_is_named_as_such(document: object) -> None:
+def test_document_other_than_an_object_is_refused(document: object) -> None:
     (invalid,) = validate(document)
     assert invalid.message == "is not an object"
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: str(file.name))
-def test_examples_are_valid(file: Path) -> None:
+def test_example_jobs_are_valid(file: Path) -> None:
     jobs = [d for d in read_documents(file.read_bytes()) if d["kind"] == "CPRJob"]
     assert [validate(job) for job in jobs] == [()] * len(jobs)

@@ -62,7 +62,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "value"), (SCALARS | DOCUMENTS).items())
-def test_yaml_means_what_it_means_to_kubectl(text: str, value: Any) -> None:
+def test_yaml_is_parsed_as_by_kubectl(text: str, value: Any) -> None:
     found = read_value(text)
     assert found == value
     assert type(found) is type(value)
@@ -76,20 +76,20 @@ def test_yaml_that_kubectl_refuses_is_refused_in_one_line(text: str, words: str)
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_aliases_that_grow_without_bound_are_refused() -> None:
+def test_yaml_aliases_that_grow_without_bound_are_refused() -> None:
     lines = ["a: &a0 [" + "1," * 10 + "]", *(f"a{i}: &a{i} [{f'*a{i - 1},' * 10}]" for i in range(1, 9))]
     with pytest.raises(YamlTextError, match="more than 1000000 values"):
         read_documents("\n".join(lines))
 
 
-def test_values_behind_an_alias_are_copies() -> None:
+def test_yaml_alias_copies_its_value() -> None:
     found = read_value("a: &a {b: 1}\nc: *a")
     found["a"]["b"] = 2
     assert found["c"] == {"b": 1}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_bytes_are_utf_8_or_utf_16_with_its_mark(encoding: str) -> None:
+def test_yaml_bytes_are_utf_8_or_utf_16_with_a_byte_order_mark(encoding: str) -> None:
     assert read_documents("a: é\n---\n---\nb: 1".encode(encoding)) == ({"a": "é"}, {"b": 1})
     with pytest.raises(YamlTextError, match="byte 1: the text is not UTF-8"):
         read_documents(b"\x80")
@@ -103,7 +103,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_written_yaml_is_read_as_it_was_by_kubectl_and_by_others(value: Any) -> None:
+def test_written_yaml_round_trips_in_kubectl_and_other_parsers(value: Any) -> None:
     text = write_documents({"value": value})
     assert read_value(text) == {"value": value}
     assert yaml.safe_load(text) == {"value": value}

@@ -104,7 +104,7 @@ AFTER = FOLLOWING_STEPS + 1
         pytest.param([], 0, 0, None, id="no-steps"),
     ],
 )
-def test_pause_of_a_recovery(
+def test_pause_of_a_recovery_is_the_longest_after_the_kill(
     ends_s: list[float], known: int, recovered: int, expected: tuple[float, float] | None
 ) -> None:
     found = longest_pause(ends_s, known, recovered)

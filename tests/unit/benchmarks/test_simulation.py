@@ -72,7 +72,7 @@ def test_open_loops_save_at_the_published_intervals() -> None:
         ("cpr_closed_loop_async", 0.005, 0.007),
     ],
 )
-def test_overhead_in_the_papers_emulation(strategy: str, low: float, high: float) -> None:
+def test_overhead_is_that_of_the_papers_emulation(strategy: str, low: float, high: float) -> None:
     found = paper()[strategy]
     assert low <= overhead(found) <= high
     assert overhead(found) == pytest.approx(found.save + found.load + found.lost + found.reschedule)
@@ -81,7 +81,7 @@ def test_overhead_in_the_papers_emulation(strategy: str, low: float, high: float
 @pytest.mark.parametrize(
     ("strategy", "saved"), [("cpr", 0.91), ("cpr_closed_loop", 0.8), ("cpr_closed_loop_async", 0.91)]
 )
-def test_overhead_in_the_papers_production_run(strategy: str, saved: float) -> None:
+def test_overhead_is_that_of_the_papers_production_run(strategy: str, saved: float) -> None:
     assert 1 - overhead(production()[strategy]) / overhead(production()["full"]) > saved
 
 

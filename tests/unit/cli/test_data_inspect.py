@@ -48,7 +48,7 @@ FOUND = Inspection(STATS)
 
 
 class TrainerImage:
-    """Answers every request alike; remembers them."""
+    """Gives every request the same response, and records the requests."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer

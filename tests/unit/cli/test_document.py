@@ -112,9 +112,9 @@ def test_changed_spec_reports_forbidden_changes(phase: str, change: str, says: s
 
 
 def test_read_job_refuses_other_jobs_as_restore_source(tmp_path: Path) -> None:
-    for wanted, field in (("{job: yesterday}", "job"), ("{latestOf: {matchLabels: {series: clicks}}}", "latestOf")):
+    for source, field in (("{job: yesterday}", "job"), ("{latestOf: {matchLabels: {series: clicks}}}", "latestOf")):
         with pytest.raises(InvalidDocumentError) as caught:
-            read_job(QUICKSTART, (f"restoreFrom={wanted}",), tmp_path)
+            read_job(QUICKSTART, (f"restoreFrom={source}",), tmp_path)
         (only,) = caught.value.invalid
         assert only.field == f"spec.restoreFrom.{field}"
         assert "spec.restoreFrom.anchor" in only.remedy

@@ -1,4 +1,4 @@
-"""`cprjob import`: what its options say, and what it prints for the manifest."""
+"""`cprjob import`: its options, and its output for the manifest."""
 
 from __future__ import annotations
 

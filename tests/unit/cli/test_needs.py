@@ -1,4 +1,4 @@
-"""What a plain `pip install` says, and one without the trainer's packages."""
+"""The errors of a plain `pip install`, and of one without the trainer's packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIDDEN = f"import sys; sys.modules[sys.argv.pop(1)] = None; {ENTRY}"
 ALONE = f"from importlib import metadata as m; m.entry_points = lambda **_: m.EntryPoints(()); {ENTRY}"
 
 
-#: What the interpreter is given before the command, the command, and words of the one line that is printed.
+#: The interpreter's code before the command, the command, and parts of the one line that it prints.
 PLAIN_INSTALL = ("-I", "-S", "-c", PLAIN, str(ROOT / "operator"), str(ROOT / "trainer_image"))  # -S: no packages
 MISSING: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
     (PLAIN_INSTALL, ("run", QUICKSTART), "pip install 'cprjob[local]'"),

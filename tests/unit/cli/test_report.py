@@ -1,4 +1,4 @@
-"""The report's shape is promised to programs; the summary must say the same to people."""
+"""The report's JSON keys are an API; the summary must show the same values."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def status(message: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "wanted"),
+    ("code", "body", "expected"),
     [
         (404, "404 page not found\n", "the cluster knows no CPRJobs; install the operator: helm install"),
         (404, status('namespaces "a" not found'), 'namespaces "a" not found; name another namespace'),
@@ -154,5 +154,5 @@ def status(message: str) -> str:
         (500, "[]", "HTTP 500; try again"),
     ],
 )
-def test_refusal_has_a_remedy(code: int, body: str, wanted: str) -> None:
-    assert refusal(code, body).startswith(wanted)
+def test_refusal_has_a_remedy(code: int, body: str, expected: str) -> None:
+    assert refusal(code, body).startswith(expected)

@@ -21,7 +21,7 @@ def pod(incarnation: int, phase: str = "Running") -> dict[str, Any]:
 
 @dataclass
 class FakeConnection:
-    """A job whose pods and phase change each time that it is looked at; the last look stays."""
+    """A job with pods and a phase that change with each read. The last state stays."""
 
     looks: list[tuple[str, list[dict[str, Any]]]]
     queries: list[Mapping[str, object]] = field(default_factory=list)

@@ -29,7 +29,7 @@ def values(name: str, trace: str) -> list[tuple[Any, Any]]:
 
 def test_plotly_accepts_every_chart_and_every_job_has_the_same_ones() -> None:
     for each in (*charts(REPORT), *charts(NEW)):
-        go.Figure({"data": each.data, "layout": each.layout})  # refuses what it does not know
+        go.Figure({"data": each.data, "layout": each.layout})  # raises for unknown properties
     assert [each.id for each in charts(REPORT)] == [each.id for each in charts(NEW)]
     assert [each.id for each in tables(REPORT)] == [each.id for each in tables(NEW)]
 

@@ -48,7 +48,7 @@ def test_roles_have_the_resources_of_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "wanted"),
+    ("resources", "expected"),
     [
         ({}, Resource(cpu=1, gpu=0, memMB=2048)),  # the operator's defaults
         ({"limits": {"cpu": "1500m", "memory": "3G", "nvidia.com/gpu": 2}}, Resource(cpu=2, gpu=2, memMB=2862)),
@@ -56,11 +56,11 @@ def test_roles_have_the_resources_of_pods() -> None:
         ({"requests": {"cpu": "many"}}, Resource(cpu=-1, gpu=0, memMB=0)),
     ],
 )
-def test_resources_are_those_of_the_main_container(resources: dict[str, Any], wanted: Resource) -> None:
+def test_resources_are_those_of_the_main_container(resources: dict[str, Any], expected: Resource) -> None:
     job = quickstart()
     containers = [{"name": "side", "resources": {"requests": {"cpu": "9"}}}, {"name": "main", "resources": resources}]
     job["spec"]["trainers"]["template"]["spec"]["containers"] = containers
-    assert application(job).get_role("trainer").resource == wanted
+    assert application(job).get_role("trainer").resource == expected
 
 
 def test_arguments_override_the_file() -> None:
@@ -128,7 +128,7 @@ def test_phases_have_states_and_only_final_ones_are_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "wanted"),
+    ("phase", "expected"),
     [
         ("", AppState.CANCELLED),
         ("Pending", AppState.CANCELLED),
@@ -138,8 +138,8 @@ def test_phases_have_states_and_only_final_ones_are_terminal() -> None:
         ("Succeeded", AppState.SUCCEEDED),
     ],
 )
-def test_suspended_job_is_cancelled_when_its_pods_are_gone(phase: str, wanted: AppState) -> None:
-    assert state(job(suspend=True, phase=phase)) == wanted
+def test_suspended_job_is_cancelled_when_its_pods_are_gone(phase: str, expected: AppState) -> None:
+    assert state(job(suspend=True, phase=phase)) == expected
 
 
 def test_job_without_a_phase_is_submitted_and_another_phase_is_unknown() -> None:
