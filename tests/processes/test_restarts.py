@@ -1,4 +1,4 @@
-"""Restarts of a shard's process in the same pod, and spares; the test acts as the trainer.
+"""Restarts of a shard's process in the same pod, and spare pods; the test acts as the trainer.
 
 Each push is applied once, bit for bit, at any moment of the kill.
 """

@@ -19,7 +19,7 @@ BUCKET = "clicks"
 
 
 class FakeS3:
-    """Stands for a `Connection`, to read from. `down`: connections are refused. `refuses`: so are the credentials.
+    """Replaces a `Connection`, to read from. `down`: connections are refused. `refuses`: so are the credentials.
 
     Counts requests and listings.
     """

@@ -75,7 +75,7 @@ Fault = Cut | Truncate | Stall | Flip | Slow | Answer
 class FaultProxy:
     """Forwards to `upstream` (host:port) what comes in at `address`. Each injected fault meets one request.
 
-    Requests are told apart by turns: one begins when the client speaks after the server did.
+    Requests are told apart by turns: one begins when the client sends after the server did.
     """
 
     upstream: str

@@ -1,4 +1,4 @@
-"""A store in memory, for tests of what stands on stores."""
+"""A store in memory, for tests of code on top of stores."""
 
 from __future__ import annotations
 

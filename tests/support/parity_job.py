@@ -83,9 +83,9 @@ class ParityJob:
                 store = parity_of(self.shards[holder])._store
                 assert same(store.read(segment, 0, self.parts.sizes[segment]), expected)
 
-    def connection(self, callee: int, caller: int, incarnation: int = 1, generation: int = 1) -> PeerConnection:
-        shard = self.shards[callee]
-        me = Identity(self.spec.job_uid, "shard", caller, incarnation, generation)
+    def connection(self, server: int, client: int, incarnation: int = 1, generation: int = 1) -> PeerConnection:
+        shard = self.shards[server]
+        me = Identity(self.spec.job_uid, "shard", client, incarnation, generation)
         return PeerConnection(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
 
     def close(self) -> None:

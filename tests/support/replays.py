@@ -1,4 +1,4 @@
-"""Pushes that are kept for shards that are replaced. With SGD of rate 1 and integer gradients below 2^24 sums are exact
+"""Pushes retained for replaced shards. With SGD of rate 1 and integer gradients below 2^24 sums are exact
 in any order: a row is minus the sum of its gradients, and any push that is lost or doubled shows."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Save:
 
 
 def restore(shard: ShardThread, save: Save | None = None) -> ShardThread:
-    """Let a shard serve what a save holds, None for zeros; it waits for all that ranks promise."""
+    """Let a shard serve a save, None for zeros. It waits for the announced replay of all ranks."""
     trainers = shard.job.trainers
 
     def serve() -> None:

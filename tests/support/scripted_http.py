@@ -28,7 +28,7 @@ class Sent:
 
 @dataclass
 class ScriptedHttp:
-    """Stands for a pool of connections: gives the next answer for each request, and keeps the requests."""
+    """Replaces a pool of connections: gives the next answer for each request, and keeps the requests."""
 
     answers: list[urllib3.HTTPResponse]
     sent: list[Sent] = field(default_factory=list)

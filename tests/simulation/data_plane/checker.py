@@ -148,7 +148,7 @@ class Checker:
                 point = mine._store.points[part]
                 for segment, (rows, *_) in enumerate(shapes):
                     image = self._cluster.redundancies[theirs]._journal.as_of(part, point, segment, range(rows))
-                    assert image is not None, f"{member} does not know what {pod.host} has of it"
+                    assert image is not None, f"{member} has no image of its part at {pod.host}"
                     expected[segment].add(image)
             for segment, (rows, *_) in enumerate(shapes):
                 assert same(mine._store.read(segment, 0, rows), expected[segment]), f"the parity at {pod.host}"
@@ -165,7 +165,7 @@ class Checker:
             slot = int(workload.placement.slots_on(shard, np.array([number]))[0])
             found = workload.steps_in(expected[slot] - rows[slot])
             beyond = {step for step in found if step > applied[rank]}
-            assert not beyond, f"{who} says that it has steps of rank {rank} up to {applied[rank]}, and has {beyond}"
+            assert not beyond, f"{who} reports steps of rank {rank} up to {applied[rank]}, and has {beyond}"
             missing |= {(rank, step) for step in range(1, applied[rank] + 1)} - {(rank, step) for step in found}
         for rank, last in enumerate(applied):
             for step in range(1, last + 1):

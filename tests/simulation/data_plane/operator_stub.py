@@ -124,7 +124,7 @@ class OperatorStub:
             return
         self._floors[index] = self._floor_of(index, pod)
         if pod.code is None:
-            cluster.probes["an incarnation lived on beside its successor"] += 1
+            cluster.probes["an incarnation outlived its replacement"] += 1
         self._roster += 1
         number = pod.incarnation + 1
         cluster.probes["a shard was replaced"] += 1

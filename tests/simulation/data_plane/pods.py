@@ -59,7 +59,7 @@ class ShardPod:
 
     @property
     def serving(self) -> main._Shard | None:
-        """The server, if it lives and is known who it is."""
+        """Return the running server, None before it has an identity."""
         alive = self.code is None and self.server is not None and not self.server.dead
         return self.shard if alive else None
 

@@ -110,7 +110,7 @@ class _Probes:
         self._cluster.redundancies[self._me] = redundancy
 
     def _reapply_last_push(self, call: Call, arena: Arena) -> None:
-        self._probes["the last push was put into the rows again"] += 1
+        self._probes["the last push was reapplied"] += 1
         call(arena)
 
     def _cut(self, call: Call, lifecycle: Lifecycle) -> None:
@@ -137,7 +137,7 @@ class _Probes:
     def _undo(self, call: Call, store: ParityStore, part: int, moment: Any) -> bool:
         point = store.position(part).point
         found: bool = call(store, part, moment)
-        self._probes["a holder took a flush back"] += store.position(part).point != point
+        self._probes["a holder undid a flush"] += store.position(part).point != point
         return found
 
     def _given_up(self, call: Call, lifecycle: Lifecycle, event: Any) -> None:

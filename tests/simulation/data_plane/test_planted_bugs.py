@@ -90,7 +90,7 @@ def keep_pushes_over_a_rollback(patch: Patch) -> None:
     wrap(patch, Link, "reset", reset)
 
 
-def keep_every_other_push(patch: Patch) -> None:
+def record_every_other_push(patch: Patch) -> None:
     numbers = count()
 
     def write(before: Callable[..., None], control_block: ShardControlBlock, retained: Any) -> None:
@@ -100,7 +100,7 @@ def keep_every_other_push(patch: Patch) -> None:
     wrap(patch, ShardControlBlock, "write", write)
 
 
-def forget_what_parity_alone_holds(patch: Patch) -> None:
+def drop_updates_only_in_parity(patch: Patch) -> None:
     def note(before: Callable[..., None], link: Link, header: Any) -> None:
         before(link, header)
         link.pushes.forget(link.safe)
@@ -108,7 +108,7 @@ def forget_what_parity_alone_holds(patch: Patch) -> None:
     wrap(patch, Link, "_note", note)
 
 
-def apply_whatever_comes(patch: Patch) -> None:
+def apply_repeated_pushes(patch: Patch) -> None:
     service = sys.modules[Service.__module__]
 
     def admit(before: Callable[..., Admission], *arguments: Any, **options: Any) -> Admission:
@@ -122,19 +122,19 @@ KILLS = ("kill_shard", "kill_again")
 BUGS = {
     "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, with_faults(*KILLS)),
     "no barrier until all have caught up": Bug(wait_for_no_replay, 10, with_faults(*KILLS, trainers=3)),
-    "a push that was half done stays so": Bug(leave_a_push_half_done, 10, with_faults("kill_between_lines")),
+    "a half applied push stays half applied": Bug(leave_a_push_half_done, 10, with_faults("kill_between_lines")),
     "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_faults("reset", shards=4, parity_shards=2)),
     "a late commit counts, although a successor has chosen": Bug(
         pass_over_claims, 20, with_faults("replace_live", "store_slow")
     ),
-    "priority saves beside replay": Bug(lambda _: None, 10, with_priority_saves),
+    "priority saves with replay": Bug(lambda _: None, 10, with_priority_saves),
     "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, with_faults("roll_back")),
-    "a push is acknowledged before it is kept": Bug(keep_every_other_push, 10, with_faults("kill_server")),
-    "what only parity holds is forgotten": Bug(
-        forget_what_parity_alone_holds, 10, rarely_saved(with_faults("kill_two", shards=3, parity_shards=1))
+    "a push is acknowledged before it is recorded": Bug(record_every_other_push, 10, with_faults("kill_server")),
+    "updates that only parity holds are dropped": Bug(
+        drop_updates_only_in_parity, 10, rarely_saved(with_faults("kill_two", shards=3, parity_shards=1))
     ),
-    "a push is applied each time that it comes": Bug(
-        apply_whatever_comes, 20, with_faults("kill_trainer", "clog", "clog", trainers=2, shards=3)
+    "a repeated push is applied again": Bug(
+        apply_repeated_pushes, 20, with_faults("kill_trainer", "clog", "clog", trainers=2, shards=3)
     ),
 }
 
@@ -147,7 +147,7 @@ def test_planted_bug_is_found_by_its_seeds(name: str, monkeypatch: Patch) -> Non
     for seed in range(bug.seeds):
         try:
             run_to_completion(seed, bug.alter)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, it is not seen without the bug
+        except Exception as error:  # noqa: BLE001 -- any error is due to the bug
             found = error
             break
     assert found is not None, f"{bug.seeds} seeds ended well"

@@ -24,16 +24,16 @@ SOMETIMES = (
     "rows came from a save",
     "a request was done after its sender had died",
     "an answer of the store was lost",
-    "an incarnation lived on beside its successor",
+    "an incarnation outlived its replacement",
     "a shard was drained",
-    "a trainer went on in its pod",
+    "a trainer restarted in its pod",
     "a trainer was replaced",
 )
 #: Rarer states: one of 20 seeds reaches each, where only these faults are injected.
 RARE = {
-    "a holder took a flush back": with_faults("kill_in_flush", "clog", shards=4, parity_shards=2),
+    "a holder undid a flush": with_faults("kill_in_flush", "clog", shards=4, parity_shards=2),
     "a save was given up: Superseded": with_faults("replace_live", "store_slow"),
-    "the last push was put into the rows again": with_faults("kill_between_lines"),
+    "the last push was reapplied": with_faults("kill_between_lines"),
     "a push waited for a save": with_faults("store_slow", "store_slow", "kill_server", shards=1),
     "memory for pushes was full": with_faults("store_down", "store_slow", replay_bytes=30_000),
     "a shard was below its floor": with_faults("kill_two", "kill_again", shards=4, parity_shards=2),

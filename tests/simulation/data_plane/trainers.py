@@ -1,7 +1,7 @@
 """A stand-in for the trainers: the real exchange, and around it the order of a step, without a dense network.
 
-As `trainer/loop.py` and `trainer/step.py` have it: meet, push what is missing, then look up, agree, push, step after
-step, and at the end wait for the last cut.
+As `trainer/loop.py` and `trainer/step.py` have it: wait for all ranks, push missing steps, then look up, agree, push,
+step after step, and at the end wait for the last cut.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class TrainerPod:
         if self.dead or self.resume is None:
             self.dead = True
             return
-        self.cluster.probes["a trainer went on in its pod"] += 1
+        self.cluster.probes["a trainer restarted in its pod"] += 1
         self.begin()
 
 

@@ -254,7 +254,7 @@ def test_error_during_the_choice_of_rows_is_raised() -> None:
     bench.push(1, applied=(1, 1))
 
     def choose(count: int) -> Claim:
-        raise MemoryError("no room")
+        raise MemoryError("no memory")
 
     bench.tracker.choose = choose
     with pytest.raises(MemoryError):

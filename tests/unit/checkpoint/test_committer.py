@@ -44,7 +44,7 @@ class _FlakyStore(MemoryStore):
     def _check_room(self, key: str) -> None:
         self._check(key)
         if self.full:
-            raise StoreFullError("No room.", "Make room.")
+            raise StoreFullError("No space.", "Make space.")
 
     def _check(self, key: str) -> None:
         if self.down:

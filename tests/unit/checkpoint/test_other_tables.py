@@ -101,17 +101,17 @@ def rows_in(bench: ShardBench, local: LocalRows) -> Iterator[tuple[tuple[str, in
             yield (tables[table].name, int(row)), (segment.rows[inside].tobytes(), state[: widths[table]].tobytes())
 
 
-def taken(heirs: list[ShardBench]) -> Rows:
+def taken(children: list[ShardBench]) -> Rows:
     """Return the rows of all shards of a job started from the anchor. Its own saves must hold them."""
     found: Rows = {}
-    for bench in heirs:
+    for bench in children:
         (only,) = bench.choices(1)
         restored, local = bench.restore(only)
         assert (only.kind, restored.step, restored.samples, restored.chain) == ("RestoreFrom", 0, 0, ())
         mine = dict(rows_in(bench, local))
         bench.go_on(restored, local)
         assert bench.arena.epochs.now == 2, "later changes are told apart from loaded rows"
-        saved = bench.save(5, job_uid="heir")
+        saved = bench.save(5, job_uid="child")
         _, again = bench.restore(Candidate("Save", bench.layout, 5, (saved.ref,)))
         assert dict(rows_in(bench, again)) == mine
         found |= mine
@@ -145,9 +145,9 @@ def test_tables_are_taken_renamed_left_out_and_added(before: int, after: int, se
 def test_same_tables_are_taken_with_rows_that_never_changed(by_name: ByNameSpec | None, seed: int) -> None:
     store = MemoryStore()
     key, old = anchored(store, 4)
-    heirs = benches(store, 4, OLD, seed, restore_from=key, by_name=by_name)
-    assert [len(bench.choices(1)[0].saves) for bench in heirs] == [1] * 4, "each shard reads its own save alone"
-    assert taken(heirs) == old
+    children = benches(store, 4, OLD, seed, restore_from=key, by_name=by_name)
+    assert [len(bench.choices(1)[0].saves) for bench in children] == [1] * 4, "each shard reads its own save alone"
+    assert taken(children) == old
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -156,9 +156,9 @@ def test_anchor_without_a_recorded_seed_is_read_as_one_of_the_same_seed(seed: in
     (bench,) = benches(store, 1, OLD)
     bench.change(0, 5, 7)
     key = commit(store, bench, bench.save(10).ref, with_model=False)
-    (heir,) = benches(store, 1, OLD, seed, restore_from=key)
-    _, local = heir.restore(heir.choices(1)[0])
-    assert same(heir.values(local), bench.values()) == (seed == 1)
+    (child,) = benches(store, 1, OLD, seed, restore_from=key)
+    _, local = child.restore(child.choices(1)[0])
+    assert same(child.values(local), bench.values()) == (seed == 1)
 
 
 @pytest.mark.parametrize("shops", [120, 30])
@@ -197,6 +197,6 @@ def test_an_anchor_of_a_version_that_did_not_name_tables_is_refused() -> None:
     store = MemoryStore()
     (bench,) = benches(store, 1, OLD)
     key = commit(store, bench, bench.save(20).ref, with_model=False)
-    (heir,) = benches(store, 1, NEW, restore_from=key, by_name=RULES)
+    (child,) = benches(store, 1, NEW, restore_from=key, by_name=RULES)
     with pytest.raises(LayoutError, match="by a version that did not record tables"):
-        heir.choices(1)
+        child.choices(1)

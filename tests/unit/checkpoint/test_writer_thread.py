@@ -68,7 +68,7 @@ def test_failed_save_is_reported_and_repeated() -> None:
 
     def full(_key: str) -> None:
         if next(failures, None) is not None:
-            raise StoreFullError("No room.", "Make room.")
+            raise StoreFullError("No space.", "Make space.")
 
     bench = Bench(full)
     bench.submit(3)
@@ -82,7 +82,7 @@ def test_failed_save_is_reported_and_repeated() -> None:
 def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, discard: bool) -> None:
     def full(key: str) -> None:
         if "step-000000003" in key:
-            raise StoreFullError("No room.", "Make room.")
+            raise StoreFullError("No space.", "Make space.")
 
     bench = Bench(full)
     bench.submit(3)
@@ -99,7 +99,7 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
 
 @pytest.mark.parametrize(
     ("error", "stay"),
-    [(StoreFullError("No room.", "Make room."), False), (StoreUnreachableError("No answer.", "Wait."), True)],
+    [(StoreFullError("No space.", "Make space."), False), (StoreUnreachableError("No answer.", "Wait."), True)],
 )
 def test_parts_of_a_replaced_save_leave_a_full_store(error: StoreError, *, stay: bool) -> None:
     """The manifest fails. A manifest without an answer may be in the store, so its parts stay."""
@@ -119,7 +119,7 @@ def test_parts_of_a_replaced_save_leave_a_full_store(error: StoreError, *, stay:
 
 def test_save_is_given_up_when_its_undo_log_is_full() -> None:
     def full(_key: str) -> None:
-        raise StoreFullError("No room.", "Make room.")
+        raise StoreFullError("No space.", "Make space.")
 
     bench = Bench(full)
     save = bench.submit(3)

@@ -67,16 +67,16 @@ def test_a_push_killed_at_any_line_is_whole_or_was_never_there(kind: str, sizes:
         killed = Arena.empty(job, *sizes, memory=shared.view())
         push(killed, first, 1)
         died = killed_at(line, lambda arena=killed: push(arena, second, 2), *FILES)
-        heir = Arena.empty(job, *sizes, memory=shared.view())
-        if heir.redo.number == 1:
-            assert_equal(everything(heir), before)
+        next_arena = Arena.empty(job, *sizes, memory=shared.view())
+        if next_arena.redo.number == 1:
+            assert_equal(everything(next_arena), before)
         else:
             redone += 1
-            heir.epochs.now = killed.epochs.now
-            heir.reapply_last_push()
-            assert heir.redo.note == b"the note of 2"
-            assert_equal(everything(heir), after)
-            assert (heir.epochs.of[second] == 1).all()
+            next_arena.epochs.now = killed.epochs.now
+            next_arena.reapply_last_push()
+            assert next_arena.redo.note == b"the note of 2"
+            assert_equal(everything(next_arena), after)
+            assert (next_arena.epochs.of[second] == 1).all()
         if not died:
             break
     assert line > redone > 5, "it was killed before and after the record was whole"

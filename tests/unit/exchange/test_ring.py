@@ -1,4 +1,4 @@
-"""Memory for pushes that are kept."""
+"""The memory of retained pushes."""
 
 from __future__ import annotations
 
@@ -101,16 +101,16 @@ def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) ->
     ring.close()
     ring._thread.shutdown()
     again = ResumeFile(file.descriptor)
-    heir = Ring(1 << 13, again, spill=Spill(path, 1 << 16, again))
-    steps = [int(block.read((4,), np.int64)[3]) for block in heir.resumed]
+    next_process = Ring(1 << 13, again, spill=Spill(path, 1 << 16, again))
+    steps = [int(block.read((4,), np.int64)[3]) for block in next_process.resumed]
     assert steps == sorted(steps)
     assert steps[-36:] == list(range(5, 41))
-    assert {type(block.segment.pool) for block in heir.resumed} == {Memory, Spill}
-    while (block := take(heir, 1024, 41)) is not None:
+    assert {type(block.segment.pool) for block in next_process.resumed} == {Memory, Spill}
+    while (block := take(next_process, 1024, 41)) is not None:
         block.keep(np.arange(128))
-    old = [block.segment.memory[block._start :][:32].view(np.int64)[3] for block in heir.resumed[-36:]]
+    old = [block.segment.memory[block._start :][:32].view(np.int64)[3] for block in next_process.resumed[-36:]]
     assert old == list(range(5, 41)), "new blocks lie in no old one"
-    heir.close()
+    next_process.close()
 
 
 def test_reused_segment_of_a_spill_has_no_former_blocks(tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ def test_reused_segment_of_a_spill_has_no_former_blocks(tmp_path: Path) -> None:
     assert spill.reserve(1 << 13) == place
     spill.make(place, 1 << 13)
     spill.close()
-    heir = Spill(path, 1 << 16, ResumeFile(file.descriptor))
-    (found,) = heir.existing()
+    next_process = Spill(path, 1 << 16, ResumeFile(file.descriptor))
+    (found,) = next_process.existing()
     assert (found.used, found.sealed()) == (0, [])
-    heir.close()
+    next_process.close()
 
 
 def test_block_is_free_after_its_last_release() -> None:

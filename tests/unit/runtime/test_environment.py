@@ -90,7 +90,7 @@ BROKEN: list[tuple[str, Mapping[str, str], str]] = [
     ("no key there", {env.KEY_FILE: "/no/such/key"}, env.KEY_FILE),
     ("key is empty", {env.KEY_FILE: "/dev/null"}, env.KEY_FILE),
     ("port is no number", {env.PORT_BASE: "http"}, "'http'"),
-    ("port leaves no room for the others", {env.PORT_BASE: "65534"}, "65534"),
+    ("port leaves no numbers for the others", {env.PORT_BASE: "65534"}, "65534"),
     ("port is zero", {env.PORT_BASE: "0"}, env.PORT_BASE),
 ]
 
