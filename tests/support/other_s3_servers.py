@@ -23,7 +23,7 @@ from support.s3_servers import (
 
 #: The keys of s3rver, which it has no option for.
 _S3RVER = ("S3RVER", "S3RVER")
-#: Keys in the form that Garage asks for.
+#: Keys in Garage's form.
 _GARAGE = (f"GK{'0' * 24}", "0" * 64)
 
 
@@ -116,7 +116,7 @@ def running_seaweedfs(folder: Path) -> Iterator[S3Server]:
 
 @contextlib.contextmanager
 def running_garage(folder: Path) -> Iterator[S3Server]:
-    """Start one node of Garage with SQLite, whose first key may create buckets."""
+    """Start one node of Garage with SQLite; its first key may create buckets."""
     with free_port() as port, free_port() as rpc_port:
         (folder / "garage.toml").write_text(
             f"""
