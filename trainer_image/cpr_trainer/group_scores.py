@@ -59,7 +59,7 @@ class Grouped:
         return len(self.labels)
 
     def scores(self, logits: Floats) -> ByGroup:
-        """Return what logits, float32 [n], score."""
+        """Return the scores of logits, float32 [n]."""
         groups = len(self.names)
         aucs, counts = aucs_of(logits, self.labels, self.codes, groups), np.bincount(self.codes, minlength=groups)
         known = ~np.isnan(aucs)
@@ -67,10 +67,12 @@ class Grouped:
         gauc = float(weights[known] @ aucs[known]) / int(weights.sum()) if weights.any() else None
         shown = min(groups, MAX_GROUPS)
         rest = self.codes >= shown
-        told = tuple(self._told(name, self.codes == code, logits) for code, name in enumerate(self.names[:shown]))
-        return ByGroup(gauc, told, self._told(_REST, rest, logits) if rest.any() else None)
+        groups_shown = (
+            self._scores_of(name, self.codes == code, logits) for code, name in enumerate(self.names[:shown])
+        )
+        return ByGroup(gauc, tuple(groups_shown), self._scores_of(_REST, rest, logits) if rest.any() else None)
 
-    def _told(self, name: str, which: NDArray[np.bool_], logits: Floats) -> GroupScores:
+    def _scores_of(self, name: str, which: NDArray[np.bool_], logits: Floats) -> GroupScores:
         own, labels = logits[which].astype(np.float64), self.labels[which]
         auc = float(aucs_of(own, labels, np.zeros(len(own), np.int64), 1)[0])
         loss = float(np.mean(np.logaddexp(0, np.where(labels, -own, own))))

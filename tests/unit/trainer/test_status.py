@@ -97,8 +97,8 @@ def test_scores_by_group_are_waited_for_until_they_are_recorded() -> None:
     status = StatusPublisher(_report())
     generation = status.report().counters.generation
     status.update(evaluation=replace(EVALUATION, step=20, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),)))
-    heard = [Recorded(generation, "", 10), Recorded(generation + 1, "", 20), Recorded(generation, "", 20)]
-    left = iter((*map(to_json, heard[:2]), "no JSON", to_json(heard[2])))
+    records = [Recorded(generation, "", 10), Recorded(generation + 1, "", 20), Recorded(generation, "", 20)]
+    left = iter((*map(to_json, records[:2]), "no JSON", to_json(records[2])))
 
     def request() -> None:
         for recorded in left:
@@ -109,10 +109,10 @@ def test_scores_by_group_are_waited_for_until_they_are_recorded() -> None:
     client = threading.Thread(target=request)
     client.start()
     status.wait_until_recorded(within_s=60)
-    assert status.recorded == heard[2]
+    assert status.recorded == records[2]
     status.on_roster_note(b'{"counters":{"roster":7}}')
-    assert status.recorded == heard[2], "a roster without a note changes nothing"
-    noted = replace(heard[2], anchor="noted")
+    assert status.recorded == records[2], "a roster without a note changes nothing"
+    noted = replace(records[2], anchor="noted")
     status.on_roster_note(to_json(RosterNote(noted)).encode())
     assert status.recorded == noted
     client.join()

@@ -16,7 +16,6 @@ from cpr_contract.reports import BestEvaluation, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, is_even
-from cpr_trainer.store import Store
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.control import PollInterrupts
 from cpr_trainer.trainer.save_coordinator import SaveCoordinator
@@ -145,12 +144,14 @@ class Barriers:
             return known.anchor
         if (anchor := coordinator.committer.anchor_of(step)) is not None:
             return anchor
-        job, counters = self._setup.job, self._status.report().counters
-        found = retry_store_errors(
-            lambda: _find_anchor(self._setup.store, job.job_uid, counters.generation, step),
-            self._status,
-            self._poll_interrupts,
-        )
+        store, job_uid = self._setup.store, self._setup.job.job_uid
+        generations = range(self._status.report().counters.generation, 0, -1)
+
+        def find() -> AnchorRef | None:
+            """Return the anchor of the newest generation that has one at this step."""
+            return next(filter(None, (find_anchor(store, job_uid, each, step) for each in generations)), None)
+
+        found = retry_store_errors(find, self._status, self._poll_interrupts)
         if found is None:
             _LOG.warning("the anchor of the best evaluation, at step %d, cannot be read", step)
         return found
@@ -179,9 +180,3 @@ class Barriers:
             _LOG.info(
                 "stops early at step %d: the best evaluation was at %d", state.done, state.early_stop_state.best_step
             )
-
-
-def _find_anchor(store: Store, job_uid: str, generation: int, step: int) -> AnchorRef | None:
-    """Return the anchor at a step of the newest generation that has one. Raises StoreError."""
-    generations = range(generation, 0, -1)
-    return next(filter(None, (find_anchor(store, job_uid, each, step) for each in generations)), None)

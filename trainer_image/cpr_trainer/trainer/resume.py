@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
-from torch import Tensor
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import Ranges
@@ -220,7 +219,7 @@ class _Record:
     def forms(state: DenseState, shards: int) -> list[_Form]:
         """Return the shapes and dtypes of its arrays."""
         counters = tuple(state.scores.scored().merged.shape)
-        buffers = [((_size_bytes(buffer),), np.uint8) for buffer in state.replica.buffers().values()]
+        buffers = [((buffer.nbytes,), np.uint8) for buffer in state.replica.buffers().values()]
         return [
             ((_NUMBERS,), np.int64),
             ((shards, STATE_WIDTH), np.int64),
@@ -277,7 +276,3 @@ def _memory(file: ResumeFile, forms: list[_Form]) -> Memory:
             size.array(shape, dtype)
         found = file.grow(Kind.DENSE, size.bytes)
     return MappedMemory(found.mapping)
-
-
-def _size_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -202,16 +202,13 @@ class GroupLeader:
             return None
         for rank, channel in self._members.items():
             if channel is received.channel:
-                self._on_member_frame(rank, received.frame)
+                if received.frame is None:
+                    raise GroupBroken(f"trainer {rank} is gone")
+                if received.frame.kind is Kind.READY:
+                    self._ready[rank] = received.frame.step
                 return received
         self._arrived = {rank: entry for rank, entry in self._arrived.items() if not entry[1].closed}
         return None
-
-    def _on_member_frame(self, rank: int, frame: Frame | None) -> None:
-        if frame is None:
-            raise GroupBroken(f"trainer {rank} is gone")
-        if frame.kind is Kind.READY:
-            self._ready[rank] = frame.step
 
     def _receive_hello(self, channel: Channel, frame: Frame) -> None:
         hello = self.admit(channel, frame)
