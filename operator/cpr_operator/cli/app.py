@@ -95,7 +95,7 @@ def calibrate(  # noqa: PLR0913 -- one parameter per option
     """Measure how much AUC lost samples cost: the sensitivity of an AUCDrop budget."""
     from cpr_operator.cli.calibrate import CalibrateOptions
     from cpr_operator.cli.calibrate import calibrate as calibrate_job
-    from cpr_operator.cli.calibration import parse_levels
+    from cpr_operator.cli.sensitivity import parse_levels
 
     with reported_errors():
         options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)

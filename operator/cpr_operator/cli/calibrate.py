@@ -16,10 +16,10 @@ from rich.table import Table
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.snapshots_spec import AccuracyBudget
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.calibration import CONFIDENCE, FAILURES, Pair, Sensitivity, design, measure, pair_runs
 from cpr_operator.cli.command_errors import InvalidDocumentError
 from cpr_operator.cli.command_options import check_plot
 from cpr_operator.cli.document import read_single, set_value
+from cpr_operator.cli.sensitivity import CONFIDENCE, FAILURES, Pair, Sensitivity, design, measure, pair_runs
 from cpr_operator.cli.trainer_process import progress_bar, run_experiment, trial_progress
 
 

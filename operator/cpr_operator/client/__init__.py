@@ -6,7 +6,7 @@ by the names of jobs.
 """
 
 from cpr_operator.client.client import Client
-from cpr_operator.client.job_objects import Event, Job
+from cpr_operator.client.job import Event, Job
 from cpr_operator.client.kube_connection import ClientError, NoObjectError, UnavailableError, WaitTimeoutError
 from cpr_operator.client.tool import CommandError, Tool
 

@@ -25,7 +25,7 @@ from urllib3.exceptions import HTTPError
 
 from cpr_contract import env
 from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION
-from cpr_operator.client.job_objects import Object
+from cpr_operator.client.job import Object
 
 DEFAULT_NAMESPACE = "default"
 #: The file in a pod that has the name of its namespace.

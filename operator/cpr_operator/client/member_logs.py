@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cpr_contract import env
-from cpr_operator.client.job_objects import Object, is_over
+from cpr_operator.client.job import Object, is_over
 from cpr_operator.client.kube_connection import ClientError, KubeConnection
 
 POLL_S = 1.0

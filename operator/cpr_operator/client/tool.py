@@ -14,7 +14,7 @@ from typing import Any
 from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDIN_CHANNEL, STDOUT_CHANNEL
 from websocket import ABNF, WebSocketException, WebSocketTimeoutException
 
-from cpr_operator.client.job_objects import Object
+from cpr_operator.client.job import Object
 from cpr_operator.client.kube_connection import ClientError, KubeConnection, UnavailableError, WaitTimeoutError
 
 POLL_S = 0.5

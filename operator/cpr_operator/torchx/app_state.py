@@ -12,8 +12,8 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
 
 from cpr_operator.api.terminal_text import printable
-from cpr_operator.client.job_objects import is_suspended
-from cpr_operator.client.job_objects import phase as phase_of
+from cpr_operator.client.job import is_suspended
+from cpr_operator.client.job import phase as phase_of
 from cpr_operator.torchx.application import MEMBER_FIELDS, roles
 
 Job = Mapping[str, Any]

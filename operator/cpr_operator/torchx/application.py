@@ -19,7 +19,7 @@ from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.cli import document
 from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.client import ClientError
-from cpr_operator.client.job_objects import to_create
+from cpr_operator.client.job import to_create
 from cpr_operator.desired.pod import DEFAULT_RESOURCES
 
 Manifest = dict[str, Any]

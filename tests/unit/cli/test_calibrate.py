@@ -19,7 +19,8 @@ from cpr_contract.requests import Experiment, Outcome, TrialReport
 from cpr_operator.api.snapshots_spec import AccuracyBudget, AucDrop
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.calibrate import as_json, plot, print_calibration
-from cpr_operator.cli.calibration import (
+from cpr_operator.cli.command_errors import OptionError, TrialError
+from cpr_operator.cli.sensitivity import (
     Design,
     Pair,
     Sensitivity,
@@ -30,7 +31,6 @@ from cpr_operator.cli.calibration import (
     parse_levels,
     round_up,
 )
-from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.trainer_process import failure_message, trial_progress
 from support.documents import edited
 

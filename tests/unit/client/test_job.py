@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cpr_operator.api.validate import InvalidSpecError
-from cpr_operator.client.job_objects import Job, events_of, is_over, to_create
+from cpr_operator.client.job import Job, events_of, is_over, to_create
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 
