@@ -130,7 +130,7 @@ class Checker:
             missing[pod.index] = self.missing_of(pod, service)
             self._check_save(pod)
         # Pushes that are repeated at the end, where memory or a save is missing, come rank by rank; no barrier follows.
-        buffered = self._workload.job.replay_bytes and not self._cluster.damaged
+        buffered = self._workload.job.replay.enabled and not self._cluster.damaged
         for seen in self.late_reads:
             if buffered and seen.generation == self._cluster.generation:
                 unseen = seen.missed - missing[seen.shard]
