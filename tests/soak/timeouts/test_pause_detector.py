@@ -8,12 +8,12 @@ import time
 
 STOPPED = """
 import os, signal, time
-from cpr_trainer.trainer.control import Standstill
-standstill = Standstill()
-standstill.start()
+from cpr_trainer.trainer.control import PauseDetector
+detector = PauseDetector()
+detector.start()
 print("ready", flush=True)
-time.sleep(3)  # in which the other side stops us, and lets us go on
-print(standstill.take_s() > 0, flush=True)
+time.sleep(3)  # the test stops and continues this process meanwhile
+print(detector.take_paused_s() > 0, flush=True)
 """
 
 

@@ -76,7 +76,7 @@ class Collective:
         proofs = self._exchange_with_each(pairs.proofs(received, sent), poll_interrupts)
         if failed := pairs.unauthenticated_ranks(proofs, sent, received):
             raise GroupBroken(
-                f"the member at the place of trainer {failed[0]} in the dense group has not the job's key"
+                f"the member at the place of trainer {failed[0]} in the dense group does not have the job's key"
             )
 
     def _exchange_with_each(self, messages: list[bytes], poll_interrupts: PollInterrupts) -> list[bytes]:
