@@ -82,12 +82,12 @@ def pass_over_claims(patch: Patch) -> None:
 
 
 def keep_pushes_over_a_rollback(patch: Patch) -> None:
-    def reset(before: Callable[..., None], link: Link) -> None:
+    def start_over(before: Callable[..., None], link: Link) -> None:
         pushes, link.pushes = link.pushes, Outbox()
         before(link)
         link.pushes = pushes
 
-    wrap(patch, Link, "reset", reset)
+    wrap(patch, Link, "start_over", start_over)
 
 
 def record_every_other_push(patch: Patch) -> None:
