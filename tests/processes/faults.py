@@ -18,9 +18,9 @@ from cpr_contract.codec import from_json
 from cpr_contract.env import KEEPER, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Result, ShardReport, ShardState
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.anchor.committer import LEAD_STEPS
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
+from cpr_trainer.trainer.save_coordinator import LEAD_STEPS
 from processes.jobs import STEPS
 from support.local_job import LocalJob
 from support.warm_start import run_held

@@ -18,10 +18,10 @@ import numpy as np
 from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.arrays import Ints
-from cpr_trainer.checkpoint.anchor.committer import CutSchedule
 from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsUnavailableError
 from cpr_trainer.trainer.allreduce.group import missing_steps
+from cpr_trainer.trainer.save_coordinator import CutSchedule
 from simulation.data_plane.clock import Process, Scheduler
 from simulation.data_plane.network import close_all
 from support.shard_job import KEY

@@ -15,8 +15,7 @@ from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import Problem
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.parts import Link
-from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
+from cpr_trainer.checkpoint.write.checkpointer import Chooser, Chosen, ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
 from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.embedding.arena import LocalRows

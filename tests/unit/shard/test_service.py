@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
-from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.shard.service import Service
-from cpr_trainer.shard.state import Losses, Progress, order_of
+from cpr_trainer.shard.state import Cuts, Losses, Progress, order_of
 from cpr_trainer.shard.status import Metrics
 from support.row_dims import with_dims
 from support.shard_fakes import DIM, ROWS, FakeClient

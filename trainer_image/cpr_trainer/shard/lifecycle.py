@@ -30,13 +30,12 @@ from cpr_trainer.checkpoint.restore.restorer import (
     RestoreTarget,
     restore_target_of,
 )
-from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.decisions import Chosen, Cuts
+from cpr_trainer.checkpoint.write.checkpointer import Chosen, ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, SaveFailed
 from cpr_trainer.parity.flush import Rebuilt
 from cpr_trainer.shard.resume import ResumeState, ShardControlBlock, resume, resume_state_of
 from cpr_trainer.shard.service import Service
-from cpr_trainer.shard.state import Losses, Progress, ReplayBarrier, order_of
+from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier, order_of
 from cpr_trainer.shard.status import Metrics
 from cpr_trainer.store import StoreFullError
 

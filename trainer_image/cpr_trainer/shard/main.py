@@ -18,8 +18,7 @@ from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.restore.restorer import Restorer
-from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
+from cpr_trainer.checkpoint.write.checkpointer import Chooser, Chosen, ShardCheckpointer
 from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
 from cpr_trainer.embedding.arena import LocalRows, empty_segments
 from cpr_trainer.embedding.memory import Memory, Prefaulter, SizeOf

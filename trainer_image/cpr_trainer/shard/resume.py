@@ -24,13 +24,12 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.restorer import Restored
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.embedding.memory import Memory
 from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.exchange.frames import Header
 from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock
 from cpr_trainer.shard.service import Service
-from cpr_trainer.shard.state import Losses, Progress, ReplayBarrier
+from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier
 
 #: Rises with any change of the memory's layout: a container that restarts may have another image.
 _FORM = 2

@@ -16,14 +16,13 @@ from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.arrays import Ints
-from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.runtime import Trace
-from cpr_trainer.shard.state import Progress, after_push, order_of
+from cpr_trainer.shard.state import Cuts, Progress, after_push, order_of
 from cpr_trainer.shard.status import Metrics
 
 
@@ -66,15 +65,12 @@ class Client(Protocol):
     @property
     def rank(self) -> int:
         """The trainer's rank."""
-        ...
 
     def send(self, header: Header, *payload: Any) -> None:
         """Send a frame; never blocks, never raises."""
-        ...
 
     def refuse(self, why: str) -> None:
         """Send why the connection is closed, and close it once this frame is handled."""
-        ...
 
 
 class Service:

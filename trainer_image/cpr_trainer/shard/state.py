@@ -1,4 +1,4 @@
-"""The state of a shard's rows as pure values: applied pushes, losses, and the barrier of a replay after a restore.
+"""The state of a shard's rows as pure values: applied pushes, losses, cuts, and the barrier of a replay.
 
 A rank sends one push per step, and with it the number of rows that it pushed before. If its next push omits steps,
 they were applied by an incarnation that died before it saved them: they are lost, on this shard only.
@@ -14,7 +14,6 @@ from typing import Self
 
 from cpr_contract.manifests import Ranges, RowUpdates
 from cpr_contract.spec import samples_at
-from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.data.order import BatchOrder
 
 #: The most parts of batches that a restore adds to the lost ranges; a report takes some thousands. Ranks that trained
@@ -77,6 +76,64 @@ class Losses:
         if not self.resumed:
             return None
         return samples_at(min(self.first_steps) - 1, order.batch_size, order.total_samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The cuts of a shard, at which it saves all rows once every rank has reached the step.
+
+    In lockstep no rank has passed it then, so the save is exactly of that step. Without lockstep cuts are `loose`:
+    faster ranks are not held, and their later pushes are in the save too.
+
+    `pending` is the announced cut step that is not reached, 0 if none; `taken` the last one saved. Both are of this
+    incarnation in this generation: a cut that another incarnation saved must be taken again, because the anchor names
+    saves of the incarnations in its roster. `at_barrier`: all ranks stood at the pending one when it
+    was announced, because the job stops there; what is saved then is exact.
+    """
+
+    pending: int = 0
+    taken: int = 0
+    at_barrier: bool = False
+    loose: bool = False
+
+    def announced(self, step: int, applied: tuple[int, ...]) -> Self:
+        """Return the cuts after a trainer named `step` as the next cut (0: none).
+
+        The newest announcement counts: a new leader voids the cut of its predecessor. An earlier step is from a slow
+        trainer, unless all ranks stand at it: then the job stops there. A cut that some rank has passed can no longer
+        be exact, and is ignored. Only the leader announces loose cuts, so the newest always counts.
+        """
+        if step in {0, self.pending} or step <= self.taken:
+            return self
+        if self.loose:
+            return replace(self, pending=step, at_barrier=set(applied) == {step})
+        earlier = step < self.pending and step > min(applied)
+        if earlier or step < max(applied):
+            return self
+        return replace(self, pending=step, at_barrier=step == min(applied))
+
+    def holds(self, step: int) -> bool:
+        """Return whether a push of `step` must wait for the cut."""
+        return 0 < self.pending < step and not self.loose
+
+    def passed_over(self, step: int, before: int) -> bool:
+        """Return whether a rank's push of `step`, after `before`, skips the cut: it can never be reached exactly.
+
+        This shard has replaced one that had acknowledged the cut step: the cut is void.
+        """
+        return before < self.pending < step and not self.loose
+
+    def void(self) -> Self:
+        """Return the cuts without the pending one."""
+        return replace(self, pending=0, at_barrier=False)
+
+    def due(self, applied: tuple[int, ...]) -> bool:
+        """Return whether every rank has reached the cut, so that it is taken now."""
+        return 0 < self.pending <= min(applied)
+
+    def take(self) -> Self:
+        """Return the cuts after the pending one was taken."""
+        return replace(self, pending=0, taken=self.pending, at_barrier=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +209,7 @@ class Progress:
     losses: Losses
     row_updates: RowUpdates
     total_samples: int = 0
-    cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
+    cuts: Cuts = Cuts()
     dirty: bool = False
     replay_barrier: ReplayBarrier = ReplayBarrier()
     replayed: int = 0

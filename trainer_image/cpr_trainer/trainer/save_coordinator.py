@@ -7,15 +7,68 @@ from collections.abc import Callable
 from time import monotonic
 
 from cpr_contract.roster import AnchorRef, TrainerRoster
-from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, CutSchedule
+from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.pace import SaveCost
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 
+#: Steps between the announcement of a cut and the cut: more than are prefetched, so that every push carries it.
+LEAD_STEPS = 3
 #: A cut is due once this part of the memory for kept pushes is used: its save frees the memory before pushes are lost.
 _FULL = 0.75
+
+
+class CutSchedule:
+    """Announces cuts: a pure schedule over steps and trained seconds.
+
+    Each step that `next_stop` returns is a cut: the next step at which all trainers stand. `trained_s` everywhere:
+    seconds of training since the process started, without pauses. `early_s`: the seconds between the last two cuts if
+    the last one was urgent and its interval not over; else None.
+    """
+
+    def __init__(self, next_stop: Callable[[int], int]) -> None:
+        self._next_stop = next_stop
+        self._since_s: float | None = None
+        self._due_now = False
+        self.announced = 0
+        self.early_s: float | None = None
+
+    def announce(
+        self, step: int, trained_s: float, interval_s: float, *, uncommitted: bool, urgent: bool = False
+    ) -> int:
+        """Return the cut that all pushes of `step` carry, 0 if there is none.
+
+        A cut stays announced until the next. While one is `uncommitted` no other is announced, except a barrier at
+        which all trainers stand. An `urgent` cut does not wait for the interval.
+        """
+        if self._since_s is None:
+            self._since_s = trained_s
+        if step <= self.announced:
+            return self.announced
+        stop = self._next_stop(step - 1)
+        if step + 2 * LEAD_STEPS > stop:
+            self.announced = stop
+            self._begin_interval(trained_s)
+        elif not uncommitted and (urgent or self._due_now or trained_s - self._since_s >= interval_s):
+            self.announced = step + LEAD_STEPS
+            elapsed_s = trained_s - self._since_s
+            self.early_s = None if self._due_now or elapsed_s >= interval_s else elapsed_s
+            self._begin_interval(trained_s)
+        return self.announced
+
+    def _begin_interval(self, trained_s: float) -> None:
+        self._since_s, self._due_now = trained_s, False
+
+    def hasten(self) -> None:
+        """Make the next cut due at once."""
+        self._due_now = True
+
+    def void(self) -> None:
+        """Drop a cut that a shard did not survive: the next is due at once."""
+        self.hasten()
+        self.announced = 0
 
 
 class SaveCoordinator:

@@ -1,7 +1,7 @@
 """The saves of a serving shard: all changed rows at a cut and at the end, and the most important rows between cuts.
 
-Everything here runs on the main thread, which never waits for the store. It captures the rows of a save and passes it
-to the writer's thread; the outcome returns as an event.
+All but the choice of rows runs on the main thread, which never waits for the store. It captures the rows of a save and
+passes it to the writer's thread; the outcome returns as an event.
 
 A priority save updates rows above the last complete save; it changes neither the floor nor the cost of a loss. Its
 steps are choose, mark, write, manifest, forget; a failed one stops before `forget`. The manifest waits until
@@ -10,6 +10,7 @@ no rank can send again a push that the rows contain.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -21,7 +22,6 @@ from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.parts import Link, basis
 from cpr_trainer.checkpoint.format.quantise import EXACT
-from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save, SaveMetrics
 from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.embedding.arena import LocalRows
@@ -51,6 +51,57 @@ class _TrackedSource:
         if filled:
             self.tracker.wrote(*buffer.filled)
         return filled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """The rows for a priority save, or the error of the choice, which was started in `generation`."""
+
+    claim: Claim | BaseException
+    generation: int
+
+
+class Chooser:
+    """Chooses at most `quota` rows of large tables by `tracker`, on a thread that calls `report`.
+
+    Ranking all rows of a shard takes longer than a push may wait.
+    """
+
+    def __init__(self, tracker: Tracker, quota: int, report: Callable[[Chosen], None]) -> None:
+        self.tracker = tracker
+        self._quota = quota
+        self._report = report
+        self._choosing = False
+        self._started_s = 0.0
+        self._taken_step = 0
+
+    def start(self, now_s: float) -> None:
+        """Start after a restore, with all rows saved."""
+        self.tracker.reset()
+        self._started_s, self._taken_step = now_s, 0
+
+    def choose_if_due(self, now_s: float, interval_s: float, position: Position) -> None:
+        """Start a choice, `interval_s` after the last one, if every rank has advanced since that was taken."""
+        if not self._choosing and now_s - self._started_s >= interval_s and min(position.applied) > self._taken_step:
+            self._choosing, self._started_s = True, now_s
+            threading.Thread(target=self._choose, args=(position.generation,), name="choose", daemon=True).start()
+
+    def take(self, chosen: Chosen, position: Position | None) -> Claim | None:
+        """Return the claim, None if it is obsolete. Raises the error of the choice."""
+        self._choosing = False
+        if isinstance(chosen.claim, BaseException):
+            raise chosen.claim
+        if position is None or position.generation != chosen.generation:
+            return None
+        self._taken_step = min(position.applied)
+        return chosen.claim
+
+    def _choose(self, generation: int) -> None:
+        try:
+            claim: Claim | BaseException = self.tracker.choose(self._quota)
+        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
+            claim = error
+        self._report(Chosen(claim, generation))
 
 
 class ShardCheckpointer:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_trainer.checkpoint.anchor.committer import LEAD_STEPS, CutSchedule
+from cpr_trainer.trainer.save_coordinator import LEAD_STEPS, CutSchedule
 
 
 def _run(

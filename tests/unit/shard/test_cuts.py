@@ -1,10 +1,10 @@
-"""When a shard saves all its rows: the announcements that count, and when a cut is due."""
+"""The cuts of a shard: the announcements that count, and the time when a cut is due."""
 
 from __future__ import annotations
 
 import pytest
 
-from cpr_trainer.checkpoint.write.decisions import Cuts
+from cpr_trainer.shard.state import Cuts
 
 
 def test_a_cut_is_due_when_all_ranks_have_reached_it() -> None:
