@@ -21,7 +21,7 @@ from cpr_contract.model import FeatureSpec, ModelSpec, TableSpec
 from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.format.records import read_vocabularies, vocabularies_of, write_vocabularies
-from cpr_trainer.checkpoint.restore.vocabulary_check import check_vocabularies, with_vocabularies
+from cpr_trainer.checkpoint.restore.by_name import check_vocabularies, with_vocabularies
 from cpr_trainer.data.open import FindVocabularies, open_dataset
 from cpr_trainer.data.vocabularies import ValueCounts, Vocabularies, count_values, read_vocabulary
 from cpr_trainer.errors import DataError

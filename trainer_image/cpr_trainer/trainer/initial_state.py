@@ -9,10 +9,9 @@ from cpr_contract.reports import Problem, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor
-from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
+from cpr_trainer.checkpoint.restore.by_name import ByName, check_vocabularies, saved_model
 from cpr_trainer.checkpoint.restore.dense_loader import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.checkpoint.restore.vocabulary_check import check_vocabularies
 from cpr_trainer.trainer.control import PollInterrupts
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState

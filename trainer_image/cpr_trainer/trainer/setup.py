@@ -11,7 +11,7 @@ from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta
-from cpr_trainer.checkpoint.restore.vocabulary_check import with_vocabularies
+from cpr_trainer.checkpoint.restore.by_name import with_vocabularies
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.open import evaluation_rows, files_of, log_problem, open_dataset, open_evaluation
 from cpr_trainer.data.order import BatchOrder
