@@ -77,8 +77,8 @@ class StepLoss:
 def step_losses(losses: Sequence[ShardLoss], shards: int, steps: int) -> tuple[StepLoss, ...]:
     """Return losses in steps, shard by shard, without those shorter than a step.
 
-    Raises BadSpecError for a shard or a portion out of range, and for overlapping losses of a shard, whose samples
-    would be counted twice.
+    Raises BadSpecError for a shard or a portion out of range, and for overlapping losses of a shard: they would
+    count samples twice.
     """
     found = []
     for loss in losses:
