@@ -1,4 +1,4 @@
-"""What a cleanup deletes of a job that is being deleted, and how its process ends."""
+"""The cleanup of a deleted job: its deletions, and the end of its process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(spec: StoreSpec) -> Store:
 
 
 def clean_up(bench: JobBench, spec: StoreSpec, folder: Path, *spare: str) -> tuple[int, str]:
-    """Run the process' code; return its exit code and its last word."""
+    """Run the code of the process; return its exit code and its termination message."""
     job = replace(bench.job, snapshots=replace(bench.job.snapshots, store=spec))
     termination_file = folder / "termination"
     arguments = ["cleanup", *(word for key in spare for word in ("--spare", key))]
@@ -37,7 +37,7 @@ def clean_up(bench: JobBench, spec: StoreSpec, folder: Path, *spare: str) -> tup
     return code, termination_file.read_text("utf-8")
 
 
-def test_all_of_the_job_goes_and_another_jobs_saves_stay(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
+def test_cleanup_deletes_all_of_the_job_and_no_save_of_another(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
     bench = JobBench(store)
     bench.serve()
     bench.anchor(10)
@@ -52,7 +52,7 @@ def test_all_of_the_job_goes_and_another_jobs_saves_stay(store: Store, spec: Sto
     assert (code, json.loads(word)["objects"]) == (ExitCode.OK, 0), "again without complaint"
 
 
-def test_what_others_restore_from_stays(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
+def test_cleanup_keeps_the_anchor_that_another_job_restores_from(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
     bench = JobBench(store)
     first, second = bench.anchor(10), bench.anchor(20)
     code, _ = clean_up(bench, spec, tmp_path, first.key, "uid/never/there")
@@ -62,9 +62,7 @@ def test_what_others_restore_from_stays(store: Store, spec: StoreSpec, tmp_path:
 
 
 @pytest.mark.parametrize("key", ["uid/gen-0001/shard-0000/inc-0001/origin.json", "uid/../x", "uid/gen-0001"])
-def test_what_others_name_and_is_no_anchor_holds_nothing(
-    store: Store, spec: StoreSpec, tmp_path: Path, key: str
-) -> None:
+def test_named_object_that_is_no_anchor_keeps_no_save(store: Store, spec: StoreSpec, tmp_path: Path, key: str) -> None:
     bench = JobBench(store)
     bench.serve()
     bench.anchor(10)
@@ -75,7 +73,7 @@ def test_what_others_name_and_is_no_anchor_holds_nothing(
     assert store.list("uid/") == ()
 
 
-def test_a_store_that_fails_is_named_and_may_be_asked_again(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
+def test_failing_store_is_named_and_cleanup_may_be_repeated(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
     bench = JobBench(store)
     (tmp_path / "store").write_bytes(b"no folder")
     code, word = clean_up(bench, spec, tmp_path)

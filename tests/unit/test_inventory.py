@@ -1,4 +1,4 @@
-"""The answers of `python -m cpr_trainer inventory`: what is listed, verified, and pruned by hand."""
+"""The answers of `python -m cpr_trainer inventory`: listing, verification and manual pruning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOWHERE = StoreSpec("file:///nowhere", None, "b", "")
 
 
 class _OldStore(MemoryStore):
-    """All its objects were written at the very beginning of time."""
+    """A store with objects of time 0."""
 
     def put(self, key: str, data: Any, **options: Any) -> int:
         crc = super().put(key, data, **options)
@@ -49,7 +49,7 @@ def store() -> _OldStore:
     return store
 
 
-def test_a_store_is_listed_and_verified_by_a_process(tmp_path: Path) -> None:
+def test_process_lists_and_verifies_a_store(tmp_path: Path) -> None:
     spec = StoreSpec(tmp_path.as_uri(), None, "bucket", "a")
     bench = JobBench(open_store(spec, None, None))
     bench.anchor(10)
@@ -61,7 +61,7 @@ def test_a_store_is_listed_and_verified_by_a_process(tmp_path: Path) -> None:
         assert (steps(found.points), found.damaged) == ([10], ())
 
 
-def test_a_request_that_is_none_is_refused() -> None:
+def test_malformed_request_is_refused() -> None:
     with pytest.raises(BadSpecError):
         run({}, io.StringIO("{}"), io.StringIO())
 
@@ -74,9 +74,7 @@ def test_a_request_that_is_none_is_refused() -> None:
         pytest.param(59.0, 2, [], id="too-young"),
     ],
 )
-def test_pruning_lists_what_would_go_and_deletes_nothing(
-    store: _OldStore, now_s: float, keep: int, go: list[int]
-) -> None:
+def test_pruning_can_list_without_deleting(store: _OldStore, now_s: float, keep: int, go: list[int]) -> None:
     before = dict(store.objects)
     found = prune(store, now_s, keep=keep)
     assert (steps(found.go), found.deleted, found.objects > 0) == (go, False, go != [])
@@ -91,7 +89,7 @@ def test_pruning_needs_an_anchor(dense_step: int | None) -> None:
     assert prune(store, keep=1, delete=True).objects == 0
 
 
-def test_pruning_deletes_what_it_listed(store: _OldStore) -> None:
+def test_pruning_deletes_the_listed_objects(store: _OldStore) -> None:
     before = dict(store.objects)
     found = prune(store, keep=2, delete=True)
     gone = before.keys() - store.objects.keys()
@@ -106,7 +104,7 @@ def test_anchor_of_the_status_stays_with_all_after_it(store: _OldStore) -> None:
     assert steps(prune(store, keep=2, recorded=40, delete=True).stay) == [30, 40]
 
 
-def test_a_save_of_no_anchor_stays_as_long_as_a_kept_one_stands_on_it() -> None:
+def test_save_without_an_anchor_stays_while_it_is_the_base_of_a_kept_one() -> None:
     store = _OldStore()
     bench = JobBench(store)
     bench.anchor(10)
@@ -121,32 +119,32 @@ def test_a_save_of_no_anchor_stays_as_long_as_a_kept_one_stands_on_it() -> None:
     assert steps(found.go) == [10]
 
 
-def test_keeping_nothing_deletes_all_of_the_job_and_nothing_else(store: _OldStore) -> None:
+def test_pruning_to_zero_deletes_all_of_the_job_and_nothing_else(store: _OldStore) -> None:
     store.put("else/gen-0001/shard-0000/inc-0001/origin.json", b"{}")
     assert steps(prune(store, job_uid="uid", delete=True).go) == [10, 20, 30, 40]
     assert list(store.objects) == ["else/gen-0001/shard-0000/inc-0001/origin.json"]
 
 
 @pytest.mark.parametrize("keep", [0, 2])
-def test_of_several_jobs_one_has_to_be_named(store: _OldStore, keep: int) -> None:
+def test_request_names_one_of_several_jobs(store: _OldStore, keep: int) -> None:
     store.put("else/gen-0001/shard-0000/inc-0001/origin.json", b"{}")
     with pytest.raises(AmbiguousError, match="else, uid"):
         prune(store, keep=keep, delete=True)
 
 
 class TestAfterARollback:
-    """Generation 2 began at the anchor of step 20: those of steps 30 and 40 are on no line any more."""
+    """Generation 2 began at the anchor of step 20: those of steps 30 and 40 are in no lineage any more."""
 
-    def test_origins_tell_where_it_began(self, store: _OldStore) -> None:
+    def test_restore_records_show_its_anchor(self, store: _OldStore) -> None:
         JobBench(store, generation=2).serve(step=20)
         assert steps(prune(store, keep=2, delete=True).stay) == [10, 20, 30, 40]
         assert steps(prune(store, keep=1, delete=True).stay) == [20, 30, 40]
 
-    def test_the_status_tells_it_before_anybody_restored(self, store: _OldStore) -> None:
+    def test_status_shows_its_anchor_before_any_restore(self, store: _OldStore) -> None:
         assert steps(prune(store, keep=2, forks=((2, 20),)).stay) == [10, 20, 30, 40]
         assert steps(prune(store, keep=2).stay) == [30, 40]
 
-    def test_nothing_goes_where_nobody_tells(self, store: _OldStore) -> None:
+    def test_no_object_is_pruned_without_a_known_anchor(self, store: _OldStore) -> None:
         JobBench(store, generation=2).anchor(25)
         with pytest.raises(AmbiguousError, match="generation 2"):
             prune(store, keep=1, delete=True)

@@ -16,7 +16,7 @@ def links(*sizes: float) -> tuple[Link, ...]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "sizes", "stands_on"),
+    ("rule", "sizes", "base"),
     [
         ("Consecutive", (), 1),
         ("Consecutive", (0.2, 0.2, 0.2), 4),
@@ -31,9 +31,9 @@ def links(*sizes: float) -> tuple[Link, ...]:
         ("Intermittent", (1.0,), 0),
     ],
 )
-def test_base_of_the_next_save(rule: Rebase, sizes: tuple[float, ...], stands_on: int) -> None:
+def test_base_of_the_next_save(rule: Rebase, sizes: tuple[float, ...], base: int) -> None:
     made = links(*sizes)
-    assert basis(rule, made) == made[:stands_on]
+    assert basis(rule, made) == made[:base]
 
 
 # Fractions of 1,024 add up exactly, in whatever order.

@@ -30,12 +30,12 @@ _WIDEST = 16
 _LOG_GOES_FIRST = 0.25
 #: The capture is urgent from this portion on: pushes fill the rest of the log until it is read.
 _LOG_IS_URGENT = 0.5
-#: A push waits for room in the log while the reader, which waits for the store, makes progress this often.
+#: A push waits for space in the log while the reader, which waits for the store, makes progress this often.
 READ_TIMEOUT_S = 1.0
 
 
 class UndoLogFullError(TrainerError):
-    """A push waited for room in the undo log, and the save made no progress: the save is given up."""
+    """A push waited for space in the undo log, and the save made no progress: the save is given up."""
 
     reason = "SaveOutrun"
 
@@ -125,7 +125,7 @@ class Capture:
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time.
     `undo_log_full`: a push waited in vain for
-    room in the log. `expedited`: a caller waits for the end of the save.
+    space in the log. `expedited`: a caller waits for the end of the save.
     """
 
     def __init__(

@@ -152,7 +152,7 @@ class Exchange:
 
         Waits while `window` steps are unacknowledged. Nothing is sent if it raises TimeoutError or
         ShardsUnavailableError; then call it again. The latter means that an unavailable shard has an acknowledgement to
-        send, or may need a push that would have to make room for this one.
+        send, or may need a push that would be dropped for this one.
         """
         encoding = self._session.encoding
         numbers = encoding.pack_numbers(rows.numbers)

@@ -66,9 +66,9 @@ class Header:
     committed save, and `cut_step` is the last cut that was given up (0: none). `row_updates` counts the rows in all
     pushes of this rank to this shard: in PUSH those of earlier steps, in answers those up to `step`. `ticket` assigns
     an answer to its lookup. `count` counts rows, and in WELCOME the processes of the shard's incarnation; in ACK and
-    PONG it is 1 while the store has no room for the save in progress. `order` is the place of a push among those of all
-    ranks: in ACK that of `step`, in PUSH the one that another incarnation assigned; 0: none. `protected_step` is the
-    last step that the parity at other shards holds of every rank; -1: none.
+    PONG it is 1 while the store has no space for the save in progress. `order` is the place of a push among those of
+    all ranks: in ACK that of `step`, in PUSH the one that another incarnation assigned; 0: none. `protected_step` is
+    the last step that the parity at other shards holds of every rank; -1: none.
     """
 
     operation: Operation

@@ -137,9 +137,9 @@ class LinkLoop:
         first = not self.links
         if first:
             self.links = tuple(Link(self._session, peer, self._rng, now) for peer in peers)
-        spare = {each.shard: self._session.last_step(each.until) for each in roster.allowances}
+        may_skip = {each.shard: self._session.last_step(each.until) for each in roster.allowances}
         for link, peer in zip(self.links, peers, strict=True):
-            link.follow(peer, now, spare.get(peer.index, 0))
+            link.follow(peer, now, may_skip.get(peer.index, 0))
             if new_generation:
                 link.start_over()
         if first:

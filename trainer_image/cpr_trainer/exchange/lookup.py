@@ -36,7 +36,7 @@ class SaveState:
     """A shard's newest committed save, -1 while unknown, and the step of the cut that it gave up last, 0 for none.
 
     `step` is the last one of this trainer's rank in the save. `incarnation` is that of the reporting shard.
-    `store_full`: the store has no room for the save in progress.
+    `store_full`: the store has no space for the save in progress.
     """
 
     step: int = -1

@@ -159,22 +159,22 @@ class Ring:
         They may be an eighth larger than the largest so far. Memory is freed by segments, which may hold many steps.
         """
         size, last_step = self._largest + self._largest // 8 or 1, 0
-        room = _Capacity(size, max(self._segment_bytes, size), *self._memory.gaps)
+        capacity = _Capacity(size, max(self._segment_bytes, size), *self._memory.gaps)
         others = [pool for pool in self._pools if pool is not self._memory]
-        room.whole = sum(room.in_new_segments(gap, pool.overhead) for pool in others for gap in pool.gaps)
+        capacity.whole = sum(capacity.in_new_segments(gap, pool.overhead) for pool in others for gap in pool.gaps)
         for segment in self._unused:
-            room.add(segment)
+            capacity.add(segment)
         if self._next is not None:
-            room.whole += self._next_bytes // size
+            capacity.whole += self._next_bytes // size
             if self._next_bytes < size and self._next_pool is self._memory:
-                room.loose_bytes += self._next_bytes
+                capacity.loose_bytes += self._next_bytes
         left = self._current.left // size if self._current is not None else 0
         for segment in self._in_use:
-            if left + room.blocks >= blocks:
+            if left + capacity.blocks >= blocks:
                 return last_step
-            room.add(segment)
+            capacity.add(segment)
             last_step = segment.last_step
-        if not self._in_use and room.blocks >= blocks:
+        if not self._in_use and capacity.blocks >= blocks:
             return 0
         # Even the current segment may be evicted, or eviction does not suffice.
         return self._last_step + blocks

@@ -153,7 +153,7 @@ class ShardControlBlock(ControlBlock):
 
 def resume_state_of(service: Service, saving: ShardCheckpointer, progress: Progress, restored: Restored) -> ResumeState:
     """Return all that the next process needs."""
-    links, top, record = saving.stands_on
+    links, top, record = saving.start_arguments
     kind, step = saving.in_progress
     account = Account(
         generation=progress.generation,

@@ -300,7 +300,7 @@ class Service:
         return progress.replay_barrier.is_next(header.rank, header.order, heads, progress.applied)
 
     def _apply(self, progress: Progress, frame: Frame) -> bool:
-        """Apply a push to the rows and count it; False if the undo log of a save in progress has no room for it yet."""
+        """Apply a push to the rows and count it; False while the undo log of a save has no space for it."""
         header = frame.header
         order = order_of(progress.total_samples, self._job.data.batch_size)
         if not 1 <= header.step <= steps_in(order.total_samples, order.batch_size):

@@ -100,7 +100,7 @@ class Cuts:
         """Return the cuts after a trainer named `step` as the next cut (0: none).
 
         The newest announcement counts: a new leader voids the cut of its predecessor. An earlier step is from a slow
-        trainer, unless all ranks stand at it: then the job stops there. A cut that some rank has passed can no longer
+        trainer, unless all ranks are at it: then the job stops there. A cut that some rank has passed can no longer
         be exact, and is ignored. Only the leader announces loose cuts, so the newest always counts.
         """
         if step in {0, self.pending} or step <= self.taken:

@@ -23,7 +23,7 @@ _FULL = 0.75
 class CutSchedule:
     """Announces cuts: a pure schedule over steps and trained seconds.
 
-    Each step that `next_stop` returns is a cut: the next step at which all trainers stand. `trained_s` everywhere:
+    Each step that `next_stop` returns is a cut: the next step at which all trainers stop. `trained_s` everywhere:
     seconds of training since the process started, without pauses. `early_s`: the seconds between the last two cuts if
     the last one was urgent and its interval not over; else None.
     """
@@ -41,7 +41,7 @@ class CutSchedule:
         """Return the cut that all pushes of `step` carry, 0 if there is none.
 
         A cut stays announced until the next. While one is `uncommitted` no other is announced, except a barrier at
-        which all trainers stand. An `urgent` cut does not wait for the interval.
+        which all trainers stop. An `urgent` cut does not wait for the interval.
         """
         if self._since_s is None:
             self._since_s = trained_s

@@ -79,7 +79,7 @@ class AnchorCommitter:
     `saved` returns the newest acknowledged save of each shard; `incarnations` the shards' incarnations in the newest
     roster. `keep` anchors stay, and `pruner` deletes others as `recorded` allows (see `Retention`); `anchors` are the
     existing ones, oldest first. `frozen` documents and `vocabularies` of tables, by name, were written by the first
-    leader and hold for the job's life; lost ones are written again before each anchor. `committed` is called after each
+    leader and hold until the job ends; lost ones are written again before each anchor. `committed` is called after each
     anchor. `failing`: the last request to the store failed.
     """
 

@@ -147,7 +147,7 @@ def read_part(store: Store, part: Part) -> bytes:
     if len(data) != part.size_bytes:
         raise DamagedError(part.key, f"has {len(data)} bytes, not {part.size_bytes}")
     if checksum(data) != part.crc32c:
-        raise DamagedError(part.key, "has another checksum than its manifest says")
+        raise DamagedError(part.key, "has another checksum than in its manifest")
     return data
 
 
@@ -170,7 +170,7 @@ def read_chain(store: Store, found: Found) -> tuple[Found, ...]:
     below = in_parallel(lambda ref: read_manifest(store, ShardManifest, ref, manifest.layout), manifest.chain)
     for save, its_ref in (*below, found):
         if save.kind == "Priority" or save.spans != manifest.spans:
-            raise DamagedError(its_ref.key, f"is no save that {ref.key} can stand on")
+            raise DamagedError(its_ref.key, f"cannot be the base of {ref.key}")
     return (*below, found)
 
 
@@ -195,7 +195,7 @@ def read_rows(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.
     if received.size_bytes != part.size_bytes:
         raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
     if received.crc32c != part.crc32c:
-        raise DamagedError(part.key, "has another checksum than its manifest says")
+        raise DamagedError(part.key, "has another checksum than in its manifest")
     try:
         return shape.places(head)
     except PartError as error:

@@ -161,8 +161,8 @@ class ShardCheckpointer:
         return self._in_progress is not None and self._in_progress.draft.kind != "Priority"
 
     @property
-    def stands_on(self) -> tuple[tuple[Link, ...], str, RestoreRecord | None]:
-        """The current arguments for `start`."""
+    def start_arguments(self) -> tuple[tuple[Link, ...], str, RestoreRecord | None]:
+        """The arguments for `start` of the next process."""
         return self._links, self._top, self._restore_record
 
     @property

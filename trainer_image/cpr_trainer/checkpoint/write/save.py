@@ -35,7 +35,7 @@ class Position(Protocol):
 class Mark:
     """The state of the rows for the manifest of a save.
 
-    `last`: it is the last of training. `at_barrier`: all ranks stand at its step, because the job stops there.
+    `last`: it is the last of training. `at_barrier`: all ranks are at its step, because the job stops there.
     """
 
     generation: int
@@ -112,7 +112,7 @@ class GivenUp:
 
     @property
     def base_lost(self) -> bool:
-        """True if what it stands on, or was written of it already, is gone from the store."""
+        """True if its base or a written part of it is gone from the store."""
         return self.problem.reason in {BucketMissingError.reason, DamagedError.reason}
 
 

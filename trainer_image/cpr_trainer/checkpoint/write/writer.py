@@ -175,7 +175,7 @@ class WriterThread:
 
     `report` is called with the outcomes of each save, on this thread or those of its parts; not any more for a replaced
     save. A save is immutable except `may_commit`, and its capture has the arena's lock: the threads share nothing else.
-    If a save is replaced or given up on a full store, its parts are deleted, because the next save needs their room.
+    If a save is replaced or given up on a full store, its parts are deleted, because the next save needs their space.
     """
 
     def __init__(self, writer: Writer, report: Callable[[SaveOutcome], None], rng: random.Random) -> None:

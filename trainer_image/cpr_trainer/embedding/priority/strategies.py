@@ -90,7 +90,7 @@ class SsuTracker(Tracker):
 
     def __init__(self, population: Population, quota: int, rng: np.random.Generator) -> None:
         if population.rows > _ENTRY:
-            raise ValueError(f"SSU can tell {_ENTRY} rows of a shard apart, not {population.rows}: use more shards")
+            raise ValueError(f"SSU can number {_ENTRY} rows of a shard, not {population.rows}: use more shards")
         super().__init__(population)
         self._rng = rng
         # Rows of small tables are recorded too, in additional entries, and left out when rows are chosen.
