@@ -29,7 +29,7 @@ IDENTIFIERS = {
     "ahead": "prefetch",
     "alike": "equal",
     "ancestor": "source job",
-    "anybody": "the role",
+    "anybody": "any user",
     "asking": "remote exec, helper process",
     "attend": "poll_interrupts, check_cancelled",
     "attending": "poll_interrupts",
@@ -46,6 +46,7 @@ IDENTIFIERS = {
     "guarded": "prerequisites",
     "guarding": "prerequisites",
     "hear": "receive",
+    "heard": "last_seen, received",
     "hearing": "liveness",
     "hears": "receive",
     "house": "simulation",
@@ -62,7 +63,7 @@ IDENTIFIERS = {
     "mail": "event queue",
     "meeting": "agreement",
     "meetings": "agreement",
-    "nobody": "no_one is a role; name it",
+    "nobody": "no member, unauthenticated",
     "owe": "pending_charge",
     "owed": "pending_charge",
     "owes": "pending_charge",
@@ -74,7 +75,7 @@ IDENTIFIERS = {
     "saw": "on_pod_event, seen",
     "say": "send, report",
     "silent": "unresponsive",
-    "somebody": "the role",
+    "somebody": "the role that acts",
     "spoke": "averaging client",
     "standstill": "process pause",
     "stick": "freeze_thread",
@@ -91,7 +92,7 @@ IDENTIFIERS = {
     "urgency": "priority",
     "verdict": "decision, result",
     "verdicts": "decisions, results",
-    "whoever": "the role",
+    "whoever": "the process that",
 }
 #: Names with a listed part that stay: on the wire, in the store, in the environment and options, and of libraries.
 KEPT_NAMES = {
