@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cpr_contract import env
+from cpr_contract.codec import from_json
+from cpr_contract.reports import ExitCode, Problem
 from cpr_contract.trace import TracedStep
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
+from cpr_trainer.exchange.link import Link
+from cpr_trainer.process import run_role
 from cpr_trainer.runtime import Trace
 from support.exchanges import WAIT_S, Pair, push, wait_for
 
@@ -77,3 +82,32 @@ def test_a_lookup_may_be_waited_for_again(exchange: Exchange, pair: Pair, rows: 
         pending.result(0.1)
     pair[1].thaw()
     assert pending.result(WAIT_S).shape == (len(rows), 4)
+
+
+def test_failed_assertion_ends_the_process_with_its_text(
+    exchange: Exchange, pair: Pair, rows: UniqueRows, tmp_path: Path
+) -> None:
+    def push_a_step_twice() -> int:
+        pair[1].freeze()  # the first push stays unacknowledged
+        push(exchange, rows, 1)
+        push(exchange, rows, 1)
+        return ExitCode.OK
+
+    message = tmp_path / "termination"
+    assert run_role("trainer", push_a_step_twice, {env.TERMINATION_FILE: str(message)}) == ExitCode.INTERNAL
+    problem = from_json(Problem, message.read_bytes())
+    assert (problem.reason, problem.message) == ("Internal", "AssertionError: step 1 is pushed after step 1")
+    pair[1].thaw()
+
+
+@pytest.mark.usefixtures("pair")
+def test_failed_assertion_of_the_exchange_thread_is_raised_with_its_text(
+    exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_link: Link, _now: float) -> None:
+        raise AssertionError("a block is released twice")
+
+    monkeypatch.setattr(Link, "tick", fail)
+    wait_for(lambda: exchange._loop._failure is not None)
+    with pytest.raises(RuntimeError, match="a block is released twice"):
+        exchange.settle(WAIT_S)

@@ -56,7 +56,7 @@ class LinkLoop:
         """Wait with the lock held until `condition()`; return whether it was met in time."""
         done = self.changed.wait_for(lambda: self._failure is not None or condition(), timeout_s)
         if self._failure is not None:
-            raise RuntimeError("the exchange's thread ended") from self._failure
+            raise RuntimeError(f"the exchange's thread ended: {self._failure!r}") from self._failure
         return done
 
     def wake(self) -> None:

@@ -90,7 +90,8 @@ class Outbox:
 
     def add(self, push: Push) -> None:
         """Add the push of a new step, or of a step that is pushed again, which replaces the retained push."""
-        assert not self._unacknowledged or push.step > self._unacknowledged[-1].step, f"step {push.step} is added late"
+        last = self._unacknowledged[-1].step if self._unacknowledged else 0
+        assert push.step > last, f"step {push.step} is pushed after step {last}"
         if push.block is not None:
             push.block.retain()
         if push.block is not None and push.protected:
