@@ -164,7 +164,7 @@ class Barriers:
     def _evaluate(self, group: Group, *, leads: bool) -> None:
         """Evaluate the model with all others; all take the leader's early-stop state, and update it in the same way."""
         state, early_stop = self._stepper.state, self._setup.early_stop
-        assert early_stop is not None, "there are no barriers without early stopping"  # noqa: S101
+        assert early_stop is not None, "there are no barriers without early stopping"
         before = state.early_stop_state.tensor()
         before = before if leads else zeros_like(before)
 

@@ -226,7 +226,7 @@ class Loop:
         """Join the group: agree on a dense state with all others, and have every push up to it sent."""
         poll_interrupts, state = self._control.poll_interrupts, self._stepper.state
         survived = group.join(state, lambda: self._initial_state.provide(state, poll_interrupts), poll_interrupts)
-        assert state.done != NO_STATE, "members of a group have a dense state"  # noqa: S101
+        assert state.done != NO_STATE, "members of a group have a dense state"
         if not survived and state.reached < self._setup.last_step:
             try:
                 if self._setup.job.lockstep:

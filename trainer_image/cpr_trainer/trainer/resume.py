@@ -151,7 +151,7 @@ class ResumeMemory:
     def restore(self) -> ResumePoint:
         """Restore the state of the last process, which there must be."""
         valid = self._control_block.valid
-        assert valid > NOTHING, "there is no state to resume from"  # noqa: S101
+        assert valid > NOTHING, "there is no state to resume from"
         self._copy, self._record = (valid - 1) % 2, (valid - 1) // 2
         resumed = self._records[self._record].load(self._state)
         self._state.replica.live.copy_(self._dense[self._copy])

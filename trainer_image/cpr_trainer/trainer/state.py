@@ -120,7 +120,7 @@ class DenseState:
 
     def skip_to(self, done: int) -> None:
         """Continue after step `done`, and mark the skipped steps as lost: no surviving trainer has them."""
-        assert done >= self.done, f"skips from step {self.done} back to {done}"  # noqa: S101
+        assert done >= self.done, f"skips from step {self.done} back to {done}"
         before = self.samples
         self.done = done
         if self.samples > before:

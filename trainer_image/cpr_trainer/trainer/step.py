@@ -189,7 +189,7 @@ class Stepper:
 
     def _reduce(self, step: int, group: Group) -> None:
         """Complete the step on the dense side: sum over trainers, then the optimizer."""
-        assert step == self.state.done + 1, f"step {step} follows step {self.state.done}"  # noqa: S101
+        assert step == self.state.done + 1, f"step {step} follows step {self.state.done}"
         replica, scores = self.state.replica, self.state.scores
         merges = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
         to_merge = scores.to_merge() if merges else ()
@@ -209,7 +209,7 @@ class Stepper:
         self.state.done = step
 
     def _push(self, batch_slice: Slice, computed: Computed) -> None:
-        assert batch_slice.step <= self.state.done, "a push comes after its step's all-reduce"  # noqa: S101
+        assert batch_slice.step <= self.state.done, "a push comes after its step's all-reduce"
         pushed, resume_memory = max(batch_slice.step, self.pushed or 0), self._resume_memory
         if resume_memory is not None:
             resume_memory.prepare(self._reported())

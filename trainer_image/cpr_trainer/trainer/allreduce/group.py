@@ -137,7 +137,7 @@ def agree_on_state(hellos: tuple[Hello, ...], leader: int) -> StateAgreement:
 
     Members that completed the same all-reduces hold the same state and receive nothing.
     """
-    assert len({hello.rank for hello in hellos}) == len(hellos), "each rank takes part once"  # noqa: S101
+    assert len({hello.rank for hello in hellos}) == len(hellos), "each rank takes part once"
     best = max(hellos, key=lambda hello: (hello.done, hello.rank == leader, -hello.rank))
     if best.done == NO_STATE:
         others = tuple(hello.rank for hello in hellos if hello.rank != leader)

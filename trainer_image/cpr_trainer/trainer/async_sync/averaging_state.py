@@ -67,7 +67,7 @@ class AveragingState:
 
     def begin(self, steps: tuple[int, ...]) -> None:
         """Take every rank's last combined step from a state; this worker continues after its own."""
-        assert len(steps) == self.trainers, f"{len(steps)} steps of {self.trainers} trainers"  # noqa: S101
+        assert len(steps) == self.trainers, f"{len(steps)} steps of {self.trainers} trainers"
         self.steps[:] = steps
         self.done = steps[self.rank]
 
@@ -125,7 +125,7 @@ class AveragingState:
 
     def merge_steps(self, steps: tuple[int, ...]) -> None:
         """Take in every rank's steps from the leader; the larger one of each rank counts."""
-        assert len(steps) == self.trainers, f"{len(steps)} steps of {self.trainers} trainers"  # noqa: S101
+        assert len(steps) == self.trainers, f"{len(steps)} steps of {self.trainers} trainers"
         self.steps[:] = map(max, self.steps, steps)
 
 
