@@ -98,7 +98,7 @@ def test_client_kill_deletes_the_newest_pod_of_a_member(client: Client, api: htt
     ended, killed, unharmed = (run_pod(api, "killed", "shard", *which) for which in ((1, 1), (1, 2), (0, 1)))
     assert client.kill("killed", "shard", 1) == killed
     assert pods(api, "killed") == {ended, unharmed}
-    with pytest.raises(ClientError, match="there is no shard/2; struck has 2 shards, counted from 0"):
+    with pytest.raises(ClientError, match="there is no shard/2; killed has 2 shards, counted from 0"):
         client.kill("killed", "shard", 2)
-    with pytest.raises(NoObjectError, match="trainer/0 of struck has no pod that runs now"):
+    with pytest.raises(NoObjectError, match="trainer/0 of killed has no pod that runs now"):
         client.kill("killed", "trainer", 0)

@@ -38,7 +38,7 @@ def listener() -> Iterator[PeerListener]:
 
 @pytest.fixture
 def connect_to(listener: PeerListener) -> Iterator[Callable[[], Channel]]:
-    """Another trainer's way to the lobby."""
+    """Another trainer's connection to the listener."""
     other = listener_of(1)
     yield lambda: other.connect_to(Peer(0, 1, HOST, listener.port - CONTROL_PORT))
     other.close()
