@@ -285,7 +285,7 @@ PEERS = "jobPeers[0].namespaceSelector.matchLabels.team=m"
 
 
 @pytest.mark.parametrize(
-    ("values", "said", "unsaid"),
+    ("values", "present", "absent"),
     [
         (
             (),
