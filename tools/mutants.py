@@ -16,7 +16,6 @@ import argparse
 import ast
 import contextlib
 import copy
-import importlib
 import json
 import os
 import random
@@ -27,13 +26,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_suffix(".json")
@@ -213,32 +210,6 @@ def placed(mutant: Mutant) -> tuple[str, range]:
     return (before + mutant.new.encode() + after).decode(), range(node.lineno, node.end_lineno + 1)
 
 
-# Return the tests that reach a line. Pytest loads this file as a plugin while it records that.
-
-
-def _function(nodeid: str) -> str:
-    """The test without its parameters."""
-    return nodeid.partition("[")[0]
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Record coverage for this test from here on."""
-    importlib.import_module("coverage").Coverage.current().switch_context(_function(item.nodeid))
-
-
-_SECONDS: defaultdict[str, float] = defaultdict(float)
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up the time of each test."""
-    _SECONDS[_function(report.nodeid)] += report.duration
-
-
-def pytest_sessionfinish() -> None:
-    """The times are written next to the data."""
-    Path(os.environ["MUTANTS_SECONDS"]).write_text(json.dumps(_SECONDS))
-
-
 def cover(tests: list[str], data: Path) -> None:
     """Run the tests, and write which of them reach each line of the areas, and the time of each test."""
     with tempfile.TemporaryDirectory() as folder:
@@ -247,7 +218,7 @@ def cover(tests: list[str], data: Path) -> None:
         paths = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
         env = os.environ | {"COVERAGE_FILE": f"{folder}/data", "MUTANTS_SECONDS": f"{folder}/s", "PYTHONPATH": paths}
         coverage = [sys.executable, "-m", "coverage"]
-        pytest_ = ["-m", "pytest", "-q", "-p", "mutants", "-p", "no:cacheprovider", *tests]
+        pytest_ = ["-m", "pytest", "-q", "-p", "coverage_contexts", "-p", "no:cacheprovider", *tests]
         subprocess.run([*coverage, "run", f"--rcfile={rules}", *pytest_], cwd=ROOT, env=env, check=False)  # noqa: S603
         report = [*coverage, "json", "-q", "--show-contexts", f"--rcfile={rules}", "-o", f"{folder}/json"]
         subprocess.run(report, cwd=ROOT, env=env, check=True)  # noqa: S603
@@ -347,7 +318,7 @@ def judge(mutant: Mutant, copied: Copy, options: argparse.Namespace, unsound: se
             if not failed:
                 tried += len(left)
                 break
-            test = _function(failed).partition(" ")[0]
+            test = failed.partition("[")[0].partition(" ")[0]
             if not test.startswith("tests/") or not copied.test([test], limit_s):
                 return f"killed by {failed}"
             unsound |= {test, test.partition("::")[0]} & set(left)
