@@ -1,4 +1,4 @@
-"""Options that several commands share: the kube, the job, and files to write."""
+"""Options that several commands share: the cluster, the job, and files to write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ListingForm = Literal["table", "wide", "yaml", "json", "name"]
 #: The job of a command that works with clusters, files and local runs.
 Source = Annotated[
     str | None,
-    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the kube, or a file with one and its status (YAML)."),
+    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the cluster, or a file with one and its status (YAML)."),
 ]
 Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 

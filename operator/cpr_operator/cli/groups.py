@@ -22,7 +22,7 @@ Named = Annotated[
     str | None,
     typer.Argument(
         metavar="[cpr/NAME|FILE|URI]",
-        help="A job on the kube, a file with one (YAML), or a store: s3://bucket/prefix or file:///folder.",
+        help="A job on the cluster, a file with one (YAML), or a store: s3://bucket/prefix or file:///folder.",
     ),
 ]
 Endpoint = Annotated[

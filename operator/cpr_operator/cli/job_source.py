@@ -1,4 +1,4 @@
-"""Finds the job of a command, and its events: on a kube, in a file, or in the folder of a local run."""
+"""Finds the job of a command, and its events: on a cluster, in a file, or in the folder of a local run."""
 
 from __future__ import annotations
 

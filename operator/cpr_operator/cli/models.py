@@ -83,7 +83,7 @@ def evaluate(
 def import_(  # noqa: PLR0913 -- one parameter per option
     source: Annotated[
         str,
-        typer.Argument(metavar="cpr/NAME|FILE", help="The job to import for: on the kube, or a manifest."),
+        typer.Argument(metavar="cpr/NAME|FILE", help="The job to import for: on the cluster, or a manifest."),
     ],
     *,
     from_: Annotated[

@@ -62,7 +62,7 @@ class JobStore:
 def find_source(
     named: str | None, workdir: Path | None, endpoint: str | None, job_uid: str | None, kube: ClusterOptions
 ) -> JobStore:
-    """Return the store of a URI, or that of a CPRJob on a kube, in a file or in a local run's folder.
+    """Return the store of a URI, or that of a CPRJob on a cluster, in a file or in a local run's folder.
 
     Raises OptionError, DocumentError, InvalidDocumentError, InvalidStatusError, ClusterRequestError.
     """
