@@ -44,7 +44,7 @@ class Harness:
         self.restorer, self.writer = FakeRestorer(), FakeWriter()
         control_block = ShardControlBlock.new(OwnMemory(), job)
         control_block.begin_process()
-        self.lifecycle = Lifecycle(job, shard_roster(**roster), self.service, metrics, control_block)
+        self.lifecycle = Lifecycle(job, shard_roster(**roster), self.service, control_block)
         writer = cast(WriterThread, self.writer)
         saving = ShardCheckpointer(job, self.lifecycle.roster, local, writer, metrics.saves, None)
         self.lifecycle.begin(cast(Restorer, self.restorer), saving)

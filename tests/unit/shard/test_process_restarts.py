@@ -64,7 +64,7 @@ class RestartedProcess:
         local, metrics = LocalRows.of(self.job, Placement.of(self.job.model, 1), 0, memory), Metrics()
         self.arena = local.arena
         self.service = Service(self.job, local.placement, 0, self.arena, metrics)
-        self.lifecycle = Lifecycle(self.job, self.roster, self.service, metrics, self.control_block)
+        self.lifecycle = Lifecycle(self.job, self.roster, self.service, self.control_block)
         self.saver = FakeWriter()
         writer = cast(WriterThread, self.saver)
         saving = ShardCheckpointer(self.job, self.roster, local, writer, metrics.saves, None)

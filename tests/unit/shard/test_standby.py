@@ -15,9 +15,8 @@ from cpr_contract.reports import ShardState
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.memory import OwnMemory, Prefaulter, SharedMemory, SizeOf
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.shard.main import rows_end
+from cpr_trainer.shard.main import Standby, rows_end
 from cpr_trainer.shard.resume import ShardControlBlock
-from cpr_trainer.shard.standby import Standby
 from cpr_trainer.shard.status import StatusPublisher
 from cpr_trainer.store import Entry, StoreUnreachableError
 from support.memory_store import MemoryStore

@@ -10,12 +10,12 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import monotonic
 from typing import assert_never
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import ShardManifest
+from cpr_contract.env import ROLE_SHARD
 from cpr_contract.reports import ExitCode, Problem, SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
@@ -32,11 +32,11 @@ from cpr_trainer.checkpoint.restore.restorer import (
 )
 from cpr_trainer.checkpoint.write.checkpointer import Chosen, ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, SaveFailed
+from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.flush import Rebuilt
-from cpr_trainer.shard.resume import ResumeState, ShardControlBlock, resume, resume_state_of
+from cpr_trainer.shard.resume import ShardControlBlock, resume, resume_state_of
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier, order_of
-from cpr_trainer.shard.status import Metrics
 from cpr_trainer.store import StoreFullError
 
 _LOG = logging.getLogger(__name__)
@@ -70,9 +70,7 @@ class Lifecycle:
     are from parity, before they are served.
     """
 
-    def __init__(
-        self, job: JobSpec, roster: ShardRoster, service: Service, metrics: Metrics, control_block: ShardControlBlock
-    ) -> None:
+    def __init__(self, job: JobSpec, roster: ShardRoster, service: Service, control_block: ShardControlBlock) -> None:
         self.roster = roster
         self.state = ShardState.RESTORING
         self._job = job
@@ -81,7 +79,7 @@ class Lifecycle:
         service.on_cut = self.cut
         service.persist = self.persist
         service.process_number = control_block.process_number
-        self._metrics = metrics
+        self._metrics = service.metrics
         self._events: SimpleQueue[_RestoreEnded | Event] = SimpleQueue()
         self._problem: Problem | None = None
         self._restored: Restored | None = None
@@ -98,10 +96,20 @@ class Lifecycle:
         self._service.counters = self.roster.counters
         state = self._control_block.read()
         if state is not None and state.account.generation == self.roster.counters.generation:
-            self._resume(state)
+            self._restored, self._tried = state.account.restored, restore_target_of(self.roster)
+            self.state = ShardState.READY
+            resume(state, self._service, saving)
+            self.persist()
+            number = self._control_block.process_number
+            _LOG.info("process %d of this pod resumes from step %d", number, max(state.applied))
         else:
             self._control_block.forget()
             self._restore_if_due()
+
+    def identity(self) -> Identity:
+        """Return this shard's identity, in the generation of its roster."""
+        roster = self.roster
+        return Identity(self._job.job_uid, ROLE_SHARD, roster.index, roster.incarnation, roster.counters.generation)
 
     def post(self, event: Event) -> None:
         """Queue an event for the main thread; any thread may call this."""
@@ -127,12 +135,8 @@ class Lifecycle:
         return None
 
     def _handle_events(self) -> None:
-        while True:
-            try:
-                event = self._events.get_nowait()
-            except Empty:
-                return
-            match event:
+        while not self._events.empty():
+            match event := self._events.get_nowait():
                 case _RestoreEnded():
                     self._on_restore(event)
                 case Committed():
@@ -230,14 +234,6 @@ class Lifecycle:
             state = resume_state_of(self._service, self._saving, self._service.progress, self._restored)
             self._control_block.write(state)
 
-    def _resume(self, state: ResumeState) -> None:
-        self._restored, self._tried = state.account.restored, restore_target_of(self.roster)
-        self.state = ShardState.READY
-        resume(state, self._service, self._saving)
-        self.persist()
-        number = self._control_block.process_number
-        _LOG.info("process %d of this pod resumes from step %d", number, max(state.applied))
-
     def _restore_if_due(self) -> None:
         """Start a restore unless the shard serves, may not restore yet, or has tried the same target."""
         target = restore_target_of(self.roster)
@@ -319,17 +315,14 @@ class Lifecycle:
         self._saving.on_given_up(given_up)
         self._problem, self._service.store_full = given_up.problem, False
         draft, progress = given_up.save.draft, self._service.progress
-        if given_up.base_lost and progress is not None and _is_last(draft, progress):
-            self._saving.save("Anchor", self._service.mark(progress))
-        elif draft.kind == "Flush":
+        if draft.kind == "Flush":
             self._open_loss = True
         elif draft.kind == "Anchor" and progress is not None:
-            progress.dirty = True
-            self._service.given_up_step = draft.step
+            # No later save has the rows of the job's last cut, and none of them has changed since.
+            last = draft.generation == progress.generation and draft.samples == progress.total_samples
+            if given_up.base_lost and last:
+                self._saving.save("Anchor", self._service.mark(progress))
+            else:
+                progress.dirty = True
+                self._service.given_up_step = draft.step
         self.persist()
-
-
-def _is_last(draft: ShardManifest, progress: Progress) -> bool:
-    """Return whether this is the job's last cut: no later save has its rows, and none of them has changed since."""
-    is_cut = draft.kind == "Anchor" and draft.generation == progress.generation
-    return is_cut and draft.samples == progress.total_samples

@@ -7,14 +7,13 @@ import random
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import numpy as np
 
 from cpr_contract import env
-from cpr_contract.env import ROLE_SHARD
-from cpr_contract.reports import ExitCode, ShardState
+from cpr_contract.reports import ExitCode, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.restore.restorer import Restorer
@@ -24,8 +23,8 @@ from cpr_trainer.embedding.arena import LocalRows, empty_segments
 from cpr_trainer.embedding.memory import Memory, Prefaulter, SizeOf
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.priority import make_tracker, population_of
+from cpr_trainer.errors import TrainerError
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import (
     BadSpecError,
     Environment,
@@ -40,7 +39,6 @@ from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.shard.standby import Standby
 from cpr_trainer.shard.status import Metrics, StatusPublisher
 from cpr_trainer.store import Store, open_store
 
@@ -48,6 +46,8 @@ _LOG = logging.getLogger(__name__)
 
 #: The interval of everything but frames.
 TICK_S = 0.05
+#: Memory that a standby touches between two polls for a roster: the longest wait of a promotion.
+_PORTION_BYTES = 16 << 20
 
 
 def serve(environment: Environment, control_block: ShardControlBlock, memory: Memory, listener: socket.socket) -> int:
@@ -72,25 +72,20 @@ def serve(environment: Environment, control_block: ShardControlBlock, memory: Me
     return end_with(environment.termination_file, ending.save, ExitCode(ending.code))
 
 
+@dataclass
 class _Shard:
     """One shard process. SIGTERM sets `stop`, and so does a roster that stops the shard."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        stop: threading.Event,
-        control_block: ShardControlBlock,
-        memory: Memory,
-        listener: socket.socket,
-    ) -> None:
-        self.status = StatusPublisher(environment.job)
+    _environment: Environment
+    _stop: threading.Event
+    _control_block: ShardControlBlock
+    _memory: Memory
+    _listener: socket.socket
+
+    def __post_init__(self) -> None:
+        self.status = StatusPublisher(self._environment.job)
         self.metrics = Metrics()
-        self._environment = environment
-        self._stop = stop
-        self._control_block = control_block
-        self._memory = memory
-        self._listener = listener
-        self.rosters = RosterFile(environment.roster_file, ShardRoster)
+        self.rosters = RosterFile(self._environment.roster_file, ShardRoster)
 
     def run(self) -> Ending:
         """Wait for a roster, then run the shard that it names."""
@@ -118,7 +113,7 @@ class _Shard:
         self.metrics.rows.set(len(arena))
         service = Service(job, local.placement, first.index, arena, self.metrics)
         service.trace = Trace(self._environment.step_trace)
-        lifecycle = Lifecycle(job, first, service, self.metrics, self._control_block)
+        lifecycle = Lifecycle(job, first, service, self._control_block)
         parts = Writer(
             store,
             arena,
@@ -140,7 +135,7 @@ class _Shard:
         server = Server(
             self._listener,
             self._environment.key,
-            lambda: _identity(job, lifecycle.roster),
+            lifecycle.identity,
             service,
             trainers=first.trainers,
             limit_bytes=service.encoding.payload_bytes(Operation.PUSH, len(arena), arena.values),
@@ -175,11 +170,14 @@ class _Shard:
             if parity is not None:
                 parity.follow(lifecycle.roster)
                 parity.tick(monotonic())
+            ending = None
             if self._stop.is_set():
                 server.stop()
                 ending = lifecycle.terminate()
-            else:
-                ending = self._follow(lifecycle, server)
+            elif (roster := self._poll()) is not None:
+                if roster.counters.group != lifecycle.roster.counters.group:
+                    server.forget_unresponsive(monotonic(), job.silence_s)
+                ending = lifecycle.follow(roster)
             now = monotonic()
             unresponsive, overdue = (server.unresponsive(now, for_s) for for_s in (job.silence_s, job.overdue_s))
             report = lifecycle.report(unresponsive, overdue)
@@ -188,21 +186,51 @@ class _Shard:
             if ending is not None:
                 return ending
 
-    def _follow(self, lifecycle: Lifecycle, server: Server) -> Ending | None:
-        """Follow a newer roster, if there is one; return the end of the process if the roster demands it."""
-        roster = self._poll()
-        if roster is None:
-            return None
-        if roster.counters.group != lifecycle.roster.counters.group:
-            server.forget_unresponsive(monotonic(), self._environment.job.silence_s)
-        return lifecycle.follow(roster)
-
     def _poll(self) -> ShardRoster | None:
         """Return a newer roster, if there is one; stop if it demands that."""
         roster = self.rosters.poll()
         if roster is not None and roster.stop:
             self._stop.set()
         return roster
+
+
+class Standby:
+    """A process before a roster assigns it a shard: it warms up a little at each `tick`; `report` shows when it has.
+
+    The code is loaded by now. One request warms the connection to the store: names, certificates and credentials. The
+    first use of the rows' memory costs more than all else, so that is touched in portions.
+    """
+
+    def __init__(self, job: JobSpec, store: Store, memory: Prefaulter, report: ShardReport) -> None:
+        """`report` is that of a process without a roster."""
+        self._job = job
+        self._store = store
+        self._memory = memory
+        self._report = report
+        self._request = threading.Thread(target=self._warm_store, name="warm-store", daemon=True)
+        self._request.start()
+
+    @property
+    def warm(self) -> bool:
+        """True if nothing is left to do."""
+        return self._memory.left_bytes == 0 and not self._request.is_alive()
+
+    @property
+    def report(self) -> ShardReport:
+        """The report, with the state `Spare` once it is warm."""
+        return replace(self._report, state=ShardState.SPARE if self.warm else ShardState.STARTING)
+
+    def tick(self) -> bool:
+        """Touch a portion of the memory; return whether some is left."""
+        self._memory.touch(_PORTION_BYTES)
+        return self._memory.left_bytes > 0
+
+    def _warm_store(self) -> None:
+        try:
+            self._store.list(f"{self._job.job_uid}/spare/")
+        except TrainerError as error:
+            # A shard without a store reports that and waits; a spare only logs it.
+            _LOG.warning("the store does not answer: %s", error)
 
 
 def placement_of(job: JobSpec) -> Placement:
@@ -245,7 +273,3 @@ def _chooser(job: JobSpec, local: LocalRows, report: Callable[[Chosen], None]) -
     except ValueError as error:
         raise BadSpecError(str(error), "Correct snapshots.strategy.") from error
     return Chooser(tracker, quota, report)
-
-
-def _identity(job: JobSpec, roster: ShardRoster) -> Identity:
-    return Identity(job.job_uid, ROLE_SHARD, roster.index, roster.incarnation, roster.counters.generation)

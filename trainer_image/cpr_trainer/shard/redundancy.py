@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.env import ROLE_SHARD
@@ -136,11 +136,8 @@ class Redundancy:
             link.follow(peers.get(holder) if generation is not None else None, generation or 0)
 
     def _handle_replies(self, now_s: float) -> None:
-        while True:
-            try:
-                reply = self._replies.get_nowait()
-            except Empty:
-                return
+        while not self._replies.empty():
+            reply = self._replies.get_nowait()
             if reply.generation != self.server.generation:
                 continue
             if reply.point is None:

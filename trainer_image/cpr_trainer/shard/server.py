@@ -133,7 +133,9 @@ class Server:
             if connection.refused or (connection.hello is None and now - connection.accepted > _HANDSHAKE_TIMEOUT_S):
                 self._close(connection)
         for connection in self._connections:
-            self._watch(connection)
+            mask = selectors.EVENT_READ | (0 if connection.writer.idle else selectors.EVENT_WRITE)
+            if self._selector.get_key(connection.link).events != mask:
+                self._selector.modify(connection.link, mask, connection)
 
     def unresponsive(self, now: float, for_s: float) -> tuple[int, ...]:
         """Return the ranks that joined once and sent nothing for `for_s` seconds, connected or not."""
@@ -231,11 +233,16 @@ class Server:
 
     def _join(self, connection: Connection, hello: Hello, now: float) -> None:
         caller = hello.caller
-        self._check(caller)
+        neighbour = self._parity_server is not None and caller.role == ROLE_SHARD
+        if not neighbour and (caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers):
+            raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
+        newest = self._newest_shards if neighbour else self._newest
+        if newest[caller.index] > caller.incarnation:
+            raise HandshakeError(f"a newer incarnation of {caller.role}/{caller.index} has joined")
         for other in tuple(self._joined()):
             if (other.role, other.rank) == (caller.role, caller.index):
                 self._close(other)
-        self._newest_of(caller)[caller.index] = caller.incarnation
+        newest[caller.index] = caller.incarnation
         self._unauthenticated.pop(connection, None)
         connection.hello = hello
         if self._parity_server is not None and caller.role == ROLE_SHARD:
@@ -246,25 +253,9 @@ class Server:
         connection.reader.limit_bytes = self._limit_bytes
         self._service.joined(connection)
 
-    def _check(self, caller: Identity) -> None:
-        """Raise HandshakeError unless the caller is a member that this shard serves, and its newest incarnation."""
-        neighbour = self._parity_server is not None and caller.role == ROLE_SHARD
-        if not neighbour and (caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers):
-            raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
-        if self._newest_of(caller)[caller.index] > caller.incarnation:
-            raise HandshakeError(f"a newer incarnation of {caller.role}/{caller.index} has joined")
-
-    def _newest_of(self, caller: Identity) -> Ints | defaultdict[int, int]:
-        return self._newest if caller.role == ROLE_TRAINER else self._newest_shards
-
     def _close(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         self._unauthenticated.pop(connection, None)
         self._service.left(connection)
         self._selector.unregister(connection.link)
         connection.link.close()
-
-    def _watch(self, connection: Connection) -> None:
-        mask = selectors.EVENT_READ | (0 if connection.writer.idle else selectors.EVENT_WRITE)
-        if self._selector.get_key(connection.link).events != mask:
-            self._selector.modify(connection.link, mask, connection)

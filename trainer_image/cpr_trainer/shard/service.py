@@ -158,7 +158,10 @@ class Service:
         self._note(header)
         match header.operation:
             case Operation.PING:
-                self._announce_replay(header)
+                progress = self.progress
+                if progress is not None and header.generation == progress.generation:
+                    progress.replay_barrier = progress.replay_barrier.announce(header.rank, header.step)
+                    self._open_barrier_if_replayed(progress)
                 client.send(self.answer(client.rank, header.generation))
             case Operation.LOOKUP | Operation.PUSH:
                 client.backlog.append(frame)
@@ -207,12 +210,6 @@ class Service:
             # A later cut may release pushes that an earlier one held.
             progress.cuts, self._backlogs_changed = cuts, True
             self._cut_if_due(progress)
-
-    def _announce_replay(self, header: Header) -> None:
-        progress = self.progress
-        if progress is not None and header.generation == progress.generation:
-            progress.replay_barrier = progress.replay_barrier.announce(header.rank, header.step)
-            self._open_barrier_if_replayed(progress)
 
     def _open_barrier_if_replayed(self, progress: Progress) -> None:
         """Answer the waiting lookups once all ranks have pushed again what they keep."""
