@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cpr_contract import CONTRACT_VERSION, env, manifests, model, reports, roster, spec
+from cpr_contract.choices import DenseSync, SparseUpdates
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.model import OptimizerSpec, SparseOptimizerSpec
 from cpr_contract.reports import PERMANENT, ExitCode, ShardState, TrainerState
@@ -151,6 +152,22 @@ def test_documents_without_ids_mean_cpr64() -> None:
 def test_documents_without_names_of_models_are_read() -> None:
     assert earlier("job_spec", "snapshots.by_name").snapshots.by_name is None
     assert earlier("dense_manifest", "model").model is None
+
+
+def test_job_without_sparse_updates_has_them_per_push() -> None:
+    assert read("job_spec").sparse_updates == "PerStep"
+    job = replace(earlier("job_spec", "sparse_updates"), dense_sync="AllReduce")
+    assert (job.sparse_updates, job.trainers, job.per_step) == ("PerPush", 2, False)
+
+
+@pytest.mark.parametrize("sparse_updates", ["PerStep", "PerPush"])
+@pytest.mark.parametrize("dense_sync", ["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"])
+@pytest.mark.parametrize("trainers", [1, 2, 4])
+def test_shards_merge_pushes_of_several_trainers_in_lockstep(
+    sparse_updates: SparseUpdates, dense_sync: DenseSync, trainers: int
+) -> None:
+    job = replace(read("job_spec"), sparse_updates=sparse_updates, dense_sync=dense_sync, trainers=trainers)
+    assert job.per_step is (sparse_updates == "PerStep" and dense_sync == "AllReduce" and trainers > 1)
 
 
 def test_documents_have_an_example_with_every_field() -> None:

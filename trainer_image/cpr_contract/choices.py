@@ -14,6 +14,8 @@ Extra = Literal["Fail", "Ignore"]
 Dense = Literal["ByName", "Initialise"]
 #: The synchronisation of dense copies: at each step in lockstep, or by averages in the background.
 DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]
+#: The updates of embedding rows: one for each step, of the sum over all trainers, or one for each trainer's push.
+SparseUpdates = Literal["PerStep", "PerPush"]
 #: The type in which the dense network computes, and in which embedding vectors and gradients are sent.
 Precision = Literal["fp32", "bf16"]
 #: The device on which trainers compute the dense network.

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cpr_contract.choices import Dense, DenseSync, Device, Extra, Missing, Precision, Rebase, ReplayPolicy, Strategy
+from cpr_contract.choices import (
+    Dense,
+    DenseSync,
+    Device,
+    Extra,
+    Missing,
+    Precision,
+    Rebase,
+    ReplayPolicy,
+    SparseUpdates,
+    Strategy,
+)
 from cpr_contract.model import ModelSpec
 
 
@@ -175,7 +186,8 @@ class JobSpec:
     `device`, everything else on the CPU. Each trainer keeps unsaved pushes for replaced shards in `replay_bytes` of
     memory; 0: none. Further pushes go to `spill_bytes` on its disk; 0: none. With an `evaluation` the network is scored
     on held-out samples during training. Each `parity_shards` shards have a common parity in the memory of another one;
-    0: there is none.
+    0: there is none. With the `sparse_updates` PerStep, which need lockstep, shards merge the pushes of a step to one
+    update of its rows. Jobs of earlier releases do not have the field: each push is an update.
     """
 
     contract: int
@@ -196,6 +208,7 @@ class JobSpec:
     spill_bytes: int = 0
     evaluation: EvaluationSpec | None = None
     parity_shards: int = 0
+    sparse_updates: SparseUpdates = "PerPush"
 
     @property
     def overdue_s(self) -> float:
@@ -211,6 +224,11 @@ class JobSpec:
     def lockstep(self) -> bool:
         """True if all trainers take each step together."""
         return self.dense_sync == "AllReduce"
+
+    @property
+    def per_step(self) -> bool:
+        """True if shards merge the pushes of all trainers to one update a step. A single trainer pushes once a step."""
+        return self.sparse_updates == "PerStep" and self.lockstep and self.trainers > 1
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:
