@@ -204,10 +204,10 @@ async def _time_on_cluster(series: Series, err: Console, client: Client, base: B
         return await _time(series, err, PodMembers(client, job))
     finally:
         await asyncio.to_thread(client.delete, job)
-        await _gone(client, job)
+        await _until_deleted(client, job)
 
 
-async def _gone(client: Client, job: str) -> None:
+async def _until_deleted(client: Client, job: str) -> None:
     """Wait until a deleted job has released its memory for the next one."""
     async with time_limit(f"{job} was not gone"):
         while True:

@@ -21,7 +21,7 @@ from cprjob_bench.commands.kills import Kill, kill_shards, metrics_by_mode
 from cprjob_bench.commands.machine_load import open_gauge
 from cprjob_bench.commands.modes import MIN_SHARDS, MODES, NO_SAVE_S, ModeJob
 from cprjob_bench.commands.train_bench import BATCH_SIZE, document, write_samples
-from cprjob_bench.commands.windows import Window, measure_in_turn
+from cprjob_bench.commands.windows import Window, measure_alternately
 from cprjob_bench.options import RedundancyMode, TrainPreset
 
 _COSTS = ("mode", "k", "samples/s", "of none", "processor", "bytes/sample", "extra memory", "parity", "log", "resident")
@@ -170,7 +170,9 @@ async def _windows(
         write_samples(spec, samples, environment)
         systems = [ModeJob(mode, job, environment) for mode in modes]
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            windows = await measure_in_turn(systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+            windows = await measure_alternately(
+                systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err
+            )
     # A row has its values, and one value of its row-wise optimizer.
     table_bytes = sum(4 * (spec.model.embedding_dim + 1) * table.rows for table in spec.model.tables)
     return {mode: windows[mode.value] for mode in modes}, table_bytes

@@ -294,7 +294,7 @@ def _measure(job: JobSpec, bench: SnapshotBench, err: Console, environment: Mapp
     with (
         progress_bar(err) as bar,
         closing(PortBlocks(random.Random())) as ports,
-        closing(_ask(job, bench, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
+        closing(_run_role(job, bench, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
     ):
         task = bar.add_task("filling a shard", total=None)
         for line in lines:
@@ -305,5 +305,5 @@ def _measure(job: JobSpec, bench: SnapshotBench, err: Console, environment: Mapp
     return metrics
 
 
-def _ask(job: JobSpec, bench: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
+def _run_role(job: JobSpec, bench: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
     return run_role("snapshot", job, bench, environment, package="cprjob_bench")

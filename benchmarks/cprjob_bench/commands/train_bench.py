@@ -26,7 +26,7 @@ from cpr_operator.cli.trainer_process import failure_message
 from cprjob_bench.commands.bench_result import Result, bench_job, table
 from cprjob_bench.commands.machine_load import open_gauge
 from cprjob_bench.commands.systems import SINGLE, CprJob, Program, System, baseline_commands, singles
-from cprjob_bench.commands.windows import Summary, Window, measure_in_turn, summarise
+from cprjob_bench.commands.windows import Summary, Window, measure_alternately, summarise
 from cprjob_bench.options import TrainPreset
 
 BATCH_SIZE = 2048
@@ -209,7 +209,9 @@ async def _measure(
         folder = Path(name)
         workers, systems = _systems(options, folder, environment)
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            windows = await measure_in_turn(systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+            windows = await measure_alternately(
+                systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err
+            )
     return workers, windows
 
 

@@ -39,10 +39,10 @@ class SafeConsole(Console):
 
     def on_broken_pipe(self) -> None:
         """Print nothing further. Raises OutputClosedError."""
-        self.silence()
+        self.discard_output()
         raise OutputClosedError
 
-    def silence(self) -> None:
+    def discard_output(self) -> None:
         """Print nothing further, because the file cannot be written any more."""
         self.quiet = True
         with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nothing:

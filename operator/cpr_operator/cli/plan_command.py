@@ -127,8 +127,8 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
     )
     some = ", ".join(step.bags[:3]) + (", ..." if step.bags[3:] else "")
     bags = f", with one id in each bag of {some}" if step.bags else ""
-    kept = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
-    yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{kept}."
+    until_full = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
+    yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{until_full}."
 
 
 def _workers(workers: WorkerCount) -> str:

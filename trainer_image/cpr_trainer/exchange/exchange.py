@@ -129,7 +129,7 @@ class Exchange:
                     lookup.put(shard, self._first_values(rows, shard))
                 else:
                     link.send_lookup(step, numbers[part], lookup)
-            self._send_rest()
+            self._send_remaining()
             return lookup
 
     def push(  # noqa: PLR0913, PLR0917 -- of what, and when
@@ -187,7 +187,7 @@ class Exchange:
                 link.send_on()
             if block is not None:
                 block.release()
-            self._send_rest()
+            self._send_remaining()
 
     def resume_state(self) -> Ints | None:
         """Return the state for `resume`, without the pushes, int64 [S, 4]; None if a push is not kept."""
@@ -392,7 +392,7 @@ class Exchange:
         found = [self._seeding.values(*self._placement.tables_of(numbers)).ravel() for numbers in cells if len(numbers)]
         return self._session.encoding.pack_values(np.concatenate(found))
 
-    def _send_rest(self) -> None:
+    def _send_remaining(self) -> None:
         """Have the thread send what the sockets did not take at once."""
         if any(link.wants_write for link in self._loop.links):
             self._loop.wake()

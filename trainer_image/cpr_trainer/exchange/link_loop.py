@@ -157,10 +157,10 @@ class LinkLoop:
         """Register the events that the link waits for."""
         if link.connection is None:
             return
-        wanted = (link.connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_write else 0))
+        desired = (link.connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_write else 0))
         current = self._watched.get(link)
         if current is None:
-            self._selector.register(*wanted, link)
-        elif wanted != current:
-            self._selector.modify(*wanted, link)
-        self._watched[link] = wanted
+            self._selector.register(*desired, link)
+        elif desired != current:
+            self._selector.modify(*desired, link)
+        self._watched[link] = desired
