@@ -112,7 +112,9 @@ class LinkLoop:
         links: list[Link] = []
         for key, mask in events:
             if key.data is None:
-                self._drain_wakeups()
+                with contextlib.suppress(BlockingIOError):
+                    while self._wake_receiver.recv(4096):
+                        pass
                 self._next_tick = now
                 continue
             link: Link = key.data
@@ -122,11 +124,6 @@ class LinkLoop:
             if mask & selectors.EVENT_READ:
                 link.on_readable(now)
         return tuple(links)
-
-    def _drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._wake_receiver.recv(4096):
-                pass
 
     def _adopt(self, roster: TrainerRoster, now: float) -> None:
         new_generation = roster.counters.generation != self._session.counters.generation

@@ -87,48 +87,39 @@ class Pool(Protocol):
 
     limit: int
     #: True if making a segment takes a while, so that a thread does it.
-    slow: bool
+    slow: bool = True
     #: The most bytes that a segment takes in addition to its size.
-    overhead: int
+    overhead: int = 0
 
     @property
     def gaps(self) -> Sequence[int]:
         """The sizes of the segments that fit into the free gaps, one for each gap."""
-        ...
 
     def existing(self) -> Iterator[Segment]:
         """Yield the segments of the last process, which count as reserved."""
-        ...
 
     def rounded(self, size_bytes: int) -> int:
         """Return the size of a segment for these bytes, which may be larger."""
-        ...
+        return size_bytes
 
     def reserve(self, size_bytes: int) -> int:
         """Reserve this size in one of the gaps; return its place."""
-        ...
 
     def make(self, place: int, size_bytes: int) -> Segment:
         """Make a segment at a reserved place. Raises OSError."""
-        ...
 
     def release(self, size_bytes: int) -> None:
         """Undo the reservation of this size."""
-        ...
 
     def discard(self, segment: Segment) -> None:
         """Return a segment's memory to the system."""
-        ...
 
     def close(self) -> None:
         """Make no more segments; existing ones stay."""
-        ...
 
 
-class Memory:
+class Memory(Pool):
     """A pool in memory: of this process, or in an anonymous file that outlives it."""
-
-    slow, overhead = True, 0
 
     def __init__(self, limit_bytes: int, file: ResumeFile | None) -> None:
         self.limit = limit_bytes
@@ -146,10 +137,6 @@ class Memory:
             segment = Segment(area.memory, self, area)
             self._made += segment.size
             yield segment
-
-    def rounded(self, size_bytes: int) -> int:
-        """See `Pool`."""
-        return size_bytes
 
     def reserve(self, size_bytes: int) -> int:
         """See `Pool`."""
@@ -189,7 +176,7 @@ class _Piece:
         return self.offset + self.size_bytes
 
 
-class Spill:
+class Spill(Pool):
     """A pool on disk: a file of `limit` bytes, mapped piece by piece.
 
     The kernel writes it in the background, and evicts its pages when memory is short. `resume_file` records the places
