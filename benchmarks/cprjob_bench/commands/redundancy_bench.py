@@ -11,9 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.api.validate import parse_job
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.trainer_process import check_trainer_image
 from cprjob_bench.bench_documents import ModeMetrics, RedundancyDocument
 from cprjob_bench.commands.bench_result import Result, table
@@ -67,7 +66,7 @@ def result(document: RedundancyDocument) -> Result:
 def bench_redundancy(options: RedundancyOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
     """Measure all modes and print the costs and the recovery of each; progress goes to `err`.
 
-    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
+    Raises OptionError and InvalidSpecError before anything runs, TrialError later.
     """
     if options.shards < MIN_SHARDS:
         raise OptionError(f"--shards {options.shards}: all modes need the same number, of {MIN_SHARDS} at least")
@@ -164,9 +163,7 @@ async def _windows(
             store=folder / "store",
             interval_s=NO_SAVE_S,
         )
-        if invalid := validate(job):
-            raise InvalidDocumentError(invalid)
-        spec = to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
+        spec = parse_job(job, uid="bench")
         write_samples(spec, samples, environment)
         systems = [ModeJob(mode, job, environment) for mode in modes]
         async with open_gauge(environment, folder / "gauge.txt") as gauge:

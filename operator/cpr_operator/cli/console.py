@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.segment import Segment
 
 from cpr_operator.api.terminal_text import printable
-from cpr_operator.cli.command_errors import CommandLineError, InvalidDocumentError, UsageError
+from cpr_operator.cli.command_errors import CommandLineError, UsageError
 
 if TYPE_CHECKING:
     from cpr_operator.api.validate import Invalid
@@ -72,7 +72,7 @@ def reported_errors() -> Iterator[None]:
 
     try:
         yield
-    except (InvalidDocumentError, InvalidSpecError) as error:
+    except InvalidSpecError as error:
         show_invalid("the job", error.invalid, err)
         raise typer.Exit(1) from error
     except CommandLineError as error:

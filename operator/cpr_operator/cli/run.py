@@ -100,7 +100,7 @@ class RunOptions:
 def run(options: RunOptions, console: SafeConsole) -> int:
     """Run a job to its end and return the exit code: 0 only if it succeeded.
 
-    Raises DocumentError, InvalidDocumentError, KillError, OptionError before any process is started.
+    Raises DocumentError, InvalidSpecError, OptionError before any process is started.
     """
     return asyncio.run(_run(options, console))
 
@@ -161,7 +161,7 @@ async def _open_job(
 ) -> JobView:
     """Create the job of a new run, or resume the one in the folder with the changes applied.
 
-    Raises DocumentError, InvalidDocumentError.
+    Raises DocumentError, InvalidSpecError.
     """
     jobs = await cluster.list_jobs(())
     match document, jobs:
