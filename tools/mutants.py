@@ -57,7 +57,7 @@ INVARIANTS = {
     1: "recover:_replace_lost recover:_replace_terminating effects:deletes effects:creates",
     2: "ledger:fits ledger:union ledger:clip decide:_fit decide:_affordable_age decide:extent",
     3: "documents:read_document documents:read_part lineage:shard_lineage",
-    4: "server:Server._check server:Server._join service:Service._handle service:Service._push",
+    4: "server:Server._join service:Service._handle service:Service._push",
     5: "effects:rosters effects:stamped writer:JobWriter.write_status writer:JobWriter._create_pods",
     6: "members:begins_incident members:_entered reports:_settle_shard",
     7: "service:Service._apply service:Service._is_next exchange:Exchange.push",

@@ -68,7 +68,7 @@ class OtherLaw(ClosedLoop):
     def decide(self, budget_s: float, left_s: float) -> Decision:
         """Decide as the operator, with this law."""
         job = self._job
-        mtbf_s = job.mtbf_s if self._true_rate else self._belief.mtbf_s
+        mtbf_s = job.mtbf_s if self._true_rate else self._estimate.mtbf_s
         odds = Odds(budget_s, left_s, mtbf_s, job.lost, job.costs.save_stall_s, job.costs.commit_s)
         return super().decide(budget_s, left_s)._replace(full=False, interval_s=self._law(odds))
 
@@ -121,10 +121,10 @@ def _cost(job: Job, budget: Grid, later: Grid, step_s: float) -> Grid:
         planned = quiet * (end + np.interp(after, budget, later[-1])) + (1 - quiet) * twice
         back = (1 - quiet) * (charge > after)
         at_once = save + np.interp(after, budget, later[step + 1])
-        hurry = at_once < planned + back * later[1]
+        sooner = at_once < planned + back * later[1]
         fits = lost * age <= budget
-        total = total + weight * (recover + np.where(fits, np.where(hurry, at_once, planned), age))
-        again += weight * np.where(fits, np.where(hurry, 0.0, back), 1.0)
+        total = total + weight * (recover + np.where(fits, np.where(sooner, at_once, planned), age))
+        again += weight * np.where(fits, np.where(sooner, 0.0, back), 1.0)
     found: Grid = total / (1 - again)
     return found
 

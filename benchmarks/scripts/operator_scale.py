@@ -115,17 +115,17 @@ async def measure(control: Control, options: argparse.Namespace, console: Consol
         await until(lambda: len(pods.running) == 6 * options.jobs, 900, "all pods run")
         console.print(f"{options.jobs} jobs up after {time.monotonic() - begun:.0f} s")
         await until(lambda: phases(session, options.jobs), 300, "all jobs are Running")
-        runs = [await measure_at_rest(control, session, pods, options, 0)]
+        runs = [await measure_idle(control, session, pods, options, 0)]
         if options.foreign:
             await all_at_once(
                 create(session, "/api/v1/namespaces/foreign/pods", foreign(i)) for i in range(options.foreign)
             )
             await until(lambda: all_run(session), 900, "all foreign pods run")
-            runs.append(await measure_at_rest(control, session, pods, options, options.foreign))
+            runs.append(await measure_idle(control, session, pods, options, options.foreign))
     return {"jobs": options.jobs, "runs": runs}
 
 
-async def measure_at_rest(
+async def measure_idle(
     control: Control, session: aiohttp.ClientSession, pods: Pods, options: argparse.Namespace, foreign_pods: int
 ) -> dict[str, Any]:
     """Restart the operator, then measure it at rest and while pods are deleted."""
@@ -197,8 +197,8 @@ async def restart(control: Control, pods: Pods) -> float:
     await asyncio.to_thread(control.operator.stop)
     begun = time.monotonic()
     control.operator.start()
-    await until(lambda: all(j.asked_at > begun for j in pods.jobs.values()), 300, "all jobs asked")
-    return max(job.asked_at for job in pods.jobs.values()) - begun
+    await until(lambda: all(j.polled_at > begun for j in pods.jobs.values()), 300, "all jobs asked")
+    return max(job.polled_at for job in pods.jobs.values()) - begun
 
 
 async def steady_state(control: Control, session: aiohttp.ClientSession, window_s: float) -> dict[str, float]:
@@ -215,15 +215,15 @@ async def steady_state(control: Control, session: aiohttp.ClientSession, window_
 
 async def deletions(session: aiohttp.ClientSession, pods: Pods, count: int) -> list[float]:
     """Delete pods by force, two a second, each of another job; return milliseconds to each replacement."""
-    gone: dict[tuple[Key, int], float] = {}
+    deleted: dict[tuple[Key, int], float] = {}
     delays: dict[tuple[Key, int], float] = {}
 
     def on_event(kind: str, key: Key, incarnation: int) -> None:
         now = time.monotonic()
         if kind == "DELETED":
-            gone.setdefault((key, incarnation + 1), now)
-        elif kind == "ADDED" and (key, incarnation) in gone:
-            delays[key, incarnation] = 1000 * (now - gone[key, incarnation])
+            deleted.setdefault((key, incarnation + 1), now)
+        elif kind == "ADDED" and (key, incarnation) in deleted:
+            delays[key, incarnation] = 1000 * (now - deleted[key, incarnation])
 
     pods.on_event = on_event
     rng = random.Random(1)
@@ -235,7 +235,7 @@ async def deletions(session: aiohttp.ClientSession, pods: Pods, count: int) -> l
         async with session.delete(path, json={"gracePeriodSeconds": 0}) as answer:
             answer.raise_for_status()
         await asyncio.sleep(0.5)
-    await until(lambda: len(gone) > 0 and delays.keys() == gone.keys(), 120, "all are replaced")
+    await until(lambda: len(deleted) > 0 and delays.keys() == deleted.keys(), 120, "all are replaced")
     return list(delays.values())
 
 

@@ -27,10 +27,10 @@ SIZES = ((18, 20), (256, 64), (1024, 256))
 
 def pass_ms(shards: int, trainers: int, repeats: int) -> list[float]:
     """Return the CPU milliseconds of each repeat, after one more as a warm-up."""
-    world, taken = a_shard_is_lost(shards, trainers), []
+    observed, taken = a_shard_is_lost(shards, trainers), []
     for _ in range(repeats + 1):
         began = time.process_time()
-        reconcile(world)
+        reconcile(observed)
         taken.append((time.process_time() - began) * 1000)
     return taken[1:]
 

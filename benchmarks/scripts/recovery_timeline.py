@@ -30,17 +30,17 @@ class Timeline:
         probes: dict[str, Callable[[], Any]] = {
             "seen": lambda: len(self.run.status().get("failures", [])) > before,
             "created": lambda: self._successor(pod.incarnation),
-            "running": lambda: (heir := self._successor(pod.incarnation)) and heir.phase == "Running",
+            "running": lambda: (successor := self._successor(pod.incarnation)) and successor.phase == "Running",
             "restored": lambda: self._report("shard", self.shard).get("state") == "Ready",
             "training again": lambda: self._report("trainer", self.run.leader()).get("samples", 0) > samples,
         }
         with ThreadPoolExecutor() as pool:
             losing = pool.submit(lose)
             until("the pod is gone", lambda: self.run.space.pod(pod.name) is None, within_s, POLL_S)
-            gone = time.monotonic()
+            deleted_s = time.monotonic()
             for stage in STAGES:
                 until(stage, probes[stage], within_s, POLL_S)
-                self.at[stage] = time.monotonic() - gone
+                self.at[stage] = time.monotonic() - deleted_s
             losing.result()
 
     def table(self, what: str = "recovery of a shard") -> str:

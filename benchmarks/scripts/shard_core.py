@@ -143,12 +143,12 @@ def rate(work: Callable[[float], int], seconds: float) -> Rate:
 
 def look_up(trainer: Trainer, batches: Sequence[UniqueRows], until_s: float) -> int:
     """Look up batches in turn, `IN_FLIGHT` of them at a time."""
-    done, asked = 0, deque[tuple[int, PendingLookup]]()
+    done, pending = 0, deque[tuple[int, PendingLookup]]()
     for rows in itertools.cycle(batches):
         lookup = trainer.exchange.lookup(trainer.step + 1, rows)
-        asked.append((len(rows), lookup))
-        if len(asked) == IN_FLIGHT:
-            count, oldest = asked.popleft()
+        pending.append((len(rows), lookup))
+        if len(pending) == IN_FLIGHT:
+            count, oldest = pending.popleft()
             oldest.result(TIME_LIMIT_S)
             done += count
             if time.monotonic() > until_s:

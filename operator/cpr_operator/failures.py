@@ -185,7 +185,7 @@ def restarted(pod: PodView) -> Failure:
     return end or Failure(Kind.CRASHED, "Restarted", "the container ended", ended=False)
 
 
-def forgetful(pod: PodView) -> Failure:
+def memory_lost(pod: PodView) -> Failure:
     """The failure of a container that restarted without the memory of the last one, as older images do."""
     return replace(
         restarted(pod), reason="MemoryLost", message="the container restarted without its memory", ended=False

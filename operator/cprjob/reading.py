@@ -10,7 +10,7 @@ from typing import Any
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import API_VERSION, KIND
-from cpr_operator.api.validate import Invalid, InvalidSpecError, json_text, parse_spec, validate
+from cpr_operator.api.validate import Invalid, InvalidSpecError, json_text, parse_document
 from cpr_operator.api.yaml_text import read_value
 
 _NAME = "notebook"
@@ -37,10 +37,7 @@ def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> Jo
         _set_default(spec, path, value)
     if own_network and isinstance(spec, dict) and isinstance(spec.get("model"), dict):
         spec["model"]["entrypoint"] = f"{_NAME}:network"
-    invalid = validate(document)
-    if invalid:
-        raise InvalidSpecError(invalid)
-    parsed = parse_spec(document["spec"])
+    parsed = parse_document(document)
     given = {
         "spec.snapshots.restoreFrom": parsed.snapshots.restore_from,
         "spec.restoreFrom": parsed.restore_from,

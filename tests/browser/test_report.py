@@ -38,17 +38,17 @@ def test_report_draws_every_chart_within_the_window(
     assert (tmp_path / "page.png").stat().st_size > 50_000
     for chart in CHARTS:
         assert view.series(chart.id) == [[trace["name"], len(trace["x"])] for trace in chart.data], chart.id
-        words = view.words(chart.id)
+        texts = view.texts(chart.id)
         titles = {chart.layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")} - {""}
         drawn = {trace["name"] for trace in chart.data if any(value is not None for value in trace["y"])}
-        assert titles | drawn <= set(words), chart.id
+        assert titles | drawn <= set(texts), chart.id
     assert view.page.evaluate("document.documentElement.scrollWidth") <= width
     boxes = [view.page.locator(f"#{chart.id}").bounding_box() for chart in CHARTS]
     assert all(box is not None and 300 < box["width"] < 800 and box["height"] > 200 for box in boxes)
     rows = len({box["y"] for box in boxes if box})
     assert rows == len(CHARTS) if width == 400 else rows < len(CHARTS)
     assert view.errors == []
-    assert view.asked == [report_file.as_uri()]
+    assert view.requests == [report_file.as_uri()]
 
 
 def test_report_follows_the_colour_scheme(chromium: Browser, report_file: Path) -> None:

@@ -53,7 +53,7 @@ def test_ui_list_and_charts_follow_the_job(chromium: Browser, run: Path) -> None
         view.page.goto(address)
         expect(view.page.locator("#list tbody tr")).to_contain_text("Succeeded")
         assert view.errors == []
-        assert {url.removeprefix(address).partition("/jobs")[0] for url in view.asked} == {
+        assert {url.removeprefix(address).partition("/jobs")[0] for url in view.requests} == {
             "/",
             "",
             "/events",

@@ -239,8 +239,8 @@ def test_probes_metrics_and_service_share_the_port() -> None:
 
 def test_optional_objects_are_off() -> None:
     kinds = {each["kind"] for each in render()}
-    asked_for = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy"}
-    assert not kinds & {*asked_for, "Secret", "Namespace"}
+    optional = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy"}
+    assert not kinds & {*optional, "Secret", "Namespace"}
     assert of_kind(render("networkPolicy.enabled=true"), "NetworkPolicy")
 
 

@@ -33,7 +33,7 @@ def queries() -> Iterator[str]:
     yield from (each["query"]["query"] for each in variables if each["type"] == "query")
 
 
-def asked(label: str) -> set[str]:
+def queried(label: str) -> set[str]:
     """The values of a label that some query names."""
     found = re.findall(rf'\b{label}=~?"([^"$]*)"', " ".join(queries()))
     return {value for values in found for value in values.split("|")}
@@ -59,23 +59,23 @@ def test_queries_use_existing_metrics() -> None:
 
 def test_prometheus_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
     """As recording rules, with what Grafana puts in the place of its variables."""
-    asked_for = panel_queries(namespace="a|b", cprjob=".*", window="5m")
-    assert asked_for
-    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(asked_for)]
+    given_queries = panel_queries(namespace="a|b", cprjob=".*", window="5m")
+    assert given_queries
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(given_queries)]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     promtool("check", "rules", tmp_path / "rules.yaml")
 
 
 def foreign(query: str) -> set[str]:
     """The labels that a query names and its series do not have."""
-    asked_for = re.findall(r"\b(cprjob_\w+)(?:\{([^}]*)\})?", query)
+    given_queries = re.findall(r"\b(cprjob_\w+)(?:\{([^}]*)\})?", query)
     wrong = {
         label
-        for name, selector in asked_for
+        for name, selector in given_queries
         for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)
         if label not in labels()[name]
     }
-    of_all = frozenset[str]().union(*(labels()[name] for name, _ in asked_for))
+    of_all = frozenset[str]().union(*(labels()[name] for name, _ in given_queries))
     grouped = re.findall(r"\b(?:by|on) \(([^)]*)\)", query)
     return wrong | {label for each in grouped for label in each.split(", ")} - of_all
 
@@ -109,8 +109,8 @@ def test_legends_name_only_labels_that_their_query_keeps() -> None:
 
 @pytest.mark.parametrize(("label", "known"), [("condition", ConditionType), ("phase", Phase)])
 def test_queries_use_existing_conditions_and_phases(label: str, known: Any) -> None:
-    assert asked(label)
-    assert asked(label) <= set(get_args(known))
+    assert queried(label)
+    assert queried(label) <= set(get_args(known))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))

@@ -129,9 +129,9 @@ async def test_impossible_pod_is_refused_and_dry_run_creates_nothing(bench: Benc
     assert await bench.cluster.list_pods(job) == ()
     manifest = pod_manifest(job)
     manifest["spec"]["containers"] = []
-    for ask in (bench.cluster.check_pod, bench.cluster.create_pod):
+    for create in (bench.cluster.check_pod, bench.cluster.create_pod):
         with pytest.raises(RefusedError, match="container"):
-            await ask(manifest)
+            await create(manifest)
 
 
 async def test_pod_of_another_uid_is_not_deleted(bench: Bench) -> None:

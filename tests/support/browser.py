@@ -34,10 +34,10 @@ def browser() -> Iterator[Browser]:
     """Chromium; the test is skipped if there is none, or fails where it should have been installed."""
     path = shutil.which("chromium")
     if path is None:
-        words = "chromium is not installed: pages are not looked at"
+        message = "chromium is not installed: pages are not looked at"
         if os.environ.get("CPR_CLUSTER_TESTS") == "required" and _is_prepared():
-            pytest.fail(f"CPR_CLUSTER_TESTS=required, but {words}, and cluster.sh prepare installs it")
-        pytest.skip(words)
+            pytest.fail(f"CPR_CLUSTER_TESTS=required, but {message}, and cluster.sh prepare installs it")
+        pytest.skip(message)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=LAUNCH_MS)
         try:
@@ -76,10 +76,10 @@ class View:
         self.page: Page = opened.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page.set_default_timeout(LOAD_MS)
         self.errors: list[str] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.requests.append(request.url))
 
     def show(self, url: str, last_chart: str) -> None:
         """Open a page, and wait until its last chart is drawn."""
@@ -91,7 +91,7 @@ class View:
         found: list[list[Any]] = self.page.eval_on_selector(f"#{chart}", SERIES)
         return found
 
-    def words(self, chart: str) -> list[str]:
+    def texts(self, chart: str) -> list[str]:
         """All texts in a chart, as they are drawn."""
         found: list[str] = self.page.eval_on_selector(f"#{chart}", WORDS)
         return found

@@ -13,11 +13,11 @@ DASHBOARD: dict[str, Any] = json.loads((CHART / "files" / "dashboard.json").read
 
 def panel_queries(namespace: str, cprjob: str, window: str) -> list[str]:
     """Return the queries of all panels. window: what rates are taken over."""
-    asked = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     for variable, value in (("$__rate_interval", window), ("$namespace", namespace), ("$cprjob", cprjob)):
-        asked = [query.replace(variable, value) for query in asked]
-    assert [query for query in asked if "$" in query] == []
-    return asked
+        queries = [query.replace(variable, value) for query in queries]
+    assert [query for query in queries if "$" in query] == []
+    return queries
 
 
 def variable_queries() -> dict[str, str]:

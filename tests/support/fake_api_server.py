@@ -35,13 +35,13 @@ def _resources(group_version: str, *resources: tuple[str, str, bool]) -> Object:
 
 @dataclass
 class FakeApiServer:
-    """While `fault` is set, every request is refused with that status. `asked` has lists and watches, in order."""
+    """While `fault` is set, every request is refused with that status. `requests` has lists and watches, in order."""
 
     port: int = 0
     has_crd: bool = True
     fault: int | None = None
     refused: int = 0
-    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     objects: dict[str, dict[str, Object]] = field(default_factory=lambda: {JOBS: {}, PODS: {}})
     _version: int = 1
     _watches: list[tuple[str, asyncio.Queue[Object | None]]] = field(default_factory=list)
@@ -144,7 +144,7 @@ class FakeApiServer:
             status = {"kind": "Status", "code": self.fault, "reason": "Fault", "message": "etcd has no leader"}
             return web.json_response(status, status=self.fault)
         if request.path in self.objects and (self.has_crd or request.path != JOBS):
-            self.asked.append((request.path, dict(request.query)))
+            self.requests.append((request.path, dict(request.query)))
             return await (self._watch(request) if "watch" in request.query else self._list(request))
         found = self._discovery().get(request.path)
         return (

@@ -60,10 +60,10 @@ class FakeS3:
         if method == "HEAD":
             return _answer(io.BytesIO(), {"ETag": tag, "Content-Length": str(len(data))}, method)
         self.opened.append(key)
-        asked = headers or {}
-        if asked.get("If-Match", tag) != tag:
+        given = headers or {}
+        if given.get("If-Match", tag) != tag:
             raise ChangedError(key)
-        first = int(asked.get("Range", "bytes=0-")[len("bytes=") : -1])
+        first = int(given.get("Range", "bytes=0-")[len("bytes=") : -1])
         stated = {"ETag": tag, "Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
         return _answer(_Body(self, data[first:]), stated)
 

@@ -109,11 +109,11 @@ class DataSuite:
     @pytest.mark.parametrize("bucket", ["{bucket}", "no-such-bucket"])
     def test_missing_objects_are_data_errors(self, spec: StoreSpec, uris: Uris, bucket: str) -> None:
         place = f"s3://{bucket.format(bucket=spec.bucket)}"
-        for uri, ask in (
+        for uri, look_up in (
             (f"{place}/nothing", uris.version),
             (f"{place}/nothing/", uris.find),
             (f"{place}/*", uris.find),
         ):
             with pytest.raises(DataError) as caught:
-                ask(uri)
+                look_up(uri)
             assert uri in caught.value.message

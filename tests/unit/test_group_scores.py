@@ -26,7 +26,7 @@ def grouped(samples: list[tuple[str, bool, float]], batches: int = 2) -> tuple[G
 
 def auc(samples: list[tuple[str, bool, float]]) -> float | None:
     """The share of pairs in the right order, ties counting half."""
-    ones, zeros = ([logit for _, label, logit in samples if label is wanted] for wanted in (True, False))
+    ones, zeros = ([logit for _, label, logit in samples if label is clicked] for clicked in (True, False))
     won = [1.0 if one > zero else 0.5 if one == zero else 0.0 for one in ones for zero in zeros]
     return sum(won) / len(won) if won else None
 
@@ -87,8 +87,8 @@ def test_the_largest_groups_are_told_and_the_others_together() -> None:
     others = [(name, label, float(np.float32(logit))) for name, label, logit in samples if name >= f"user-{MAX_GROUPS}"]
     assert by_group.rest.samples == len(others)
     assert by_group.rest.auc == pytest.approx(auc(others))
-    everybody = [[each for each in samples if each[0] == name] for name in sizes]
-    aucs = [(len(own), auc(own)) for own in everybody]
+    by_user = [[each for each in samples if each[0] == name] for name in sizes]
+    aucs = [(len(own), auc(own)) for own in by_user]
     known = [(count, value) for count, value in aucs if value is not None]
     assert by_group.gauc == pytest.approx(sum(c * v for c, v in known) / sum(c for c, _ in known))
 

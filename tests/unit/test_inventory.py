@@ -92,9 +92,9 @@ def test_pruning_needs_an_anchor(dense_step: int | None) -> None:
 def test_pruning_deletes_the_listed_objects(store: _OldStore) -> None:
     before = dict(store.objects)
     found = prune(store, keep=2, delete=True)
-    gone = before.keys() - store.objects.keys()
+    deleted = before.keys() - store.objects.keys()
     assert found.deleted
-    assert (len(gone), sum(len(before[key]) for key in gone)) == (found.objects, found.size_bytes)
+    assert (len(deleted), sum(len(before[key]) for key in deleted)) == (found.objects, found.size_bytes)
     assert steps(answer(Request("List", NOWHERE), store, 61.0).points) == [30, 40]  # type: ignore[union-attr]
     assert prune(store, keep=2, delete=True).objects == 0
 

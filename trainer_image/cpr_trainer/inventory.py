@@ -50,12 +50,12 @@ def _prune(store: Store, inventory: Inventory, request: Request, now_s: float) -
     if len(inventory.jobs) > 1:
         raise AmbiguousError(f"There are saves of several jobs: {', '.join(inventory.jobs)}.", "Name one with --job.")
     doomed = _doomed(store, inventory, request, now_s, *inventory.jobs) if inventory.jobs else ()
-    gone, points = {entry.key for entry in doomed}, points_of(inventory)
+    deleted, points = {entry.key for entry in doomed}, points_of(inventory)
     if request.delete:
         delete_saves(store, doomed)
     return Pruning(
-        stay=tuple(point for point in points if point.key not in gone),
-        go=tuple(point for point in points if point.key in gone),
+        stay=tuple(point for point in points if point.key not in deleted),
+        go=tuple(point for point in points if point.key in deleted),
         objects=len(doomed),
         size_bytes=sum(entry.size_bytes for entry in doomed),
         deleted=request.delete,
@@ -68,15 +68,15 @@ def _doomed(store: Store, inventory: Inventory, request: Request, now_s: float, 
     anchors = {(point.generation, point.step) for point in points_of(inventory) if point.kind == "Anchor"}
     forks = {generation: step for (_, generation), step in inventory.forks.items()} | dict(request.forks)
     try:
-        kept = on_lineage(anchors, forks)[-request.keep :]
+        retained = on_lineage(anchors, forks)[-request.keep :]
     except KeyError as error:
         raise AmbiguousError(
             f"The store does not contain the anchor at which generation {error} of job {job_uid} began.",
             "Name the job by the file that kubectl get cprjob -o yaml writes: its status contains that anchor.",
         ) from error
-    if not kept:
+    if not retained:
         return ()
     manifests = (held.manifest for held in inventory.dense.values() if held.manifest.shards)
-    best = {each.best_step for each in manifests if (each.generation, each.step) in kept}
-    oldest = kept[0][1] if request.recorded is None else min(kept[0][1], request.recorded)
+    best = {each.best_step for each in manifests if (each.generation, each.step) in retained}
+    oldest = retained[0][1] if request.recorded is None else min(retained[0][1], request.recorded)
     return Pruner(store, job_uid).superfluous(oldest, now_s, best)

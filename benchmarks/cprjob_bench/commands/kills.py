@@ -127,8 +127,8 @@ async def kill_shards(
                 for number in range(runs):
                     kill = await _kill_one(run, watch, number % shards, size_mib, parity=bool(mode.data_shards))
                     found.append(kill)
-                    words = f"{name}, {size_mib} MiB, kill {number + 1}: {kill.seconds_to_next_step:.2f} s"
-                    err.print(f"{words}, {kill.rebuild_gib_s:.2f} GiB/s ({kill.tier})", highlight=False)
+                    message = f"{name}, {size_mib} MiB, kill {number + 1}: {kill.seconds_to_next_step:.2f} s"
+                    err.print(f"{message}, {kill.rebuild_gib_s:.2f} GiB/s ({kill.tier})", highlight=False)
                     if number + 1 < runs:
                         await asyncio.sleep(_PAUSE_S)
     return found

@@ -18,8 +18,8 @@ from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES
 from cpr_contract.requests import Outcome, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
+from cpr_operator.api.validate import parse_document
+from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.document import parse_change, set_value
 from cpr_operator.cli.trainer_process import progress_bar, run_role, trial_progress
 from cprjob_bench.bench_documents import Saved, Saving, SavingExperiment, SavingReport
@@ -140,7 +140,7 @@ def result(data: str, found: Study) -> Result:
 def bench_priority(options: PriorityOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
     """Make the runs and print the comparison; progress goes to `err`.
 
-    Raises OptionError, DocumentError and InvalidDocumentError before anything runs, TrialError later.
+    Raises OptionError, DocumentError and InvalidSpecError before anything runs, TrialError later.
     """
     found = measure(options, err, environment)
     result(options.data.name, found).show(out, as_json=options.json)
@@ -155,10 +155,7 @@ def measure(options: PriorityOptions, err: Console, environment: Mapping[str, st
         document = job_over(prepare(options.data, Path(folder)))
         for keys, value in map(parse_change, options.changes):
             set_value(document, keys, value)
-        invalid = validate(document)
-        if invalid:
-            raise InvalidDocumentError(invalid)
-        spec = parse_spec(document["spec"])
+        spec = parse_document(document)
         saving = Saving(FULL, options.interval, options.anchors, options.fraction, ())
         seeds = range(spec.data.seed, spec.data.seed + options.seeds)
         planned = design(saving, options.failures, seeds, spec.shards.replicas)

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from cpr_contract import env
 from cpr_contract.trace import STEP_TRACE
-from cpr_operator.api.validate import validate
-from cpr_operator.cli.command_errors import InvalidDocumentError
+from cpr_operator.api.validate import parse_document
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.document import read_single
 from cpr_operator.cli.run import open_cluster, operating
@@ -59,10 +58,8 @@ class Base:
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> Base:
-        """Return the fields of another CPRJob. Raises InvalidDocumentError."""
-        invalid = validate(job)
-        if invalid:
-            raise InvalidDocumentError(invalid)
+        """Return the fields of another CPRJob. Raises InvalidSpecError."""
+        parse_document(job)
         spec = job["spec"]
         groups = {env.ROLE_TRAINER: spec["trainers"], env.ROLE_SHARD: spec["shards"]}
         templates = {role: group["template"] for role, group in groups.items() if "template" in group}
@@ -204,10 +201,10 @@ async def _time_on_cluster(series: Series, err: Console, client: Client, base: B
         return await _time(series, err, PodMembers(client, job))
     finally:
         await asyncio.to_thread(client.delete, job)
-        await _gone(client, job)
+        await _until_deleted(client, job)
 
 
-async def _gone(client: Client, job: str) -> None:
+async def _until_deleted(client: Client, job: str) -> None:
     """Wait until a deleted job has released its memory for the next one."""
     async with time_limit(f"{job} was not gone"):
         while True:

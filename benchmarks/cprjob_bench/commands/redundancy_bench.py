@@ -11,9 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.api.validate import parse_job
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.trainer_process import check_trainer_image
 from cprjob_bench.bench_documents import ModeMetrics, RedundancyDocument
 from cprjob_bench.commands.bench_result import Result, table
@@ -21,7 +20,7 @@ from cprjob_bench.commands.kills import Kill, kill_shards, metrics_by_mode
 from cprjob_bench.commands.machine_load import open_gauge
 from cprjob_bench.commands.modes import MIN_SHARDS, MODES, NO_SAVE_S, ModeJob
 from cprjob_bench.commands.train_bench import BATCH_SIZE, document, write_samples
-from cprjob_bench.commands.windows import Window, measure_in_turn
+from cprjob_bench.commands.windows import Window, measure_alternately
 from cprjob_bench.options import RedundancyMode, TrainPreset
 
 _COSTS = ("mode", "k", "samples/s", "of none", "processor", "bytes/sample", "extra memory", "parity", "log", "resident")
@@ -67,7 +66,7 @@ def result(document: RedundancyDocument) -> Result:
 def bench_redundancy(options: RedundancyOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
     """Measure all modes and print the costs and the recovery of each; progress goes to `err`.
 
-    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
+    Raises OptionError and InvalidSpecError before anything runs, TrialError later.
     """
     if options.shards < MIN_SHARDS:
         raise OptionError(f"--shards {options.shards}: all modes need the same number, of {MIN_SHARDS} at least")
@@ -164,13 +163,13 @@ async def _windows(
             store=folder / "store",
             interval_s=NO_SAVE_S,
         )
-        if invalid := validate(job):
-            raise InvalidDocumentError(invalid)
-        spec = to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
+        spec = parse_job(job, uid="bench")
         write_samples(spec, samples, environment)
         systems = [ModeJob(mode, job, environment) for mode in modes]
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            windows = await measure_in_turn(systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+            windows = await measure_alternately(
+                systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err
+            )
     # A row has its values, and one value of its row-wise optimizer.
     table_bytes = sum(4 * (spec.model.embedding_dim + 1) * table.rows for table in spec.model.tables)
     return {mode: windows[mode.value] for mode in modes}, table_bytes

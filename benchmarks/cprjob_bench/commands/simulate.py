@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.api.validate import parse_document
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.command_options import check_plot
 from cpr_operator.cli.document import read_single
 from cpr_operator.policy.inputs import Costs
@@ -70,7 +70,7 @@ class _Part:
 def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callable[[], float]) -> None:
     """Simulate and print. The speed goes to `err`, measured by a `clock` of CPU seconds.
 
-    Raises OptionError, DocumentError and InvalidDocumentError before anything runs.
+    Raises OptionError, DocumentError and InvalidSpecError before anything runs.
     """
     if options.plot is not None:
         check_plot(options.plot)
@@ -136,10 +136,7 @@ def _losing(job: Job, lost: int) -> Job:
 def _from_file(path: Path) -> Job:
     """Return the job of a manifest, with default costs and the duration of one mean time between failures."""
     document = read_single(path)
-    invalid = validate(document)
-    if invalid:
-        raise InvalidDocumentError(invalid)
-    spec = parse_spec(document["spec"])
+    spec = parse_document(document)
     mtbf_s = float(spec.failure_policy.expected_job_mtbf_seconds)
     return Job(
         total_s=mtbf_s,

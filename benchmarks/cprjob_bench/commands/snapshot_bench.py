@@ -22,9 +22,8 @@ from cpr_contract.choices import Bits, Strategy
 from cpr_contract.codec import from_json
 from cpr_contract.spec import JobSpec
 from cpr_contract.uris import is_file_uri, path_of
-from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.api.validate import parse_job
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.trainer_process import progress_bar, run_role
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cprjob_bench.bench_documents import BenchReport, Cut, PairedTiming, Round, SnapshotBench, SnapshotMetrics, Window
@@ -139,7 +138,7 @@ def result(setting: dict[str, Any], strategies: Sequence[Strategy], metrics: Sna
 def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
     """Measure and print the result; progress goes to `err`.
 
-    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
+    Raises OptionError and InvalidSpecError before anything runs, TrialError later.
     """
     bench = request_of(options)
     load_before = os.getloadavg()[0]
@@ -269,7 +268,7 @@ def _check(name: str, values: tuple[object, ...], choices: tuple[object, ...]) -
 
 
 def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
-    """Return a job of one shard, one trainer and one table. Raises InvalidDocumentError."""
+    """Return a job of one shard, one trainer and one table. Raises InvalidSpecError."""
     document = bench_job(
         "bench",
         model={
@@ -282,10 +281,7 @@ def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
         shards={"replicas": 1},
         snapshots={"store": store, "maxBytesPerSecond": options.limit_mib_s * _MIB},
     )
-    invalid = validate(document)
-    if invalid:
-        raise InvalidDocumentError(invalid)
-    return to_job_spec(parse_spec(document["spec"]), uid=f"bench-{uuid.uuid4().hex}", name="bench")
+    return parse_job(document, uid=f"bench-{uuid.uuid4().hex}")
 
 
 def _measure(job: JobSpec, bench: SnapshotBench, err: Console, environment: Mapping[str, str]) -> SnapshotMetrics:
@@ -294,7 +290,7 @@ def _measure(job: JobSpec, bench: SnapshotBench, err: Console, environment: Mapp
     with (
         progress_bar(err) as bar,
         closing(PortBlocks(random.Random())) as ports,
-        closing(_ask(job, bench, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
+        closing(_run_role(job, bench, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
     ):
         task = bar.add_task("filling a shard", total=None)
         for line in lines:
@@ -305,5 +301,5 @@ def _measure(job: JobSpec, bench: SnapshotBench, err: Console, environment: Mapp
     return metrics
 
 
-def _ask(job: JobSpec, bench: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
+def _run_role(job: JobSpec, bench: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
     return run_role("snapshot", job, bench, environment, package="cprjob_bench")

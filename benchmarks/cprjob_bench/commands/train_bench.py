@@ -19,14 +19,13 @@ from cpr_contract.choices import Precision
 from cpr_contract.codec import to_json
 from cpr_contract.processor import is_emulated, read_cpuinfo
 from cpr_contract.spec import JobSpec
-from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError, TrialError
+from cpr_operator.api.validate import parse_job
+from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.trainer_process import failure_message
 from cprjob_bench.commands.bench_result import Result, bench_job, table
 from cprjob_bench.commands.machine_load import open_gauge
 from cprjob_bench.commands.systems import SINGLE, CprJob, Program, System, baseline_commands, singles
-from cprjob_bench.commands.windows import Summary, Window, measure_in_turn, summarise
+from cprjob_bench.commands.windows import Summary, Window, measure_alternately, summarise
 from cprjob_bench.options import TrainPreset
 
 BATCH_SIZE = 2048
@@ -136,7 +135,7 @@ def result(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) 
 def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
     """Run all systems in turn and print their speeds; progress goes to `err`.
 
-    Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
+    Raises InvalidSpecError or OptionError before anything runs, TrialError later.
     """
     if is_emulated(options.precision, "cpu", read_cpuinfo()):
         raise OptionError(
@@ -209,7 +208,9 @@ async def _measure(
         folder = Path(name)
         workers, systems = _systems(options, folder, environment)
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            windows = await measure_in_turn(systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+            windows = await measure_alternately(
+                systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err
+            )
     return workers, windows
 
 
@@ -233,9 +234,7 @@ def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]
             store=folder / "store",
             interval_s=max(int(options.seconds / _INTERVALS_IN_WINDOW), 1),
         )
-        if invalid := validate(job):
-            raise InvalidDocumentError(invalid)
-        return job, to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
+        return job, parse_job(job, uid="bench")
 
     job, spec = job_with(options.workers or 1)
     write_samples(spec, samples, environment)

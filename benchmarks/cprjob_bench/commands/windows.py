@@ -118,7 +118,7 @@ def summarise(windows: Sequence[Window], reference: Sequence[Window]) -> Summary
     )
 
 
-async def measure_in_turn(  # noqa: PLR0913, PLR0917 -- the systems, the measurement and its progress
+async def measure_alternately(  # noqa: PLR0913, PLR0917 -- the systems, the measurement and its progress
     systems: Sequence[System],
     folder: Path,
     repeats: int,
@@ -160,7 +160,7 @@ async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, ba
         if saves is not None:
             await _wait_for_cut(system.name, run, saves)
         end, sent_end, (all_end_s, stolen_end_s), used_end = monotonic(), run.sent_bytes(), processor_s(), usage()
-        saves_end, kept = await run.saves(), await run.kept_bytes()
+        saves_end, buffered = await run.saves(), await run.kept_bytes()
         await run.check()
         traces = run.traces()
     timing = time_steps(next(iter(traces.values())), begin, end, batch_size)
@@ -177,7 +177,7 @@ async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, ba
         sent_bytes_per_sample=(
             None if sent is None or sent_end is None else (sent_end - sent) / (timing.steps * batch_size)
         ),
-        kept_bytes=kept,
+        kept_bytes=buffered,
     )
 
 

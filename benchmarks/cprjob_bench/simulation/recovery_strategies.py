@@ -41,11 +41,11 @@ class ClosedLoop:
         self._job = job
         self._replays = replays
         self._parity = parity
-        self._belief = prior(job.assumed_mtbf_s, job.assumed_lost)
+        self._estimate = prior(job.assumed_mtbf_s, job.assumed_lost)
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
         """Return the law's choice, valid until its inputs change noticeably."""
-        job, estimate = self._job, self._belief
+        job, estimate = self._job, self._estimate
         lost = min(estimate.lost_per_failure, job.shards)
         replay, mtbf_s = job.replay if self._replays else None, estimate.mtbf_s
         if self._parity:
@@ -62,11 +62,11 @@ class ClosedLoop:
 
     def quiet(self, seconds: float) -> None:
         """Lower the estimate of the rate."""
-        self._belief = after_quiet(self._belief, seconds)
+        self._estimate = after_quiet(self._estimate, seconds)
 
     def failed(self, shards: int) -> None:
         """Raise the estimate of the rate."""
-        self._belief = after_failure(self._belief, shards)
+        self._estimate = after_failure(self._estimate, shards)
 
 
 def none(job: Job) -> Strategy:  # noqa: ARG001 -- the signature of all strategies

@@ -39,7 +39,7 @@ class Job:
     began: float
     lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by shard
     restored: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    asked_at: float = 0.0
+    polled_at: float = 0.0
 
     def samples(self) -> int:
         """Return the samples trained so far."""
@@ -134,7 +134,7 @@ class Pods:
         if pod is None:
             return web.Response(status=503)
         job = self.jobs[pod.key[:2]]
-        job.asked_at = time.monotonic()
+        job.polled_at = time.monotonic()
         report = _shard(pod, job) if pod.key[2] == env.ROLE_SHARD else _trainer(pod, job)
         return web.Response(text=to_json(report), content_type="application/json")
 

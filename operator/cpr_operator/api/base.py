@@ -88,6 +88,11 @@ def parse_time(value: object) -> object:
     return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
 
 
+def epoch(timestamp: str | None) -> float | None:
+    """Return an RFC 3339 time in seconds since the epoch; None without one."""
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
+
+
 def format_time(seconds: float) -> str:
     """Convert seconds since the epoch to RFC 3339 in UTC, to the millisecond."""
     stamp = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

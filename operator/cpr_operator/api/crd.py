@@ -233,9 +233,9 @@ def _without_null(node: Schema) -> Schema:
     """Convert `X or null` to X, because an absent field means the same as null."""
     if "anyOf" not in node:
         return node
-    kept: Schema
-    (kept,) = (option for option in node["anyOf"] if option.get("type") != "null")
-    return kept | {key: value for key, value in node.items() if key != "anyOf"}
+    not_null: Schema
+    (not_null,) = (option for option in node["anyOf"] if option.get("type") != "null")
+    return not_null | {key: value for key, value in node.items() if key != "anyOf"}
 
 
 def _stated(default: Any) -> Any:

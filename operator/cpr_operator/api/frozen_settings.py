@@ -34,8 +34,8 @@ def replay_policy(spec: CPRJobSpec, before: ReplayPolicy | None = None) -> Repla
             reason=f"rows that {spec.snapshots.strategy} saves between cuts would have pushes applied twice"
         )
     memory, spill = _memory_bytes(spec), read_bytes(replay.spill) or 0
-    kept = f"{write_bytes(memory)} of pushes" + (f", and {write_bytes(spill)} more on disk," if spill else "")
-    return ReplayPolicy(memory, spill, f"trainers keep up to {kept} for shards that are replaced")
+    capacity = f"{write_bytes(memory)} of pushes" + (f", and {write_bytes(spill)} more on disk," if spill else "")
+    return ReplayPolicy(memory, spill, f"trainers keep up to {capacity} for shards that are replaced")
 
 
 def replay_in_force(spec: CPRJobSpec, status: Status) -> ReplayPolicy:

@@ -1,4 +1,4 @@
-"""Converts the `spec` of the resource to the contract's `JobSpec`, which the pods read, and bounds its size."""
+"""Converts the `spec` of the resource to the contract's `JobSpec`, which the pods read."""
 
 from __future__ import annotations
 
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part", bound="DataclassInstance")
 #: The defaults of torch.optim where the contract has others.
 _DENSE_DEFAULTS = {"Adam": {"epsilon": 1e-8}, "AdamW": {"epsilon": 1e-8, "weight_decay": 0.01}}
-#: The bytes of the largest object that etcd takes.
-LARGEST_OBJECT = 1536 << 10
-#: The bytes of a status with the longest description and the most lost ranges, and of each member in it.
-_STATUS, _MEMBER = 288 << 10, 512
 #: The description of up to this many tables, features and numbers is always shorter than `codec.MAX_LENGTH`.
 _FEW = 32
 
@@ -83,15 +79,6 @@ def has_long_description(spec: CPRJobSpec) -> bool:
     if len(spec.model.tables) + len(spec.model.features or ()) + numeric <= _FEW:
         return False
     return len(pack(to_json(to_job_spec(spec, "", "")))) > MAX_LENGTH
-
-
-def longest_spec(members: int) -> int:
-    """Return the characters of the longest spec, as JSON, of a job with this number of shards and trainers.
-
-    The API server keeps a spec twice: it notes for each field of a named element who has set it. The rest of an object
-    is the status, which grows with the members.
-    """
-    return (LARGEST_OBJECT - _STATUS - _MEMBER * members) // 2
 
 
 def _copied(kind: type[_Part], part: SpecModel, **others: Any) -> _Part:

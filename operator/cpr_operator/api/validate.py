@@ -18,9 +18,10 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from cpr_contract.codec import MAX_LENGTH
+from cpr_contract.spec import JobSpec
 from cpr_operator.api.base import Model
 from cpr_operator.api.crd import Schema, stored, structural
-from cpr_operator.api.job_spec import has_long_description, longest_spec
+from cpr_operator.api.job_spec import has_long_description, to_job_spec
 from cpr_operator.api.rules import OF_SPEC, STATIC, rule
 from cpr_operator.api.rules.rule import Rule, broken
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
@@ -29,6 +30,9 @@ from cpr_operator.api.templates import misplaced
 from cpr_operator.api.transitions import TRANSITIONS
 
 MAX_SHOWN = 40
+#: The bytes of the largest object that etcd takes, of a status with the longest description and the most lost ranges,
+#: and of each member in it.
+_OBJECT_BYTES, _STATUS_BYTES, _MEMBER_BYTES = 1536 << 10, 288 << 10, 512
 _QUOTED = "; without quotes YAML reads y, n, yes, no, on and off as true or false, and 1e3 as a number"
 
 
@@ -85,8 +89,7 @@ def parse_spec(spec: Mapping[str, Any], *, checked: bool = False) -> CPRJobSpec:
     """
     text = json_text(spec)
     parsed = _parsed(CPRJobSpec, text, () if checked else OF_SPEC, at="spec")
-    if too_large := _too_large(parsed, len(text)):
-        raise InvalidSpecError(too_large)
+    _check_size(parsed, len(text))
     return parsed
 
 
@@ -95,7 +98,12 @@ def check_new(spec: CPRJobSpec) -> None:
 
     Its description for the pods is too long, or its templates were written for another operator.
     """
-    if wrong := _too_long(spec) or _misplaced(spec):
+    if has_long_description(spec):
+        message = f"its description for the pods has more than {MAX_LENGTH} characters, packed"
+        raise InvalidSpecError((Invalid("spec.model", message, "shorten the names of tables, features and columns"),))
+    templates = {"spec.trainers.template": spec.trainers.template, "spec.shards.template": spec.shards.template}
+    parts = ((field, misplaced(template)) for field, template in templates.items())
+    if wrong := tuple(Invalid(f"{field}.{part.path}", part.message, part.remedy) for field, part in parts if part):
         raise InvalidSpecError(wrong)
 
 
@@ -110,41 +118,41 @@ def parse_status(status: Mapping[str, Any]) -> Status:
 
 def validate(document: object) -> tuple[Invalid, ...]:
     """Return every invalid field of a CPRJob document in plain values; empty if it is valid."""
-    if not isinstance(document, dict):
-        return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
     try:
-        manifest = _parsed(_Manifest, json_text(document), STATIC)
+        parse_document(document)
     except InvalidSpecError as error:
         return error.invalid
-    return (
-        _too_large(manifest.spec, len(json_text(document["spec"])))
-        or _too_long(manifest.spec)
-        or _misplaced(manifest.spec)
-    )
+    return ()
 
 
-def _too_large(spec: CPRJobSpec, characters: int) -> tuple[Invalid, ...]:
-    """Return an error if the API server cannot store a spec of this length together with its status."""
+def parse_document(document: object) -> CPRJobSpec:
+    """Parse the spec of a CPRJob document in plain values. Raises `InvalidSpecError` if any field is invalid."""
+    if not isinstance(document, dict):
+        remedy = f"start with apiVersion: {API_VERSION} and kind: {KIND}"
+        raise InvalidSpecError((Invalid("", "is not an object", remedy),))
+    spec = _parsed(_Manifest, json_text(document), STATIC).spec
+    _check_size(spec, len(json_text(document["spec"])))
+    check_new(spec)
+    return spec
+
+
+def parse_job(document: Any, uid: str) -> JobSpec:
+    """Return the description that the pods of a document's job would get. Raises `InvalidSpecError`."""
+    return to_job_spec(parse_document(document), uid, document["metadata"]["name"])
+
+
+def _check_size(spec: CPRJobSpec, characters: int) -> None:
+    """Raise `InvalidSpecError` if the API server cannot store a spec of this length together with its status.
+
+    The server keeps a spec twice: it notes for each field of a named element who has set it. The rest of an object is
+    the status, which grows with the members.
+    """
     members = spec.shards.replicas + spec.trainers.replicas
-    if characters <= (longest := longest_spec(members)):
-        return ()
-    message = f"it has {characters} characters as JSON; with {members} shards and trainers {longest} are the most"
-    remedy = "shorten the names of tables, features and columns, or state fewer shards and trainers"
-    return (Invalid("spec", message, remedy),)
-
-
-def _too_long(spec: CPRJobSpec) -> tuple[Invalid, ...]:
-    """Return an error if the description of the job is longer than its pods and its status can hold."""
-    if not has_long_description(spec):
-        return ()
-    message = f"its description for the pods has more than {MAX_LENGTH} characters, packed"
-    return (Invalid("spec.model", message, "shorten the names of tables, features and columns"),)
-
-
-def _misplaced(spec: CPRJobSpec) -> tuple[Invalid, ...]:
-    templates = {"spec.trainers.template": spec.trainers.template, "spec.shards.template": spec.shards.template}
-    parts = ((field, misplaced(template)) for field, template in templates.items())
-    return tuple(Invalid(f"{field}.{part.path}", part.message, part.remedy) for field, part in parts if part)
+    longest = (_OBJECT_BYTES - _STATUS_BYTES - _MEMBER_BYTES * members) // 2
+    if characters > longest:
+        message = f"it has {characters} characters as JSON; with {members} shards and trainers {longest} are the most"
+        remedy = "shorten the names of tables, features and columns, or state fewer shards and trainers"
+        raise InvalidSpecError((Invalid("spec", message, remedy),))
 
 
 def json_text(document: Mapping[str, Any]) -> str:

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.snapshots_spec import AccuracyBudget
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError
+from cpr_operator.api.validate import parse_document
 from cpr_operator.cli.command_options import check_plot
 from cpr_operator.cli.document import read_single, set_value
 from cpr_operator.cli.sensitivity import CONFIDENCE, FAILURES, Pair, Sensitivity, design, measure, pair_runs
@@ -41,12 +40,15 @@ class CalibrateOptions:
 def calibrate(options: CalibrateOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
     """Make the runs and print the sensitivity; progress goes to `err`.
 
-    Raises OptionError, DocumentError and InvalidDocumentError before anything runs, TrialError later.
+    Raises OptionError, DocumentError and InvalidSpecError before anything runs, TrialError later.
     """
     if options.plot is not None:
         check_plot(options.plot)
-    document = _read(options.file, options.samples)
-    spec = parse_spec(document["spec"])
+    document = read_single(options.file)
+    if options.samples is not None:
+        set_value(document, ("data", "samples"), options.samples)
+        set_value(document, ("data", "epochs"), None)
+    spec = parse_document(document)
     job = to_job_spec(spec, uid="calibration", name=document["metadata"]["name"])
     seeds = range(spec.data.seed, spec.data.seed + options.seeds)
     planned = design(options.levels, seeds, spec.shards.replicas)
@@ -101,17 +103,6 @@ def plot(path: Path, pairs: Sequence[Pair], found: Sensitivity, title: str) -> N
     axes.set(title=title, xlabel="fraction of lost samples (PLS)", ylabel="AUC drop against the run without losses")
     axes.legend(loc="upper left", frameon=False)
     figure.savefig(path, dpi=150)
-
-
-def _read(file: Path, samples: int | None) -> dict[str, Any]:
-    document = read_single(file)
-    if samples is not None:
-        set_value(document, ("data", "samples"), samples)
-        set_value(document, ("data", "epochs"), None)
-    invalid = validate(document)
-    if invalid:
-        raise InvalidDocumentError(invalid)
-    return dict(document)
 
 
 def _levels(pairs: Sequence[Pair]) -> Table:

@@ -6,17 +6,10 @@ CommandLineError
 ├── TrialError             a process of the trainer image, or a run that was measured, failed
 └── UsageError             the command line cannot be used: exit code 2
     ├── OptionError        the value of an option
-    ├── DocumentError      a file that cannot be read, or a change that does not fit it
-    └── KillError          a kill that cannot be parsed, or of a member that the job does not have
-InvalidDocumentError       a manifest with invalid fields
+    └── DocumentError      a file that cannot be read, or a change that does not fit it
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cpr_operator.api.validate import Invalid
 
 
 class CommandLineError(Exception):
@@ -49,18 +42,6 @@ class OptionError(UsageError):
 
 class DocumentError(UsageError):
     """A file that cannot be read, or a change that does not fit it."""
-
-
-class KillError(UsageError):
-    """A kill that cannot be parsed, or that names a member that the job does not have."""
-
-
-class InvalidDocumentError(Exception):
-    """A manifest with invalid fields; `invalid` names every one."""
-
-    def __init__(self, invalid: tuple[Invalid, ...]) -> None:
-        super().__init__(f"{len(invalid)} invalid fields")
-        self.invalid = invalid
 
 
 def missing_package(package: str) -> str:

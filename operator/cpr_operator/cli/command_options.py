@@ -25,6 +25,8 @@ Source = Annotated[
     str | None,
     typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the cluster, or a file with one and its status (YAML)."),
 ]
+#: The prefix of the name of a job on a cluster. Any other name is a file; one in a folder `cpr` is `./cpr/NAME`.
+_CLUSTER = "cpr/"
 Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 
 _CLUSTER_OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -58,6 +60,16 @@ class ClusterOptions:
                 yield client
         except ClientError as error:
             raise ClusterRequestError(str(error)) from error
+
+
+def is_on_cluster(source: str | None) -> bool:
+    """Return whether the source is the name of a job on a cluster."""
+    return source is not None and source.startswith(_CLUSTER)
+
+
+def job_name(text: str) -> str:
+    """Return the name of a job on a cluster without the prefix `cpr/`."""
+    return text.removeprefix(_CLUSTER)
 
 
 def on_cluster(command: Callable[..., None]) -> Callable[..., None]:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.segment import Segment
 
 from cpr_operator.api.terminal_text import printable
-from cpr_operator.cli.command_errors import CommandLineError, InvalidDocumentError, UsageError
+from cpr_operator.cli.command_errors import CommandLineError, UsageError
 
 if TYPE_CHECKING:
     from cpr_operator.api.validate import Invalid
@@ -39,10 +39,10 @@ class SafeConsole(Console):
 
     def on_broken_pipe(self) -> None:
         """Print nothing further. Raises OutputClosedError."""
-        self.silence()
+        self.discard_output()
         raise OutputClosedError
 
-    def silence(self) -> None:
+    def discard_output(self) -> None:
         """Print nothing further, because the file cannot be written any more."""
         self.quiet = True
         with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nothing:
@@ -72,7 +72,7 @@ def reported_errors() -> Iterator[None]:
 
     try:
         yield
-    except (InvalidDocumentError, InvalidSpecError) as error:
+    except InvalidSpecError as error:
         show_invalid("the job", error.invalid, err)
         raise typer.Exit(1) from error
     except CommandLineError as error:

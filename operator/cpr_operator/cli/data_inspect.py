@@ -13,9 +13,7 @@ from rich.table import Table
 
 from cpr_contract.codec import from_json, to_dict
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest
-from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError
+from cpr_operator.api.validate import parse_job
 from cpr_operator.cli.document import read_single
 from cpr_operator.cli.trainer_process import run_role
 
@@ -27,14 +25,11 @@ _BAD_ROWS = 1
 def inspect_data(target: str, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
     """Read all rows and print their statistics. Returns the exit code: 1 if there are bad rows.
 
-    Raises TrialError if the data cannot be read, DocumentError or InvalidDocumentError if the manifest is not valid.
+    Raises TrialError if the data cannot be read, DocumentError or InvalidSpecError if the manifest is not valid.
     """
     job = None
     if target.endswith(_MANIFESTS):
-        document = read_single(Path(target))
-        if invalid := validate(document):
-            raise InvalidDocumentError(invalid)
-        job = to_job_spec(parse_spec(document["spec"]), uid="inspection", name=document["metadata"]["name"])
+        job = parse_job(read_single(Path(target)), uid="inspection")
     elif "://" not in target and not target.startswith("/"):
         # As text, because a Path would drop the slash that marks a folder.
         target = f"{Path.cwd()}/{target}"

@@ -1,7 +1,4 @@
-"""Reads, changes and checks manifests. TorchX uses this module without the packages of the command line.
-
-`cpr/NAME` is always a job on a cluster, and any other name a file. A file NAME in a folder `cpr` is `./cpr/NAME`.
-"""
+"""Reads, changes and checks manifests. TorchX uses this module without the packages of the command line."""
 
 from __future__ import annotations
 
@@ -15,16 +12,14 @@ from cpr_contract.uris import is_file_uri
 from cpr_operator.api import yaml_text
 from cpr_operator.api.spec import GROUP, KIND
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, refused, validate
-from cpr_operator.cli.command_errors import DocumentError, InvalidDocumentError
+from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_document, parse_spec, refused
+from cpr_operator.cli.command_errors import DocumentError
 
 STORE = ("snapshots", "store")
 LOCAL_BUCKET = "saves"
 DEFAULT_NAMESPACE = "default"
 #: The file name of the standard input.
 STDIN = Path("-")
-#: The prefix of the name of a job on a cluster.
-CLUSTER = "cpr/"
 
 
 def read_documents(path: Path) -> tuple[Any, ...]:
@@ -33,7 +28,14 @@ def read_documents(path: Path) -> tuple[Any, ...]:
         documents = yaml_text.read_documents(sys.stdin.read() if path == STDIN else path.read_bytes())
     except (OSError, UnicodeDecodeError, yaml_text.YamlTextError) as error:
         raise DocumentError(f"cannot read {path}: {error}") from error
-    return tuple(item for each in documents for item in _items_of(each))
+    items: list[Any] = []
+    for each in documents:
+        match each:
+            case {"kind": str(kind), "items": list(listed)} if kind.endswith("List"):
+                items += listed
+            case _:
+                items.append(each)
+    return tuple(items)
 
 
 def jobs_of(documents: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -56,17 +58,23 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
     """Return the one CPRJob of a file for a local run, with every `PATH=VALUE` applied.
 
     Saves go to the folder `saves`, because this machine may not reach the store of a cluster. A store in the manifest
-    that is a folder stays, and so does a store that a change sets. Raises DocumentError, InvalidDocumentError.
+    that is a folder stays, and so does a store that a change sets. Raises DocumentError, InvalidSpecError.
     """
     document = copy.deepcopy(read_single(path))
     parsed = tuple(map(parse_change, changes))
     for keys, value in parsed:
         set_value(document, keys, value)
     if not any(keys[:2] == STORE for keys, _ in parsed):
-        _use_folder(document, saves)
-    invalid = validate(document) or _without_source_job(document["spec"])
-    if invalid:
-        raise InvalidDocumentError(invalid)
+        match document:
+            case {"spec": {"snapshots": {"store": {"endpoint": str(endpoint)}}}} if is_file_uri(endpoint):
+                pass
+            case {"spec": {"snapshots": {"store": dict()} as snapshots}}:  # validation reports a missing one
+                snapshots["store"] = {"endpoint": saves.as_uri(), "bucket": LOCAL_BUCKET}
+    restore = parse_document(document).restore_from
+    if restore is not None and restore.anchor is None:
+        field = f"spec.restoreFrom.{'job' if restore.latest_of is None else 'latestOf'}"
+        remedy = "name the key of an anchor in spec.restoreFrom.anchor"
+        raise InvalidSpecError((Invalid(field, "there is no other job on this machine", remedy),))
     document["metadata"].setdefault("namespace", DEFAULT_NAMESPACE)
     return dict(document)
 
@@ -74,17 +82,13 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
 def changed_spec(spec: Mapping[str, Any], status: Mapping[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
     """Return a job's spec with every `PATH=VALUE` applied, if its present status permits the changes.
 
-    Raises DocumentError, InvalidDocumentError.
+    Raises DocumentError, InvalidSpecError.
     """
     document = {"spec": copy.deepcopy(dict(spec))}
     for keys, value in map(parse_change, changes):
         set_value(document, keys, value)
-    try:
-        invalid = refused(parse_spec(spec), parse_spec(document["spec"]), Status.model_validate(status))
-    except InvalidSpecError as error:
-        raise InvalidDocumentError(error.invalid) from error
-    if invalid:
-        raise InvalidDocumentError(invalid)
+    if invalid := refused(parse_spec(spec), parse_spec(document["spec"]), Status.model_validate(status)):
+        raise InvalidSpecError(invalid)
     return document["spec"]
 
 
@@ -121,24 +125,6 @@ def set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
             raise DocumentError(f"--set {shown}: cannot set {keys[-1]}, because its parent is a plain value")
 
 
-def is_on_cluster(source: str | None) -> bool:
-    """Return whether the source is the name of a job on a cluster."""
-    return source is not None and source.startswith(CLUSTER)
-
-
-def job_name(text: str) -> str:
-    """Return the name of a job on a cluster without the prefix `cpr/`."""
-    return text.removeprefix(CLUSTER)
-
-
-def _items_of(document: Any) -> tuple[Any, ...]:
-    match document:
-        case {"kind": str(kind), "items": list(items)} if kind.endswith("List"):
-            return tuple(items)
-        case _:
-            return (document,)
-
-
 def _is_job(document: Any) -> bool:
     """Return whether a document is a CPRJob, perhaps with a wrong version or kind, which validation reports."""
     match document:
@@ -164,21 +150,3 @@ def _item(items: list[Any], key: str, shown: str) -> Any:
     if not key.isdecimal() or int(key) >= len(items):
         raise DocumentError(f"--set {shown}: {key} is not an index of a list of {len(items)} items")
     return items[int(key)]
-
-
-def _without_source_job(spec: Mapping[str, Any]) -> tuple[Invalid, ...]:
-    """Return the fields of a valid spec that name other jobs, because a local run has none."""
-    restore = spec.get("restoreFrom") or {}
-    named = [name for name in ("job", "latestOf") if restore.get(name) is not None]
-    remedy = "name the key of an anchor in spec.restoreFrom.anchor"
-    return tuple(Invalid(f"spec.restoreFrom.{each}", "there is no other job on this machine", remedy) for each in named)
-
-
-def _use_folder(document: Any, saves: Path) -> None:
-    match document:
-        case {"spec": {"snapshots": {"store": {"endpoint": str(endpoint)}}}} if is_file_uri(endpoint):
-            return
-        case {"spec": {"snapshots": {"store": dict()} as snapshots}}:
-            snapshots["store"] = {"endpoint": saves.as_uri(), "bucket": LOCAL_BUCKET}
-        case _:
-            return  # validation reports the missing field

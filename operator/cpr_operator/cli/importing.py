@@ -17,11 +17,8 @@ from rich.table import Table
 from cpr_contract.codec import from_json, to_dict
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
-from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.api.yaml_text import write_documents
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
-from cpr_operator.cli.document import read_single
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.trainer_process import RunRole
 
 #: The name of an import, which is a part of keys.
@@ -51,14 +48,6 @@ def parse_map(text: str) -> tuple[str, str]:
     if not tensor or not name:
         raise OptionError(f"--map {text} is not TENSOR=NAME, as in embedding_bags.t_user.weight=user")
     return tensor, name
-
-
-def job_in(file: Path) -> JobSpec:
-    """Return the job of a manifest. Raises DocumentError, InvalidDocumentError."""
-    document = read_single(file)
-    if invalid := validate(document):
-        raise InvalidDocumentError(invalid)
-    return to_job_spec(parse_spec(document["spec"]), uid="import", name=document["metadata"]["name"])
 
 
 def import_model(job: JobSpec | None, request: ImportRequest, console: Console, run: RunRole, *, as_json: bool) -> None:

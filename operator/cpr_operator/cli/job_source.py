@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cpr_operator.cli.command_errors import DocumentError, OptionError
-from cpr_operator.cli.command_options import ClusterOptions
-from cpr_operator.cli.document import is_on_cluster, job_name, read_single
+from cpr_operator.cli.command_options import ClusterOptions, is_on_cluster, job_name
+from cpr_operator.cli.document import read_single
 from cpr_operator.cluster.local.objects import EventLine, read_events
 
 
@@ -24,7 +24,14 @@ def find_job(source: str | None, workdir: Path | None, kube: ClusterOptions) -> 
             return dict(client.get(job_name(source)).document)
     if kube.text:
         raise OptionError(f"only a job on a cluster takes{kube.text}; name it as cpr/NAME")
-    found = read_single(Path(source) if source is not None else _run_in(workdir))
+    if source is not None:
+        file = Path(source)
+    else:
+        paths = tuple(workdir.glob("jobs/*/*.json")) if workdir else ()
+        if len(paths) != 1:
+            raise DocumentError(f"there is no job in {workdir}")
+        (file,) = paths
+    found = read_single(file)
     if not isinstance(found, dict):
         raise DocumentError(f"{source or workdir} contains no CPRJob")
     return found
@@ -45,10 +52,3 @@ def find_events(
     with kube.client() as client:
         found = client.events(str(job["metadata"]["name"]))
     return tuple(EventLine(each.time, uid, each.type, each.reason, each.message) for each in found)
-
-
-def _run_in(workdir: Path | None) -> Path:
-    paths = tuple(workdir.glob("jobs/*/*.json")) if workdir else ()
-    if len(paths) != 1:
-        raise DocumentError(f"there is no job in {workdir}")
-    return paths[0]

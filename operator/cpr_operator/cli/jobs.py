@@ -10,14 +10,14 @@ import typer
 
 from cpr_operator.api.terminal_text import printable_log
 from cpr_operator.cli.command_errors import DocumentError, OptionError
-from cpr_operator.cli.command_options import ClusterOptions, ListingForm, on_cluster
+from cpr_operator.cli.command_options import ClusterOptions, ListingForm, job_name, on_cluster
 from cpr_operator.cli.console import INTERRUPTED, err, interruptible, out, reported_errors
 from cpr_operator.cli.kill_options import parse_member
 
 jobs = typer.Typer(rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, also as cpr/NAME.")]
-Names = Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs, also as cpr/NAME.")]
+Name = Annotated[str, typer.Argument(metavar="JOB", parser=job_name, help="Name of the job, also as cpr/NAME.")]
+Names = Annotated[list[str], typer.Argument(metavar="JOB...", parser=job_name, help="Names of jobs, also as cpr/NAME.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look in all namespaces.")]
 
 
@@ -50,7 +50,8 @@ def submit(
 @on_cluster
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[JOB]...", help="Names of jobs; by default all of the namespace.")
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", parser=job_name, help="Names of jobs; by default all of the namespace."),
     ] = None,
     *,
     all_namespaces: AllNamespaces = False,
@@ -58,13 +59,12 @@ def get(
     kube: ClusterOptions,
 ) -> None:
     """List jobs, or print some."""
-    from cpr_operator.cli.document import job_name
     from cpr_operator.cli.job_views import listing
 
     with reported_errors(), kube.client() as client:
         if names and all_namespaces:
             raise OptionError("--all-namespaces lists jobs; give it without names")
-        found = [client.get(job_name(each)) for each in names] if names else client.list(all_namespaces=all_namespaces)
+        found = [client.get(each) for each in names] if names else client.list(all_namespaces=all_namespaces)
         if not found and output in {"table", "wide"}:
             err.print(f"no jobs in {'the cluster' if all_namespaces else client.namespace}", highlight=False)
             return
@@ -77,26 +77,24 @@ def get(
 @on_cluster
 def describe(job: Name, *, kube: ClusterOptions) -> None:
     """Show the details of a job: progress, members, conditions, failures and events."""
-    from cpr_operator.cli.document import job_name
     from cpr_operator.cli.job_views import description
 
     with reported_errors(), kube.client() as client:
-        name = job_name(job)
-        out.print(description(client.get(name), client.events(name)), highlight=False)
+        out.print(description(client.get(job), client.events(job)), highlight=False)
 
 
 @jobs.command()
 @on_cluster
 def top(
     job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Name of the job; by default all of the namespace.")
+        str | None,
+        typer.Argument(metavar="[JOB]", parser=job_name, help="Name of the job; by default all of the namespace."),
     ] = None,
     *,
     all_namespaces: AllNamespaces = False,
     kube: ClusterOptions,
 ) -> None:
     """Show the progress of a job until it is over, or a table of all jobs."""
-    from cpr_operator.cli.document import job_name
     from cpr_operator.cli.job_monitor import follow_all, follow_job
 
     with reported_errors(), interruptible(), kube.client() as client:
@@ -105,7 +103,7 @@ def top(
         elif all_namespaces:
             raise OptionError("--all-namespaces lists jobs; give it without a name")
         else:
-            follow_job(client, job_name(job), kube, out, from_start=False)
+            follow_job(client, job, kube, out, from_start=False)
 
 
 @jobs.command()
@@ -123,10 +121,8 @@ def logs(
     kube: ClusterOptions,
 ) -> None:
     """Print the log of a trainer or a shard."""
-    from cpr_operator.cli.document import job_name
-
     with reported_errors(), interruptible(), kube.client() as client:
-        for line in client.logs(job_name(job), role=role, index=index, follow=follow):
+        for line in client.logs(job, role=role, index=index, follow=follow):
             text = line.rstrip("\n")
             typer.echo(printable_log(text) if out.is_terminal else text)
 
@@ -135,21 +131,18 @@ def logs(
 @on_cluster
 def events(job: Name, *, kube: ClusterOptions) -> None:
     """List the events of a job, oldest first. Kubernetes keeps them for an hour."""
-    from cpr_operator.cli.document import job_name
     from cpr_operator.cli.job_views import events_table
 
     with reported_errors(), kube.client() as client:
-        out.print(events_table(client.events(job_name(job))), highlight=False)
+        out.print(events_table(client.events(job)), highlight=False)
 
 
 @jobs.command()
 @on_cluster
 def suspend(job: Name, *, kube: ClusterOptions) -> None:
     """Suspend a job: it saves everything and releases its pods. Nothing is lost."""
-    from cpr_operator.cli.document import job_name
-
     with reported_errors(), kube.client() as client:
-        changed = client.suspend(job_name(job))
+        changed = client.suspend(job)
         out.print(f"{changed.name} is being suspended: it saves everything and stops", highlight=False)
         out.print(f"To resume the job: cprjob resume {changed.name}{kube.text}", highlight=False, soft_wrap=True)
 
@@ -158,10 +151,8 @@ def suspend(job: Name, *, kube: ClusterOptions) -> None:
 @on_cluster
 def resume(job: Name, *, kube: ClusterOptions) -> None:
     """Resume a suspended job."""
-    from cpr_operator.cli.document import job_name
-
     with reported_errors(), kube.client() as client:
-        changed = client.resume(job_name(job))
+        changed = client.resume(job)
         out.print(f"{changed.name} is being resumed", highlight=False)
 
 
@@ -175,15 +166,13 @@ def scale(
     kube: ClusterOptions,
 ) -> None:
     """Change the number of trainers or shards of a job."""
-    from cpr_operator.cli.document import job_name
-
     with reported_errors():
         if trainers is None and shards is None:
             raise OptionError("give --trainers N, --shards N, or both")
         with kube.client() as client:
-            spec = client.scale(job_name(job), trainers=trainers, shards=shards).spec
+            spec = client.scale(job, trainers=trainers, shards=shards).spec
             members = f"{spec.trainers.replicas} trainers and {spec.shards.replicas} shards"
-            out.print(f"{job_name(job)} is being scaled to {members}", highlight=False)
+            out.print(f"{job} is being scaled to {members}", highlight=False)
 
 
 @jobs.command()
@@ -200,8 +189,6 @@ def chaos(
     kube: ClusterOptions,
 ) -> None:
     """Inject failures into a running job."""
-    from cpr_operator.cli.document import job_name
-
     with reported_errors():
         targets = [(parse_member(each), False) for each in kill or ()]
         targets += [(parse_member(each), True) for each in drain or ()]
@@ -209,7 +196,7 @@ def chaos(
             raise OptionError("give at least one member, as in --kill shard/1")
         with kube.client() as client:
             for (role, index), drained in targets:
-                pod = client.kill(job_name(job), role, index, drain=drained)
+                pod = client.kill(job, role, index, drain=drained)
                 out.print(f"{'drained' if drained else 'killed'} {role}/{index} (pod {pod})", highlight=False)
 
 
@@ -217,10 +204,8 @@ def chaos(
 @on_cluster
 def delete(names: Names, *, kube: ClusterOptions) -> None:
     """Delete jobs. Their saves stay, unless they have snapshots.deleteWithJob."""
-    from cpr_operator.cli.document import job_name
-
     with reported_errors(), kube.client() as client:
-        for name in map(job_name, names):
+        for name in names:
             client.delete(name)
             out.print(f"deleted {client.namespace}/{name}", markup=False, highlight=False)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from cpr_contract import env
-from cpr_operator.cli.command_errors import KillError
+from cpr_operator.cli.command_errors import OptionError
 
 EXAMPLES = "shard/1@0.5, shard/1@0.5:POD, trainer/0@0.25:TERM"
 Role = Literal["shard", "trainer"]
@@ -34,13 +34,13 @@ class Kill:
 
 
 def parse_kill(text: str) -> Kill:
-    """Parse one `--kill`. Raises KillError."""
+    """Parse one `--kill`. Raises OptionError."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise KillError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL|:POD], as in {EXAMPLES}")
+        raise OptionError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL|:POD], as in {EXAMPLES}")
     fraction = float(match["fraction"])
     if not 0 <= fraction < 1:
-        raise KillError(f"{text!r}: the fraction must be at least 0 and below 1")
+        raise OptionError(f"{text!r}: the fraction must be at least 0 and below 1")
     role, index = cast("Role", match["role"]), int(match["index"])
     if match["signal"] == _POD:
         return Kill(role, index, fraction, pod=True)
@@ -48,19 +48,19 @@ def parse_kill(text: str) -> Kill:
 
 
 def parse_member(text: str) -> tuple[Role, int]:
-    """Parse a member, as `shard/1`, into its role and its index. Raises KillError."""
+    """Parse a member, as `shard/1`, into its role and its index. Raises OptionError."""
     match = _MEMBER.fullmatch(text)
     if match is None:
-        raise KillError(f"{text!r} is not ROLE/INDEX, as in shard/1 or trainer/0")
+        raise OptionError(f"{text!r} is not ROLE/INDEX, as in shard/1 or trainer/0")
     return cast("Role", match["role"]), int(match["index"])
 
 
 def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
-    """Raise KillError for a member that a job of this size does not have."""
+    """Raise OptionError for a member that a job of this size does not have."""
     for kill in kills:
         members = shards if kill.role == env.ROLE_SHARD else trainers
         if kill.index >= members:
-            raise KillError(f"there is no {kill.target}: the job has {members} {kill.role}s, counted from 0")
+            raise OptionError(f"there is no {kill.target}: the job has {members} {kill.role}s, counted from 0")
 
 
 def due(kills: tuple[Kill, ...], samples: int, total: int) -> tuple[tuple[Kill, ...], tuple[Kill, ...]]:
@@ -82,6 +82,6 @@ def _signal(name: str, text: str) -> signal.Signals:
     try:
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except KeyError:
-        raise KillError(
+        raise OptionError(
             f"{text!r}: unknown signal {name}; use POD, KILL, TERM, STOP or another signal's name"
         ) from None

@@ -11,7 +11,15 @@ import typer
 
 from cpr_contract.choices import Dense, ExportFormat, Missing
 from cpr_operator.cli.command_errors import OptionError
-from cpr_operator.cli.command_options import ClusterOptions, Source, Workdir, check_folder, on_cluster
+from cpr_operator.cli.command_options import (
+    ClusterOptions,
+    Source,
+    Workdir,
+    check_folder,
+    is_on_cluster,
+    job_name,
+    on_cluster,
+)
 from cpr_operator.cli.console import out, reported_errors
 
 models = typer.Typer(rich_markup_mode=None)
@@ -39,7 +47,6 @@ def export(  # noqa: PLR0913 -- one parameter per option
 ) -> None:
     """Write a job's model as files for serving."""
     from cpr_contract.requests import ExportRequest
-    from cpr_operator.cli.document import is_on_cluster
     from cpr_operator.cli.export import export as export_model
     from cpr_operator.cli.export import export_from, model_of
     from cpr_operator.cli.job_source import find_job
@@ -104,13 +111,14 @@ def import_(  # noqa: PLR0913 -- one parameter per option
 ) -> None:
     """Import a model that was trained elsewhere, as an anchor that jobs can start from."""
     from cpr_contract.requests import ImportRequest
-    from cpr_operator.cli.document import is_on_cluster, job_name
-    from cpr_operator.cli.importing import checked, import_model, job_in, parse_map
+    from cpr_operator.api.validate import parse_job
+    from cpr_operator.cli.document import read_single
+    from cpr_operator.cli.importing import checked, import_model, parse_map
     from cpr_operator.cli.trainer_process import run_role, trainer_pod
 
     with reported_errors():
         mapped, here = tuple(map(parse_map, map_ or ())), not is_on_cluster(source)
-        job = job_in(Path(source)) if here else None
+        job = parse_job(read_single(Path(source)), uid="import") if here else None
         named = name or (job_name(source) if job is None else job.job_name)
         request = checked(ImportRequest(tuple(from_), named, mapped, missing, dense), here=here)
         if job is None:

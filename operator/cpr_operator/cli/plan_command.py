@@ -18,8 +18,8 @@ from cpr_operator.api.frozen_settings import replay_in_force, worker_count
 from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, shard_bytes, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status, WorkerCount
-from cpr_operator.api.validate import parse_spec, parse_status, validate
-from cpr_operator.cli.command_errors import DocumentError, InvalidDocumentError
+from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
+from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.cli.console import show_invalid
 from cpr_operator.cli.document import jobs_of, read_documents
 from cpr_operator.desired.advice import warnings
@@ -84,7 +84,7 @@ def _others(count: int) -> str:
 def plan(job: Any, *, as_json: bool, out: Console) -> None:
     """Print the plan of a CPRJob object. With its status, plan the rest of the job.
 
-    Raises InvalidDocumentError, InvalidStatusError.
+    Raises InvalidSpecError, InvalidStatusError.
     """
     spec, status, inputs = _read(job)
     replay = replay_in_force(spec, status)
@@ -127,8 +127,8 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
     )
     some = ", ".join(step.bags[:3]) + (", ..." if step.bags[3:] else "")
     bags = f", with one id in each bag of {some}" if step.bags else ""
-    kept = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
-    yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{kept}."
+    until_full = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
+    yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{until_full}."
 
 
 def _workers(workers: WorkerCount) -> str:
@@ -138,10 +138,7 @@ def _workers(workers: WorkerCount) -> str:
 
 
 def _read(job: Any) -> tuple[CPRJobSpec, Status, policy.Inputs]:
-    invalid = validate(job)
-    if invalid:
-        raise InvalidDocumentError(invalid)
-    spec, status = parse_spec(job["spec"]), parse_status(job.get("status") or {})
+    spec, status = parse_document(job), parse_status(job.get("status") or {})
     inputs = plan_inputs(spec, status)
     return spec, status, replace(inputs, shards=inputs.shards or spec.shards.replicas)
 

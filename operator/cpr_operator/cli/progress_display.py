@@ -168,7 +168,7 @@ class ClosableProgress:
         try:
             write(self._progress)
         except (OutputClosedError, OSError):
-            self.console.silence()
+            self.console.discard_output()
             self.console, self._progress = err, PlainProgress(err)
             self._progress.print("The output is closed.")
             self._on_closed()

@@ -35,7 +35,7 @@ from cpr_operator.reconcile import Timing
 #: The folder of runs without --workdir.
 RUNS = Path("cprjob-runs")
 #: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported.
-KEPT = {"ttlSecondsAfterFinished": None}
+UNLIMITED_TTL = {"ttlSecondsAfterFinished": None}
 #: Seconds to wait after a pod's change, so that several changes share a pass.
 DEBOUNCE_S = 0.05
 #: Passes are frequent, because requests are cheap on one machine and runs are short.
@@ -100,7 +100,7 @@ class RunOptions:
 def run(options: RunOptions, console: SafeConsole) -> int:
     """Run a job to its end and return the exit code: 0 only if it succeeded.
 
-    Raises DocumentError, InvalidDocumentError, KillError, OptionError before any process is started.
+    Raises DocumentError, InvalidSpecError, OptionError before any process is started.
     """
     return asyncio.run(_run(options, console))
 
@@ -161,17 +161,17 @@ async def _open_job(
 ) -> JobView:
     """Create the job of a new run, or resume the one in the folder with the changes applied.
 
-    Raises DocumentError, InvalidDocumentError.
+    Raises DocumentError, InvalidSpecError.
     """
     jobs = await cluster.list_jobs(())
     match document, jobs:
         case None, (job,):
             spec = changed_spec(job.spec, job.status, changes) if changes else {}
-            return cluster.change_spec(job.namespace, job.name, {**spec, "suspend": False, **KEPT})
+            return cluster.change_spec(job.namespace, job.name, {**spec, "suspend": False, **UNLIMITED_TTL})
         case None, _:
             raise DocumentError(f"there is no job to resume in {workdir}")
         case dict(), ():
-            return cluster.create_job({**document, "spec": {**document["spec"], **KEPT}})
+            return cluster.create_job({**document, "spec": {**document["spec"], **UNLIMITED_TTL}})
         case _:
             raise DocumentError(f"{workdir} already contains a job; resume it with --resume, or choose another folder")
 

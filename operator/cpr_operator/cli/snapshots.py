@@ -24,8 +24,8 @@ from cpr_contract.spec import StoreSpec
 from cpr_contract.uris import is_file_uri
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import TERMINAL_PHASES, Condition, Phase
-from cpr_operator.api.validate import parse_spec, parse_status, validate
-from cpr_operator.cli.command_errors import InvalidDocumentError, OptionError
+from cpr_operator.api.validate import parse_document, parse_status
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.job_source import find_job
 from cpr_operator.cli.trainer_process import RunRole
@@ -64,7 +64,7 @@ def find_source(
 ) -> JobStore:
     """Return the store of a URI, or that of a CPRJob on a cluster, in a file or in a local run's folder.
 
-    Raises OptionError, DocumentError, InvalidDocumentError, InvalidStatusError, ClusterRequestError.
+    Raises OptionError, DocumentError, InvalidSpecError, InvalidStatusError, ClusterRequestError.
     """
     if named is not None and "://" in named:
         if workdir is not None:
@@ -152,12 +152,9 @@ def _store(uri: str, endpoint: str | None) -> StoreSpec:
 
 
 def _of_job(document: Any, job_uid: str | None) -> JobStore:
-    invalid = validate(document)
-    if invalid:
-        raise InvalidDocumentError(invalid)
-    meta, status = document["metadata"], parse_status(document.get("status") or {})
-    uid = job_uid or meta.get("uid")
-    job = to_job_spec(parse_spec(document["spec"]), uid or "", meta["name"])
+    spec, status = parse_document(document), parse_status(document.get("status") or {})
+    uid = job_uid or document["metadata"].get("uid")
+    job = to_job_spec(spec, uid or "", document["metadata"]["name"])
     return JobStore(
         store=job.snapshots.store,
         job_uid=uid,

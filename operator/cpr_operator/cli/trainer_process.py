@@ -27,8 +27,7 @@ from cpr_contract.requests import Experiment, Outcome, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.cli.command_errors import ClusterRequestError, MissingPackageError, TrialError, missing_package
-from cpr_operator.cli.command_options import ClusterOptions
-from cpr_operator.cli.document import is_on_cluster, job_name
+from cpr_operator.cli.command_options import ClusterOptions, is_on_cluster, job_name
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan
 from cpr_operator.desired.store_pod import tool_pod

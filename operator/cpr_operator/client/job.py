@@ -15,7 +15,7 @@ from cpr_operator.api.base import parse_time
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.api.terminal_text import event_line
-from cpr_operator.api.validate import InvalidSpecError, parse_spec, parse_status, validate
+from cpr_operator.api.validate import parse_document, parse_spec, parse_status
 
 Object = dict[str, Any]
 
@@ -111,9 +111,7 @@ def to_create(document: Any) -> Object:
 
     The output of `kubectl get cprjob NAME -o yaml` can therefore be submitted again.
     """
-    invalid = validate(document)
-    if invalid:
-        raise InvalidSpecError(invalid)
+    parse_document(document)
     own = {key: value for key, value in document["metadata"].items() if key in OWN_METADATA}
     written = {"apiVersion": API_VERSION, "kind": KIND, "metadata": own, "spec": document["spec"]}
     plain: Object = json.loads(json.dumps(written, default=str))  # YAML may have parsed dates

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,7 @@ class KubeConnection:
 
     def create(self, namespace: str, job: Object) -> Object:
         """Create a job. The server refuses unknown fields."""
-        name = job["metadata"]["name"]
-        with _user_errors(f"cannot create {namespace}/{name}"):
+        with _user_errors(f"cannot create {namespace}/{job['metadata']['name']}"):
             created: Any = self._jobs.create_namespaced_custom_object(
                 GROUP, VERSION, namespace, PLURAL, job, field_validation="Strict", _request_timeout=REQUEST_S
             )
@@ -109,21 +109,14 @@ class KubeConnection:
                 if namespace
                 else self._jobs.list_cluster_custom_object(GROUP, VERSION, PLURAL, _request_timeout=REQUEST_S)
             )
-        items: list[Object] = found["items"]
-        return items
+        return list(found["items"])
 
     def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Object:
         """Merge a patch into a job and return the changed job."""
+        merge: dict[str, Any] = {"_content_type": "application/merge-patch+json", "_request_timeout": REQUEST_S}
         with _user_errors(f"cannot change {namespace}/{name}"):
             changed: Any = self._jobs.patch_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                namespace,
-                PLURAL,
-                name,
-                dict(patch),
-                _content_type="application/merge-patch+json",
-                _request_timeout=REQUEST_S,
+                GROUP, VERSION, namespace, PLURAL, name, dict(patch), **merge
             )
         return dict(changed)
 
@@ -137,31 +130,20 @@ class KubeConnection:
     def pods(self, namespace: str, labels: Mapping[str, object]) -> list[Object]:
         """Return the pods with these labels."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        with _user_errors(f"cannot list pods of {namespace}"):
-            answer: Any = self._core.list_namespaced_pod(
-                namespace, label_selector=selector, _preload_content=False, _request_timeout=REQUEST_S
-            )
-            items: list[Object] = json.loads(answer.data)["items"]
-        return items
+        request = partial(self._core.list_namespaced_pod, namespace, label_selector=selector)
+        return list(_answer(f"cannot list pods of {namespace}", request)["items"])
 
     def create_pod(self, namespace: str, manifest: Object) -> Object:
         """Create a pod and return it."""
         body: Any = manifest
-        with _user_errors(f"cannot create the pod {namespace}/{manifest['metadata']['name']}"):
-            answer: Any = self._core.create_namespaced_pod(
-                namespace, body, _preload_content=False, _request_timeout=REQUEST_S
-            )
-            created: Object = json.loads(answer.data)
-        return created
+        request = partial(self._core.create_namespaced_pod, namespace, body)
+        return _answer(f"cannot create the pod {namespace}/{manifest['metadata']['name']}", request)
 
     def pod(self, namespace: str, name: str) -> Object:
         """Return one pod."""
-        with _user_errors(f"cannot read the pod {namespace}/{name}"):
-            answer: Any = self._core.read_namespaced_pod(
-                name, namespace, _preload_content=False, _request_timeout=REQUEST_S
-            )
-            found: Object = json.loads(answer.data)
-        return found
+        return _answer(
+            f"cannot read the pod {namespace}/{name}", partial(self._core.read_namespaced_pod, name, namespace)
+        )
 
     def execute(self, namespace: str, pod: str, command: Sequence[str]) -> WSClient:
         """Start a command in a pod's main container, and return the websocket of its standard streams."""
@@ -189,20 +171,14 @@ class KubeConnection:
     def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
         """Delete the pod of that uid. A grace of 0 does not wait for its node; None is the pod's own grace period."""
         options = client.V1DeleteOptions(grace_period_seconds=grace_s, preconditions=client.V1Preconditions(uid=uid))
-        with _user_errors(f"cannot delete the pod {namespace}/{name}"):
-            self._core.delete_namespaced_pod(
-                name, namespace, body=options, _preload_content=False, _request_timeout=REQUEST_S
-            )
+        request = partial(self._core.delete_namespaced_pod, name, namespace, body=options)
+        _answer(f"cannot delete the pod {namespace}/{name}", request)
 
     def events(self, namespace: str, job: str) -> list[Object]:
         """Return the events about jobs of this name."""
         about = f"involvedObject.kind={KIND},involvedObject.name={job}"
-        with _user_errors(f"cannot list events of {namespace}"):
-            answer: Any = self._core.list_namespaced_event(
-                namespace, field_selector=about, _preload_content=False, _request_timeout=REQUEST_S
-            )
-            items: list[Object] = json.loads(answer.data)["items"]
-        return items
+        request = partial(self._core.list_namespaced_event, namespace, field_selector=about)
+        return list(_answer(f"cannot list events of {namespace}", request)["items"])
 
     def log(
         self, namespace: str, pod: str, *, follow: bool, since_seconds: int | None, timestamps: bool
@@ -244,18 +220,24 @@ def _user_errors(doing: str) -> Iterator[None]:
         yield
     except ApiException as error:
         body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
-        raise _kind(error.status, body)(f"{doing}: {refusal(error.status, body)}") from None
+        if error.status == HTTPStatus.NOT_FOUND and _message(body) is not None:
+            kind: type[ClientError] = NoObjectError
+        elif error.status == HTTPStatus.TOO_MANY_REQUESTS or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            kind = UnavailableError
+        else:
+            kind = ClientError
+        raise kind(f"{doing}: {refusal(error.status, body)}") from None
     except HTTPError as error:
         raise UnavailableError(
             f"{doing}: the API server does not answer ({error}); see whether kubectl reaches it"
         ) from None
 
 
-def _kind(code: int, body: str) -> type[ClientError]:
-    if code == HTTPStatus.NOT_FOUND and _message(body) is not None:
-        return NoObjectError
-    later = code == HTTPStatus.TOO_MANY_REQUESTS or code >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return UnavailableError if later else ClientError
+def _answer(doing: str, request: Callable[..., Any]) -> Object:
+    """Make a request for a built-in kind, and return its answer as plain JSON instead of the library's models."""
+    with _user_errors(doing):
+        found: Object = json.loads(request(_preload_content=False, _request_timeout=REQUEST_S).data)
+    return found
 
 
 def _message(body: str) -> str | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.api.base import format_time
+from cpr_operator.api.base import epoch, format_time
 from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
@@ -23,7 +24,7 @@ from cpr_operator.cluster.protocol import (
     RefusedError,
     UnavailableError,
 )
-from cpr_operator.cluster.views import JobView, PodView, PodWarning, epoch, job_view, pod_view
+from cpr_operator.cluster.views import JobView, PodView, PodWarning, job_view, pod_view
 from cpr_operator.cluster.watch_cache import WatchCache
 
 FIELD_MANAGER = "cprjob-operator"
@@ -68,7 +69,6 @@ class KubernetesCluster:
         self._reports = reports or ReportFetcher()
 
     def at(self, priority: Priority) -> KubernetesCluster:
-        """See `Cluster`."""
         return KubernetesCluster(self._server.at(priority), self._clock, self._watched, self._reports)
 
     async def close(self) -> None:
@@ -101,19 +101,16 @@ class KubernetesCluster:
         return True
 
     async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
-        """See `Cluster`."""
         watched = self._watched
         if cached and watched is not None and (found := watched.find_job(namespace, name)) is not None:
             return job_view(found)
         return await self._cached(namespace, name, self._server.get(_job_path(namespace, name)))
 
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
-        """See `Cluster`."""
         paths = [_job_path(each) for each in namespaces] or [f"/apis/{API_VERSION}/{PLURAL}"]
         return tuple([job_view(job) for path in paths for job in await self._server.items(path)])
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
-        """See `Cluster`."""
         key, watched = (job.namespace, job.name), self._watched
         if cached and watched is not None and (found := watched.find_pods(*key)) is not None:
             return found
@@ -127,19 +124,16 @@ class KubernetesCluster:
         return pods
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
-        """See `Cluster`."""
         meta = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "resourceVersion": job.resource_version}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
         path = f"{_job_path(job.namespace, job.name)}/status"
         return await self._write_job(job, self._server.replace(path, body))
 
     async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
-        """See `Cluster`."""
         meta = {"uid": job.uid, "resourceVersion": job.resource_version, "finalizers": list(finalizers)}
         return await self._write_job(job, self._server.merge(_job_path(job.namespace, job.name), {"metadata": meta}))
 
     async def delete_job(self, job: JobView) -> None:
-        """See `Cluster`."""
         options = _delete_options(uid=job.uid, propagationPolicy="Background")
         try:
             await self._server.delete(_job_path(job.namespace, job.name), options)
@@ -147,39 +141,29 @@ class KubernetesCluster:
             raise NotFoundError(str(error)) from error
 
     async def check_pod(self, manifest: Manifest) -> None:
-        """See `Cluster`."""
+        path = _pod_path(manifest["metadata"]["namespace"])
         try:
-            await self._server.create(_pod_path(manifest["metadata"]["namespace"]), manifest, dryRun="All")
-        except AlreadyExistsError:
-            return
-        except NotFoundError as error:
-            raise RefusedError(str(error)) from error
+            with suppress(AlreadyExistsError), _refused_without_namespace():
+                await self._server.create(path, manifest, dryRun="All")
         except RefusedError as error:
             if NO_DRY_RUN not in str(error):
                 raise
 
     async def create_pod(self, manifest: Manifest) -> PodView:
-        """See `Cluster`."""
         path = _pod_path(manifest["metadata"]["namespace"])
         try:
-            return pod_view(await self._server.create(path, manifest, fieldManager=FIELD_MANAGER))
-        except NotFoundError as error:  # the namespace is gone
-            raise RefusedError(str(error)) from error
-        except (
-            ConflictError
-        ) as error:  # two creates updated a quota at the same time: the server refuses one, which is retried
+            with _refused_without_namespace():
+                return pod_view(await self._server.create(path, manifest, fieldManager=FIELD_MANAGER))
+        except ConflictError as error:
+            # Two creates updated a quota at the same time: the server refuses one, which is retried.
             raise UnavailableError(str(error)) from error
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
-        """See `Cluster`."""
         grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
-        try:
+        with suppress(NotFoundError, ConflictError):
             await self._server.delete(_pod_path(namespace, name), _delete_options(uid=uid, **grace))
-        except (NotFoundError, ConflictError):
-            return
 
     async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
-        """See `Cluster`."""
         meta = {"uid": patch.uid, "annotations": dict(patch.annotations), "labels": dict(patch.labels)}
         try:
             await self._server.merge(_pod_path(namespace, patch.name), {"metadata": meta})
@@ -189,90 +173,72 @@ class KubernetesCluster:
             raise NotFoundError(str(error)) from error  # a pod of that name, but of another uid
 
     async def create_secret(self, manifest: Manifest) -> None:
-        """See `Cluster`."""
         path = _object_path("Secret", manifest["metadata"]["namespace"])
-        try:
+        with suppress(AlreadyExistsError), _refused_without_namespace():
             await self._server.create(path, manifest, fieldManager=FIELD_MANAGER)
-        except AlreadyExistsError:
-            return
-        except NotFoundError as error:
-            raise RefusedError(str(error)) from error
 
     async def has_secret(self, manifest: Manifest) -> bool:
-        """See `Cluster`."""
         path = _object_path("Secret", manifest["metadata"]["namespace"])
         try:
-            await self._server.create(path, manifest, dryRun="All")
+            with _refused_without_namespace():
+                await self._server.create(path, manifest, dryRun="All")
         except AlreadyExistsError:
             return True
-        except NotFoundError as error:
-            raise RefusedError(str(error)) from error
         return False
 
     async def apply(self, manifest: Manifest) -> None:
-        """See `Cluster`."""
         meta = manifest["metadata"]
         path = _object_path(manifest["kind"], meta["namespace"], meta["name"])
-        try:
+        with _refused_without_namespace():
             await self._server.apply(path, manifest, FIELD_MANAGER)
-        except NotFoundError as error:
-            raise RefusedError(str(error)) from error
 
     async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """See `Cluster`."""
         try:
             return await self._server.get(_object_path(kind, namespace, name))
         except NotFoundError:
             return None
 
     async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
-        """See `Cluster`."""
         meta = read["metadata"]
         path = f"{_object_path(read['kind'], meta['namespace'], meta['name'])}/status"
         version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
         await self._server.merge(path, {"metadata": version, "status": status})
 
     async def remove_finalizer(self, read: Manifest, finalizer: str) -> None:
-        """See `Cluster`."""
         meta = read["metadata"]
         others = [each for each in meta.get("finalizers") or () if each != finalizer]
         version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "finalizers": others}
         await self._server.merge(_object_path(read["kind"], meta["namespace"], meta["name"]), {"metadata": version})
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """See `Cluster`."""
-        try:
+        with suppress(NotFoundError):
             await self._server.delete(_object_path(kind, namespace, name), _delete_options())
-        except NotFoundError:
-            return
 
     async def emit(self, job: JobView, event: Event) -> None:
-        """See `Cluster`."""
         path = f"/api/v1/namespaces/{job.namespace}/events"
-        try:
+        with suppress(AlreadyExistsError), _refused_without_namespace():
             await self._server.create(path, event_object(job, event, self._clock()))
-        except AlreadyExistsError:
-            return
-        except NotFoundError as error:  # the namespace is gone
-            raise RefusedError(str(error)) from error
 
     async def newest_warning(self, pod: PodView) -> PodWarning | None:
-        """See `Cluster`."""
         selector = f"involvedObject.uid={pod.uid},type=Warning"
         events = await self._server.items(f"/api/v1/namespaces/{pod.namespace}/events", fieldSelector=selector)
-        newest = max(events, key=_stamp_of, default=None)
+
+        def last_seen(event: Mapping[str, Any]) -> float:
+            """Return the time of the last occurrence, by the clock of its reporter."""
+            series = event.get("series") or {}
+            stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+            return max((epoch(stamp) or 0.0 for stamp in stamps), default=0.0)
+
+        newest = max(events, key=last_seen, default=None)
         return None if newest is None else PodWarning(newest.get("reason") or "Warning", newest.get("message") or "")
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
-        """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s, max_bytes, recorded)
 
     async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
-        """See `Cluster`."""
         await self._reports.send_roster(pod, roster, signature, deadline_s)
 
     async def reaches(self, pod: PodView) -> bool:
-        """See `Cluster`."""
         return await reaches(pod)
 
     async def _write_job(self, job: JobView, write: Awaitable[dict[str, Any]]) -> JobView:
@@ -299,13 +265,6 @@ def has_restart_rules(version: Mapping[str, Any]) -> bool:
     return numbers >= _RESTART_RULES
 
 
-def _stamp_of(event: Mapping[str, Any]) -> float:
-    """The time of an event's last occurrence, by the clock of its reporter."""
-    series = event.get("series") or {}
-    stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max((epoch(stamp) or 0.0 for stamp in stamps), default=0.0)
-
-
 def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:
     """The v1 Event; its name follows from the job's uid and the event's key, so a repeated create finds it."""
     digest = hashlib.sha256(f"{job.uid}/{event.key}".encode()).hexdigest()[:16]
@@ -329,6 +288,15 @@ def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:
         "lastTimestamp": stamp,
         "count": 1,
     }
+
+
+@contextmanager
+def _refused_without_namespace() -> Iterator[None]:
+    """Raise RefusedError for an object whose namespace does not exist any more."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise RefusedError(str(error)) from error
 
 
 def _delete_options(uid: str | None = None, **options: Any) -> dict[str, Any]:

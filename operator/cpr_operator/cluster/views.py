@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, Literal
 
 from cpr_contract import env
+from cpr_operator.api.base import epoch
+from cpr_operator.api.quantities import main_container
 from cpr_operator.api.spec import KIND
 
 #: Seconds after the end of its grace period until a pod under deletion counts as deleted.
@@ -130,11 +131,6 @@ class JobView:
     status: Mapping[str, Any] = field(default_factory=dict)
 
 
-def epoch(timestamp: str | None) -> float | None:
-    """An RFC 3339 time as seconds since the epoch; None stays None."""
-    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
-
-
 def job_view(job: Mapping[str, Any]) -> JobView:
     """A CPRJob object as a view."""
     meta = job["metadata"]
@@ -163,10 +159,11 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
     gates = tuple(gate["name"] for gate in spec.get("schedulingGates", ()))
+    owners = (each for each in meta.get("ownerReferences", ()) if each.get("controller") and each.get("kind") == KIND)
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
-        owner_uid=_owner_uid(meta),
+        owner_uid=next((str(owner["uid"]) for owner in owners), ""),
         role=labels.get(env.LABEL_ROLE, ""),
         index=_number(labels.get(env.LABEL_INDEX)),
         incarnation=_number(labels.get(env.LABEL_INCARNATION)),
@@ -193,21 +190,10 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     )
 
 
-def main_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The specification of the pod's main container; empty if it has none."""
-    containers = pod.get("spec", {}).get("containers", ())
-    return next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
-
-
 def port_base(pod: Mapping[str, Any]) -> int:
     """The first port that the main container was configured to listen on."""
     values = (each.get("value") for each in main_container(pod).get("env", ()) if each.get("name") == env.PORT_BASE)
     return int(next(values, None) or env.DEFAULT_PORT_BASE)
-
-
-def _owner_uid(meta: Mapping[str, Any]) -> str:
-    owners = (o for o in meta.get("ownerReferences", ()) if o.get("controller") and o.get("kind") == KIND)
-    return next((str(owner["uid"]) for owner in owners), "")
 
 
 def _condition(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> Mapping[str, Any]:

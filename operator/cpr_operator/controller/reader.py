@@ -176,11 +176,11 @@ class JobReader:
             polls = {pod.uid: group.create_task(self._report(pod, max_bytes, header(pod), parsing)) for pod in pods}
             if polls:
                 await asyncio.wait(polls.values(), timeout=UNRESPONSIVE_DEADLINE_S)
-            hopeless = set(missed_by_peers(_answered(observed, polls)))
+            superfluous = set(missed_by_peers(_answered(observed, polls)))
             spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE}
             if spares and not spare_is_needed(observed):
-                hopeless |= spares
-            for uid in hopeless & polls.keys():
+                superfluous |= spares
+            for uid in superfluous & polls.keys():
                 polls[uid].cancel()
         return _answered(observed, polls)
 

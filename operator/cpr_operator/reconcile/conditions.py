@@ -204,12 +204,12 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
 
     Both use the inputs of the plan in force, so that they do not flap between two plans.
     """
-    book, ledger = status.budget, account_of(status).ledger
-    if book is None or not ledger.total:
+    portions, ledger = status.budget, account_of(status).ledger
+    if portions is None or not ledger.total:
         return
-    used, inputs = book.spent + book.reserved, status.plan.inputs if status.plan else {}
+    used, inputs = portions.spent + portions.reserved, status.plan.inputs if status.plan else {}
     left = ledger.left
-    balance = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
+    balance = f"{used:.4g} of {portions.limit:.4g} is spent or reserved"
     remedy = "losses that exceed the budget roll the job back; a larger accuracyBudget avoids that"
     # A shard that dies right after a commit loses the training since the cut of that save.
     least = max(inputs.get("samplesPerSecond", 0.0) * inputs.get("commitSeconds", 0.0), 1.0)
@@ -219,7 +219,7 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
     else:
         yield ConditionUpdate("BudgetExhausted", "False", "Enough", balance)
     worst = _worst_failure(status)
-    if ledger.limit > 0 and used >= AT_RISK * book.limit:
+    if ledger.limit > 0 and used >= AT_RISK * portions.limit:
         yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", balance)
     elif worst > left:
         message = f"{balance}: a failure right before a save loses about {worst:.0f} samples, but only {left} are left"

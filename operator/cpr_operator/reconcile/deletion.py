@@ -181,9 +181,9 @@ def _reason_to_give_up(observed: ReconcileInput, since: float, newest: PodView |
 def _deleted(observed: ReconcileInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
-    kept = ", ".join(key for key in observed.anchors_in_use if key not in unreadable)
+    retained = ", ".join(key for key in observed.anchors_in_use if key not in unreadable)
     message = f"deleted {amount}"
-    message += f"; kept, because other jobs restore from them: {kept}" if kept else ""
+    message += f"; kept, because other jobs restore from them: {retained}" if retained else ""
     message += f"; not kept, because they are unreadable: {', '.join(unreadable)}" if unreadable else ""
     return Event("Normal", EventReason.SAVES_DELETED, message, "saves-deleted")
 

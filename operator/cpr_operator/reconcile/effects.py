@@ -118,8 +118,8 @@ def point(status: Status, now: float) -> HistoryPoint:
 def with_shown(status: Status, job_name: str) -> Status:
     """Return the status with its metrics for people, rounded and with units, and the subresource scale."""
     progress, plan, budget = status.progress, status.plan, status.budget
-    trains = status.phase == "Running"
-    speed, eta_s = (progress.samples_per_second, progress.eta_seconds) if trains else (None, None)
+    is_running = status.phase == "Running"
+    speed, eta_s = (progress.samples_per_second, progress.eta_seconds) if is_running else (None, None)
     shown = Shown(
         progress=f"{progress.percent}%" if progress.total_samples else "",
         interval=duration(plan.interval_seconds) if plan else "",
@@ -236,12 +236,12 @@ def _unnumbered(status: Status) -> Status:
 
 def _thinned(points: tuple[HistoryPoint, ...]) -> tuple[HistoryPoint, ...]:
     """Return every second point, the last one, and the first of each generation, so that rollbacks stay in place."""
-    kept = [
+    thinned = [
         here
         for place, here in enumerate(points)
         if place % 2 == 0 or here.generation != points[place - 1].generation or place + 1 == len(points)
     ]
-    return tuple(kept[-MAX_HISTORY + 1 :])
+    return tuple(thinned[-MAX_HISTORY + 1 :])
 
 
 def _calibration(metrics: Mapping[str, float]) -> float | None:

@@ -11,7 +11,7 @@ from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, 
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.desired.names import Role
-from cpr_operator.failures import Failure, Trouble, classify, forgetful, hung, warned
+from cpr_operator.failures import Failure, Trouble, classify, hung, memory_lost, warned
 from cpr_operator.reconcile.spares import as_members
 from cpr_operator.reconcile.types import (
     Active,
@@ -198,7 +198,7 @@ def _unharmed(observed: ReconcileInput, member: Shard | Trainer, pod: PodView, t
     report = observed.report_of(member)
     # Each container has had at least one process. A shard that counts fewer has lost the state of those before it.
     if isinstance(report, ShardReport) and report.lives <= pod.restarts:
-        return Lost(pod, forgetful(pod))
+        return Lost(pod, memory_lost(pod))
     warning = observed.warnings.get(pod.uid) if pod.phase == "Pending" else None
     return Active(pod, trouble or (warned(warning) if warning else None))
 

@@ -213,8 +213,8 @@ def _finish(state: ReconcileState) -> ReconcileState:
     if status.recovery is None:
         return state
     waiting = tuple(m.name for m in status.members if not is_settled(m))
-    trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
-    if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
+    is_training = leader is not None and leader.state in AT_WORK and is_current(status, leader)
+    if waiting or not is_training or leader is None or leader.counters.group != status.counters.group:
         return state.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
     took = elapsed_s(status.recovery.since, now)
     failures = tuple(

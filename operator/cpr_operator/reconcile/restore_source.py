@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cpr_contract.codec import ContractError, unpack
+from cpr_operator.api.base import epoch
 from cpr_operator.api.restore_spec import LatestOf, Requirement
 from cpr_operator.api.status import TERMINAL_PHASES, Runtime, SourceJob
-from cpr_operator.cluster.views import JobView, epoch
+from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile.types import Job
 
 #: The reasons of the condition PodsReady.

@@ -102,16 +102,16 @@ class Account:
 
 def account_of(status: Status) -> Account:
     """Return the account that the status holds."""
-    book = status.ledger
-    lost = book.ranges or ((),) * len(status.shards)
+    stored = status.ledger
+    lost = stored.ranges or ((),) * len(status.shards)
     return Account(
         ledger=Ledger(
-            total=book.total_samples,
+            total=stored.total_samples,
             # Version 0.1.0 left a limit below the carried losses by less than one sample-shard.
-            limit=max(book.limit_sample_shards, book.carried_sample_shards),
+            limit=max(stored.limit_sample_shards, stored.carried_sample_shards),
             lost=lost,
-            running=book.running_sample_shards,
-            carried=book.carried_sample_shards,
+            running=stored.running_sample_shards,
+            carried=stored.carried_sample_shards,
         ),
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=status.dense.reserved,
@@ -134,7 +134,7 @@ def with_account(status: Status, account: Account) -> Status:
         running_sum=shown(ledger.running, ledger),
         rollbacks=status.budget.rollbacks if status.budget else 0,
     )
-    book = status.ledger.evolve(
+    stored = status.ledger.evolve(
         total_samples=ledger.total,
         limit_sample_shards=ledger.limit,
         ranges=ledger.lost,
@@ -142,7 +142,7 @@ def with_account(status: Status, account: Account) -> Status:
         carried_sample_shards=ledger.carried,
     )
     dense = status.dense.evolve(reserved=account.dense, pending_from=account.dense_pending_from)
-    return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
+    return status.evolve(shards=shards, dense=dense, ledger=stored, budget=budget)
 
 
 def pending_from(shard: Shard) -> int | None:

@@ -56,8 +56,8 @@ class ControlPlane:
 
     def forget(self) -> None:
         """Compact etcd and restart the API server: clients with watches have to list again."""
-        revision = _ask("range", {"key": "AA=="})["header"]["revision"]
-        _ask("compaction", {"revision": revision, "physical": True})
+        revision = _request("range", {"key": "AA=="})["header"]["revision"]
+        _request("compaction", {"revision": revision, "physical": True})
         with self.down("apiserver"):
             pass
 
@@ -92,7 +92,7 @@ class ControlPlane:
             raise RuntimeError(f"control_plane.sh {' '.join(arguments)}: {done.stderr.strip()}")
 
 
-def _ask(what: str, question: dict[str, Any]) -> Any:
+def _request(what: str, question: dict[str, Any]) -> Any:
     response = urllib3.request("POST", f"{ETCD}/{what}", body=json.dumps(question), timeout=10)
     if response.status != 200:
         raise RuntimeError(f"etcd {what}: {response.data!r}")

@@ -35,7 +35,7 @@ class Prometheus:
             self._space.apply(manifest)
         self._space.kubectl("rollout", "status", f"deployment/{NAME}", "--timeout=60s")
 
-    def ask(self, path: str, **parameters: str) -> Any:
+    def api(self, path: str, **parameters: str) -> Any:
         """Return the data of an answer of the HTTP API."""
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items())
         service = f"/api/v1/namespaces/{self._space.name}/services/{NAME}:{PORT}/proxy/api/v1/{path}?{query}"
@@ -45,7 +45,7 @@ class Prometheus:
 
     def query(self, expression: str) -> list[Object]:
         """Return the series that an expression gives now."""
-        found: list[Object] = self.ask("query", query=expression)["result"]
+        found: list[Object] = self.api("query", query=expression)["result"]
         return found
 
     def wait_for(self, expression: str, within_s: float = 60) -> list[Object]:

@@ -81,7 +81,7 @@ class Store:
         """Remove a user: what is signed with its key is refused from now on."""
         self._admin.user_remove(access_key)
 
-    def knows(self, access_key: str, secret_key: str) -> bool:
+    def accepts(self, access_key: str, secret_key: str) -> bool:
         """Return whether a user of that key may read the bucket."""
         client = Minio(
             self._address, access_key=access_key, secret_key=secret_key, secure=False, http_client=self._pool

@@ -217,8 +217,8 @@ class SimulatedCluster(SimulatedNodes):
 
     async def newest_warning(self, pod: PodView) -> PodWarning | None:
         self.looked_up.append(pod.name)
-        words = self.mounts.get(f"{pod.role}/{pod.index}")
-        return None if words is None else PodWarning("FailedMount", words)
+        message = self.mounts.get(f"{pod.role}/{pod.index}")
+        return None if message is None else PodWarning("FailedMount", message)
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
         held = self.pods.get(pod.name)

@@ -252,7 +252,7 @@ class DataPlane(Saving):
             return
         complete = len(shards) == len(group[0].roster.shards)
         for shard in shards:
-            self._catch_up(shard, position, group)
+            self._replay(shard, position, group)
             for trainer in group:
                 trainer.served.add((shard.roster.index, shard.roster.incarnation))
         bit = is_training << self.step(after)
@@ -276,9 +276,9 @@ class DataPlane(Saving):
 
     def _meet(self, group: list[Trainer], samples: int) -> bool:
         """Return whether one of the group waits here, by its roster; when all do, the step is saved."""
-        asked, shards = any(trainer.roster.meet for trainer in group), self._shards_of(group[0].roster)
+        aligning, shards = any(trainer.roster.meet for trainer in group), self._shards_of(group[0].roster)
         farther = any(shard.samples > samples for shard in shards or ())
-        if not asked or farther or samples in {0, self.total}:
+        if not aligning or farther or samples in {0, self.total}:
             group[0].met = None
             return False
         together = all(trainer.roster.meet for trainer in group)
@@ -295,7 +295,7 @@ class DataPlane(Saving):
         for shard in shards:
             if shard.samples < samples:
                 before = max(samples - self.spec.data.batch_size, shard.samples)
-                self._catch_up(shard, before, group)
+                self._replay(shard, before, group)
                 bit = 1 << self.step(samples)
                 shard.samples, shard.cells = samples, tuple(cell | bit for cell in shard.cells)
             for trainer in group:
@@ -317,7 +317,7 @@ class DataPlane(Saving):
                 return None
         return [found[key] for key in sorted(found)]
 
-    def _catch_up(self, shard: Shard, position: int, group: list[Trainer]) -> None:
+    def _replay(self, shard: Shard, position: int, group: list[Trainer]) -> None:
         """All push again what they kept; what any of them does not keep is lost, in whole steps."""
         if shard.restored is None or shard.resumed is not None:
             return

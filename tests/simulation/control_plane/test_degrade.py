@@ -34,7 +34,7 @@ def time_of(result: RunResult, samples: int) -> float:
 
 KILLED = faults("1.75 kill shard 1")
 #: The successor of the shard finds no store for so long.
-HELD_UP = faults("1.75 kill shard 1; 0.25 store down for 8")
+DELAYED = faults("1.75 kill shard 1; 0.25 store down for 8")
 
 
 def test_degraded_training_charges_exactly_the_missing_updates() -> None:
@@ -47,7 +47,7 @@ def test_degraded_training_charges_exactly_the_missing_updates() -> None:
 
 
 def test_pause_loses_less_than_degrade_and_waits() -> None:
-    on, off = (run_storm(Storm(job(0.9, loss=loss), HELD_UP)) for loss in ("Degrade", "Pause"))
+    on, off = (run_storm(Storm(job(0.9, loss=loss), DELAYED)) for loss in ("Degrade", "Pause"))
     assert off.status.progress.degraded_samples == 0
     assert not allowances(off)
     assert len(missing(on)[1]) > len(missing(off)[1])
@@ -55,7 +55,7 @@ def test_pause_loses_less_than_degrade_and_waits() -> None:
 
 
 def test_degraded_training_waits_at_the_end_of_its_allowance() -> None:
-    result = run_storm(Storm(job(0.2), HELD_UP))
+    result = run_storm(Storm(job(0.2), DELAYED))
     (until,) = allowances(result)
     stand = [s.progress.samples for s in statuses(result) if any(shard.allowance for shard in s.shards)]
     assert max(stand) <= until < TOTAL
@@ -82,14 +82,14 @@ def test_degraded_training_waits_without_an_allowance(portion: float, script: st
 @pytest.mark.parametrize(
     ("storm", "rollbacks"),
     [
-        (Storm(job(0.9), (*HELD_UP[:1], *faults("0.25 store down for 20"))), 0),
-        (Storm(job(0.9, shards=3), (*HELD_UP, *faults("1 kill shard 0"))), 0),
-        (Storm(job(0.9), (*HELD_UP, *faults("1 kill shard 0"))), 0),
-        (Storm(job(0.9), (*HELD_UP, *faults("1 kill shard 1"))), 0),
-        (Storm(job(0.9, trainers=2), (*HELD_UP, *faults("1 kill trainer 1"))), 0),
-        (Storm(job(0.9, trainers=2), (*HELD_UP, *faults("1 suspend 1 for 2"))), 0),
+        (Storm(job(0.9), (*DELAYED[:1], *faults("0.25 store down for 20"))), 0),
+        (Storm(job(0.9, shards=3), (*DELAYED, *faults("1 kill shard 0"))), 0),
+        (Storm(job(0.9), (*DELAYED, *faults("1 kill shard 0"))), 0),
+        (Storm(job(0.9), (*DELAYED, *faults("1 kill shard 1"))), 0),
+        (Storm(job(0.9, trainers=2), (*DELAYED, *faults("1 kill trainer 1"))), 0),
+        (Storm(job(0.9, trainers=2), (*DELAYED, *faults("1 suspend 1 for 2"))), 0),
         (Storm(job(0.9), faults("1.75 cut off shard 1 for 2"), roster_delay_s=1.5, report_age_s=1.5), 0),
-        (Storm(job(0.2), (*HELD_UP, *faults("1 kill two shards 0 for 0.5"))), 1),
+        (Storm(job(0.2), (*DELAYED, *faults("1 kill two shards 0 for 0.5"))), 1),
     ],
     ids=[
         "the job is trained before the shard is back",

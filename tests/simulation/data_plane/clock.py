@@ -149,7 +149,7 @@ class Scheduler:
         """End a process; what it waits for does not come any more."""
         if not process.dead:
             process.dead = True
-            self.after(0.0, lambda: self._bury(process, status))
+            self.after(0.0, lambda: self._record_exit(process, status))
 
     def run(self, until: Callable[[], bool], deadline: float) -> bool:
         """Let time pass until a condition holds; False if it does not by then. Raises what a task raised."""
@@ -201,7 +201,7 @@ class Scheduler:
         self._ready += process.held
         process.held.clear()
 
-    def _bury(self, process: Process, status: int) -> None:
+    def _record_exit(self, process: Process, status: int) -> None:
         self._end_tasks(process)
         for action in process.at_end:
             action(status)

@@ -36,7 +36,7 @@ class OperatorStub:
         self._floors = [0] * cluster.workload.job.shards
         self._saved = [0] * cluster.workload.job.shards  # the samples of the newest save that a shard reported
         self._waiting: set[ShardPod | TrainerPod] = set()
-        self._asked = set[int]()  # shards that asked parity for their floor, and did not get that
+        self._lowered_floors = set[int]()  # shards that asked parity for their floor, and did not get that
 
     def start(self) -> None:
         """Create all pods."""
@@ -92,10 +92,10 @@ class OperatorStub:
                 if report.state is ShardState.BELOW_FLOOR and offer < self._floors[index]:
                     cluster.probes["a shard was below its floor"] += 1
                     self._floors[index] = self._saved[index] = offer
-                    self._asked.add(index)
+                    self._lowered_floors.add(index)
                     changed = True
                 elif report.state is ShardState.READY:
-                    self._asked.discard(index)
+                    self._lowered_floors.discard(index)
                     self._saved[index] = max(self._saved[index], offer)
         for trainer in cluster.trainers:
             if trainer.dead:
@@ -145,7 +145,7 @@ class OperatorStub:
         lost |= {each.index for each in cluster.newest if each.report and each.report.state is not ShardState.READY}
         lost |= {index}
         k = job.parity_shards
-        in_parity = k > 0 and index not in self._asked and Ring(job.shards, k).recoverable(index, lost)
+        in_parity = k > 0 and index not in self._lowered_floors and Ring(job.shards, k).recoverable(index, lost)
         for each in cluster.trainers:
             if each.trainer is None or each.dead:
                 continue

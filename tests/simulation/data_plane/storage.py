@@ -39,12 +39,12 @@ class SimulatedStore(MemoryStore):
     ) -> int:
         views = flat(data)
         sent = b"".join(views)
-        crc = self._asked(lambda: super(SimulatedStore, self).put(key, sent, if_absent=if_absent, throttle=throttle))
+        crc = self._request(lambda: super(SimulatedStore, self).put(key, sent, if_absent=if_absent, throttle=throttle))
         assert b"".join(views) == sent, f"{key} changed while it was sent"
         return crc
 
     def get(self, key: str) -> bytes:
-        return self._asked(lambda: super(SimulatedStore, self).get(key))
+        return self._request(lambda: super(SimulatedStore, self).get(key))
 
     def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         task = self._scheduler.current
@@ -54,13 +54,13 @@ class SimulatedStore(MemoryStore):
                 return self.without_faults().get_into(key, [memoryview(bytearray(each.nbytes)) for each in buffers])
             return self.without_faults().get_into(key, buffers)
 
-        return self._asked(read)
+        return self._request(read)
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
-        return self._asked(lambda: super(SimulatedStore, self).list(prefix))
+        return self._request(lambda: super(SimulatedStore, self).list(prefix))
 
     def delete(self, keys: Iterable[str]) -> None:
-        self._asked(lambda: super(SimulatedStore, self).delete(keys))
+        self._request(lambda: super(SimulatedStore, self).delete(keys))
 
     def without_faults(self) -> MemoryStore:
         """Return a store of the same objects that answers at once."""
@@ -80,7 +80,7 @@ class SimulatedStore(MemoryStore):
             case _:
                 del self.objects[key]
 
-    def _asked(self, answer: Callable[[], Result]) -> Result:
+    def _request(self, answer: Callable[[], Result]) -> Result:
         """Let a request travel, be done, and its answer travel back."""
         scheduler, rng = self._scheduler, self._rng
         task = scheduler.task

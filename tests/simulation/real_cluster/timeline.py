@@ -43,27 +43,27 @@ def timeline(seed: int, faults: Sequence[Fault]) -> Iterator[Round]:
     Faults are drawn without replacement: none comes again before all others have come, except that a fault waits for a
     later round if another one of its round takes what it needs. Raises ValueError if no two faults can come together.
     """
-    random, deck = Random(seed), list[Fault]()
+    random, remaining = Random(seed), list[Fault]()
     for number in count(1):
         chosen: list[Fault] = []
         for _ in range(random.choice(TOGETHER)):
-            following = _next(deck, chosen)
+            following = _next(remaining, chosen)
             if following is None:
-                deck += random.sample(faults, len(faults))
-                following = _next(deck, chosen)
+                remaining += random.sample(faults, len(faults))
+                following = _next(remaining, chosen)
             if following is None:
                 break
-            deck.remove(following)
+            remaining.remove(following)
             chosen.append(following)
         if len(chosen) < TOGETHER[0]:
             raise ValueError(f"nothing can come together with {[fault.name for fault in chosen]}")
         yield Round(number, tuple(_injection(fault, random) for fault in chosen))
 
 
-def _next(deck: Sequence[Fault], chosen: Sequence[Fault]) -> Fault | None:
+def _next(remaining: Sequence[Fault], chosen: Sequence[Fault]) -> Fault | None:
     """The first fault of the deck that goes together with those that were drawn."""
     taken = frozenset[str]().union(*(fault.takes for fault in chosen))
-    return next((fault for fault in deck if fault not in chosen and not fault.takes & taken), None)
+    return next((fault for fault in remaining if fault not in chosen and not fault.takes & taken), None)
 
 
 def _injection(fault: Fault, random: Random) -> Injection:

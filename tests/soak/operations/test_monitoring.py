@@ -96,7 +96,7 @@ class TestMonitoring:
         assert {(each["metric"]["cprjob"], each["metric"]["index"]) for each in shards} >= {("watched", "1")}
         assert prometheus.query('{__name__=~"cprjob_.+", exported_namespace!=""}') == []
         for name, chosen in variable_queries().items():
-            values = prometheus.ask(f"label/{name}/values", **{"match[]": chosen})
+            values = prometheus.api(f"label/{name}/values", **{"match[]": chosen})
             assert {"namespace": space.name, "cprjob": "watched"}[name] in values
 
     def test_alerts_are_evaluated_and_one_fires_for_the_failed_job(
@@ -104,6 +104,6 @@ class TestMonitoring:
     ) -> None:
         failed = f'ALERTS{{alertname="CPRJobFailed", namespace="{space.name}", alertstate="firing"}}'
         assert [each["metric"]["cprjob"] for each in prometheus.wait_for(failed)] == ["wrong"]
-        rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+        rules = [rule for group in prometheus.api("rules")["groups"] for rule in group["rules"]]
         assert [(rule["name"], rule["health"]) for rule in rules if rule["health"] != "ok"] == []
         assert len(rules) > 8

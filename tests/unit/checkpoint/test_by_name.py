@@ -75,11 +75,11 @@ TAKEN: dict[str, tuple[tuple[TableSpec, ...], ByNameSpec, tuple[Source | None, .
 }
 
 
-@pytest.mark.parametrize(("wanted", "rules", "expected"), TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize(("requested", "rules", "expected"), TAKEN.values(), ids=TAKEN)
 def test_tables_start_from_those_that_names_and_map_give(
-    wanted: tuple[TableSpec, ...], rules: ByNameSpec, expected: tuple[Source | None, ...]
+    requested: tuple[TableSpec, ...], rules: ByNameSpec, expected: tuple[Source | None, ...]
 ) -> None:
-    assert sources(wanted, rules) == expected
+    assert sources(requested, rules) == expected
 
 
 def test_sources_of_a_model_are_its_own_tables() -> None:
@@ -98,10 +98,10 @@ def test_sources_of_a_model_are_its_own_tables() -> None:
     ],
 )
 def test_another_number_of_rows_is_taken_as_the_rules_say(name: str, rows: int, resized: Any, expected: Source) -> None:
-    wanted = tables(name, rows=rows)
-    assert sources(wanted, replace(LENIENT, resized=resized)) == (expected,)
+    requested = tables(name, rows=rows)
+    assert sources(requested, replace(LENIENT, resized=resized)) == (expected,)
     of_one = replace(LENIENT, map=(TableSourceSpec(name, name, resized),))
-    assert sources(wanted, of_one) == (expected,), "the map's rule goes before that of all tables"
+    assert sources(requested, of_one) == (expected,), "the map's rule goes before that of all tables"
 
 
 REFUSED = [
@@ -128,12 +128,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "rules", "message"), REFUSED, ids=[each[2][:60] for each in REFUSED])
+@pytest.mark.parametrize(("requested", "rules", "message"), REFUSED, ids=[each[2][:60] for each in REFUSED])
 def test_mismatch_is_refused_by_field_with_the_remedy(
-    wanted: tuple[TableSpec, ...], rules: ByNameSpec, message: str
+    requested: tuple[TableSpec, ...], rules: ByNameSpec, message: str
 ) -> None:
     with pytest.raises(LayoutError) as caught:
-        sources(wanted, rules)
+        sources(requested, rules)
     assert message in caught.value.message
     assert caught.value.remedy.endswith(".")
     assert caught.value.reason == "LayoutMismatch"

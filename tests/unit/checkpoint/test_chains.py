@@ -17,7 +17,7 @@ from support.memory_store import MemoryStore
 from support.saves import ShardBench, Values, restore_record, same
 
 
-def bench_with_origin() -> ShardBench:
+def new_bench() -> ShardBench:
     bench = ShardBench(MemoryStore())
     write_restore_record(bench.store, restore_record(1))
     return bench
@@ -28,7 +28,7 @@ def restored(bench: ShardBench, number: int = 0, incarnation: int = 2) -> Values
 
 
 def test_save_holds_the_rows_changed_since_its_base() -> None:
-    bench = bench_with_origin()
+    bench = new_bench()
     bench.change(1, 2, 3)
     bench.save(10)
     bench.change(3, 4)
@@ -44,7 +44,7 @@ def test_save_holds_the_rows_changed_since_its_base() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_damaged_save_makes_those_based_on_it_unusable(which: int) -> None:
-    bench = bench_with_origin()
+    bench = new_bench()
     bench.change(1)
     bench.save(5)
     at_5 = bench.values()
@@ -69,7 +69,7 @@ def test_damaged_save_makes_those_based_on_it_unusable(which: int) -> None:
 
 
 def test_a_chain_names_its_saves_by_digest() -> None:
-    bench = bench_with_origin()
+    bench = new_bench()
     bench.change(1)
     first = bench.save(10)
     bench.change(2)
@@ -81,7 +81,7 @@ def test_a_chain_names_its_saves_by_digest() -> None:
 
 
 def test_priority_saves_make_rows_fresher_and_leave_the_rest() -> None:
-    bench = bench_with_origin()
+    bench = new_bench()
     bench.change(1, 2, 3)
     bench.save(10, lost=((0, 64),))
     links = bench.links
@@ -102,7 +102,7 @@ def test_priority_saves_make_rows_fresher_and_leave_the_rest() -> None:
 
 
 def test_a_damaged_priority_save_is_left_out_and_named() -> None:
-    bench = bench_with_origin()
+    bench = new_bench()
     bench.change(1, 2)
     base = bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key
     expected = bench.values()
@@ -115,8 +115,8 @@ def test_a_damaged_priority_save_is_left_out_and_named() -> None:
     data[-1] ^= 1
     bench.store.put(part.key, data)
     after, local = bench.restore(bench.choices()[0])
-    for kept, now in zip(expected, bench.values(), strict=True):
-        kept[2] = now[2]
+    for values, now in zip(expected, bench.values(), strict=True):
+        values[2] = now[2]
     assert same(bench.values(local), expected), "no row of the damaged part was restored"
     assert [error.key for error in after.damaged] == [part.key]
     assert len(after.replayed) == 1
@@ -137,7 +137,7 @@ ADDED = {
 @pytest.mark.parametrize("case", ADDED)
 def test_rows_in_priority_saves_are_not_lost(case: str) -> None:
     saves, lost, exact = ADDED[case]
-    bench = bench_with_origin()
+    bench = new_bench()
     bench.change(1, 2)
     keys: dict[str | None, str] = {None: bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key}
     for step, (after, added) in zip((12, 14), saves, strict=False):
@@ -148,11 +148,11 @@ def test_rows_in_priority_saves_are_not_lost(case: str) -> None:
     assert found.top == [*keys.values()][-1]
 
 
-class Story:
+class ShardHistory:
     """A shard that trains, saves and dies, with its expected rows at each point."""
 
     def __init__(self, rule: Rebase, seed: int) -> None:
-        self.bench = bench_with_origin()
+        self.bench = new_bench()
         self.rule = rule
         self.random = random.Random(seed)
         self.step = 0
@@ -209,7 +209,7 @@ class Story:
     seed=st.integers(0, 1000),
 )
 def test_any_story_of_a_shard(rule: Rebase, events: list[str], seed: int) -> None:
-    story = Story(rule, seed)
+    history = ShardHistory(rule, seed)
     for event in events:
-        getattr(story, event)()
-    story.die()
+        getattr(history, event)()
+    history.die()

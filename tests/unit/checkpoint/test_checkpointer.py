@@ -63,7 +63,7 @@ class Bench:
         if applied is not None:
             self.progress.applied = applied
 
-    def turn(self, now_s: float, interval_s: float = EVERY_S) -> Save | None:
+    def advance(self, now_s: float, interval_s: float = EVERY_S) -> Save | None:
         """Let time pass; return the priority save, if any."""
         before = len(self.writer.saves)
         self.saving.tick(now_s, interval_s, self.service.progress)
@@ -75,7 +75,7 @@ class Bench:
         return self.writer.saves[-1] if len(self.writer.saves) > before else None
 
     def priority_save(self, now_s: float) -> Save:
-        save = self.turn(now_s)
+        save = self.advance(now_s)
         assert save is not None
         return save
 
@@ -114,7 +114,7 @@ def test_a_priority_save_holds_the_most_used_rows_and_the_small_tables_that_chan
     a, b, c, d, e = large(bench, 5)
     bench.push(a, b, c, d, e, bench.small[0], applied=(1, 1))
     bench.push(a, c, e, applied=(2, 2))
-    assert bench.turn(EVERY_S - 0.1) is None
+    assert bench.advance(EVERY_S - 0.1) is None
     save = bench.priority_save(EVERY_S)
     assert bench.rows_of(save) == {a, c, e, bench.small[0]}
     assert (save.draft.kind, save.draft.step, save.draft.applied, save.draft.chain) == ("Priority", 2, (2, 2), ())
@@ -128,10 +128,10 @@ def test_priority_save_is_committed_when_no_trainer_can_resend_its_updates() -> 
     assert (save.draft.step, save.draft.applied) == (2, (3, 2)), "its step is one that every rank has reached"
     for applied in ((5, 5), (9, 4), (5, 9)):
         bench.progress.applied = applied
-        bench.turn(EVERY_S)
+        bench.advance(EVERY_S)
         assert not save.may_commit.is_set()
     bench.progress.applied = (6, 5)
-    bench.turn(EVERY_S)
+    bench.advance(EVERY_S)
     assert save.may_commit.is_set()
     assert bench.cut().may_commit.is_set()
 
@@ -140,14 +140,14 @@ def test_next_priority_save_needs_its_time_the_end_of_the_last_and_new_steps() -
     bench = Bench()
     bench.push(5, applied=(1, 1))
     first = bench.priority_save(EVERY_S)
-    assert bench.turn(2 * EVERY_S) is None, "one is under way"
+    assert bench.advance(2 * EVERY_S) is None, "one is under way"
     bench.commit(first)
-    assert bench.turn(2 * EVERY_S) is None, "no rank has made a step"
+    assert bench.advance(2 * EVERY_S) is None, "no rank has made a step"
     bench.push(5, applied=(2, 1))
-    assert bench.turn(2 * EVERY_S) is None, "one rank has not"
+    assert bench.advance(2 * EVERY_S) is None, "one rank has not"
     bench.push(5, applied=(2, 2))
-    assert bench.turn(2 * EVERY_S, interval_s=0.0) is None, "none are planned"
-    assert bench.turn(2 * EVERY_S) is not None
+    assert bench.advance(2 * EVERY_S, interval_s=0.0) is None, "none are planned"
+    assert bench.advance(2 * EVERY_S) is not None
 
 
 def test_claims_end_with_a_commit_and_outlive_a_failure() -> None:
@@ -163,8 +163,8 @@ def test_claims_end_with_a_commit_and_outlive_a_failure() -> None:
     assert bench.rows_of(again) == {a, b, c}
     bench.commit(again)
     bench.push(d, applied=(4, 4))
-    rest = bench.priority_save(3 * EVERY_S)
-    assert bench.rows_of(rest) == {d, e}
+    remaining = bench.priority_save(3 * EVERY_S)
+    assert bench.rows_of(remaining) == {d, e}
 
 
 def test_an_anchor_holds_what_priority_saves_held_already() -> None:
@@ -257,7 +257,7 @@ def test_error_during_the_choice_of_rows_is_raised() -> None:
 
     bench.tracker.choose = choose
     with pytest.raises(MemoryError):
-        bench.turn(EVERY_S)
+        bench.advance(EVERY_S)
 
 
 def test_tracker_records_the_rows_written_as_of_the_mark() -> None:
@@ -293,7 +293,7 @@ EXACT_SAVES: dict[str, tuple[Callable[[Bench], object], int, int]] = {
     "a flush": (lambda b: b.saving.save("Flush", b.service.mark(b.progress)), 32, 1),
     "the cut at which the job stops": (cut_where_it_stands, 32, 1),
     "the last cut": (last_cut, 32, 0),
-    "a priority save": (lambda b: b.turn(EVERY_S), 4, 0),
+    "a priority save": (lambda b: b.advance(EVERY_S), 4, 0),
 }
 
 

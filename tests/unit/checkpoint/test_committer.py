@@ -31,7 +31,7 @@ class _FlakyStore(MemoryStore):
     """Unreachable while `down`, refuses writes while `full`, without the objects in `dense` while `missing`."""
 
     def __init__(self) -> None:
-        super().__init__(self._check_room)
+        super().__init__(self._check_space)
         self.down = False
         self.full = False
         self.missing = False
@@ -41,7 +41,7 @@ class _FlakyStore(MemoryStore):
         self._check(key)
         return super().get(key)
 
-    def _check_room(self, key: str) -> None:
+    def _check_space(self, key: str) -> None:
         self._check(key)
         if self.full:
             raise StoreFullError("No space.", "Make space.")
@@ -54,7 +54,7 @@ class _FlakyStore(MemoryStore):
             raise BucketMissingError("There is no bucket.", "Create it.")
 
 
-class _World:
+class _CommitterHarness:
     """A store, two shards, and a saver with their acknowledgements."""
 
     def __init__(self) -> None:
@@ -89,10 +89,10 @@ class _World:
 
 
 @pytest.fixture
-def world() -> Iterator[_World]:
-    world = _World()
-    yield world
-    world.saver.close()
+def harness() -> Iterator[_CommitterHarness]:
+    harness = _CommitterHarness()
+    yield harness
+    harness.saver.close()
 
 
 def _newest(saver: AnchorCommitter) -> str:
@@ -104,126 +104,128 @@ def _dense(step: int) -> DenseCopy:
     return DenseCopy(meta, {"network": torch.full((1, 4), float(step))})
 
 
-def test_an_anchor_is_committed_when_the_last_shard_has_saved(world: _World) -> None:
-    world.saver.offer_cut(_dense(5))
-    world.commit_shard(0, 5)
-    world.saver.offer_dense(_dense(4))
-    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 4)
-    assert world.saver.state.anchors == ()
-    assert world.saver.busy
-    assert world.committed == 0
-    world.commit_shard(1, 5)
-    world.wait_for(lambda saves: saves.anchors)
+def test_an_anchor_is_committed_when_the_last_shard_has_saved(harness: _CommitterHarness) -> None:
+    harness.saver.offer_cut(_dense(5))
+    harness.commit_shard(0, 5)
+    harness.saver.offer_dense(_dense(4))
+    harness.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 4)
+    assert harness.saver.state.anchors == ()
+    assert harness.saver.busy
+    assert harness.committed == 0
+    harness.commit_shard(1, 5)
+    harness.wait_for(lambda saves: saves.anchors)
 
-    anchor = world.saver.anchor_of(5)
+    anchor = harness.saver.anchor_of(5)
     assert anchor is not None
-    _until(lambda: world.committed == 1)
-    manifest = read_anchor(world.store, anchor)
+    _until(lambda: harness.committed == 1)
+    manifest = read_anchor(harness.store, anchor)
     assert manifest.lost == (((0, 0),), ((0, 1),))
     assert [ref.key for ref in manifest.shards] == [
         f"{incarnation_prefix('job', 1, index, 1)}/{step_folder(5)}/{MANIFEST}" for index in range(2)
     ]
-    world.wait_for(lambda _: not world.saver.busy)
+    harness.wait_for(lambda _: not harness.saver.busy)
 
 
-def test_a_shard_replaced_before_it_committed_voids_the_cut(world: _World) -> None:
-    world.saver.offer_cut(_dense(5))
-    world.commit_shard(0, 5)
-    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 5)
-    world.incarnations[1] = 2
-    world.wait_for(lambda saves: saves.void == 5)
+def test_a_shard_replaced_before_it_committed_voids_the_cut(harness: _CommitterHarness) -> None:
+    harness.saver.offer_cut(_dense(5))
+    harness.commit_shard(0, 5)
+    harness.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 5)
+    harness.incarnations[1] = 2
+    harness.wait_for(lambda saves: saves.void == 5)
 
-    assert not world.saver.busy
-    assert find_anchor(world.store, "job", 1, 5) is None
-
-
-def test_a_shard_replaced_after_it_committed_does_not(world: _World) -> None:
-    world.saver.offer_cut(_dense(5))
-    world.commit_shard(1, 5, report=False)
-    world.incarnations[1] = 2
-    world.commit_shard(0, 5)
-
-    world.wait_for(lambda saves: saves.anchors)
+    assert not harness.saver.busy
+    assert find_anchor(harness.store, "job", 1, 5) is None
 
 
-def test_cut_abandoned_by_a_shard_is_void_and_the_next_waits_for_its_time(world: _World) -> None:
-    world.saver.offer_cut(_dense(5))
-    world.commit_shard(0, 5)
-    world.saved[1] = SaveState(2, 20, given_up_step=5)
-    world.wait_for(lambda _: not world.saver.busy)
+def test_a_shard_replaced_after_it_committed_does_not(harness: _CommitterHarness) -> None:
+    harness.saver.offer_cut(_dense(5))
+    harness.commit_shard(1, 5, report=False)
+    harness.incarnations[1] = 2
+    harness.commit_shard(0, 5)
 
-    assert world.saver.state.void == 0
-    assert find_anchor(world.store, "job", 1, 5) is None
-    world.saver.offer_cut(_dense(10))
+    harness.wait_for(lambda saves: saves.anchors)
+
+
+def test_cut_abandoned_by_a_shard_is_void_and_the_next_waits_for_its_time(harness: _CommitterHarness) -> None:
+    harness.saver.offer_cut(_dense(5))
+    harness.commit_shard(0, 5)
+    harness.saved[1] = SaveState(2, 20, given_up_step=5)
+    harness.wait_for(lambda _: not harness.saver.busy)
+
+    assert harness.saver.state.void == 0
+    assert find_anchor(harness.store, "job", 1, 5) is None
+    harness.saver.offer_cut(_dense(10))
     for index in range(2):
-        world.commit_shard(index, 10)
-    world.wait_for(lambda saves: saves.anchors)
+        harness.commit_shard(index, 10)
+    harness.wait_for(lambda saves: saves.anchors)
 
 
-def test_problem_is_reported_until_the_store_has_answered(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problem_is_reported_until_the_store_has_answered(
+    harness: _CommitterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(committer, "_POLL_STORE_S", 0.05)
-    world.saver.offer_cut(_dense(5))
-    world.wait_for(lambda saves: saves.dense_save)
-    world.store.down = True
-    world.saver.offer_dense(_dense(6))
-    world.wait_for(lambda saves: saves.problem)
-    reported, asked = set(), world.store.refused
+    harness.saver.offer_cut(_dense(5))
+    harness.wait_for(lambda saves: saves.dense_save)
+    harness.store.down = True
+    harness.saver.offer_dense(_dense(6))
+    harness.wait_for(lambda saves: saves.problem)
+    reported, refused_before = set(), harness.store.refused
 
     def look(saves: Saves) -> bool:
         reported.add(saves.problem and saves.problem.reason)
-        return world.store.refused >= asked + 2
+        return harness.store.refused >= refused_before + 2
 
-    world.wait_for(look)
+    harness.wait_for(look)
     assert reported == {"StoreUnreachable"}, "between two questions to the store as well"
-    world.store.down = False
-    world.wait_for(lambda saves: saves.problem is None and saves.dense_save and saves.dense_save.step == 6)
+    harness.store.down = False
+    harness.wait_for(lambda saves: saves.problem is None and saves.dense_save and saves.dense_save.step == 6)
 
 
-def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(world: _World) -> None:
-    world.store.missing = True
-    world.saver.offer_cut(_dense(5))
-    world.commit_shard(0, 5)
-    world.commit_shard(1, 5)
-    world.wait_for(lambda saves: saves.problem and saves.problem.reason == "BucketMissing")
-    world.store.missing = False
-    world.wait_for(lambda saves: not world.saver.busy and saves.problem is None)
-    assert find_anchor(world.store, "job", 1, 5) is None
+def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(harness: _CommitterHarness) -> None:
+    harness.store.missing = True
+    harness.saver.offer_cut(_dense(5))
+    harness.commit_shard(0, 5)
+    harness.commit_shard(1, 5)
+    harness.wait_for(lambda saves: saves.problem and saves.problem.reason == "BucketMissing")
+    harness.store.missing = False
+    harness.wait_for(lambda saves: not harness.saver.busy and saves.problem is None)
+    assert find_anchor(harness.store, "job", 1, 5) is None
 
 
 @pytest.mark.parametrize("of_a_shard", [False, True])
-def test_full_store_is_swept_before_the_next_anchor(world: _World, *, of_a_shard: bool) -> None:
+def test_full_store_is_swept_before_the_next_anchor(harness: _CommitterHarness, *, of_a_shard: bool) -> None:
     """The write of the leader fails, or that of a shard, by its report."""
     for step in (5, 10):
         for index in range(2):
-            world.commit_shard(index, step)
-        world.saver.offer_cut(_dense(step))
-        world.wait_for(lambda _, step=step: world.saver.anchor_of(step) and not world.saver.busy)
+            harness.commit_shard(index, step)
+        harness.saver.offer_cut(_dense(step))
+        harness.wait_for(lambda _, step=step: harness.saver.anchor_of(step) and not harness.saver.busy)
     left = "job/gen-0001/shard-0000/inc-0001/step-000000007/part-00000"
     garbage = left.replace("7/", "3/")
     for key in (left, garbage):
-        world.store.put(key, b"never committed")
+        harness.store.put(key, b"never committed")
     if of_a_shard:
-        world.saved[1] = SaveState(10, 100, store_full=True)
+        harness.saved[1] = SaveState(10, 100, store_full=True)
     else:
-        world.store.full = True
-        world.saver.offer_dense(_dense(15))
-    _until(lambda: garbage not in world.store.objects)
-    assert left in world.store.objects, "it is not older than the oldest anchor that stays"
+        harness.store.full = True
+        harness.saver.offer_dense(_dense(15))
+    _until(lambda: garbage not in harness.store.objects)
+    assert left in harness.store.objects, "it is not older than the oldest anchor that stays"
 
 
-def test_only_the_newest_anchors_stay(world: _World) -> None:
+def test_only_the_newest_anchors_stay(harness: _CommitterHarness) -> None:
     for step in (5, 10, 15):
         for index in range(2):
-            world.commit_shard(index, step)
-        world.saver.offer_cut(_dense(step))
-        world.wait_for(lambda _, step=step: world.saver.anchor_of(step) and not world.saver.busy)
+            harness.commit_shard(index, step)
+        harness.saver.offer_cut(_dense(step))
+        harness.wait_for(lambda _, step=step: harness.saver.anchor_of(step) and not harness.saver.busy)
 
-    assert [anchor.step for anchor in world.saver.state.anchors] == [10, 15]
-    world.saver.close()
-    assert find_anchor(world.store, "job", 1, 5) is None
-    kept = find_anchor(world.store, "job", 1, 10)
-    assert kept is not None
-    assert kept == world.saver.anchor_of(10)
+    assert [anchor.step for anchor in harness.saver.state.anchors] == [10, 15]
+    harness.saver.close()
+    assert find_anchor(harness.store, "job", 1, 5) is None
+    found = find_anchor(harness.store, "job", 1, 10)
+    assert found is not None
+    assert found == harness.saver.anchor_of(10)
 
 
 class _Sweeper:
@@ -311,21 +313,21 @@ def test_anchor_is_never_without_its_data_and_its_values() -> None:
     _until(lambda: saver.state.anchors)
     assert read_data(store, "job") == frozen
     assert read_data(store, "job", evaluates=True) == scored
-    kept = read_vocabularies(store, "job")
-    assert kept is not None
-    assert kept["user"].text == VALUES.text
+    found = read_vocabularies(store, "job")
+    assert found is not None
+    assert found["user"].text == VALUES.text
     saver.close()
 
 
 def test_a_dense_state_that_takes_long_to_save_waits_for_its_time(
-    world: _World, monkeypatch: pytest.MonkeyPatch
+    harness: _CommitterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = itertools.count(0, 30)
     monkeypatch.setattr(committer, "monotonic", lambda: float(next(times)))  # each look at the clock is 30 s later
-    world.saver.offer_dense(_dense(1))
-    world.wait_for(lambda saves: saves.dense_save)
-    world.saver.offer_cut(_dense(5))
+    harness.saver.offer_dense(_dense(1))
+    harness.wait_for(lambda saves: saves.dense_save)
+    harness.saver.offer_cut(_dense(5))
     for index in range(2):
-        world.commit_shard(index, 5)
-    world.wait_for(lambda saves: saves.anchors)
-    assert not any("-dense" in key and "step-000000005" in key for key in world.store.objects)
+        harness.commit_shard(index, 5)
+    harness.wait_for(lambda saves: saves.anchors)
+    assert not any("-dense" in key and "step-000000005" in key for key in harness.store.objects)

@@ -60,13 +60,13 @@ def test_a_chain_and_a_priority_save_come_back(bits: Bits) -> None:
             bench.save_rows(25, *changed, bits=bits)
         else:
             bench.save(10 * (number + 1), bench.links, bits=bits)
-        for segment, kept in zip(arena.segments, saved, strict=True):
+        for segment, rows in zip(arena.segments, saved, strict=True):
             written = np.isin(slots[segment.first : segment.end], changed)
-            kept[written] = _rounded(segment.rows[written], bits)
+            rows[written] = _rounded(segment.rows[written], bits)
     restored, local = bench.restore(bench.choices()[0])
     assert not restored.damaged
-    for segment, kept, live in zip(local.arena.segments, saved, arena.segments, strict=True):
-        assert np.array_equal(segment.rows, kept)
+    for segment, rows, live in zip(local.arena.segments, saved, arena.segments, strict=True):
+        assert np.array_equal(segment.rows, rows)
         assert np.array_equal(segment.state, live.state), "what optimizers keep is exact"
 
 

@@ -41,13 +41,13 @@ def test_plans(rows: int, row_bytes: int, size: int) -> None:
     start=st.integers(0, 2**43),
 )
 def test_places_come_back_from_the_head(places: list[int], stretch: int, start: int) -> None:
-    wanted = np.array(places) * stretch + start
-    shape = shape_of(wanted, 5, 32, state=1)
-    head = shape.head(wanted)
+    stretched = np.array(places) * stretch + start
+    shape = shape_of(stretched, 5, 32, state=1)
+    head = shape.head(stretched)
     assert len(head) == shape.head_bytes
     assert len(head) % 8 == 0
-    assert shape.size_bytes == len(head) + len(wanted) * 6 * 4
-    assert np.array_equal(shape.places(bytearray(head)), wanted)
+    assert shape.size_bytes == len(head) + len(stretched) * 6 * 4
+    assert np.array_equal(shape.places(bytearray(head)), stretched)
 
 
 @pytest.mark.parametrize(

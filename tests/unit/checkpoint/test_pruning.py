@@ -37,9 +37,9 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
 
     class Recorder(MemoryStore):
         def delete(self, keys: Iterable[str]) -> None:
-            gone = list(keys)
-            deleted.extend(gone)
-            super().delete(gone)
+            batch = list(keys)
+            deleted.extend(batch)
+            super().delete(batch)
 
     store = Recorder()
     bench = ShardBench(store)
@@ -72,22 +72,22 @@ def test_retained_step_stays_with_all_its_bases(monkeypatch: pytest.MonkeyPatch,
     store = MemoryStore()
     bench = JobBench(store)
     bench.serve()
-    pruner, kept = Pruner(store, "uid", grace_s=0.0, clock=lambda: 0.0), list[AnchorRef]()
+    pruner, retained = Pruner(store, "uid", grace_s=0.0, clock=lambda: 0.0), list[AnchorRef]()
 
     def anchors() -> set[int]:
         return {save.step for save in committed_in(store.objects) if "/dense/" in save.folder}
 
     for step in range(1, 12):
-        kept.append(bench.anchor(step, full=step in {1, 8}))
-        refs = read_anchor(store, kept[-1]).shards
-        pruner.note(kept[-1], [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
-        pruner.prune(tuple(kept[-2:]), {5})
-        assert all(set(needed_by(store, each.key)) <= store.objects.keys() for each in kept[4:5])
+        retained.append(bench.anchor(step, full=step in {1, 8}))
+        refs = read_anchor(store, retained[-1]).shards
+        pruner.note(retained[-1], [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
+        pruner.prune(tuple(retained[-2:]), {5})
+        assert all(set(needed_by(store, each.key)) <= store.objects.keys() for each in retained[4:5])
     assert anchors() == {5, 10, 11}
     assert len([key for key in store.objects if "/step-000000004/" in key]) == 4, (
         "an anchor's saves, without the anchor"
     )
-    pruner.prune(tuple(kept[-2:]), {10})
+    pruner.prune(tuple(retained[-2:]), {10})
     assert anchors() == {10, 11}
     assert not [key for key in store.objects if "/step-000000004/" in key]
 
@@ -105,10 +105,10 @@ def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase
         base = basis(rule, bench.links)
         bench.save(step, base)
         saved[step] = bench.values()
-        kept = tuple(anchor(n) for n in (step - 1, step) if n)
-        pruner.prune(kept)
+        retained = tuple(anchor(n) for n in (step - 1, step) if n)
+        pruner.prune(retained)
         for candidate in bench.choices():
-            if candidate.step >= kept[0].step:
+            if candidate.step >= retained[0].step:
                 assert same(bench.values(bench.restore(candidate)[1]), saved[candidate.step])
         most = max(most, sum(key.endswith("manifest.json") for key in store.objects))
     assert most < 36, "something was pruned"
@@ -120,13 +120,13 @@ def test_remaining_anchors_are_whole_whenever_the_job_ends() -> None:
     bench = JobBench(store)
     bench.serve()
     store.modified_s.clear()
-    pruner, kept = Pruner(store, "uid", grace_s=9.5), list[AnchorRef]()
+    pruner, retained = Pruner(store, "uid", grace_s=9.5), list[AnchorRef]()
     for now_s in range(1, 40):
         known = set(store.objects)
-        kept = [*kept, bench.anchor(now_s, full=now_s % 7 == 0)][-2:]
+        retained = [*retained, bench.anchor(now_s, full=now_s % 7 == 0)][-2:]
         for key in store.objects.keys() - known:
             store.modified_s[key] = now_s + (0.9 if "/dense/" in key else 0.0)
-        pruner.prune(tuple(kept))
+        pruner.prune(tuple(retained))
         anchors = [save.manifest for save in committed_in(store.objects) if "/dense/" in save.folder]
         assert all(needed_by(store, each) for each in anchors)
     assert len(anchors) < 20, "something was pruned"
@@ -226,28 +226,28 @@ def test_saves_that_the_leader_committed_are_pruned_by_manifests_between_listing
     bench.serve()
     pruner = Pruner(store, "uid", grace_s=0.0, clock=lambda: now_s)
     left = "uid/gen-0001/shard-0000/inc-0001/step-000000007/part-00000"
-    kept: list[AnchorRef] = []
-    for turn in range(1, 20):
-        kept = [*kept, bench.anchor(10 * turn, full=turn % 5 == 0)][-2:]
-        refs = read_anchor(store, kept[-1]).shards
-        pruner.note(kept[-1], [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
-        if turn == 2:
+    retained: list[AnchorRef] = []
+    for number in range(1, 20):
+        retained = [*retained, bench.anchor(10 * number, full=number % 5 == 0)][-2:]
+        refs = read_anchor(store, retained[-1]).shards
+        pruner.note(retained[-1], [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
+        if number == 2:
             store.put(left, b"never committed")
-        if turn == fail_at:
+        if number == fail_at:
             monkeypatch.setattr(store, "delete", _unreachable)
             with pytest.raises(StoreUnreachableError):
-                pruner.prune(tuple(kept))
+                pruner.prune(tuple(retained))
             monkeypatch.undo()
             monkeypatch.setattr(pruning, "_FEW_OBJECTS", 0)
-        pruner.prune(tuple(kept))
-        oldest = kept[0].step
+        pruner.prune(tuple(retained))
+        oldest = retained[0].step
         superfluous = {entry.key for entry in Pruner(_copy(store), "uid", grace_s=0.0).superfluous(oldest)}
-        assert superfluous == ({left} if turn > 1 else set())
-        for anchor in kept:
+        assert superfluous == ({left} if number > 1 else set())
+        for anchor in retained:
             assert set(needed_by(store, anchor.key)) <= store.objects.keys()
     assert store.lists == 1
     now_s = pruning.listing_pause_s(len(store.objects)) + 1
-    pruner.prune(tuple(kept))
+    pruner.prune(tuple(retained))
     assert (store.lists, left in store.objects) == (2, False)
 
 

@@ -124,17 +124,17 @@ def test_job_that_fills_its_store_within_the_grace_of_its_saves_continues(monkey
     bench, clock = JobBench(store), Bench(monkeypatch)
     bench.serve()
     pruner = Pruner(store, "uid", clock=lambda: clock.now_s)
-    kept: tuple[AnchorRef, ...] = ()
-    leader = Retention(pruner, random.Random(1), lambda: kept[-1].key, lambda _: 0)
+    retained: tuple[AnchorRef, ...] = ()
+    leader = Retention(pruner, random.Random(1), lambda: retained[-1].key, lambda _: 0)
     for step in range(1, 30):
         clock.now_s = 2.0 * step
         full = len(anchors_in(store)) >= 5
         leader.tick(full=full)
         assert len(anchors_in(store)) < 5, "a full store had free space before the next anchor"
-        kept = (*kept, bench.anchor(step, full=True))[-2:]
-        leader.keep(kept, ())
+        retained = (*retained, bench.anchor(step, full=True))[-2:]
+        leader.keep(retained, ())
         leader.tick()
-    assert {read_anchor(store, anchor).step for anchor in kept} == {28, 29}
+    assert {read_anchor(store, anchor).step for anchor in retained} == {28, 29}
 
 
 def anchors_in(store: MemoryStore) -> list[str]:

@@ -173,10 +173,10 @@ def test_a_pruned_or_damaged_anchor_does_not_hide_newer_saves() -> None:
     write_restore_record(store, restore_record(1, index=1, generation=2))
     bench.save(20, generation=2)
     store.delete([anchor.key])
-    newer, gone = bench.choices(2, 2, anchor)
+    newer, replaced = bench.choices(2, 2, anchor)
     assert bench.restore(newer)[0].step == 20
     with pytest.raises(DamagedError, match="missing"):
-        bench.restore(gone)
+        bench.restore(replaced)
 
 
 def test_an_anchor_of_another_digest_is_damaged_and_so_is_one_whose_save_was_exchanged() -> None:
@@ -218,8 +218,8 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert resolve_anchor(store, anchor.key, bench.layout, ()) == anchor
     with pytest.raises(LayoutError, match="other tables"):
         resolve_anchor(store, anchor.key, "other layout", ())
-    for key, words in ((anchor.key + "x", "missing"), ("../other", "no key"), ("a//b", "no key"), ("", "no key")):
-        with pytest.raises(UnknownAnchorError, match=words) as unknown:
+    for key, message in ((anchor.key + "x", "missing"), ("../other", "no key"), ("a//b", "no key"), ("", "no key")):
+        with pytest.raises(UnknownAnchorError, match=message) as unknown:
             newest_dense(store, "uid", 1, None, "layout", restore_from=key)
         assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
@@ -228,7 +228,7 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "wanted", "message"),
+    ("saved", "requested", "message"),
     [
         ((), (("t1", "RowNumber"),), "ids of CPR64 in table t1; this job has RowNumber"),
         (
@@ -238,13 +238,13 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
         ),
     ],
 )
-def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, wanted: TableIds, message: str) -> None:
+def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, requested: TableIds, message: str) -> None:
     store = MemoryStore()
     anchor, (_, bench) = anchored(store, uid="yesterday", ids=saved)
     assert resolve_anchor(store, anchor.key, bench.layout, saved) == anchor
     with pytest.raises(LayoutError, match=message):
-        newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key, ids=wanted)
-    numbered = dict(wanted)
+        newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key, ids=requested)
+    numbered = dict(requested)
     tables = (replace(t, ids="RowNumber" if t.name in numbered else "CPR64") for t in bench.job.model.tables)
     model, saves = replace(bench.job.model, tables=tuple(tables)), bench.job.snapshots
     job = replace(bench.job, model=model, snapshots=replace(saves, restore_from=anchor.key))

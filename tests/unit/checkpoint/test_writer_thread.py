@@ -199,7 +199,7 @@ def test_save_is_given_up_with_its_reason(key: str | None, data: bytes, reason: 
     assert bench.writing.idle
 
 
-def next_life(bench: Bench) -> None:
+def restart_writer(bench: Bench) -> None:
     """The ended thread has reported its save; its process has not recorded that."""
     bench.writing.close()
     bench.writing = WriterThread(Writer(bench.store, bench.arena, process_number=2), bench.news.put, random.Random(2))
@@ -210,7 +210,7 @@ def test_save_committed_by_the_last_process_counts_for_the_next() -> None:
     bench.submit(3)
     first = bench.next_outcome()
     assert isinstance(first, Committed)
-    next_life(bench)
+    restart_writer(bench)
     bench.submit(3)
     again = bench.next_outcome()
     assert isinstance(again, Committed)
@@ -228,7 +228,7 @@ def test_other_save_of_that_name_by_the_last_process_does_not_count_for_the_next
     bench = Bench()
     bench.submit(3, kind=kind)
     assert isinstance(bench.next_outcome(), Committed)
-    next_life(bench)
+    restart_writer(bench)
     bench.submit(3, kind=kind, **changes)
     outcome = bench.next_outcome()
     assert isinstance(outcome, GivenUp)

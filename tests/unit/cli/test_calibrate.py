@@ -217,7 +217,7 @@ def test_calibration_prints_lines_for_the_manifest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "words"),
+    ("low", "high", "message"),
     [
         (0.01, 0.0199, "portionOfLostSamples of 0.1 amounts to an AUC drop of 0.002"),
         (-0.01, 0.02, "not distinguishable from 0"),
@@ -225,9 +225,9 @@ def test_calibration_prints_lines_for_the_manifest() -> None:
         (-0.02, -0.01, "no value to paste"),
     ],
 )
-def test_calibration_remarks_on_slopes_of_any_sign(low: float, high: float, words: str) -> None:
+def test_calibration_remarks_on_slopes_of_any_sign(low: float, high: float, message: str) -> None:
     text = printed(found(low, high), PLS)
-    assert words in text
+    assert message in text
     assert ("sensitivity: " in text) is (high > 0)
 
 

@@ -166,8 +166,8 @@ def test_usual_short_options_exist() -> None:
 
 def test_completion_offers_commands_and_options() -> None:
     def completed(words: str, position: int) -> list[str]:
-        asked = {"_CPRJOB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-        return runner.invoke(app, [], prog_name="cprjob", env=asked).output.split()
+        environment = {"_CPRJOB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        return runner.invoke(app, [], prog_name="cprjob", env=environment).output.split()
 
     assert completed("cprjob su", 1) == ["submit", "suspend"]
     assert completed("cprjob chaos job --k", 3) == ["--kill", "--kubeconfig"]

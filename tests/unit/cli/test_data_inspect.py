@@ -52,10 +52,10 @@ class TrainerImage:
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
-        self.asked: list[tuple[str, JobSpec | None, Any]] = []
+        self.requests: list[tuple[str, JobSpec | None, Any]] = []
 
     def __call__(self, role: str, job: JobSpec | None, request: object, environment: object = None) -> Generator[bytes]:
-        self.asked.append((role, job, request))
+        self.requests.append((role, job, request))
         yield to_json(self.answer).encode()
 
 
@@ -108,7 +108,7 @@ def test_inspect_passes_absolute_paths_to_the_trainer_image(
     monkeypatch.chdir(tmp_path)
     image = TrainerImage(FOUND)
     run(target, image, monkeypatch)
-    assert image.asked == [("inspect", None, InspectionRequest(uri.format(here=tmp_path)))]
+    assert image.requests == [("inspect", None, InspectionRequest(uri.format(here=tmp_path)))]
 
 
 def test_inspect_of_a_manifest_reads_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_inspect_of_a_manifest_reads_its_data(monkeypatch: pytest.MonkeyPatch, t
     manifest.write_text(json.dumps(edited(PARQUET)))  # JSON is YAML
     image = TrainerImage(FOUND)
     run(str(manifest), image, monkeypatch)
-    ((role, job, request),) = image.asked
+    ((role, job, request),) = image.requests
     assert (role, request) == ("inspect", InspectionRequest(None))
     assert job is not None
     assert job.data.uri == "s3://clicks/day=*/"
@@ -139,6 +139,6 @@ def test_evaluate_prints_scores(auc: float | None, entropy: float | None, words:
     output = console.file.getvalue()
     assert "step 1,500, 100 held-out samples" in output
     assert words in output
-    assert image.asked == [("evaluate", job, EvaluationRequest("the/anchor"))]
+    assert image.requests == [("evaluate", job, EvaluationRequest("the/anchor"))]
     export.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=True)
     assert '"log_loss": 0.5' in console.file.getvalue()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cpr_operator.cli.command_errors import DocumentError, InvalidDocumentError
+from cpr_operator.api.validate import InvalidSpecError
+from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.cli.document import changed_spec, parse_change, read_documents, read_job, set_value
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -72,7 +73,7 @@ def test_set_value_reaches_into_lists_and_creates_parents() -> None:
 
 def test_read_job_reports_a_missing_store(tmp_path: Path) -> None:
     path = write(tmp_path / "job.yaml", {"snapshots": {}})
-    with pytest.raises(InvalidDocumentError) as caught:
+    with pytest.raises(InvalidSpecError) as caught:
         read_job(path, (), tmp_path)
     assert [each.field for each in caught.value.invalid] == ["spec.snapshots.store"]
 
@@ -106,14 +107,14 @@ def test_changed_spec_permits_changes_of_a_suspended_job() -> None:
 )
 def test_changed_spec_reports_forbidden_changes(phase: str, change: str, says: str) -> None:
     spec = yaml.safe_load(QUICKSTART.read_text("utf-8"))["spec"] | {"suspend": True}
-    with pytest.raises(InvalidDocumentError) as error:
+    with pytest.raises(InvalidSpecError) as error:
         changed_spec(spec, {"startTime": "2026-01-01T00:00:00Z", "phase": phase}, (change,))
     assert says in str(error.value.invalid[0])
 
 
 def test_read_job_refuses_other_jobs_as_restore_source(tmp_path: Path) -> None:
     for source, field in (("{job: yesterday}", "job"), ("{latestOf: {matchLabels: {series: clicks}}}", "latestOf")):
-        with pytest.raises(InvalidDocumentError) as caught:
+        with pytest.raises(InvalidSpecError) as caught:
             read_job(QUICKSTART, (f"restoreFrom={source}",), tmp_path)
         (only,) = caught.value.invalid
         assert only.field == f"spec.restoreFrom.{field}"

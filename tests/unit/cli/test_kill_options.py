@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from cpr_operator.cli.command_errors import KillError
+from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.kill_options import Kill, check_targets, due, parse_kill
 
 
@@ -32,15 +32,15 @@ def test_parse_kill(text: str, kill: Kill) -> None:
     ],
 )
 def test_parse_kill_raises_kill_error(text: str, says: str) -> None:
-    with pytest.raises(KillError, match=says):
+    with pytest.raises(OptionError, match=says):
         parse_kill(text)
 
 
 def test_check_targets_raises_for_missing_members() -> None:
     check_targets((parse_kill("shard/1@0.5"), parse_kill("trainer/0@0.5")), trainers=1, shards=2)
-    with pytest.raises(KillError, match=r"no shard/2.*2 shards"):
+    with pytest.raises(OptionError, match=r"no shard/2.*2 shards"):
         check_targets((parse_kill("shard/2@0.5"),), trainers=3, shards=2)
-    with pytest.raises(KillError, match=r"no trainer/1.*1 trainers"):
+    with pytest.raises(OptionError, match=r"no trainer/1.*1 trainers"):
         check_targets((parse_kill("trainer/1@0.5"),), trainers=1, shards=2)
 
 

@@ -63,7 +63,7 @@ def test_json_has_the_plan_both_modes_and_changes(tmp_path: Path) -> None:
     assert found["cpr"]["Partial"]["expected_pls"] == pytest.approx(0.1)
     assert found["cpr"]["Full"]["expected_pls"] == 0
     assert 0 < found["break_even_pls"] < 0.1
-    assert {turn["mode"] for turn in found["turns"]} == {"Full"}
+    assert {change["mode"] for change in found["turns"]} == {"Full"}
     assert {(each["figure"], each["value"]) for each in found["what_if"]} > {("limit", 0.05), ("limit", 0.2)}
 
 

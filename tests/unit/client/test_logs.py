@@ -85,8 +85,8 @@ def test_follow_log_continues_with_the_next_pod_until_the_job_ends() -> None:
 def test_follow_log_of_an_ended_job_reads_its_last_pod_and_of_a_deleted_job_ends() -> None:
     ended = FakeConnection([("Failed", [pod(3, "Failed")])])
     assert list(follow_log(ended, MEMBER, Span())) == ["pod-3 began\n", "pod-3 ended\n"]  # type: ignore[arg-type]
-    gone = FakeConnection([("", [])])
-    assert list(follow_log(gone, MEMBER, Span())) == []  # type: ignore[arg-type]
+    empty = FakeConnection([("", [])])
+    assert list(follow_log(empty, MEMBER, Span())) == []  # type: ignore[arg-type]
 
 
 def test_follow_log_ignores_a_stream_that_breaks_with_its_pod() -> None:

@@ -60,7 +60,7 @@ def test_infinite_rate_limits_only_requests_in_flight() -> None:
     assert [when for when, _ in begun] == [0.0] * 3 + [1.0] * 3 + [2.0]
 
 
-async def ask(limiter: RateLimiter, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
+async def request(limiter: RateLimiter, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
     async with limiter.slot(priority, namespace):
         await asyncio.sleep(answer_s)
 
@@ -69,17 +69,17 @@ def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
     async def main() -> None:
         limiter = RateLimiter(10, MANY, now)
         for _ in range(6):
-            await ask(limiter, Priority.REGULAR)
+            await request(limiter, Priority.REGULAR)
         with pytest.raises(BusyError):
-            await ask(limiter, Priority.REGULAR)
+            await request(limiter, Priority.REGULAR)
         for _ in range(4):
-            await ask(limiter, Priority.RECOVERY)
+            await request(limiter, Priority.RECOVERY)
         assert now() == 0.0
         await asyncio.sleep(0.5)
-        waiting = asyncio.gather(*(ask(limiter, Priority.BEGIN) for _ in range(6)))
+        waiting = asyncio.gather(*(request(limiter, Priority.BEGIN) for _ in range(6)))
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await ask(limiter, Priority.REGULAR)
+            await request(limiter, Priority.REGULAR)
         await waiting
 
     run(main())
@@ -88,14 +88,14 @@ def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
 def test_regular_request_leaves_half_of_the_slots() -> None:
     async def main() -> None:
         limiter = RateLimiter(MANY, 4, now)
-        under_way = [asyncio.ensure_future(ask(limiter, Priority.REGULAR, 1.0)) for _ in range(2)]
+        under_way = [asyncio.ensure_future(request(limiter, Priority.REGULAR, 1.0)) for _ in range(2)]
         await asyncio.sleep(0.5)
         with pytest.raises(BusyError):
-            await ask(limiter, Priority.REGULAR)
-        await asyncio.gather(*(ask(limiter, Priority.RECOVERY) for _ in range(2)))
+            await request(limiter, Priority.REGULAR)
+        await asyncio.gather(*(request(limiter, Priority.RECOVERY) for _ in range(2)))
         assert now() == 0.5
         await asyncio.gather(*under_way)
-        await ask(limiter, Priority.REGULAR)
+        await request(limiter, Priority.REGULAR)
 
     run(main())
 
@@ -106,7 +106,7 @@ def test_failed_request_gives_its_slot_back() -> None:
         with pytest.raises(ValueError, match="no answer"):
             async with limiter.slot(Priority.START, ""):
                 raise ValueError("no answer")
-        await ask(limiter, Priority.START)
+        await request(limiter, Priority.START)
 
     run(main())
 
@@ -114,8 +114,8 @@ def test_failed_request_gives_its_slot_back() -> None:
 def test_cancelled_caller_takes_no_token() -> None:
     async def main() -> None:
         limiter = RateLimiter(1, MANY, now)
-        await ask(limiter, Priority.START)
-        first, second = (asyncio.ensure_future(ask(limiter, Priority.START)) for _ in range(2))
+        await request(limiter, Priority.START)
+        first, second = (asyncio.ensure_future(request(limiter, Priority.START)) for _ in range(2))
         await asyncio.sleep(0.5)
         first.cancel()
         await second
@@ -127,7 +127,7 @@ def test_cancelled_caller_takes_no_token() -> None:
 def test_cancelled_caller_holds_no_slot() -> None:
     async def main() -> None:
         limiter = RateLimiter(MANY, 1, now)
-        under_way, waits, last = (asyncio.ensure_future(ask(limiter, Priority.START, 1.0)) for _ in range(3))
+        under_way, waits, last = (asyncio.ensure_future(request(limiter, Priority.START, 1.0)) for _ in range(3))
         await asyncio.sleep(0.5)
         waits.cancel()
         under_way.cancel()
@@ -143,11 +143,11 @@ def test_caller_cancelled_when_granted_leaves_the_slot_to_the_next() -> None:
         limiter = RateLimiter(1, 1, now)
 
         async def give_up_together() -> None:
-            await ask(limiter, Priority.START, 1.0)
+            await request(limiter, Priority.START, 1.0)
             late.cancel()
 
         first = asyncio.ensure_future(give_up_together())
-        late, following = (asyncio.ensure_future(ask(limiter, Priority.START, 1.0)) for _ in range(2))
+        late, following = (asyncio.ensure_future(request(limiter, Priority.START, 1.0)) for _ in range(2))
         await asyncio.gather(first, following)
         assert late.cancelled()
         assert now() == pytest.approx(2.0)
@@ -162,7 +162,7 @@ HANGS_S = 1000.0
 async def hang(limiter: RateLimiter, *namespaces: str) -> list[asyncio.Task[None]]:
     """Requests of these namespaces, as many as there are places and more, that get no answer."""
     hanging = [
-        asyncio.create_task(ask(limiter, Priority.RECOVERY, HANGS_S, namespace))
+        asyncio.create_task(request(limiter, Priority.RECOVERY, HANGS_S, namespace))
         for namespace in namespaces
         for _ in range(20)
     ]
@@ -183,7 +183,7 @@ def test_hanging_requests_of_some_namespaces_delay_no_other(hung: tuple[str, ...
         limiter = RateLimiter(MANY, 16, now)
         hanging = await hang(limiter, *hung)
         for _ in range(5):
-            await ask(limiter, priority, 1.0, "other")
+            await request(limiter, priority, 1.0, "other")
         assert now() == 5.0
         await end(hanging)
         assert limiter.waiting == 0

@@ -229,18 +229,18 @@ def _store(*, down: bool) -> Callable[[SimulatedCluster], None]:
 
 
 async def test_resume_with_an_unreachable_store_is_suspended_and_succeeds_later() -> None:
-    def away_and_resumed(cluster: SimulatedCluster) -> None:
+    def resume_without_store(cluster: SimulatedCluster) -> None:
         _store(down=True)(cluster)
         resume(cluster)
 
-    everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
+    all_members = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
     steps = (
         (trained(900), suspend),
-        (phase("Suspended"), away_and_resumed),
+        (phase("Suspended"), resume_without_store),
         (phase("Suspending"), lambda _: None),
         (phase("Suspended"), _store(down=False)),
     )
-    scenario = Scenario("resumed in vain", steps, replaced=everybody, deadline_s=2 * PAUSE_S + 4 * DEADLINE_S)
+    scenario = Scenario("resumed in vain", steps, replaced=all_members, deadline_s=2 * PAUSE_S + 4 * DEADLINE_S)
     finished = await Simulation(scenario).run()
     assert finished.status.phase == "Succeeded"
     assert finished.status.ledger.ranges == ((), (), ())

@@ -175,7 +175,7 @@ async def test_cleanup_that_cannot_be_created_is_reported_and_blocks_nothing() -
     assert "cannot be made" in event.message
 
 
-def heir(restore_from: str | None, *, namespace: str = "default", **fields: Any) -> JobView:
+def restoring_job(restore_from: str | None, *, namespace: str = "default", **fields: Any) -> JobView:
     """A job that has started from an anchor of another one, or has this status and store."""
     store = fields.pop("store", {"endpoint": "file:///store", "bucket": "saves"})
     job_spec = to_job_spec(parse_spec(spec()), "h", "heir", found=restore_from)
@@ -185,27 +185,41 @@ def heir(restore_from: str | None, *, namespace: str = "default", **fields: Any)
     return JobView(namespace, "heir", "h", 1, "1", 0.0, spec={"snapshots": {"store": store}}, status=status, **fields)
 
 
-HEIRS = [
-    ("that runs", heir("uid/one", deleting=False), True),
-    ("that is suspended", heir("uid/one", deleting=False, status={"phase": "Suspended"}), True),
-    ("that has an anchor", heir("uid/one", deleting=False, status={"anchors": [{"key": "h/a"}]}), False),
-    ("that never started", heir("uid/one", deleting=False, status={"phase": "Suspended", "startTime": None}), False),
-    ("whose description cannot be read", heir("uid/one", deleting=False, status={"runtime": {"jobSpec": "{"}}), False),
-    ("that is over", heir("uid/one", deleting=False, status={"phase": "Succeeded"}), False),
-    ("that goes", heir("uid/one", deleting=True), False),
-    ("that names another's", heir("uid2/one", deleting=False), False),
-    ("that names none", heir(None, deleting=False), False),
-    ("of another namespace", heir("uid/one", namespace="mallory", deleting=False), False),
-    ("of another bucket", heir("uid/one", deleting=False, store={"endpoint": "file:///store", "bucket": "b"}), False),
+RESTORING_JOBS = [
+    ("that runs", restoring_job("uid/one", deleting=False), True),
+    ("that is suspended", restoring_job("uid/one", deleting=False, status={"phase": "Suspended"}), True),
+    ("that has an anchor", restoring_job("uid/one", deleting=False, status={"anchors": [{"key": "h/a"}]}), False),
+    (
+        "that never started",
+        restoring_job("uid/one", deleting=False, status={"phase": "Suspended", "startTime": None}),
+        False,
+    ),
+    (
+        "whose description cannot be read",
+        restoring_job("uid/one", deleting=False, status={"runtime": {"jobSpec": "{"}}),
+        False,
+    ),
+    ("that is over", restoring_job("uid/one", deleting=False, status={"phase": "Succeeded"}), False),
+    ("that goes", restoring_job("uid/one", deleting=True), False),
+    ("that names another's", restoring_job("uid2/one", deleting=False), False),
+    ("that names none", restoring_job(None, deleting=False), False),
+    ("of another namespace", restoring_job("uid/one", namespace="mallory", deleting=False), False),
+    (
+        "of another bucket",
+        restoring_job("uid/one", deleting=False, store={"endpoint": "file:///store", "bucket": "b"}),
+        False,
+    ),
     (
         "of another prefix",
-        heir("uid/one", deleting=False, store={"endpoint": "file:///store", "bucket": "saves", "prefix": "p"}),
+        restoring_job("uid/one", deleting=False, store={"endpoint": "file:///store", "bucket": "saves", "prefix": "p"}),
         False,
     ),
 ]
 
 
-@pytest.mark.parametrize(("other", "counts"), [each[1:] for each in HEIRS], ids=[each[0] for each in HEIRS])
+@pytest.mark.parametrize(
+    ("other", "counts"), [each[1:] for each in RESTORING_JOBS], ids=[each[0] for each in RESTORING_JOBS]
+)
 def test_an_anchor_is_spared_for_a_job(other: JobView, *, counts: bool) -> None:
     job = Job(
         JobId("default", "job", "uid"),

@@ -58,9 +58,9 @@ async def test_operator_without_the_key_promotes_a_spare_without_sending_rosters
 ) -> None:
     cluster = driver.cluster
     (spare,) = cluster.spares()
-    heir = Controller(cluster, lambda: cluster.now, timing=TIMING, rng=random.Random(1))
+    successor = Controller(cluster, lambda: cluster.now, timing=TIMING, rng=random.Random(1))
     cluster.kill("shard", 1)
-    await heir.run_pass("default", "job")
+    await successor.run_pass("default", "job")
     assert driver.status().shards[1].pod == spare.name
     assert cluster.pods[spare.name].meta["labels"][env.LABEL_INDEX] == "1"
     assert cluster.sent == []

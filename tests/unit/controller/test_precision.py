@@ -97,7 +97,7 @@ async def test_later_problem_leaves_the_precision_condition() -> None:
     assert len(events(finished)) == 1
 
 
-def starts_anew(cluster: SimulatedCluster) -> bool:
+def is_restarting(cluster: SimulatedCluster) -> bool:
     """The processes of the resumed job are there."""
     return {t.roster.incarnation for t in cluster.plane().trainers.values()} == {2}
 
@@ -107,10 +107,10 @@ async def test_emulated_precision_is_not_reported_again_after_a_resume() -> None
         (trained(0), reports(SLOW, 0, 1)),
         (trained(500), suspend),
         (phase("Suspended"), resume),
-        (starts_anew, reports(SLOW, 0, 1)),
+        (is_restarting, reports(SLOW, 0, 1)),
     )
-    everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
-    finished = await live(*steps, replaced=everybody)
+    all_members = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
+    finished = await live(*steps, replaced=all_members)
     assert finished.status.trainers[0].incarnation == 2
     assert {(c.status, c.reason) for c in conditions(finished)} == {("True", "NoInstructions")}
     assert len(events(finished)) == 1

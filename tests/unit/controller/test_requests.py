@@ -64,7 +64,7 @@ class Cluster(SimulatedCluster):
         await super().patch_pod(namespace, patch)
 
 
-class Trains(ControllerHarness):
+class RunningJob(ControllerHarness):
     """A job that runs, a cluster and a controller."""
 
     cluster: Cluster
@@ -92,14 +92,14 @@ class Trains(ControllerHarness):
 
 
 @pytest.fixture
-async def harness() -> Trains:
-    made = Trains()
+async def harness() -> RunningJob:
+    made = RunningJob()
     await made.start()
     return made
 
 
 async def test_training_job_is_read_from_the_cache_and_a_starting_one_is_not() -> None:
-    harness = Trains()
+    harness = RunningJob()
     await harness.go(2)
     assert harness.cluster.cached == harness.cluster.jobs_cached == [False, False]
     await harness.start()
@@ -108,7 +108,7 @@ async def test_training_job_is_read_from_the_cache_and_a_starting_one_is_not() -
     assert harness.cluster.cached == harness.cluster.jobs_cached == [True] * 3
 
 
-async def test_a_pod_that_a_cache_does_not_show_is_not_lost(harness: Trains) -> None:
+async def test_a_pod_that_a_cache_does_not_show_is_not_lost(harness: RunningJob) -> None:
     harness.cluster.cache = tuple(pod for pod in await harness.pods() if "shard-1" not in pod.name)
     harness.cluster.cached.clear()
     await harness.go()
@@ -116,7 +116,7 @@ async def test_a_pod_that_a_cache_does_not_show_is_not_lost(harness: Trains) -> 
     assert (harness.status.phase, harness.status.restarts) == ("Running", 0)
 
 
-async def test_changed_pods_are_read_without_the_cache(harness: Trains) -> None:
+async def test_changed_pods_are_read_without_the_cache(harness: RunningJob) -> None:
     harness.cluster.cache = await harness.pods()
     await harness.go()
     harness.cluster.kill("shard", 1)
@@ -128,7 +128,7 @@ async def test_changed_pods_are_read_without_the_cache(harness: Trains) -> None:
     assert (harness.status.phase, harness.cluster.cached[-1]) == ("Recovering", False)
 
 
-async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(harness: Trains) -> None:
+async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(harness: RunningJob) -> None:
     harness.cluster.job_cache = harness.cluster.jobs["default", "job"]
     harness.cluster.set_spec("job", suspend=True)
     await harness.go()
@@ -138,7 +138,7 @@ async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(harnes
     assert harness.status.phase == "Suspending"
 
 
-async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(harness: Trains) -> None:
+async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(harness: RunningJob) -> None:
     """Another operator has replaced a shard already, which no watch has shown to this one."""
     old, before = harness.cluster.jobs["default", "job"], harness.controller
     harness.cluster.kill("shard", 1)
@@ -154,13 +154,13 @@ async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(harnes
     assert (harness.status.phase, harness.status.restarts, set(harness.cluster.pods)) == ("Running", 1, pods)
 
 
-async def test_job_that_is_to_stop_is_not_read_from_the_cache(harness: Trains) -> None:
+async def test_job_that_is_to_stop_is_not_read_from_the_cache(harness: RunningJob) -> None:
     harness.cluster.set_spec("job", suspend=True)
     await harness.go()
     assert harness.cluster.cached == [False]
 
 
-async def test_regular_pass_without_capacity_is_deferred(harness: Trains) -> None:
+async def test_regular_pass_without_capacity_is_deferred(harness: RunningJob) -> None:
     harness.cluster.full = True
     assert await harness.go() == BUSY_RETRY_S
     assert harness.cluster.cached == []
@@ -170,7 +170,7 @@ async def test_regular_pass_without_capacity_is_deferred(harness: Trains) -> Non
     assert harness.status.phase == "Recovering"
 
 
-async def test_progress_without_capacity_is_written_by_the_next_pass(harness: Trains) -> None:
+async def test_progress_without_capacity_is_written_by_the_next_pass(harness: RunningJob) -> None:
     harness.cluster.now += 20
     write = harness.cluster.write_status
 
@@ -189,14 +189,14 @@ async def test_progress_without_capacity_is_written_by_the_next_pass(harness: Tr
 
 
 async def test_short_intervals_do_not_make_the_passes_of_a_running_job_frequent() -> None:
-    harness = Trains(snapshots__denseIntervalSeconds=1)
+    harness = RunningJob(snapshots__denseIntervalSeconds=1)
     await harness.start()
     wake = await harness.go()
     assert wake is not None
     assert wake >= Timing().floor_s
 
 
-async def test_another_operator_continues_as_the_one_before(harness: Trains) -> None:
+async def test_another_operator_continues_as_the_one_before(harness: RunningJob) -> None:
     """Its first pass over a training job is a regular one, and recent progress is not written again."""
     await harness.go(2, dt=20)
     written = harness.status
@@ -215,7 +215,7 @@ async def test_another_operator_continues_as_the_one_before(harness: Trains) -> 
     assert harness.status.phase == "Recovering", "the first look finds a lost pod"
 
 
-async def test_second_passes_over_many_jobs_are_spread(harness: Trains) -> None:
+async def test_second_passes_over_many_jobs_are_spread(harness: RunningJob) -> None:
     harness.controller = Controller(
         harness.cluster, lambda: harness.cluster.now, timing=Timing(progress_s=15.0), rng=random.Random(1)
     )
@@ -228,7 +228,7 @@ async def test_second_passes_over_many_jobs_are_spread(harness: Trains) -> None:
 
 
 async def test_several_rosters_are_written_at_once_and_trainers_come_first() -> None:
-    harness = Trains(trainers__replicas=20)
+    harness = RunningJob(trainers__replicas=20)
     await harness.start()
     harness.cluster.most = 0
     harness.cluster.kill("shard", 1)
@@ -239,7 +239,7 @@ async def test_several_rosters_are_written_at_once_and_trainers_come_first() -> 
     assert harness.cluster.most == MAX_ROSTER_WRITES
 
 
-async def test_rosters_end_with_the_error_of_one_of_them_and_are_written_by_the_next_pass(harness: Trains) -> None:
+async def test_rosters_end_with_the_error_of_one_of_them_and_are_written_by_the_next_pass(harness: RunningJob) -> None:
     harness.cluster.kill("shard", 1)
     change = harness.cluster.patch_pod
 

@@ -61,11 +61,11 @@ def test_rows_shared_with_another_batch(one: np.ndarray, other: np.ndarray) -> N
     mine, theirs = find_access(PLACEMENT, one).unique, find_access(PLACEMENT, other).unique
     shared = mine.shared_with(theirs)
     assert shared.tolist() == [number in set(theirs.numbers.tolist()) for number in mine.numbers.tolist()]
-    kept = mine.select(~shared)
-    assert kept.numbers.tolist() == mine.numbers[~shared].tolist()
+    selected = mine.select(~shared)
+    assert selected.numbers.tolist() == mine.numbers[~shared].tolist()
     for shard in range(3):
-        assert (PLACEMENT.locate(kept.numbers[kept.on_shard(shard)])[0] == shard).all()
-    assert kept.bounds[-1] == len(kept)
+        assert (PLACEMENT.locate(selected.numbers[selected.on_shard(shard)])[0] == shard).all()
+    assert selected.bounds[-1] == len(selected)
 
 
 def test_an_empty_batch_needs_nothing() -> None:

@@ -57,14 +57,14 @@ def test_embeddings_and_gradients_are_those_of_torch(shards: int, bags: bool) ->
         embeddings = access.embeddings(vectors_of(access, placement, weights))
     outer = [torch.from_numpy(rng.standard_normal(tuple(each.shape))) for each in embeddings]
     for table, (found, gradient) in enumerate(zip(embeddings, outer, strict=True)):
-        wanted = pooled(weights[table], ids, table)
-        torch.testing.assert_close(found, wanted.detach())
+        reference = pooled(weights[table], ids, table)
+        torch.testing.assert_close(found, reference.detach())
         assert found.is_contiguous()
-        wanted.backward(gradient)
+        reference.backward(gradient)
     summed = access.sum_gradients(tuple(outer))
     expected = vectors_of(access, placement, [weight.grad for weight in weights])
-    for found, wanted in zip(summed, expected, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for found, reference in zip(summed, expected, strict=True):
+        torch.testing.assert_close(found, reference)
 
 
 def pooled(weight: torch.Tensor, ids: np.ndarray | Bags, table: int) -> torch.Tensor:
@@ -91,9 +91,11 @@ def test_rows_lie_shard_by_shard_and_band_by_band(shards: int) -> None:
     ends = rows.extents(DIMS)
     assert ends[-1] == sum(DIMS[band] for band in bands)
     late = np.arange(len(rows)) % 3 == 0
-    kept = rows.select(late)
-    assert np.array_equal(kept.numbers, rows.numbers[late])
-    assert all(np.array_equal(kept.of_band(kept.numbers, b), kept.numbers[bands[late] == b]) for b in range(3))
+    selected = rows.select(late)
+    assert np.array_equal(selected.numbers, rows.numbers[late])
+    assert all(
+        np.array_equal(selected.of_band(selected.numbers, b), selected.numbers[bands[late] == b]) for b in range(3)
+    )
 
 
 def test_no_samples_need_no_rows() -> None:

@@ -54,9 +54,9 @@ def test_tables_change_bit_for_bit_as_in_a_job_of_their_dim_alone() -> None:
     tables = []
     for table, spec in enumerate(job.model.tables):
         model = replace(job.model, tables=(spec,), embedding_dim=DIMS[table])
-        lone = Arena.empty(replace(job, model=model), spec.rows)
-        lone.rows[:] = initial_rows(job.model, 7, table, np.arange(spec.rows))
-        tables.append(lone)
+        single = Arena.empty(replace(job, model=model), spec.rows)
+        single.rows[:] = initial_rows(job.model, 7, table, np.arange(spec.rows))
+        tables.append(single)
     for step in range(1, 5):
         slots = np.sort(rng.permutation(len(arena))[:200])
         numbers = np.argsort(placement.places(np.arange(len(arena))))[slots]
@@ -64,16 +64,16 @@ def test_tables_change_bit_for_bit_as_in_a_job_of_their_dim_alone() -> None:
         assert arena.apply(slots, numbers, gradients, step)
         of_tables, rows = placement.tables_of(numbers)
         bands = placement.band_of[of_tables]
-        for table, lone in enumerate(tables):
+        for table, single in enumerate(tables):
             here = of_tables == table
             mine = gradients[placement.band_of[table]][here[bands == placement.band_of[table]]]
-            assert lone.apply(rows[here], rows[here], mine, step)
-    for table, lone in enumerate(tables):
+            assert single.apply(rows[here], rows[here], mine, step)
+    for table, single in enumerate(tables):
         segment = arena.segments[placement.band_of[table]]
-        at = segment.within(placement.places(placement.offsets[table] + np.arange(len(lone))))
-        assert np.array_equal(segment.rows[at], lone.rows)
-        width = lone.state.shape[1]
-        assert np.array_equal(segment.state[at, :width], lone.state)
+        at = segment.within(placement.places(placement.offsets[table] + np.arange(len(single))))
+        assert np.array_equal(segment.rows[at], single.rows)
+        width = single.state.shape[1]
+        assert np.array_equal(segment.state[at, :width], single.state)
 
 
 def change(arena: Arena, slots: np.ndarray, by: float = 1.0) -> bool:

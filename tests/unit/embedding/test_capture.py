@@ -54,7 +54,7 @@ def fill(capture: Capture, buffer: RowBuffer) -> Values | None:
     slots, rows, state = buffer.filled
     assert (np.diff(slots) > 0).all(), "ascending, and each once"
     found = zip(slots.tolist(), rows.tolist(), state.tolist(), strict=True)
-    return {slot: [*row, *kept] for slot, row, kept in found}
+    return {slot: [*row, *values] for slot, row, values in found}
 
 
 def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
@@ -148,12 +148,12 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(0, 3))):
         push(arena, *data.draw(some))
     if data.draw(st.booleans()):
-        wanted = sorted(data.draw(some))
-        capture = arena.capture_rows(np.array(wanted))
+        selected = sorted(data.draw(some))
+        capture = arena.capture_rows(np.array(selected))
     else:
-        wanted = np.flatnonzero(arena.epochs.of).tolist()
+        selected = np.flatnonzero(arena.epochs.of).tolist()
         capture = arena.capture_changes(0)
-    expected, found = values_of(arena, wanted), Values()
+    expected, found = values_of(arena, selected), Values()
     buffer = RowBuffer(7, data.draw(st.integers(1, 7)) * 11)
     with pytest.MonkeyPatch.context() as patch:
         block = data.draw(st.integers(1, 5))
@@ -180,7 +180,7 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
     rows = 50_000
     arena = new_arena(rows)
     push(arena, *range(rows))
-    kept = arena.rows.copy()
+    before = arena.rows.copy()
     stop = threading.Event()
     generator = np.random.default_rng(1)
 
@@ -195,7 +195,7 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
         buffer, seen = RowBuffer.like(arena.segments[0], 1000), np.zeros(rows, np.bool_)
         while capture.fill(buffer):
             slots = buffer.slots[: buffer.used]
-            assert np.array_equal(buffer.rows[: buffer.used], kept[slots])
+            assert np.array_equal(buffer.rows[: buffer.used], before[slots])
             seen[slots] = True
             buffer.used = 0
     finally:

@@ -43,9 +43,9 @@ def rows_of(access: FeatureAccess, placement: Placement, model: ModelSpec, table
     ]
 
 
-def wanted_of(columns: list[Column], tables: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+def expected_vectors(columns: list[Column], tables: dict[str, Tensor]) -> dict[str, list[Tensor]]:
     """Return of each feature, sample by sample, its vector, or the vectors of its sequence."""
-    wanted = {}
+    expected_bags = {}
     for feature, column in zip(FEATURES, columns, strict=True):
         ends = np.cumsum(column.lengths)
         vectors = tables[feature.table][column.ids.astype(np.int64)]
@@ -54,12 +54,12 @@ def wanted_of(columns: list[Column], tables: dict[str, Tensor]) -> dict[str, lis
         bags = [vectors[end - size : end] for end, size in zip(ends, column.lengths, strict=True)]
         match feature.pooling:
             case "None":
-                wanted[feature.name] = bags
+                expected_bags[feature.name] = bags
             case "Mean":
-                wanted[feature.name] = [bag.sum(dim=0) / max(len(bag), 1) for bag in bags]
+                expected_bags[feature.name] = [bag.sum(dim=0) / max(len(bag), 1) for bag in bags]
             case _:
-                wanted[feature.name] = [bag.sum(dim=0) for bag in bags]
-    return wanted
+                expected_bags[feature.name] = [bag.sum(dim=0) for bag in bags]
+    return expected_bags
 
 
 @pytest.mark.parametrize("one_dim", [True, False])
@@ -73,17 +73,17 @@ def test_features_and_their_gradients_are_those_of_whole_tables(one_dim: bool) -
 
     outer = features.map(lambda values: torch.randn(values.shape, generator=torch.Generator().manual_seed(5)))
     total = torch.zeros(())
-    for name, wanted in wanted_of(columns, tables).items():
+    for name, expected_bags in expected_vectors(columns, tables).items():
         found, gradient = features[name], outer[name]
         if isinstance(found, Jagged):
             assert isinstance(gradient, Jagged)
-            assert found.lengths.tolist() == [len(each) for each in wanted]
-            torch.testing.assert_close(found.values, torch.cat(wanted))
-            total = total + (torch.cat(wanted) * gradient.values).sum()
+            assert found.lengths.tolist() == [len(each) for each in expected_bags]
+            torch.testing.assert_close(found.values, torch.cat(expected_bags))
+            total = total + (torch.cat(expected_bags) * gradient.values).sum()
         else:
             assert isinstance(gradient, Tensor)
-            torch.testing.assert_close(found, torch.stack(wanted))
-            total = total + (torch.stack(wanted) * gradient).sum()
+            torch.testing.assert_close(found, torch.stack(expected_bags))
+            total = total + (torch.stack(expected_bags) * gradient).sum()
     total.backward()
     gradients = [table.grad if table.grad is not None else torch.zeros_like(table) for table in tables.values()]
     expected = as_rows(tuple(rows_of(access, placement, model, gradients)))

@@ -57,8 +57,8 @@ def test_steps_on_sparse_gradients_are_those_of_torch(ours: SparseOptimizerSpec,
         rows[slots] += changes_of(ours, held, gradients, step)
         state[slots] = held
         torch.testing.assert_close(torch.from_numpy(rows), parameter.detach(), rtol=2e-5, atol=2e-6)
-    kept = optimizer.state[parameter]
-    expected = [kept[name] for name in ("sum", "exp_avg", "exp_avg_sq") if name in kept]
+    reference_state = optimizer.state[parameter]
+    expected = [reference_state[name] for name in ("sum", "exp_avg", "exp_avg_sq") if name in reference_state]
     if expected:
         torch.testing.assert_close(torch.from_numpy(state), torch.cat(expected, dim=1), rtol=2e-5, atol=2e-6)
 

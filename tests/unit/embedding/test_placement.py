@@ -69,8 +69,8 @@ def test_spans_are_the_places_on_one_shard_alone_whatever_the_number_of_shards()
         placement = Placement(ROWS, shards, BANDS)
         found, slots = placement.locate(numbers)
         for shard in range(shards):
-            wanted = np.concatenate([np.arange(*span) for span in placement.spans(shard)])
-            assert np.array_equal(alone[found == shard][np.argsort(slots[found == shard])], wanted)
+            expected = np.concatenate([np.arange(*span) for span in placement.spans(shard)])
+            assert np.array_equal(alone[found == shard][np.argsort(slots[found == shard])], expected)
 
 
 @settings(deadline=None)

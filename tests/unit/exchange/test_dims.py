@@ -102,7 +102,7 @@ def test_a_push_changes_each_row_by_its_own_gradient(job: JobSpec, exchange: Exc
             for slot, (table, row) in enumerate(zip(chunk.tables.tolist(), chunk.rows.tolist(), strict=True)):
                 number = int(placement.offsets[table]) + row
                 segment = shard.arena.segments[placement.band_of[table]]
-                wanted = initial_rows(job.model, 7, table, np.array([row]))[0]
+                expected = initial_rows(job.model, 7, table, np.array([row]))[0]
                 if number in touched:
-                    wanted -= np.float32(0.1) * by_number[number]
-                np.testing.assert_allclose(segment.rows[chunk.first_slot + slot - segment.first], wanted, atol=1e-5)
+                    expected -= np.float32(0.1) * by_number[number]
+                np.testing.assert_allclose(segment.rows[chunk.first_slot + slot - segment.first], expected, atol=1e-5)

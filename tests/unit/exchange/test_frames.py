@@ -88,8 +88,8 @@ def test_frames_arrive_whole_however_the_bytes_are_cut(payloads: list[bytes], si
     with sender, receiver:
         receiver.settimeout(0.0)
         reader, found, at = FrameReader(1000), [], 0
-        for turn in range(10_000):
-            piece = stream[at : at + sizes[turn % len(sizes)]]
+        for number in range(10_000):
+            piece = stream[at : at + sizes[number % len(sizes)]]
             at += len(piece)
             sender.sendall(piece)
             while (frame := reader.read(receiver)) is not None:
@@ -149,9 +149,9 @@ def test_a_payload_over_the_limit_is_refused_before_it_is_read() -> None:
 def test_a_detached_frame_keeps_its_payload() -> None:
     buffer = bytearray(b"before")
     frame = Frame(ping(), memoryview(buffer))
-    kept = frame.detached()
+    detached = frame.detached()
     buffer[:] = b"behind"
-    assert bytes(kept.payload) == b"before"
+    assert bytes(detached.payload) == b"before"
     assert bytes(frame.payload) == b"behind"
 
 

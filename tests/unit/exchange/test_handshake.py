@@ -23,7 +23,7 @@ def responder(key: bytes = KEY, me: Identity = SHARD, nonce: bytes = b"b" * 16) 
 
 def test_handshake_identifies_both_sides() -> None:
     trainer, shard = initiator(), responder()
-    proof, peer = trainer.prove(shard.challenge(trainer.hello()))
+    proof, peer = trainer.prove(shard.challenge(trainer.hello))
     assert peer == SHARD
     hello = shard.accept(proof)
     assert hello == Hello(TRAINER, SHARD, (b"a" * 16).hex())
@@ -31,18 +31,18 @@ def test_handshake_identifies_both_sides() -> None:
 
 def test_the_generation_may_differ() -> None:
     trainer, shard = initiator(expected=replace(SHARD, generation=9)), responder()
-    assert trainer.prove(shard.challenge(trainer.hello()))[1].generation == 4
+    assert trainer.prove(shard.challenge(trainer.hello))[1].generation == 4
 
 
 def test_a_trainer_refuses_a_shard_without_the_key() -> None:
     trainer, shard = initiator(), responder(b"another key")
     with pytest.raises(HandshakeError, match=r"shard/2 incarnation 5 does not hold this job's key"):
-        trainer.prove(shard.challenge(trainer.hello()))
+        trainer.prove(shard.challenge(trainer.hello))
 
 
 def test_a_shard_refuses_a_trainer_without_the_key() -> None:
     shard, honest, thief = responder(), initiator(), initiator(b"another key")
-    challenge = shard.challenge(honest.hello())
+    challenge = shard.challenge(honest.hello)
     with pytest.raises(HandshakeError):
         thief.prove(challenge)
     with pytest.raises(HandshakeError, match=r"trainer/1 incarnation 3 does not hold this job's key"):
@@ -53,22 +53,22 @@ def test_a_shard_refuses_a_trainer_without_the_key() -> None:
 
 def test_a_shard_refuses_another_job() -> None:
     with pytest.raises(HandshakeError, match="another job"):
-        responder(me=replace(SHARD, job_uid="other")).challenge(initiator().hello())
+        responder(me=replace(SHARD, job_uid="other")).challenge(initiator().hello)
 
 
 @pytest.mark.parametrize("other", [{"index": 1}, {"incarnation": 4}, {"role": "trainer"}])
 def test_trainer_refuses_a_shard_that_its_roster_does_not_name(other: dict[str, Any]) -> None:
     trainer, shard = initiator(), responder(me=replace(SHARD, **other))
     with pytest.raises(HandshakeError, match=r"expected shard/2 incarnation 5"):
-        trainer.prove(shard.challenge(trainer.hello()))
+        trainer.prove(shard.challenge(trainer.hello))
 
 
 def test_proofs_cannot_be_replayed_or_mirrored() -> None:
     trainer, shard = initiator(), responder()
-    challenge = shard.challenge(trainer.hello())
+    challenge = shard.challenge(trainer.hello)
     proof, _ = trainer.prove(challenge)
     later = responder(nonce=b"c" * 16)
-    later.challenge(trainer.hello())
+    later.challenge(trainer.hello)
     with pytest.raises(HandshakeError):
         later.accept(proof)
     with pytest.raises(HandshakeError):
@@ -77,8 +77,8 @@ def test_proofs_cannot_be_replayed_or_mirrored() -> None:
 
 def test_a_changed_hello_is_noticed() -> None:
     trainer, shard = initiator(), responder()
-    forged = trainer.hello().replace(b'"index":1', b'"index":0')
-    assert forged != trainer.hello()
+    forged = trainer.hello.replace(b'"index":1', b'"index":0')
+    assert forged != trainer.hello
     with pytest.raises(HandshakeError, match="does not hold this job's key"):
         trainer.prove(shard.challenge(forged))
 
@@ -95,6 +95,6 @@ def test_other_packing_of_rows_is_refused_by_either_side() -> None:
     wide, narrow = Encoding(8, "fp32"), Encoding(4, "bf16")
     shard = Responder(KEY, SHARD, b"b" * 16, wide)
     with pytest.raises(HandshakeError, match=r"rows are packed as .*bf16.* there, and as .*fp32.* here"):
-        shard.challenge(Initiator(KEY, TRAINER, SHARD, b"a" * 16, narrow).hello())
+        shard.challenge(Initiator(KEY, TRAINER, SHARD, b"a" * 16, narrow).hello)
     trainer = Initiator(KEY, TRAINER, SHARD, b"a" * 16, wide)
-    trainer.prove(shard.challenge(trainer.hello()))
+    trainer.prove(shard.challenge(trainer.hello))

@@ -50,7 +50,7 @@ def disk(tmp_path: Path) -> None:
 
 
 class RestartedProcess:
-    """The file of a trainer, and its successive exchanges. `kept_step`: the last complete step."""
+    """The file of a trainer, and its successive exchanges. `recorded_step`: the last complete step."""
 
     folder: Path
 
@@ -58,7 +58,7 @@ class RestartedProcess:
         self.job, self.rows = job, rows
         self.file = ResumeFile.new()
         self.disk = self.folder / f"pushes-{next(NUMBERS)}"
-        self.kept_step, self.resume_state = 0, np.full((2, 4), -1)
+        self.recorded_step, self.resume_state = 0, np.full((2, 4), -1)
         self.exchange = self._exchange()
 
     def _exchange(self) -> Exchange:
@@ -80,22 +80,22 @@ class RestartedProcess:
         self.exchange._ring._thread.shutdown()  # it dies with its process
         self.file = ResumeFile(self.file.descriptor)
         self.exchange = self._exchange()
-        self.exchange.resume(1, self.kept_step, self.resume_state)
+        self.exchange.resume(1, self.recorded_step, self.resume_state)
 
     def push(self, *steps: int) -> None:
         def keep(resume_state: Any) -> None:
             assert resume_state is not None
-            self.kept_step, self.resume_state = step, resume_state
+            self.recorded_step, self.resume_state = step, resume_state
 
         for step in steps:
-            if step > self.kept_step:
+            if step > self.recorded_step:
                 self.exchange.push(step, self.rows, gradients(self.rows, step), 0, WAIT_S, keep)
 
     def settle(self) -> None:
         self.exchange.settle(WAIT_S)
 
     def values(self) -> np.ndarray:
-        found: np.ndarray = self.exchange.lookup(self.kept_step + 1, self.rows).result(WAIT_S)
+        found: np.ndarray = self.exchange.lookup(self.recorded_step + 1, self.rows).result(WAIT_S)
         return found
 
 
@@ -130,7 +130,7 @@ def test_a_push_killed_at_any_line_is_applied_once(
     new_process: Callable[[], RestartedProcess], shards: Shards, rows: UniqueRows
 ) -> None:
     """A sent step is kept. A step that is not kept was sent to no shard, and is repeated."""
-    kept = set[int]()
+    recorded = set[int]()
     for line in count(1, 7):
         zeros(*shards)
         process = new_process()
@@ -139,7 +139,7 @@ def test_a_push_killed_at_any_line_is_applied_once(
         process.settle()
         died = killed_at(line, lambda each=process: each.push(3), *FILES)
         process.die()
-        kept.add(process.kept_step)
+        recorded.add(process.recorded_step)
         process.join(*shards)
         process.push(3, 4)
         process.settle()
@@ -150,7 +150,7 @@ def test_a_push_killed_at_any_line_is_applied_once(
         if not died:
             break
     assert line > 100
-    assert kept == {2, 3}
+    assert recorded == {2, 3}
 
 
 def test_shard_without_memory_gets_its_pushes_from_the_next_process(

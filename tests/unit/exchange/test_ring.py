@@ -36,19 +36,19 @@ def test_retained_blocks_are_unchanged_and_within_the_bounds_of_memory_and_disk(
     with TemporaryDirectory() as folder:
         path, size_bytes = Path(folder, "pushes"), spill_bytes or 0
         ring = Ring(limit, spill=None if spill_bytes is None else Spill(path, spill_bytes))
-        kept: deque[tuple[Block, np.ndarray, np.ndarray]] = deque()
+        retained: deque[tuple[Block, np.ndarray, np.ndarray]] = deque()
         rng = np.random.default_rng(0)
         for size, drops in steps:
             values = rng.integers(0, 2**31, size, dtype=np.int32)
             block = take(ring, padded(values.nbytes))
             if block is not None:
-                kept.append((block, block.keep(values), values))
-            assert sum(padded(copy.nbytes) for _, copy, _ in kept) <= limit + size_bytes
+                retained.append((block, block.keep(values), values))
+            assert sum(padded(copy.nbytes) for _, copy, _ in retained) <= limit + size_bytes
             assert spill_bytes is None or path.stat().st_size <= size_bytes
             assert 0 <= ring.fill <= 1
-            for _ in range(min(drops, len(kept))):
-                kept.popleft()[0].release()
-            for _, copy, original in kept:
+            for _ in range(min(drops, len(retained))):
+                retained.popleft()[0].release()
+            for _, copy, original in retained:
                 assert np.array_equal(copy, original)
         ring.close()
 
@@ -167,16 +167,16 @@ def test_only_announced_blocks_are_dropped_for_new_ones(
     """Segments hold one block or dozens. The oldest blocks are dropped for space, never more than announced."""
     with TemporaryDirectory() as folder:
         spill = None if spilled is None else Spill(Path(folder, "pushes"), spilled)
-        told_of(Ring(limit, spill=spill), sizes, more)
+        check_announced(Ring(limit, spill=spill), sizes, more)
 
 
-def told_of(ring: Ring, sizes: list[int], more: int) -> None:
+def check_announced(ring: Ring, sizes: list[int], more: int) -> None:
     blocks = deque[tuple[int, Block]]()
     ring.prepare(max(sizes))
-    gone = 0
+    evicted = 0
 
     def push(step: int, size: int) -> int:
-        lost = gone
+        lost = evicted
         while (block := take(ring, size, step)) is None:
             if not blocks:
                 return step
@@ -186,9 +186,9 @@ def told_of(ring: Ring, sizes: list[int], more: int) -> None:
         return lost
 
     for step, size in enumerate(sizes, 1):
-        gone = push(step, size)
-    announced = max(gone, ring.last_evicted(more))
+        evicted = push(step, size)
+    announced = max(evicted, ring.last_evicted(more))
     for step in range(len(sizes) + 1, len(sizes) + more + 1):
-        gone = push(step, max(sizes))
-    assert gone <= announced
+        evicted = push(step, max(sizes))
+    assert evicted <= announced
     ring.close()

@@ -23,7 +23,7 @@ from support.shard_thread import ShardThread
 
 
 @pytest.fixture
-def deserted() -> Iterator[int]:
+def unused_port() -> Iterator[int]:
     """Return a port without a listener."""
     with closing(PortBlocks(random.Random())) as ports:
         yield ports.take()
@@ -56,8 +56,8 @@ def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange, m
         exchange.follow(trainer_roster((Peer(0, 1, HOST, port), Peer(1, 1, "", 0))))
         connection, _ = impostor.accept()
         with connection:
-            welcome = Header(Operation.WELCOME, generation=1), Header(Operation.PONG, generation=1)
-            connection.sendall(b"".join(header.pack() for header in welcome))
+            replies = Header(Operation.WELCOME, generation=1), Header(Operation.PONG, generation=1)
+            connection.sendall(b"".join(header.pack() for header in replies))
             # The next connection breaks without a listener, and that clears the problem.
             wait_for(lambda: exchange.problems() == ("WELCOME before the handshake was over",))
     assert exchange.unavailable() == (0, 1)
@@ -67,11 +67,11 @@ def test_unreachable_shard_and_its_return_are_logged_once_each(
     serve: Callable[..., ShardThread],
     exchange: Exchange,
     pair: Pair,
-    deserted: int,
+    unused_port: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "cpr_trainer.exchange")
-    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, HOST, deserted)), roster=2))
+    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, HOST, unused_port)), roster=2))
     wait_for(lambda: bool(caplog.records))
     with pytest.raises(ShardsUnavailableError):
         exchange.wait_ready(1.0)  # it is tried several times
@@ -138,11 +138,11 @@ def test_frozen_shard_becomes_unresponsive(serve: Callable[..., ShardThread], jo
         exchange.close()
 
 
-def test_address_without_a_listener_becomes_unresponsive(job: JobSpec, deserted: int) -> None:
+def test_address_without_a_listener_becomes_unresponsive(job: JobSpec, unused_port: int) -> None:
     silence_s = 0.3
     exchange = Exchange(replace(job, silence_s=silence_s), 0, 1, KEY, 1000)
     try:
-        exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", deserted), Peer(1, 1, "", 0))))
+        exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", unused_port), Peer(1, 1, "", 0))))
         wait_for(lambda: exchange.unresponsive(silence_s) == (0,))
     finally:
         exchange.close()

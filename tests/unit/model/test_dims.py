@@ -37,7 +37,7 @@ def inputs(samples: int = 5) -> tuple[Tensor, tuple[Tensor, ...]]:
     return dense, tuple(torch.randn(samples, dim, generator=generator) for dim in DIMS)
 
 
-class Beside(nn.Module):
+class WithoutLastTable(nn.Module):
     """All vectors concatenated, except those of the last table."""
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
@@ -78,7 +78,7 @@ def test_projections_learn() -> None:
 
 
 def test_gradients_of_a_step_are_those_of_autograd_and_0_for_a_table_that_is_not_used() -> None:
-    replica = DenseReplica(SPEC, 1, factory=Beside)
+    replica = DenseReplica(SPEC, 1, factory=WithoutLastTable)
     placement = Placement.of(SPEC, 2)
     ids = np.array([[1, 2, 3], [1, 4, 3], [5, 2, 9]])
     access = find_access(placement, ids)
@@ -101,7 +101,7 @@ def test_gradients_of_a_step_are_those_of_autograd_and_0_for_a_table_that_is_not
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_user_network_gets_a_vector_of_each_table(precision: Precision) -> None:
-    build_network(SPEC, 1, precision, Beside)
+    build_network(SPEC, 1, precision, WithoutLastTable)
 
 
 def test_network_for_one_block_is_refused_with_the_expected_shapes() -> None:

@@ -69,7 +69,7 @@ def test_without_rows_held_out_there_is_no_score_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "says"),
+    ("read", "says"),
     [
         (lambda model: model.rows("c", [0]), "no table 'c': use one of a, b"),
         (lambda model: model.rows("b", [5]), "numbered from 0 to 4"),
@@ -77,9 +77,9 @@ def test_without_rows_held_out_there_is_no_score_of_them() -> None:
         (lambda model: model.batch([4000]), "numbered from 0 to 3999"),
     ],
 )
-def test_what_there_is_not_cannot_be_looked_up(fitted: Fitted, ask: Callable[[Fitted], Any], says: str) -> None:
+def test_what_there_is_not_cannot_be_looked_up(fitted: Fitted, read: Callable[[Fitted], Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        ask(fitted)
+        read(fitted)
 
 
 def test_a_network_defined_in_a_cell_is_trained() -> None:

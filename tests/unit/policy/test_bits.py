@@ -10,7 +10,7 @@ from cpr_operator.policy.inputs import Bits, bits_for
 
 def inputs(**changes: object) -> policy.Inputs:
     """Ten shards, one lost at each failure; the job lasts a hundred mean times between failures."""
-    figures: dict[str, Any] = {
+    values: dict[str, Any] = {
         "mode": "Partial",
         "limit": 0.1,
         "shards": 10,
@@ -19,7 +19,7 @@ def inputs(**changes: object) -> policy.Inputs:
         "samples_per_s": 1.0,
         "fixed_bits": None,
     }
-    return policy.Inputs(**(figures | changes))
+    return policy.Inputs(**(values | changes))
 
 
 @pytest.mark.parametrize(

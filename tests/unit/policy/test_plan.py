@@ -137,10 +137,10 @@ def test_unknown_training_time_is_one_mtbf_and_named_as_a_guess() -> None:
     ],
 )
 def test_reason_has_no_percentage_before_measurements(change: dict[str, Any]) -> None:
-    told = plan(replace(PAPER, **change)).reason
-    assert "expected overhead" not in told
-    assert "would cost" not in told
-    assert "Still guessed" in told
+    reason = plan(replace(PAPER, **change)).reason
+    assert "expected overhead" not in reason
+    assert "would cost" not in reason
+    assert "Still guessed" in reason
     assert "expected overhead" in plan(PAPER).reason
 
 

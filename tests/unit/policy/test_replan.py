@@ -49,13 +49,13 @@ def test_quiet_job_is_replanned_after_steady_s(left: float, mtbf_h: float) -> No
     """The simulator skips only intervals without a new plan."""
     estimate, total = prior(mtbf_h * HOUR), INPUTS.total_samples
 
-    def figures(quiet_s: float) -> dict[str, float]:
+    def inputs_after(quiet_s: float) -> dict[str, float]:
         saved = int((1 - left) * total + quiet_s)
         inputs = replace(INPUTS, estimate=after_quiet(estimate, quiet_s), saved_samples=min(saved, total))
         return plan(inputs).status_inputs()
 
     steady = steady_s(estimate.beta_s, left * total, total)
-    assert not moved(figures(0.0), figures(0.99 * steady - 1))
+    assert not moved(inputs_after(0.0), inputs_after(0.99 * steady - 1))
     if steady < left * total:
-        assert moved(figures(0.0), figures(1.01 * steady + 1))
+        assert moved(inputs_after(0.0), inputs_after(1.01 * steady + 1))
     assert steady <= STEP * max(estimate.beta_s, 1)

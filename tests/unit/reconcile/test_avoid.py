@@ -30,19 +30,19 @@ def test_replacement_avoids_the_failed_node(kind: Kind, avoid: str, worked: bool
 
 
 async def test_replacement_of_a_member_on_a_lost_node_runs_elsewhere() -> None:
-    life = await Simulation(BY_NAME["a shard's node is lost"]).run()
-    (failure,) = life.status.failures
-    heir = life.status.shards[1]
-    assert heir.avoid == failure.node != ""
-    assert heir.node not in {"", failure.node}
+    run = await Simulation(BY_NAME["a shard's node is lost"]).run()
+    (failure,) = run.status.failures
+    successor = run.status.shards[1]
+    assert successor.avoid == failure.node != ""
+    assert successor.node not in {"", failure.node}
 
 
 async def test_replacement_runs_anywhere_without_another_node() -> None:
-    life = await Simulation(BY_NAME["a shard hangs on the only node"]).run()
-    shard = life.status.shards[1]
+    run = await Simulation(BY_NAME["a shard hangs on the only node"]).run()
+    shard = run.status.shards[1]
     assert (shard.incarnation, shard.avoid, shard.node) == (3, "", "node-0")
-    assert [f.kind for f in life.status.failures] == ["Hung"]
+    assert [f.kind for f in run.status.failures] == ["Hung"]
     tried = {
-        s["shards"][1]["avoid"] for s in life.cluster.statuses if s["shards"] and s["shards"][1]["incarnation"] == 2
+        s["shards"][1]["avoid"] for s in run.cluster.statuses if s["shards"] and s["shards"][1]["incarnation"] == 2
     }
     assert tried == {"node-0"}, "the first try kept off it"

@@ -72,10 +72,10 @@ def conditions_of(
     }
 
 
-def plan(interval_s: float = 5, mode: Literal["Partial", "Full"] = "Partial", **figures: float) -> Plan:
+def plan(interval_s: float = 5, mode: Literal["Partial", "Full"] = "Partial", **inputs: float) -> Plan:
     """A plan for 100 samples a second and commits of 2 s."""
-    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0} | figures
-    return Plan(mode=mode, interval_seconds=interval_s, inputs=figures)
+    inputs = {"samplesPerSecond": 100.0, "commitSeconds": 2.0} | inputs
+    return Plan(mode=mode, interval_seconds=interval_s, inputs=inputs)
 
 
 TWO_LOST = plan(lostPerFailure=2.0)  # 7 s of 100 samples on two shards
@@ -128,10 +128,10 @@ def test_recovering_names_the_allowance_without_lost_shards() -> None:
         recovery = Recovery(kind="ReplaceShards", since=1.0, reason="why")
         return recovering(Status(shards=shards, recovery=recovery, progress=Progress(samples=500)), {}).message
 
-    there, away = Shard(index=0), Shard(index=1, lost_at=1.0, allowance=800)
-    assert said(there, away) == "why; training continues up to sample 800"
+    there, lost = Shard(index=0), Shard(index=1, lost_at=1.0, allowance=800)
+    assert said(there, lost) == "why; training continues up to sample 800"
     assert (
-        said(away.model_copy(update={"index": 0, "allowance": 700}), away) == "why; training continues up to sample 700"
+        said(lost.model_copy(update={"index": 0, "allowance": 700}), lost) == "why; training continues up to sample 700"
     )
-    assert said(there.model_copy(update={"lost_at": 1.0}), away) == "why", "training waits for the other one"
-    assert said(there, away.model_copy(update={"allowance": 500})) == "why", "it is used up"
+    assert said(there.model_copy(update={"lost_at": 1.0}), lost) == "why", "training waits for the other one"
+    assert said(there, lost.model_copy(update={"allowance": 500})) == "why", "it is used up"

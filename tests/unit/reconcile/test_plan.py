@@ -70,9 +70,9 @@ def test_fixed_interval_reports_an_exhausted_budget() -> None:
     known = planned(fixed, first.model_copy(update={"policy": LEARNT}), renew=False)
     found = [{finding.type: finding.status for finding in budget(each)} for each in (first, known)]
     assert [each["BudgetExhausted"] for each in found] == ["False", "True"]
-    dearer = first.model_copy(update={"policy": LEARNT.model_copy(update={"save_stall_seconds": 5.0})})
+    slower = first.model_copy(update={"policy": LEARNT.model_copy(update={"save_stall_seconds": 5.0})})
     assert first.plan is not None
-    assert plan_of(SPEC, dearer, renew=False).interval_seconds > first.plan.interval_seconds
+    assert plan_of(SPEC, slower, renew=False).interval_seconds > first.plan.interval_seconds
 
 
 def test_plan_event_has_the_reason_of_a_different_plan() -> None:
@@ -107,8 +107,8 @@ def test_plan_event_needs_a_different_interval() -> None:
 def test_priority_interval_is_a_fraction_in_partial_mode(
     mode: str, strategy: str, fraction: float, portion: float
 ) -> None:
-    wanted = parse_spec(spec(recovery__mode=mode, snapshots__strategy=strategy, snapshots__fraction=fraction))
-    plan = plan_of(wanted, status(), renew=True)
+    desired = parse_spec(spec(recovery__mode=mode, snapshots__strategy=strategy, snapshots__fraction=fraction))
+    plan = plan_of(desired, status(), renew=True)
     assert plan.mode == mode
     assert plan.priority_interval_seconds == portion * plan.interval_seconds
 
@@ -129,18 +129,18 @@ RESTORED = status().model_copy(
     ],
 )
 def test_plan_has_the_stated_bits(quantisation: dict[str, object], before: Status, bits: int) -> None:
-    wanted = parse_spec(spec(snapshots__quantisation=quantisation))
-    assert plan_of(wanted, before, renew=True).stored_bits == bits
+    desired = parse_spec(spec(snapshots__quantisation=quantisation))
+    assert plan_of(desired, before, renew=True).stored_bits == bits
 
 
 async def test_plan_has_the_same_reason_in_status_event_and_log(caplog: pytest.LogCaptureFixture) -> None:
     job = spec(snapshots__interval={"mode": "Auto"}, failurePolicy__expectedJobMtbfSeconds=20)
     with caplog.at_level(logging.INFO, "cpr_operator"):
-        life = await Simulation(
+        run = await Simulation(
             Scenario("struck", ((trained(1200), kill("shard", 1)),), job, replaced=("shard/1",))
         ).run()
-    plans = [status.plan for each in life.cluster.statuses if (status := Status.model_validate(each)).plan is not None]
-    announced = [event.message for event in life.cluster.events.values() if event.reason == "Planned"]
+    plans = [status.plan for each in run.cluster.statuses if (status := Status.model_validate(each)).plan is not None]
+    announced = [event.message for event in run.cluster.events.values() if event.reason == "Planned"]
     # At the start, when the speed is known, and after the failure.
     assert len({plan.interval_seconds for plan in plans}) >= 3
     assert len(announced) >= 3

@@ -94,8 +94,8 @@ async def test_orphaned_shards_lose_the_buffer_of_a_lost_trainer() -> None:
     assert losing(catching_up, "trainer/1").orphaned == ((0, 150),)
 
 
-@pytest.mark.parametrize(("replay", "asked"), [("Auto", {"trainer/1", "trainer/2"}), ("Off", set())])
-async def test_all_trainers_are_polled_once_a_shard_is_lost(replay: str, asked: set[str]) -> None:
+@pytest.mark.parametrize(("replay", "polled"), [("Auto", {"trainer/1", "trainer/2"}), ("Off", set())])
+async def test_all_trainers_are_polled_once_a_shard_is_lost(replay: str, polled: set[str]) -> None:
     """The leader reports the position of training. Each trainer reports only its own buffer."""
     observed = await training(NOTHING, NOTHING, NOTHING, replay=replay)
     leader = observed.job.status.trainers[0].uid
@@ -103,7 +103,7 @@ async def test_all_trainers_are_polled_once_a_shard_is_lost(replay: str, asked: 
     assert second_round(observed) == ()
     pods = tuple(pod for pod in observed.pods if (pod.role, pod.index) != ("shard", 1))
     lost = replace(observed, pods=pods)
-    assert {f"{pod.role}/{pod.index}" for pod in second_round(lost)} == asked
+    assert {f"{pod.role}/{pod.index}" for pod in second_round(lost)} == polled
     assert "trainer/0" in {f"{pod.role}/{pod.index}" for pod in first_round(lost)}
 
 

@@ -144,14 +144,14 @@ async def test_restart_duration_that_is_invalid_is_ignored(nonsense: float) -> N
 
 async def test_restarted_members_are_polled_until_they_report_the_duration() -> None:
     calm, observed = await with_process_counts(1, 1, 1), await with_process_counts(1, 2, 1)
-    asked = {pod.name for pod in second_round(calm)}
+    polled = {pod.name for pod in second_round(calm)}
     victim = observed.job.status.shards[1].pod
-    assert victim not in asked
-    assert {pod.name for pod in second_round(observed)} == {*asked, victim}
+    assert victim not in polled
+    assert {pod.name for pod in second_round(observed)} == {*polled, victim}
     first = reconcile(observed).status
-    assert {pod.name for pod in second_round(again(observed, first, 1, 2, 1))} == {*asked, victim}
+    assert {pod.name for pod in second_round(again(observed, first, 1, 2, 1))} == {*polled, victim}
     later = reconcile(timed(again(observed, first, 1, 2, 1), shard_1=((1, 0.125),))).status
-    assert {pod.name for pod in second_round(again(observed, later, 1, 2, 1))} == asked
+    assert {pod.name for pod in second_round(again(observed, later, 1, 2, 1))} == polled
 
 
 def with_restarts(observed: ReconcileInput, index: int, restarts: int, **changes: Any) -> ReconcileInput:

@@ -30,8 +30,8 @@ STORE = spec()["snapshots"]["store"]
 BYNAME = {"restoreFrom": {"job": "yesterday"}}
 
 
-def job(**wanted: Any) -> Job:
-    return Job(JobId("default", "today", "t"), 1, deleting=False, spec=parse_spec(spec() | wanted), status=Status())
+def job(**fields: Any) -> Job:
+    return Job(JobId("default", "today", "t"), 1, deleting=False, spec=parse_spec(spec() | fields), status=Status())
 
 
 def yesterday(store: dict[str, str] | None = None, uid: str = "y", **fields: Any) -> JobView:
@@ -59,9 +59,9 @@ def test_source_is_the_result_or_else_the_newest_anchor(status: dict[str, Any], 
     assert (found.job, found.key) == (SourceJob(job="yesterday", key=key), key)
 
 
-@pytest.mark.parametrize("wanted", [{}, {"restoreFrom": {"anchor": "key"}}])
-def test_job_without_a_source_starts(wanted: dict[str, Any]) -> None:
-    assert restore_source(job(**wanted), ()) == RestoreSource()
+@pytest.mark.parametrize("fields", [{}, {"restoreFrom": {"anchor": "key"}}])
+def test_job_without_a_source_starts(fields: dict[str, Any]) -> None:
+    assert restore_source(job(**fields), ()) == RestoreSource()
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_latest_of_refuses_another_store() -> None:
 def test_match_expressions_follow_kubernetes(
     expression: dict[str, Any], labels: dict[str, str], *, chosen: bool
 ) -> None:
-    wanted = LatestOf.model_validate({"matchExpressions": [{"key": "k", **expression}]})
-    assert selects(wanted, labels) == chosen
+    fields = LatestOf.model_validate({"matchExpressions": [{"key": "k", **expression}]})
+    assert selects(fields, labels) == chosen
     with_label = LatestOf.model_validate({"matchLabels": {"x": "y"}, "matchExpressions": [{"key": "k", **expression}]})
     assert not selects(with_label, labels)
     assert selects(with_label, labels | {"x": "y"}) == chosen

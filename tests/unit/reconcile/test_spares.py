@@ -221,9 +221,9 @@ async def test_spare_names_are_never_reused() -> None:
     assert {each.name for each in outcome.deletes} == set(spares_of(seen.job.status))
 
 
-@pytest.mark.parametrize(("wanted", "there"), [(0, 0), (1, 1), (3, 3)])
-async def test_number_of_spares_follows_the_spec(wanted: int, there: int) -> None:
-    outcome = reconcile(with_spec(await observed(2), "shards", spares=wanted))
+@pytest.mark.parametrize(("desired", "there"), [(0, 0), (1, 1), (3, 3)])
+async def test_number_of_spares_follows_the_spec(desired: int, there: int) -> None:
+    outcome = reconcile(with_spec(await observed(2), "shards", spares=desired))
     assert len(outcome.status.spares) == there
-    assert len(outcome.creates) == max(wanted - 2, 0)
-    assert len(outcome.deletes) == max(2 - wanted, 0)
+    assert len(outcome.creates) == max(desired - 2, 0)
+    assert len(outcome.deletes) == max(2 - desired, 0)

@@ -15,7 +15,7 @@ from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, after, spec, trained
 
-OUTRUN = Problem("SaveOutrun", "Training changed rows faster than the store took them.", "Use more shards.")
+UNDO_LOG_FULL = Problem("SaveOutrun", "Training changed rows faster than the store took them.", "Use more shards.")
 
 
 def kinds(error: type[StoreError]) -> Iterator[type[StoreError]]:
@@ -33,7 +33,7 @@ def give_up(cluster: SimulatedCluster) -> None:
     """From here on shard 1 gives up every save, so no cut is ever committed; the leader reports no problem."""
     plane = cluster.plane()
     plane.store.down = True
-    next(shard for shard in plane.shards.values() if shard.roster.index == 1).problem = OUTRUN
+    next(shard for shard in plane.shards.values() if shard.roster.index == 1).problem = UNDO_LOG_FULL
 
 
 def recover(cluster: SimulatedCluster) -> None:
@@ -45,9 +45,9 @@ def recover(cluster: SimulatedCluster) -> None:
 
 async def test_shard_with_late_saves_is_polled() -> None:
     job = spec(snapshots__interval={"mode": "Fixed", "seconds": 1})
-    life = await Simulation(Scenario("outrun", ((trained(500), give_up), (after(6.0), recover)), job)).run()
+    run = await Simulation(Scenario("outrun", ((trained(500), give_up), (after(6.0), recover)), job)).run()
     polled = []
-    for document in life.cluster.statuses:
+    for document in run.cluster.statuses:
         status = Status.model_validate(document)
         degraded = next((c for c in status.conditions if c.type == "SnapshotsDegraded"), None)
         if degraded is not None and degraded.status == "True":
@@ -58,10 +58,10 @@ async def test_shard_with_late_saves_is_polled() -> None:
             assert degraded.message.endswith(f"lost now goes back to sample {saved}")
             assert saved < status.progress.samples
     assert polled, "no shard was polled"
-    end = next(c for c in life.status.conditions if c.type == "SnapshotsDegraded")
+    end = next(c for c in run.status.conditions if c.type == "SnapshotsDegraded")
     assert (end.status, end.reason) == ("False", "Healthy")
     assert min(polled) > 400 + LATE * 400, "while saves may still come only the leader is asked"
-    assert [e.message for e in life.cluster.events.values() if e.reason == "SnapshotsDegraded"]
+    assert [e.message for e in run.cluster.events.values() if e.reason == "SnapshotsDegraded"]
 
 
 def log_grows(cluster: SimulatedCluster) -> None:
@@ -86,10 +86,10 @@ def ids_are_odd(cluster: SimulatedCluster) -> None:
 async def test_data_problem_is_a_condition_and_one_event(
     act: Callable[[SimulatedCluster], None], condition: str, reason: str, message: str
 ) -> None:
-    life = await Simulation(Scenario("grows", ((trained(500), act),), spec())).run()
-    found = next(c for c in life.status.conditions if c.type == condition)
+    run = await Simulation(Scenario("grows", ((trained(500), act),), spec())).run()
+    found = next(c for c in run.status.conditions if c.type == condition)
     assert (found.status, found.reason) == ("True", reason)
-    events = [e.message for e in life.cluster.events.values() if e.reason == condition]
+    events = [e.message for e in run.cluster.events.values() if e.reason == condition]
     assert len(events) == 1
     assert events[0].startswith(message)
-    assert life.status.phase == "Succeeded"
+    assert run.status.phase == "Succeeded"

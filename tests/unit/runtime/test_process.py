@@ -183,7 +183,7 @@ CYRILLIC = tuple((f"{letter * 26}.{score}", 0.123456789012) for letter in "аб�
 
 
 @pytest.mark.parametrize(
-    ("metrics", "evaluation", "lost", "kept"),
+    ("metrics", "evaluation", "lost", "complete"),
     [
         (CYRILLIC, SCORES, (), (True, True)),  # in escapes it would not fit
         (tuple((f"{'ж' * 60}{place}", 0.5) for place in range(32)), SCORES, LOST[:3], (False, True)),
@@ -196,7 +196,7 @@ def test_result_that_is_too_long_keeps_its_anchor_and_all_that_is_lost(
     metrics: tuple[tuple[str, float], ...],
     evaluation: HeldOutScores | None,
     lost: tuple[tuple[int, int], ...],
-    kept: tuple[bool, bool],
+    complete: tuple[bool, bool],
     tmp_path: Path,
 ) -> None:
     end_with(tmp_path / "word", Result(ANCHOR, lost, 0.5, 0.7, 0.5, metrics, evaluation), ExitCode.OK)
@@ -204,9 +204,9 @@ def test_result_that_is_too_long_keeps_its_anchor_and_all_that_is_lost(
     read = from_json(Result, text)
     assert len(text) <= 4096
     assert read.anchor == ANCHOR
-    assert (read.metrics != (), read.evaluation is not None) == kept
+    assert (read.metrics != (), read.evaluation is not None) == complete
     assert all(any(start <= first and end <= last for start, last in read.lost) for first, end in lost)
-    assert read.lost == lost if kept == (True, True) else len(read.lost) <= len(lost)
+    assert read.lost == lost if complete == (True, True) else len(read.lost) <= len(lost)
 
 
 def test_cleanup_names_as_many_unreadable_keys_as_fit(tmp_path: Path) -> None:

@@ -85,11 +85,11 @@ class Listing(MemoryStore):
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
         self.may_answer = threading.Event()
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._error = error
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
-        self.asked.append(prefix)
+        self.requests.append(prefix)
         self.may_answer.wait()
         if self._error is not None:
             raise self._error
@@ -116,7 +116,7 @@ def test_standby_is_warm_once_its_memory_is_touched_and_the_store_has_answered(t
     store.may_answer.set()
     until_warm(standby)
     assert (standby.report.state, standby.report.index) == (ShardState.SPARE, -1)
-    assert store.asked == [f"{small_job(tmp_path).job_uid}/spare/"]
+    assert store.requests == [f"{small_job(tmp_path).job_uid}/spare/"]
 
 
 def test_standby_starts_without_a_reachable_store(tmp_path: Path) -> None:

@@ -29,14 +29,14 @@ def test_response_that_ends_early_is_an_error(length: Mapping[str, str]) -> None
         download(connection, "bucket", "name")
 
 
-@pytest.mark.parametrize(("room", "requests"), [(5, 1), (2, 2), (9, 2)])
-def test_response_without_a_length_is_compared_with_the_listing(room: int, requests: int) -> None:
+@pytest.mark.parametrize(("capacity", "requests"), [(5, 1), (2, 2), (9, 2)])
+def test_response_without_a_length_is_compared_with_the_listing(capacity: int, requests: int) -> None:
     """A caller with the expected length needs no listing."""
     connection, http = scripted(answer(200, b"abcde"), listing(5))
-    found = bytearray(room)
+    found = bytearray(capacity)
     received = download_into(connection, "bucket", "name", [memoryview(found)])
-    assert (received.size_bytes, received.crc32c) == (5, checksum(b"abcde"[:room]))
-    assert found.startswith(b"abcde"[:room])
+    assert (received.size_bytes, received.crc32c) == (5, checksum(b"abcde"[:capacity]))
+    assert found.startswith(b"abcde"[:capacity])
     assert len(http.sent) == requests
 
 
@@ -57,7 +57,7 @@ def test_response_in_small_pieces_is_joined() -> None:
     connection, _ = scripted(
         urllib3.HTTPResponse(Drops(body), status=200, headers={"content-length": str(len(body))}, preload_content=False)
     )
-    rooms = [bytearray(100), bytearray(2390)]
-    received = download_into(connection, "bucket", "name", [memoryview(room) for room in rooms])
-    assert b"".join(rooms) == body[:2490]
+    buffers = [bytearray(100), bytearray(2390)]
+    received = download_into(connection, "bucket", "name", [memoryview(capacity) for capacity in buffers])
+    assert b"".join(buffers) == body[:2490]
     assert (received.size_bytes, received.crc32c) == (2500, checksum(body[:2490]))

@@ -90,11 +90,11 @@ def test_error_of_the_items_is_raised() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux schedules threads one by one")
 def test_background_threads_preempt_no_thread_and_are_not_starved() -> None:
-    def standing(_item: int) -> tuple[int, int]:
+    def scheduling(_item: int) -> tuple[int, int]:
         return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    policy, niceness = standing(0)
+    policy, niceness = scheduling(0)
     assert policy != os.SCHED_BATCH
-    assert set(in_parallel(standing, range(4), background=True)) == {(os.SCHED_BATCH, niceness)}
-    assert set(in_parallel(standing, range(4))) == {(policy, niceness)}
-    assert standing(0) == (policy, niceness)
+    assert set(in_parallel(scheduling, range(4), background=True)) == {(os.SCHED_BATCH, niceness)}
+    assert set(in_parallel(scheduling, range(4))) == {(policy, niceness)}
+    assert scheduling(0) == (policy, niceness)

@@ -116,6 +116,6 @@ def test_network_of_another_optimizer_is_refused_unless_its_state_is_the_same(tm
     state = DenseState(job_with(tmp_path, optimizer="Adagrad"), 1_000)
     with pytest.raises(LayoutError, match=r"or set spec\.restoreFrom\.dense to Initialise"):
         state.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
-    kin = DenseState(job_with(tmp_path, optimizer="AdamW"), 1_000)
-    kin.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
-    assert torch.equal(kin.replica.state(), old.replica.state())
+    other_job = DenseState(job_with(tmp_path, optimizer="AdamW"), 1_000)
+    other_job.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
+    assert torch.equal(other_job.replica.state(), old.replica.state())

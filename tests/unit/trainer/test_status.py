@@ -152,11 +152,11 @@ def test_metrics_are_the_report() -> None:
     assert 'cprjob_trainer_state{state="Training"} 1.0' in page
 
 
-def report(**figures: Any) -> TrainerReport:
+def report(**fields: Any) -> TrainerReport:
     return TrainerReport(
         contract=CONTRACT_VERSION, job_uid="", index=0, incarnation=1, counters=Counters(1, 1, 1),
         state=TrainerState.TRAINING, step=1200, samples=307_200, samples_started=307_200, total_samples=1_000_000,
-        waiting_for=(), silent=(), lost=(), problem=None, **figures,
+        waiting_for=(), silent=(), lost=(), problem=None, **fields,
     )  # fmt: skip
 
 

@@ -173,17 +173,17 @@ def test_random_state_is_restored_after_a_measurement(job: JobSpec) -> None:
 
 
 def test_stop_ends_a_measurement(job: JobSpec) -> None:
-    turns = 0
+    polls = 0
 
     def poll_interrupts() -> None:
-        nonlocal turns
-        turns += 1
-        if turns > 4:
+        nonlocal polls
+        polls += 1
+        if polls > 4:
             raise Terminated
 
     with pytest.raises(Terminated):
         measure(trial(job), (1, 2), poll_interrupts)
-    assert turns == 5
+    assert polls == 5
 
 
 @pytest.mark.parametrize(

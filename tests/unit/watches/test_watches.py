@@ -32,7 +32,7 @@ class Seen:
 
     watched: WatchCache = field(default_factory=lambda: WatchCache(time.monotonic))
     passes: list[str] = field(default_factory=list)
-    trains: list[str] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
     shown: list[bool] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ async def watching(server: FakeApiServer) -> AsyncIterator[tuple[Watches, Seen, 
             Metrics(),
             seen.watched,
             lambda *_: None,
-            lambda _, name: seen.trains.append(name),
+            lambda _, name: seen.running.append(name),
         )
 
     def listed(kind: Kind, namespace: str) -> None:
@@ -112,11 +112,11 @@ async def test_only_pods_of_jobs_are_asked_for_and_in_pages(server: FakeApiServe
         server.put_pod("late", {"cprjob.io/job": "j"})
         await until(lambda: "late" in seen.pods)
     assert "stranger" not in "".join(seen.pods)
-    of_pods = [query for path, query in server.asked if path == PODS]
+    of_pods = [query for path, query in server.requests if path == PODS]
     assert {query.get("labelSelector") for query in of_pods} == {"cprjob.io/job"}
-    lists = [query for _, query in server.asked if "watch" not in query]
+    lists = [query for _, query in server.requests if "watch" not in query]
     assert {query.get("limit") for query in lists} == {str(watches.PAGE)}
-    assert [query.get("continue") for path, query in server.asked if path == PODS][:2] == [None, str(watches.PAGE)]
+    assert [query.get("continue") for path, query in server.requests if path == PODS][:2] == [None, str(watches.PAGE)]
 
 
 @pytest.mark.parametrize("code", [503, 401, 403])
@@ -182,7 +182,7 @@ async def test_listed_running_job_is_reported_to_the_controller(server: FakeApiS
     server.put_job("starts", phase="Starting")
     async with watching(server) as (_, seen, _):
         await until(lambda: {"trains", "starts"} <= set(seen.passes))
-    assert seen.trains == ["trains"]
+    assert seen.running == ["trains"]
 
 
 async def test_it_is_ready_when_jobs_and_pods_are_listed_and_not_before(server: FakeApiServer) -> None:
@@ -190,7 +190,7 @@ async def test_it_is_ready_when_jobs_and_pods_are_listed_and_not_before(server: 
         assert not running.ready
         await until(lambda: running.ready)
         assert sorted(seen.lists) == ["jobs", "pods"]
-        assert {path for path, query in server.asked if "watch" not in query} == {JOBS, PODS}
+        assert {path for path, query in server.requests if "watch" not in query} == {JOBS, PODS}
 
 
 async def test_a_crd_that_is_missing_at_the_start_is_looked_for_again(

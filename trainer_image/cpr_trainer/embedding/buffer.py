@@ -22,7 +22,7 @@ class RowBuffer:
     """
 
     def __init__(self, size: int, values: int) -> None:
-        """Allocate slots for `size` rows and `values` float32 for them and their state: see `turn_to`."""
+        """Allocate slots for `size` rows and `values` float32 for them and their state: see `select_segment`."""
         self._slots: Ints = np.empty(size, np.int64)
         self._values: Floats = np.empty(values, np.float32)
         self.slots = self._slots
@@ -33,10 +33,10 @@ class RowBuffer:
     def like(cls, segment: Segment, size: int) -> Self:
         """Return a buffer for `size` rows of a segment."""
         buffer = cls(size, size * segment.row_values)
-        buffer.turn_to(segment)
+        buffer.select_segment(segment)
         return buffer
 
-    def turn_to(self, segment: Segment) -> None:
+    def select_segment(self, segment: Segment) -> None:
         """Empty the buffer, and take rows of this segment from here on."""
         size = min(len(self._slots), len(self._values) // segment.row_values)
         dim, split, end = segment.dim, size * segment.dim, size * segment.row_values

@@ -215,7 +215,7 @@ class Capture:
                 self._swept += 1
             segment = self._segments[self._swept]
             if not buffer.used:
-                buffer.turn_to(segment)
+                buffer.select_segment(segment)
             slots, self._frontier = self._members.next(
                 self._frontier, min(_block_rows(segment), buffer.free), segment.end
             )
@@ -232,7 +232,7 @@ class Capture:
             if not buffer.used:
                 filled = [log.used / max(1, len(log.slots)) for log in self._logs]
                 self._emptied = filled.index(max(filled))
-                buffer.turn_to(self._segments[self._emptied])
+                buffer.select_segment(self._segments[self._emptied])
             log, segment = self._logs[self._emptied], self._segments[self._emptied]
             count = min(_block_rows(segment), buffer.free, log.used)
             log.move_last(count, buffer)

@@ -279,8 +279,10 @@ class UniqueRows:
 
     def select(self, mask: NDArray[np.bool_]) -> UniqueRows:
         """Return the rows where `mask` (bool [u]) is set."""
-        kept = np.concatenate(([0], np.cumsum(mask)))
-        return UniqueRows(self.places[mask], self.numbers[mask], tuple(kept[list(self.bounds)].tolist()), self.bands)
+        selected = np.concatenate(([0], np.cumsum(mask)))
+        return UniqueRows(
+            self.places[mask], self.numbers[mask], tuple(selected[list(self.bounds)].tolist()), self.bands
+        )
 
 
 def layout_hash(model: ModelSpec) -> str:

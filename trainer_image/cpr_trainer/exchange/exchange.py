@@ -7,10 +7,10 @@ has a timeout, so that the caller can handle other events in between.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import accumulate, pairwise
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.link_loop import LinkLoop
-from cpr_trainer.exchange.lookup import LinkState, PendingLookup, SaveState, ShardsUnavailableError, by_band
+from cpr_trainer.exchange.lookup import LinkState, PendingLookup, SaveState, ShardsUnavailableError
 from cpr_trainer.exchange.outbox import STATE_WIDTH, BlockLayout, Push, last_run
 from cpr_trainer.exchange.pools import Spill
 from cpr_trainer.exchange.ring import Block, Ring, padded_bytes
@@ -102,16 +102,21 @@ class Exchange:
             self._loop.follow(roster)
 
     def empty_vectors(self, rows: UniqueRows) -> Values:
-        """Return an empty array for the vectors of these rows, [u, D], or [v] of several dims, in their wire type.
-
-        `by_band` splits it by dim.
-        """
+        """Return an empty array for the vectors of these rows, [u, D], or [v] of several dims, in their wire type."""
         shape = (len(rows), *self._dims) if len(self._dims) == 1 else rows.extents(self._dims)[-1]
         return np.empty(shape, self._session.encoding.dtype)
 
     def by_band(self, rows: UniqueRows, vectors: Values) -> tuple[Values, ...]:
-        """Return the vectors of a lookup by band, [u_b, D_b] each, in the order of its rows."""
-        return by_band(rows, vectors, self._dims)
+        """Split the vectors of a lookup by band, [u_b, D_b] each, in the order of its rows.
+
+        Vectors of a single shard are not copied.
+        """
+        if len(self._dims) == 1:
+            return (vectors,)
+        cells = [vectors[start:end] for start, end in pairwise(rows.extents(self._dims))]
+        bands: Iterator[list[Values]] = (cells[band :: rows.bands] for band in range(rows.bands))
+        joined = (band[0] if len(band) == 1 else cast(Values, np.concatenate(band)) for band in bands)
+        return tuple(band.reshape(-1, dim) for band, dim in zip(joined, self._dims, strict=True))
 
     def lookup(self, step: int, rows: UniqueRows, vectors: Values | None = None) -> PendingLookup:
         """Request the vectors of `rows`, and return without waiting for them.
@@ -129,7 +134,7 @@ class Exchange:
                     lookup.put(shard, self._first_values(rows, shard))
                 else:
                     link.send_lookup(step, numbers[part], lookup)
-            self._send_rest()
+            self._send_remaining()
             return lookup
 
     def push(  # noqa: PLR0913, PLR0917 -- of what, and when
@@ -182,17 +187,19 @@ class Exchange:
                 mine = tuple(each[ends[shard] : ends[shard + 1]] for each, ends in zip(values, parts, strict=True))
                 order = None if noted is None else noted[1, shard : shard + 1]
                 link.add_push(Push(step, numbers[rows.on_shard(shard)], mine, 0, block, self._replays, noted=order))
-            persist(self._resume_state())
+            persist(self.resume_state())
             for link in self._loop.links:
                 link.send_on()
             if block is not None:
                 block.release()
-            self._send_rest()
+            self._send_remaining()
 
     def resume_state(self) -> Ints | None:
         """Return the state for `resume`, without the pushes, int64 [S, 4]; None if a push is not kept."""
         with self._loop.changed:
-            return self._resume_state()
+            if self._layout is None or not all(link.pushes.all_in_blocks for link in self._loop.links):
+                return None
+            return np.array([link.resume_state for link in self._loop.links], np.int64).reshape(-1, STATE_WIDTH)
 
     def settle(self, timeout_s: float) -> None:
         """Wait until all pushes are acknowledged. Raises TimeoutError, or ShardsUnavailableError if one cannot be now.
@@ -208,8 +215,8 @@ class Exchange:
         Raises ShardsUnavailableError naming those that do not in time.
         """
         with self._loop.changed:
-            if not self._loop.wait_for(lambda: not self._unavailable(step), timeout_s):
-                raise ShardsUnavailableError(self._unavailable(step))
+            if not self._loop.wait_for(lambda: not self.unavailable(step), timeout_s):
+                raise ShardsUnavailableError(self.unavailable(step))
 
     def replay_fill(self) -> float:
         """Return the portion of the memory for pushes that holds unprotected ones; 0 without replay.
@@ -286,7 +293,8 @@ class Exchange:
     def unavailable(self, step: int | None = None) -> tuple[int, ...]:
         """Return the shards that are unreachable or do not serve this generation, except those that `step` may skip."""
         with self._loop.changed:
-            return self._unavailable(step)
+            links = (link for link in self._loop.links if link.state is not LinkState.READY)
+            return tuple(link.peer.index for link in links if step is None or not link.can_skip(step))
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
         """Return the shards that have an address and sent nothing for the last `for_s` seconds."""
@@ -309,11 +317,6 @@ class Exchange:
         self._loop.close()
         if self._ring is not None:
             self._ring.close()
-
-    def _resume_state(self) -> Ints | None:
-        if self._layout is None or not all(link.pushes.all_in_blocks for link in self._loop.links):
-            return None
-        return np.array([link.resume_state for link in self._loop.links], np.int64).reshape(-1, STATE_WIDTH)
 
     def _resume_links(self, links: Sequence[Link], generation: int, last_step: int, state: Ints) -> None:
         """Pass the pushes and the state of the last process to new links."""
@@ -354,7 +357,7 @@ class Exchange:
             oldest = min((each for link in links if (each := link.pushes.oldest_retained) is not None), default=None)
             if oldest is None:
                 return None
-            if unavailable := self._unavailable(None):
+            if unavailable := self.unavailable():
                 raise ShardsUnavailableError(unavailable)
             for link in links:
                 link.pushes.forget(oldest)
@@ -382,17 +385,13 @@ class Exchange:
         if shards := unavailable():
             raise ShardsUnavailableError(shards)
 
-    def _unavailable(self, step: int | None) -> tuple[int, ...]:
-        links = (link for link in self._loop.links if link.state is not LinkState.READY)
-        return tuple(link.peer.index for link in links if step is None or not link.can_skip(step))
-
     def _first_values(self, rows: UniqueRows, shard: int) -> Values:
         """Return the first values of rows on a shard, [v]."""
         cells = (rows.numbers[rows.cells(band)[shard]] for band in range(rows.bands))
         found = [self._seeding.values(*self._placement.tables_of(numbers)).ravel() for numbers in cells if len(numbers)]
         return self._session.encoding.pack_values(np.concatenate(found))
 
-    def _send_rest(self) -> None:
+    def _send_remaining(self) -> None:
         """Have the thread send what the sockets did not take at once."""
         if any(link.wants_write for link in self._loop.links):
             self._loop.wake()

@@ -126,15 +126,10 @@ class Frame:
 Place = Callable[[Header], memoryview | None]
 
 
-def nowhere(_header: Header) -> memoryview | None:
-    """Leave every payload in the reader's own buffer."""
-    return None
-
-
 class FrameReader:
     """Reads frames from one non-blocking socket. A payload above `limit_bytes` is refused before memory is taken."""
 
-    def __init__(self, limit_bytes: int, place: Place = nowhere) -> None:
+    def __init__(self, limit_bytes: int, place: Place = lambda _header: None) -> None:
         self.limit_bytes = limit_bytes
         self._place = place
         self._header_bytes = bytearray(HEADER_BYTES)
@@ -203,10 +198,7 @@ class FrameWriter:
                 sent = connection.sendmsg(batch)
             except BlockingIOError:
                 return
-            self._forget(sent)
-
-    def _forget(self, sent: int) -> None:
-        while self._waiting and sent >= self._waiting[0].nbytes:
-            sent -= self._waiting.popleft().nbytes
-        if sent:
-            self._waiting[0] = self._waiting[0].cast("B")[sent:]
+            while self._waiting and sent >= self._waiting[0].nbytes:
+                sent -= self._waiting.popleft().nbytes
+            if sent:
+                self._waiting[0] = self._waiting[0].cast("B")[sent:]

@@ -75,7 +75,7 @@ class Proof:
 
 
 class Initiator:
-    """The side that connects. `nonce` must be fresh random bytes."""
+    """The side that connects. `nonce` must be fresh random bytes. `hello` is the payload of HELLO."""
 
     def __init__(
         self, key: bytes, me: Identity, expected: Identity, nonce: bytes, encoding: Encoding | None = None
@@ -83,11 +83,7 @@ class Initiator:
         self._key = key
         self._expected = expected
         self._encoding = encoding
-        self._hello = to_json(Hello(me, expected, nonce.hex(), encoding)).encode()
-
-    def hello(self) -> bytes:
-        """Return the payload of HELLO."""
-        return self._hello
+        self.hello = to_json(Hello(me, expected, nonce.hex(), encoding)).encode()
 
     def prove(self, payload: bytes) -> tuple[bytes, Identity]:
         """Check a CHALLENGE; return the payload of PROOF and the callee (its generation may be another).
@@ -96,12 +92,12 @@ class Initiator:
         """
         challenge = _read(Challenge, payload)
         unsigned = to_json(replace(challenge, proof="")).encode()
-        if not _same(challenge.proof, _proof(self._key, b"responder", self._hello, unsigned)):
+        if not _same(challenge.proof, _proof(self._key, b"responder", self.hello, unsigned)):
             raise HandshakeError(f"{_name(self._expected)} does not hold this job's key")
-        if _member(challenge.callee) != _member(self._expected):
+        if replace(challenge.callee, generation=self._expected.generation) != self._expected:
             raise HandshakeError(f"expected {_name(self._expected)}, reached {_name(challenge.callee)}")
         _agree(self._encoding, challenge.encoding)
-        return to_json(Proof(_proof(self._key, b"initiator", self._hello, unsigned))).encode(), challenge.callee
+        return to_json(Proof(_proof(self._key, b"initiator", self.hello, unsigned))).encode(), challenge.callee
 
 
 class Responder:
@@ -161,10 +157,6 @@ def _agree(mine: Encoding | None, theirs: Encoding | None) -> None:
 def _same(one: str, other: str) -> bool:
     """Compare in constant time."""
     return hmac.compare_digest(one.encode(errors="replace"), other.encode())
-
-
-def _member(identity: Identity) -> tuple[str, str, int, int]:
-    return identity.job_uid, identity.role, identity.index, identity.incarnation
 
 
 def _name(identity: Identity) -> str:

@@ -31,6 +31,8 @@ PING_S = 1.0
 _HANDSHAKE_TIMEOUT_S = 3.0  # for the connection and the handshake
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 0.3  # a replaced shard is back within seconds, and must be found quickly
+#: The shard serves this generation.
+_SERVED = {LinkState.REPLAYING, LinkState.READY}
 
 
 class Link:
@@ -152,9 +154,15 @@ class Link:
             self.pushes.add(push)
 
     def send_on(self) -> None:
-        """Send the queued pushes, now or once the shard is ready."""
-        if self.state is LinkState.READY:
-            self._send_on()
+        """Send the queued pushes that may be in flight now, in the order of the steps, if the shard is ready."""
+        if self.state not in _SERVED:
+            return
+        for push in self.pushes.next_to_send():
+            header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=push.nbytes)
+            header = replace(header, row_updates=push.row_updates, order=push.order)
+            self._send(header, push.numbers, *push.values)
+        if self.pushes.all_sent:
+            self.state = LinkState.READY
 
     @property
     def resume_state(self) -> tuple[int, int, int, int]:
@@ -234,7 +242,7 @@ class Link:
         self._initiator = Initiator(
             session.key, session.identity(), session.expected(self.peer), os.urandom(NONCE_BYTES), session.encoding
         )
-        self._send_handshake(Operation.HELLO, self._initiator.hello())
+        self._send_handshake(Operation.HELLO, self._initiator.hello)
 
     def _drop(self, now: float, why: str) -> None:
         shard = (self.peer.index, self.peer.incarnation)
@@ -274,7 +282,11 @@ class Link:
                 self._send_handshake(Operation.PROOF, proof)
             case Operation.WELCOME if self.state is LinkState.PROVED:
                 self.process_number = frame.header.count
-                self._join(now)
+                self.state = LinkState.JOINED
+                self.problem, self._last_logged = None, ""
+                self._next_ping = now
+                self._delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
+                self._reader.limit_bytes = 2**32
             case operation:
                 raise FrameError(f"{operation.name} before the handshake was over")
 
@@ -294,13 +306,6 @@ class Link:
             case operation:
                 raise FrameError(f"a shard does not send {operation.name} now")
 
-    def _join(self, now: float) -> None:
-        self.state = LinkState.JOINED
-        self.problem, self._last_logged = None, ""
-        self._next_ping = now
-        self._delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
-        self._reader.limit_bytes = 2**32
-
     def _note(self, header: Header) -> None:
         """Handle a PONG or an ACK. The first PONG starts the replay of pushes that the shard lacks."""
         if header.generation != self._session.counters.generation:
@@ -316,42 +321,25 @@ class Link:
         # A lost shard is rebuilt from parity, or if that is incomplete from its save. Pushes in both are not needed.
         self.pushes.forget(self.saved.step if self.protected < 0 else min(self.saved.step, self.protected))
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
-            self._replay()
-        elif self.state in {LinkState.REPLAYING, LinkState.READY}:
-            self._send_on()
-
-    def _replay(self) -> None:
-        """Send the shard all pushes that it lacks, before anything else."""
-        self._served = True
-        self.pushes.rewind(self.applied)
-        _LOG.info("shard %d (incarnation %d) is ready", self.peer.index, self.peer.incarnation)
-        if again := self.pushes.unacknowledged:
-            _LOG.info("shard %d is sent %d pushes again", self.peer.index, again)
-        self.state = LinkState.REPLAYING
-        self._ping()  # announces the end of the replay before its start
-        self._send_on()
-
-    def _send_on(self) -> None:
-        """Send the pushes that may be in flight now, in the order of the steps."""
-        for push in self.pushes.next_to_send():
-            self._transmit(push)
-        if self.state is LinkState.REPLAYING and self.pushes.all_sent:
-            self.state = LinkState.READY
+            # Send the shard all pushes that it lacks, before anything else.
+            self._served = True
+            self.pushes.rewind(self.applied)
+            _LOG.info("shard %d (incarnation %d) is ready", self.peer.index, self.peer.incarnation)
+            if again := self.pushes.unacknowledged:
+                _LOG.info("shard %d is sent %d pushes again", self.peer.index, again)
+            self.state = LinkState.REPLAYING
+            self._ping()  # announces the end of the replay before its start
+        self.send_on()
 
     def _ping(self) -> None:
         """Query whether the shard is ready, and announce the last step of the replay; -1: not known yet."""
-        known = self.state in {LinkState.REPLAYING, LinkState.READY}
+        known = self.state in _SERVED
         last = self.pushes.last_step
         self._send(self._session.header(Operation.PING, (self.applied if last is None else last) if known else -1))
 
     def _place(self, header: Header) -> memoryview | None:
         lookup = self._lookups.get(header.ticket) if header.operation is Operation.VECTORS else None
         return None if lookup is None else lookup.buffer(self.peer.index)
-
-    def _transmit(self, push: Push) -> None:
-        header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=push.nbytes)
-        header = replace(header, row_updates=push.row_updates, order=push.order)
-        self._send(header, push.numbers, *push.values)
 
     def _send_handshake(self, operation: Operation, payload: bytes) -> None:
         self._send(self._session.header(operation, size_bytes=len(payload)), payload)

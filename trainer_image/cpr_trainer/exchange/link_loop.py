@@ -112,7 +112,9 @@ class LinkLoop:
         links: list[Link] = []
         for key, mask in events:
             if key.data is None:
-                self._drain_wakeups()
+                with contextlib.suppress(BlockingIOError):
+                    while self._wake_receiver.recv(4096):
+                        pass
                 self._next_tick = now
                 continue
             link: Link = key.data
@@ -122,11 +124,6 @@ class LinkLoop:
             if mask & selectors.EVENT_READ:
                 link.on_readable(now)
         return tuple(links)
-
-    def _drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._wake_receiver.recv(4096):
-                pass
 
     def _adopt(self, roster: TrainerRoster, now: float) -> None:
         new_generation = roster.counters.generation != self._session.counters.generation
@@ -157,10 +154,10 @@ class LinkLoop:
         """Register the events that the link waits for."""
         if link.connection is None:
             return
-        wanted = (link.connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_write else 0))
+        desired = (link.connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_write else 0))
         current = self._watched.get(link)
         if current is None:
-            self._selector.register(*wanted, link)
-        elif wanted != current:
-            self._selector.modify(*wanted, link)
-        self._watched[link] = wanted
+            self._selector.register(*desired, link)
+        elif desired != current:
+            self._selector.modify(*desired, link)
+        self._watched[link] = desired

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
-
-import numpy as np
 
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange.encoding import Values
@@ -104,20 +101,3 @@ class PendingLookup:
     def fail(self, shard: int) -> None:
         """Note that a shard will not answer."""
         self._unavailable.add(shard)
-
-
-def by_band(rows: UniqueRows, vectors: Values, dims: Sequence[int]) -> tuple[Values, ...]:
-    """Split the vectors of a lookup by band, [u_b, D_b] each, in the order of its rows.
-
-    Vectors of a single shard are not copied.
-    """
-    if len(dims) == 1:
-        return (vectors,)
-    ends = rows.extents(dims)
-    cells = [vectors[start:end] for start, end in pairwise(ends)]
-    bands: Iterator[list[Values]] = (cells[band :: rows.bands] for band in range(rows.bands))
-    return tuple(_joined(band).reshape(-1, dim) for band, dim in zip(bands, dims, strict=True))
-
-
-def _joined(values: list[Values]) -> Values:
-    return values[0] if len(values) == 1 else cast(Values, np.concatenate(values))

@@ -87,48 +87,39 @@ class Pool(Protocol):
 
     limit: int
     #: True if making a segment takes a while, so that a thread does it.
-    slow: bool
+    slow: bool = True
     #: The most bytes that a segment takes in addition to its size.
-    overhead: int
+    overhead: int = 0
 
     @property
     def gaps(self) -> Sequence[int]:
         """The sizes of the segments that fit into the free gaps, one for each gap."""
-        ...
 
     def existing(self) -> Iterator[Segment]:
         """Yield the segments of the last process, which count as reserved."""
-        ...
 
     def rounded(self, size_bytes: int) -> int:
         """Return the size of a segment for these bytes, which may be larger."""
-        ...
+        return size_bytes
 
     def reserve(self, size_bytes: int) -> int:
         """Reserve this size in one of the gaps; return its place."""
-        ...
 
     def make(self, place: int, size_bytes: int) -> Segment:
         """Make a segment at a reserved place. Raises OSError."""
-        ...
 
     def release(self, size_bytes: int) -> None:
         """Undo the reservation of this size."""
-        ...
 
     def discard(self, segment: Segment) -> None:
         """Return a segment's memory to the system."""
-        ...
 
     def close(self) -> None:
         """Make no more segments; existing ones stay."""
-        ...
 
 
-class Memory:
+class Memory(Pool):
     """A pool in memory: of this process, or in an anonymous file that outlives it."""
-
-    slow, overhead = True, 0
 
     def __init__(self, limit_bytes: int, file: ResumeFile | None) -> None:
         self.limit = limit_bytes
@@ -146,10 +137,6 @@ class Memory:
             segment = Segment(area.memory, self, area)
             self._made += segment.size
             yield segment
-
-    def rounded(self, size_bytes: int) -> int:
-        """See `Pool`."""
-        return size_bytes
 
     def reserve(self, size_bytes: int) -> int:
         """See `Pool`."""
@@ -189,19 +176,19 @@ class _Piece:
         return self.offset + self.size_bytes
 
 
-class Spill:
+class Spill(Pool):
     """A pool on disk: a file of `limit` bytes, mapped piece by piece.
 
-    The kernel writes it in the background, and evicts its pages when memory is short. `kept` has the places of the
-    pieces for the next process.
+    The kernel writes it in the background, and evicts its pages when memory is short. `resume_file` records the places
+    of the pieces for the next process.
     """
 
     slow, overhead = False, ALIGNMENT + _PAGE_BYTES
 
-    def __init__(self, path: Path, limit_bytes: int, kept: ResumeFile | None = None) -> None:
+    def __init__(self, path: Path, limit_bytes: int, resume_file: ResumeFile | None = None) -> None:
         """Allocate the whole file. Raises OSError, for example on a full disk, and removes the file then."""
         self.limit = limit_bytes // _PAGE_BYTES * _PAGE_BYTES
-        self._kept = kept
+        self._resume_file = resume_file
         self._path = path
         self._pieces: list[_Piece] = []
         self._file = path.open("a+b")
@@ -221,7 +208,7 @@ class Spill:
 
     def existing(self) -> Iterator[Segment]:
         """See `Pool`."""
-        for number, offset, size_bytes in () if self._kept is None else self._kept.noted(Kind.SPILLED):
+        for number, offset, size_bytes in () if self._resume_file is None else self._resume_file.noted(Kind.SPILLED):
             yield self._segment(number, offset, size_bytes)
 
     def rounded(self, size_bytes: int) -> int:
@@ -237,7 +224,7 @@ class Spill:
         size_bytes += ALIGNMENT
         with mmap.mmap(self._file.fileno(), _PAGE_BYTES, offset=place) as first:
             first[:8] = bytes(8)  # nothing of it is cut, before the next process may find it
-        number = -1 if self._kept is None else self._kept.note(Kind.SPILLED, place, size_bytes)
+        number = -1 if self._resume_file is None else self._resume_file.note(Kind.SPILLED, place, size_bytes)
         return self._segment(number, place, size_bytes)
 
     def release(self, size_bytes: int) -> None:
@@ -247,8 +234,8 @@ class Spill:
         """See `Pool`. The file keeps its size on disk for later segments."""
         assert segment.area is not None, "a segment of another pool"
         self._pieces = [piece for piece in self._pieces if piece.offset != segment.area.offset]
-        if self._kept is not None:
-            self._kept.forget(segment.area.number)
+        if self._resume_file is not None:
+            self._resume_file.forget(segment.area.number)
 
     def close(self) -> None:
         """See `Pool`: mapped pieces stay."""

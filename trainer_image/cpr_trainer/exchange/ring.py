@@ -287,8 +287,8 @@ class Ring:
 
     def _prepare_next(self, *sizes: int) -> None:
         """Start to make a segment of the first of these sizes that fits, in memory if possible."""
-        wanted = ((pool, size) for pool in self._pools for size in sizes if max(pool.gaps, default=0) >= size)
-        for pool, size in wanted:
+        fitting = ((pool, size) for pool in self._pools for size in sizes if max(pool.gaps, default=0) >= size)
+        for pool, size in fitting:
             size_bytes = pool.rounded(size)
             place = pool.reserve(size_bytes)
             self._next_pool, self._next_bytes = pool, size_bytes

@@ -52,7 +52,7 @@ def opened(sources: Sequence[str], uris: Uris, scratch: Path | None = None) -> I
             for tensor in opening.tensors(source, staging):
                 if tensor.name in found:
                     raise SourceError(
-                        f"The tensor {tensor.name} is in {found[tensor.name].origin} and in {tensor.origin}.",
+                        f"The tensor {tensor.name} is in {found[tensor.name].source} and in {tensor.source}.",
                         "Import one of them.",
                     )
                 found[tensor.name] = tensor

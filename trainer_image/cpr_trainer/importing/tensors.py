@@ -35,14 +35,14 @@ def inside(folder: Path, name: str) -> Path:
 class StoredTensor:
     """A tensor in a file: `read(first, last)` returns those rows, [last - first, ...], or the scalar; a copy or a view.
 
-    `dtype` is torch's, or another system's name of a type that torch does not have. `origin` is the file or the folder.
+    `dtype` is torch's, or another system's name of a type that torch does not have. `source` is the file or the folder.
     `read` raises SourceError if that is damaged.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype | str
-    origin: str
+    source: str
     read: Callable[[int, int], Tensor]
 
     @property

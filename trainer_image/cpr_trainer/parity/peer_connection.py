@@ -99,7 +99,7 @@ class PeerConnection:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, initiator: Initiator) -> None:
-        challenge = self._exchange(Operation.HELLO, initiator.hello(), Operation.CHALLENGE)
+        challenge = self._exchange(Operation.HELLO, initiator.hello, Operation.CHALLENGE)
         proof, _ = initiator.prove(bytes(challenge.payload))
         self._exchange(Operation.PROOF, proof, Operation.WELCOME)
 

@@ -66,7 +66,7 @@ class Redundancy:
             HolderLink(part, self._connect, self._replies.put, random.Random(_name(rng)))
             for part in range(ring.data_shards)
         ]
-        self._gone_since: dict[int, float] = {}
+        self._unresponsive_since: dict[int, float] = {}
         self._sealed_s = 0.0
         self._sealed = ""
         self._protected: str | None = None
@@ -102,10 +102,10 @@ class Redundancy:
         progress = self._service.progress
         if progress is None or not progress.total_samples:
             return  # nothing is served, or no trainer has sent the size of the job yet
-        for part, since in tuple(self._gone_since.items()):
+        for part, since in tuple(self._unresponsive_since.items()):
             if now_s - since > HOLDER_TIMEOUT_S:
                 _LOG.warning("shard %d does not answer: rows are without parity there", self._holders[part])
-                del self._gone_since[part]
+                del self._unresponsive_since[part]
                 self._journal.drop_parity(part)
                 self._links[part].restart()
         self._flush_if_due(progress, now_s)
@@ -123,7 +123,7 @@ class Redundancy:
         if progress is None:
             self._journal.reset()
             self._store.reset()
-            self._gone_since.clear()
+            self._unresponsive_since.clear()
             self._publish_protected()
         self._sealed = ""
         self._follow()
@@ -141,9 +141,9 @@ class Redundancy:
             if reply.generation != self.server.generation:
                 continue
             if reply.point is None:
-                self._gone_since.setdefault(reply.part, now_s)
+                self._unresponsive_since.setdefault(reply.part, now_s)
                 continue
-            self._gone_since.pop(reply.part, None)
+            self._unresponsive_since.pop(reply.part, None)
             missing = self._journal.on_position(reply.part, reply.point)
             if missing is not None and reply.first:
                 self._links[reply.part].send(missing)

@@ -143,11 +143,11 @@ class Server:
 
     def forget_unresponsive(self, now: float, silence_s: float) -> None:
         """Forget the ranks that sent nothing for `silence_s` seconds, and close their connections."""
-        gone = self.unresponsive(now, silence_s)
-        for rank in gone:
+        forgotten = self.unresponsive(now, silence_s)
+        for rank in forgotten:
             del self._last_seen[rank]
         for connection in tuple(self._joined()):
-            if connection.role == ROLE_TRAINER and connection.rank in gone:
+            if connection.role == ROLE_TRAINER and connection.rank in forgotten:
                 self._close(connection)
 
     def stop(self) -> None:

@@ -269,12 +269,8 @@ def _ranges_of(gaps: tuple[Gap, ...], order: BatchOrder, trainers: int) -> Itera
 
     Steps that only some ranks miss count as whole batches too if they would give too many ranges: that overestimates.
     """
-    # The ranks that miss the steps from each edge to the next.
     edges = sorted({edge for gap in gaps for edge in (gap.first, gap.last + 1)})
-    runs = [
-        (start, end, sorted({gap.rank for gap in gaps if gap.first <= start and end - 1 <= gap.last}))
-        for start, end in pairwise(edges)
-    ]
+    runs = [(start, end, _missing(gaps, start, end)) for start, end in pairwise(edges)]
     partial = sum((end - start) * len(ranks) for start, end, ranks in runs if len(ranks) < trainers)
     for start, end, ranks in runs:
         if ranks and (len(ranks) == trainers or partial > MAX_PARTIAL_BATCHES):
@@ -283,3 +279,8 @@ def _ranges_of(gaps: tuple[Gap, ...], order: BatchOrder, trainers: int) -> Itera
         for step in range(start, end):
             slices = (order.slice_of(step, rank, trainers) for rank in ranks)
             yield from ((samples.start, samples.stop) for samples in slices)
+
+
+def _missing(gaps: tuple[Gap, ...], start: int, end: int) -> list[int]:
+    """Return the ranks that miss steps start to end - 1."""
+    return sorted({gap.rank for gap in gaps if gap.first <= start and end - 1 <= gap.last})

@@ -230,7 +230,7 @@ class Loop:
         if not survived and state.reached < self._setup.last_step:
             try:
                 if self._setup.job.lockstep:
-                    self._catch_up_with_shards(group)
+                    self._skip_to_applied(group)
                 else:
                     self._go_back_to_shards()
             except Interruption:
@@ -247,7 +247,7 @@ class Loop:
         if self.coordinator is not None:
             self.coordinator.save(state)
 
-    def _catch_up_with_shards(self, group: Group) -> None:
+    def _skip_to_applied(self, group: Group) -> None:
         """If no trainer survived: continue after the highest step that any shard applied of any rank."""
         self._stepper.shards.await_ready()
         group.announce(max(self._exchange.applied()))

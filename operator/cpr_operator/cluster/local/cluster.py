@@ -62,7 +62,7 @@ class LocalCluster:
         self._tasks: dict[LocalPod, asyncio.Task[None]] = {}
         self._applied = AppliedObjects()
         self._reports = ReportFetcher(pauses=False)  # there are few pods, and no other job to delay
-        self.events: dict[str, Event] = {}
+        self.events: dict[str, Event] = {}  # of this process, oldest first; a file has all
 
     async def close(self) -> None:
         """Kill every process and wait until all have ended."""
@@ -98,31 +98,29 @@ class LocalCluster:
         """
         return self._pod(namespace, name).signal(number, whole=whole)
 
-    # --- The controller's requests: see `Cluster`
+    # --- The controller's requests
 
     def at(self, priority: Priority) -> Self:  # noqa: ARG002 -- no request is limited here
-        """See `Cluster`."""
         return self
 
     async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:  # noqa: ARG002 -- no cache
-        """See `Cluster`."""
         return job_view(self._jobs.read(namespace, name))
 
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
-        """See `Cluster`."""
         jobs = map(job_view, self._jobs.all())
         return tuple(job for job in jobs if not namespaces or job.namespace in namespaces)
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:  # noqa: ARG002 -- no cache
-        """See `Cluster`."""
-        return tuple(pod.view for pod in self._pods.values() if _belongs(pod.object, job))
+        return tuple(
+            pod.view
+            for (namespace, _), pod in self._pods.items()
+            if namespace == job.namespace and pod.object["metadata"].get("labels", {}).get(env.LABEL_JOB) == job.name
+        )
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
-        """See `Cluster`."""
         return job_view(self._jobs.replace({**self._as_read(job), "status": dict(status)}))
 
     async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
-        """See `Cluster`."""
         stored = self._as_read(job)
         meta = {**stored["metadata"], "finalizers": list(finalizers)}
         if job.deleting and not finalizers:
@@ -131,7 +129,6 @@ class LocalCluster:
         return job_view(self._jobs.replace({**stored, "metadata": meta}))
 
     async def delete_job(self, job: JobView) -> None:
-        """See `Cluster`."""
         stored = self._jobs.read(job.namespace, job.name)
         meta = stored["metadata"]
         if meta["uid"] != job.uid:
@@ -143,11 +140,9 @@ class LocalCluster:
             self._remove_job(job)
 
     async def check_pod(self, manifest: Manifest) -> None:
-        """See `Cluster`."""
         check_manifest(manifest)
 
     async def create_pod(self, manifest: Manifest) -> PodView:
-        """See `Cluster`."""
         meta = manifest["metadata"]
         key = (meta["namespace"], meta["name"])
         if key in self._pods:
@@ -160,20 +155,17 @@ class LocalCluster:
         return pod.view
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
-        """See `Cluster`."""
         pod = self._pods.get((namespace, name))
         if pod is not None and pod.view.uid == uid:
             self._delete(pod, grace_s)
 
     async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
-        """See `Cluster`."""
         pod = self._pod(namespace, patch.name)
         if pod.view.uid != patch.uid:
             raise NotFoundError(f"pod {patch.name} of uid {patch.uid} not found")
         pod.annotate(patch.annotations, patch.labels)
 
     async def create_secret(self, manifest: Manifest) -> None:
-        """See `Cluster`."""
         folder = self._secret_folder(manifest)
         if folder.exists():
             return
@@ -183,52 +175,41 @@ class LocalCluster:
             write_atomically(folder / key, content, mode=0o600)
 
     async def has_secret(self, manifest: Manifest) -> bool:
-        """See `Cluster`."""
         return self._secret_folder(manifest).exists()
 
     async def apply(self, manifest: Manifest) -> None:
-        """See `Cluster`. The objects have no effect here."""
-        self._applied.apply(manifest)
+        self._applied.apply(manifest)  # the objects have no effect here
 
     async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """See `Cluster`."""
         return self._applied.read(kind, namespace, name)
 
     async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
-        """See `Cluster`."""
         self._applied.merge_status(read, status)
 
     async def remove_finalizer(self, read: Manifest, finalizer: str) -> None:
-        """See `Cluster`."""
         self._applied.remove_finalizer(read, finalizer)
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """See `Cluster`."""
         self._applied.delete(kind, namespace, name, format_time(self._clock()))
         if kind == "Secret":
             shutil.rmtree(self._workdir / "secrets" / name, ignore_errors=True)
 
     async def emit(self, job: JobView, event: Event) -> None:
-        """See `Cluster`. `events` has those of this process, oldest first, and a file has all."""
         key = f"{job.uid}/{event.key}"
         if key not in self.events:
             self.events[key] = event
             append_event(self._workdir, job.uid, event, self._clock())
 
     async def newest_warning(self, pod: PodView) -> PodWarning | None:  # noqa: ARG002 -- no kubelet reports any
-        """See `Cluster`."""
         return None
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
-        """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s, max_bytes, recorded)
 
     async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
-        """See `Cluster`."""
         await self._reports.send_roster(pod, roster, signature, deadline_s)
 
     async def reaches(self, pod: PodView) -> bool:
-        """See `Cluster`."""
         return await reaches(pod)
 
     # --- The work of API server, kubelet and garbage collector
@@ -281,12 +262,6 @@ class LocalCluster:
         for pod in list(self._pods.values()):
             if pod.view.owner_uid == job.uid:
                 self._delete(pod, None)
-
-
-def _belongs(pod: Mapping[str, Any], job: JobView) -> bool:
-    meta = pod["metadata"]
-    label = meta.get("labels", {}).get(env.LABEL_JOB)
-    return (meta["namespace"], label) == (job.namespace, job.name)
 
 
 def _lock(workdir: Path) -> BinaryIO:

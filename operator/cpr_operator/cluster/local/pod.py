@@ -15,9 +15,10 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.base import format_time
+from cpr_operator.api.quantities import main_container
 from cpr_operator.cluster.local.pod_folder import LOOPBACK, PodFolder
 from cpr_operator.cluster.protocol import Manifest, RefusedError
-from cpr_operator.cluster.views import PodView, main_container, pod_view
+from cpr_operator.cluster.views import PodView, pod_view
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 SHELL_SIGNAL_BASE = 128
@@ -31,7 +32,7 @@ ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class PodProcess:
-    """A running process and its descendants: a group that is signalled as a whole, and never outlives this process."""
+    """A running process and its descendants: a group that never outlives this process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.api.quantities import main_container
 from cpr_operator.cluster.local.objects import write_atomically
 from cpr_operator.cluster.protocol import RefusedError, UnavailableError
-from cpr_operator.cluster.views import main_container
 
 LOOPBACK = "127.0.0.1"
 #: Below the range from which the kernel takes ports for outgoing connections.

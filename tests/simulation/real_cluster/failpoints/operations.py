@@ -33,7 +33,7 @@ from simulation.real_cluster.failpoints.fault import (
 CREDENTIALS = "storm-credentials"
 SUSPENDED_S = 240
 #: A new job begins, with an account of its own.
-ANEW = Cost(ends=True, touches=True)
+RECREATED = Cost(ends=True, touches=True)
 
 
 # --- the operator ---
@@ -170,7 +170,7 @@ def _budget(target: Target, random: Random) -> Hit:
     return NO_MEMBER
 
 
-def _anew(target: Target, random: Random) -> Hit:
+def _recreate(target: Target, random: Random) -> Hit:
     """Delete a job and apply it again at once, while its pods still save."""
     run = _any_run(target, random)
     hit = target.all_of(run.name)
@@ -237,7 +237,7 @@ USER: tuple[Fault, ...] = (
     _user("a job gets other trainers", once(_scale), ENDS),
     _user("a job has a spare for a while", during(_spare), FREE, (15, 30)),
     _user("a budget is changed", once(_budget), FREE),
-    _user("a job is deleted and applied anew", once(_anew), ANEW),
+    _user("a job is deleted and applied anew", once(_recreate), RECREATED),
     _user("the store's Secret is rotated", during(_rotated), Cost(hinders=True), (20, 40), takes="store"),
     _user("the namespace may have no more pods", _without_capacity, FREE, (8, 20), takes=""),
 )

@@ -165,7 +165,7 @@ class AnchorCommitter:
         delays: Iterator[float] | None = None
         while not self._ended.is_set():
             try:
-                asked = self._advance()
+                store_used = self._advance()
             except (StoreError, DamagedError) as error:
                 if isinstance(error, BucketMissingError):
                     self._cut = None  # its saves are gone with the bucket; the next cut comes at its time
@@ -176,7 +176,7 @@ class AnchorCommitter:
                 delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
                 self._ended.wait(next(delays))
                 continue
-            if asked:  # without a request the store may still be failing
+            if store_used:  # without a request the store may still be failing
                 delays, self.failing = None, False
             self._retention.tick(full=any(state.store_full for state in self._saved()))
             if not self.failing and self.state.problem != self._retention.problem:
@@ -196,12 +196,12 @@ class AnchorCommitter:
             if self._dense is dense:
                 self._dense = None
         cut = self._cut
-        asked = cut is not None and self._advance_cut(cut)
-        return asked or dense is not None
+        store_used = cut is not None and self._advance_cut(cut)
+        return store_used or dense is not None
 
     def _advance_cut(self, cut: Cut) -> bool:
         incarnations = self._incarnations()
-        asked = self._find_manifests(cut, incarnations)
+        store_used = self._find_manifests(cut, incarnations)
         missing = [index for index in range(len(cut.shards)) if index not in cut.found]
         replaced = [i for i, now in enumerate(incarnations) if i in missing and now != cut.shards[i]]
         if replaced:
@@ -215,7 +215,7 @@ class AnchorCommitter:
         elif not missing:
             self._commit(cut)
             return True
-        return asked
+        return store_used
 
     def _find_manifests(self, cut: Cut, incarnations: tuple[int, ...]) -> bool:
         """Read the manifests of shards with an acknowledged commit, of replaced ones, and periodically of all.
@@ -223,18 +223,18 @@ class AnchorCommitter:
         Return whether the store was used.
         """
         meta, now = cut.dense.meta, monotonic()
-        saved, asked = self._saved(), False
+        saved, store_used = self._saved(), False
         poll_all = now - cut.polled > _POLL_STORE_S
         if poll_all:
             cut.polled = now
         for index, incarnation in enumerate(cut.shards):
             due = poll_all or incarnations[index] != incarnation or saved[index].step >= meta.step
             if index not in cut.found and due:
-                asked = True
+                store_used = True
                 found = read_shard_manifest(self._store, meta.job_uid, meta.generation, index, incarnation, meta.step)
                 if found is not None:
                     cut.found[index] = found
-        return asked
+        return store_used
 
     def _commit(self, cut: Cut) -> None:
         meta = cut.dense.meta

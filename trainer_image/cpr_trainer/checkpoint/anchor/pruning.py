@@ -10,7 +10,14 @@ from time import monotonic
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
-from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_beside, parse_save, part_name, shard_save
+from cpr_trainer.checkpoint.format.names import (
+    SaveName,
+    committed_in,
+    dense_of_anchor,
+    parse_save,
+    part_name,
+    shard_save,
+)
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
 #: Listing this many objects after every anchor is cheap: at most a second of computing.
@@ -186,7 +193,7 @@ def stale(  # noqa: PLR0913 -- the objects, and three reasons to keep some
     needed = {ref.key for chain in chains.values() for ref in chain}
     entries = tuple(entries)
     committed = committed_in(entry.key for entry in entries)
-    duplicates = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
+    duplicates = {dense_of_anchor(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
     staying = young_steps(entries, grace_s, now_s).union(retained)
     old: dict[SaveName, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -233,16 +240,16 @@ def everything(store: Store, job_uid: str, retained: Iterable[str] = ()) -> tupl
     Also return the unreadable ones of these keys, for which nothing is retained: other jobs name them, and may name any
     key. Raises StoreError.
     """
-    kept, unreadable = set[str](), list[str]()
+    needed, unreadable = set[str](), list[str]()
     for anchor in retained:
         if not _names_anchor(job_uid, anchor):
             unreadable.append(anchor)
             continue
         try:
-            kept.update(needed_by(store, anchor))
+            needed.update(needed_by(store, anchor))
         except DamagedError:
             unreadable.append(anchor)
-    return tuple(entry for entry in store.list(f"{job_uid}/") if entry.key not in kept), tuple(unreadable)
+    return tuple(entry for entry in store.list(f"{job_uid}/") if entry.key not in needed), tuple(unreadable)
 
 
 def _names_anchor(job_uid: str, key: str) -> bool:

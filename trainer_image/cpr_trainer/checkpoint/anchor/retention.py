@@ -73,14 +73,14 @@ class Retention:
     def tick(self, *, full: bool = False) -> None:
         """Sweep if that is due, or the store is full, and the status holds an anchor that stays."""
         now_s = monotonic()
-        hurry = full and now_s >= self._full_due_s
-        if not self._anchors or not (hurry or now_s >= self._due_s):
+        store_is_full = full and now_s >= self._full_due_s
+        if not self._anchors or not (store_is_full or now_s >= self._due_s):
             return
         recorded = self._recorded() in {anchor.key for anchor in self._anchors}
         if not recorded and (self._swept or now_s - self._since_s < _UNRECORDED_S):
             return
         try:
-            young = self._pruner.prune(self._anchors, self._retained(), full=hurry)
+            young = self._pruner.prune(self._anchors, self._retained(), full=store_is_full)
         except (StoreError, DamagedError) as error:
             if self.problem is None:
                 _LOG.warning("old saves are not deleted: %s", error)
@@ -89,7 +89,7 @@ class Retention:
         else:
             self.problem, self._swept, self._delays = None, True, self._fresh_delays()
             self._due_s = monotonic() + GRACE_S if young else float("inf")
-            if hurry:
+            if store_is_full:
                 self._full_due_s = monotonic() + _FULL_PAUSE_S
 
     def _retained(self) -> frozenset[int]:

@@ -74,7 +74,7 @@ def dense_save(manifest: DenseManifest) -> SaveName:
     return SaveName(f"{group}/{step_folder(m.step, kind)}/", m.group, m.step, kind)
 
 
-def dense_beside(anchor: SaveName) -> str:
+def dense_of_anchor(anchor: SaveName) -> str:
     """Return the folder of a dense save of an anchor's step by the group that wrote the anchor."""
     return f"{anchor.folder.rsplit('/', 2)[0]}/{step_folder(anchor.step, 'Dense')}/"
 

@@ -104,11 +104,11 @@ def search_range(shape: Floats, levels: int) -> tuple[Floats, Floats]:
     least -= dim * (_NOTICEABLE / levels) ** 2
     inset = 0.5 / (levels + 1)
     start, end = np.full_like(low, inset), np.full_like(high, 1 - inset)
-    for turn in range(_REFITS + 1):
+    for refit in range(_REFITS + 1):
         codes, error = _round(shape, start, end, levels)
         better = error < least
         least[better], low[better], high[better] = error[better], start[better], end[better]
-        if turn < _REFITS:
+        if refit < _REFITS:
             start, end = _refit(shape, codes, levels)
     return low, high
 

@@ -161,11 +161,11 @@ def write_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabular
     with suppress(MissingError):
         store.get_into(vocabulary_key(job_uid), ())
         return
-    kept = tuple(TableVocabulary(table, each.digest, len(each)) for table, each in found.items())
-    for each in kept:
+    listed = tuple(TableVocabulary(table, each.digest, len(each)) for table, each in found.items())
+    for each in listed:
         store.put(vocabulary_key(job_uid, each.digest), found[each.table].text)
     with suppress(ExistsError):
-        write_once(store, vocabulary_key(job_uid), VocabularyManifest(CONTRACT_VERSION, job_uid, kept))
+        write_once(store, vocabulary_key(job_uid), VocabularyManifest(CONTRACT_VERSION, job_uid, listed))
 
 
 def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | None:
@@ -178,15 +178,15 @@ def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | Non
     except MissingError:
         return None
     found = {}
-    for kept in manifest.tables:
-        key = vocabulary_key(job_uid, kept.digest)
+    for listed in manifest.tables:
+        key = vocabulary_key(job_uid, listed.digest)
         try:
             text = store.get(key)
         except MissingError as error:
             raise DamagedError(key, "is missing") from error
-        if hashlib.sha256(text).hexdigest() != kept.digest:
+        if hashlib.sha256(text).hexdigest() != listed.digest:
             raise DamagedError(key, "is not what was written: its digest differs")
-        found[kept.table] = Vocabulary.of(text)
+        found[listed.table] = Vocabulary.of(text)
     return found
 
 
@@ -282,9 +282,9 @@ def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) ->
             "spec.restoreFrom, which takes tables by name.",
         )
     for table, _ in sorted(set(ids) ^ set(manifest.ids)):
-        saved, wanted = (dict(each).get(table, "CPR64") for each in (manifest.ids, ids))
+        saved, ours = (dict(each).get(table, "CPR64") for each in (manifest.ids, ids))
         raise LayoutError(
-            f"{key} was saved with ids of {saved} in table {table}; this job has {wanted}, so its rows are other ids'.",
+            f"{key} was saved with ids of {saved} in table {table}; this job has {ours}, so its rows are other ids'.",
             f"Give table {table} in spec.model.tables the ids {saved}, or give this job another anchor.",
         )
 

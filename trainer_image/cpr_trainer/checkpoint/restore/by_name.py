@@ -102,18 +102,18 @@ def map_tables(saved: SavedModel, by_name: ByName, key: str) -> TableMapping:
     sources: list[Source | None] = []
     missing: list[str] = []
     for place, table in enumerate(model.tables):
-        wanted = mapped.get(table.name, TableSourceSpec(table.name, table.name))
-        there = None if table.name in elsewhere and table.name not in mapped else places.get(wanted.source)
+        requested = mapped.get(table.name, TableSourceSpec(table.name, table.name))
+        there = None if table.name in elsewhere and table.name not in mapped else places.get(requested.source)
         if there is None and table.name in mapped:
             raise _refusal(
-                f"{_FIELD}.map: table {table.name} shall start from {wanted.source}, and {key} has no such table",
+                f"{_FIELD}.map: table {table.name} shall start from {requested.source}, and {key} has no such table",
                 f"name one of its tables there: {_some(places)}",
             )
         if there is None:
             missing.append(table.name)
             sources.append(None)
         else:
-            resized = wanted.resized or rules.resized
+            resized = requested.resized or rules.resized
             sources.append(_source(by_name, place, there, saved.tables[there], resized))
     if missing and rules.missing == "Fail":
         raise _refusal(
@@ -142,9 +142,9 @@ def map_dense(old: DenseParts, new: DenseParts, rules: ByNameSpec, key: str) -> 
             f"{new.optimizer}",
             f"give this job that optimizer, or set {_FIELD}.dense to Initialise",
         )
-    known, wanted = {*old.parameters, *old.buffers}, {*new.parameters, *new.buffers}
+    known, requested = {*old.parameters, *old.buffers}, {*new.parameters, *new.buffers}
     missing = [_shown(each) for each in (*new.parameters, *new.buffers) if each not in known]
-    extra = [_shown(each) for each in (*old.parameters, *old.buffers) if each not in wanted]
+    extra = [_shown(each) for each in (*old.parameters, *old.buffers) if each not in requested]
     if missing and rules.missing == "Fail":
         raise _refusal(
             f"{_FIELD}.missing: the dense network of {key} has no {_some(missing)}",

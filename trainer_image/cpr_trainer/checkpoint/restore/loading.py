@@ -156,8 +156,8 @@ def _load_parts(store: Store, found: Found, local: LocalRows, epoch: int) -> Non
         _PartLoader(store, found[0], local.arena, segment, span, epoch)
         for segment, span in zip(local.arena.segments, local.spans, strict=True)
     ]
-    wanted = [(loader, part) for part in parts_of(found) for loader in loaders if loader.wants(part)]
-    in_parallel(lambda item: item[0].load(item[1]), wanted)
+    loads = [(loader, part) for part in parts_of(found) for loader in loaders if loader.wants(part)]
+    in_parallel(lambda item: item[0].load(item[1]), loads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -70,8 +70,8 @@ class _FirstValues:
         for chunk in self._local.placement.rows_of(self._local.index):
             slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
             known = self._repeated[chunk.tables] | (chunk.rows < self._rows[chunk.tables])
-            wanted = (arena.epochs.of[slots] == 0) & self._others[chunk.tables] & known
-            tables, rows, slots = chunk.tables[wanted], chunk.rows[wanted], slots[wanted]
+            selected = (arena.epochs.of[slots] == 0) & self._others[chunk.tables] & known
+            tables, rows, slots = chunk.tables[selected], chunk.rows[selected], slots[selected]
             for segment, inside in arena.parted(slots):
                 segment.rows[inside] = self._there.values(self._tables[tables], rows % self._rows[tables])
                 segment.state[inside] = 0.0
@@ -168,12 +168,12 @@ class _Loader:
         local = self._local
         goals = targets.tables[tables]
         moved = rows + targets.shifts[tables]
-        wanted = np.flatnonzero((goals >= 0) & (moved < targets.ends[tables]))
-        numbers = local.placement.offsets[goals[wanted]] + moved[wanted]
+        selected = np.flatnonzero((goals >= 0) & (moved < targets.ends[tables]))
+        numbers = local.placement.offsets[goals[selected]] + moved[selected]
         shards, slots = local.placement.locate(numbers)
         here = np.flatnonzero(shards == local.index)
         here = here[np.argsort(slots[here])]  # several segments need them ascending
-        slots, taken = slots[here], wanted[here]
+        slots, taken = slots[here], selected[here]
         for segment, inside in local.arena.parted(slots):
             width = min(segment.state.shape[1], state.shape[1])
             segment.rows[inside] = values[taken]

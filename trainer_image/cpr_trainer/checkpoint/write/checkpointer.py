@@ -206,7 +206,7 @@ class ShardCheckpointer:
         base = () if last else basis(self._rules.rebase, self._links)
         stops = kind == "Flush" or mark.at_barrier
         bits = EXACT if last or stops else self.stored_bits
-        draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
+        draft = self._manifest(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
         epoch = arena.epochs.now
         capture = arena.capture_changes(base[-1].epoch if base else 0)
         capture.expedited = stops
@@ -236,7 +236,7 @@ class ShardCheckpointer:
         if claim is None or claim.slots is None or mark is None or self._in_progress is not None:
             return
         mark = replace(mark, step=min(mark.applied))
-        draft = self._draft("Priority", mark, bits=self.stored_bits, strategy=self._rules.strategy)
+        draft = self._manifest("Priority", mark, bits=self.stored_bits, strategy=self._rules.strategy)
         changed = claim.slots[arena.epochs.of[claim.slots] > (self._links[-1].epoch if self._links else 0)]
         self._submit(draft, arena.capture_rows(changed), arena.epochs.now, claim)
         self._metrics.mark_seconds.set(monotonic() - started_s)
@@ -280,7 +280,7 @@ class ShardCheckpointer:
         self._in_progress = save
         self._writer.submit(save)
 
-    def _draft(self, kind: Literal["Anchor", "Flush", "Priority"], mark: Mark, **fields: Any) -> ShardManifest:
+    def _manifest(self, kind: Literal["Anchor", "Flush", "Priority"], mark: Mark, **fields: Any) -> ShardManifest:
         return replace(
             self._blank,
             kind=kind,

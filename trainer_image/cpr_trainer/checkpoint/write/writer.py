@@ -223,19 +223,19 @@ class WriterThread:
             if self._closing or save is None:
                 return
             try:
-                news: Committed | GivenUp | BaseException | None = self._write(save)
+                outcome: Committed | GivenUp | BaseException | None = self._write(save)
             except BaseException as error:  # noqa: BLE001 -- the main thread raises it
-                news = error
+                outcome = error
             save.capture.end()
-            if self._full and not self._closing and not isinstance(news, Committed):
-                self._make_room(save)
+            if self._full and not self._closing and not isinstance(outcome, Committed):
+                self._withdraw_parts(save)
             with self._changed:
                 if self._save is save:
                     self._save = None
-                    if news is not None:
-                        self._report(news)
+                    if outcome is not None:
+                        self._report(outcome)
 
-    def _make_room(self, save: Save) -> None:
+    def _withdraw_parts(self, save: Save) -> None:
         try:
             self._writer.withdraw()
         except StoreError as error:

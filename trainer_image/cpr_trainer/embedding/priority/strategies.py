@@ -158,7 +158,7 @@ def _first_set() -> NDArray[np.uint8]:
     The bit of way 0 is the highest, as in `np.packbits`.
     """
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1)
-    turned = np.stack([np.roll(bits, -turn, axis=1) for turn in range(_WAYS)], axis=1)
+    turned = np.stack([np.roll(bits, -way, axis=1) for way in range(_WAYS)], axis=1)
     first = (turned.argmax(axis=2) + np.arange(_WAYS)) % _WAYS
     return np.asarray(first, np.uint8)
 

@@ -74,7 +74,7 @@ def authenticate(connection: socket.socket, deadline: float, key: bytes, me: Ide
     """
     expected = replace(me, index=peer.index, incarnation=peer.incarnation)
     initiator = Initiator(key, me, expected, secrets.token_bytes(NONCE_BYTES))
-    _send(connection, deadline, me, initiator.hello())
+    _send(connection, deadline, me, initiator.hello)
     try:
         proof, _ = initiator.prove(_receive(connection, deadline))
     except HandshakeError as error:

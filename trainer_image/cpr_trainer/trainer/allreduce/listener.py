@@ -35,7 +35,7 @@ class PeerListener:
         self.inbox = Inbox()
         self._me = me
         self._key = key
-        self._silence_s = silence_s
+        self._heartbeat_timeout_s = silence_s
         self._open: set[Channel] = set()
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -90,7 +90,7 @@ class PeerListener:
     def _open_channel(
         self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox | None = None
     ) -> Channel:
-        channel = Channel(connection, authenticate, inbox or self.inbox, self._silence_s)
+        channel = Channel(connection, authenticate, inbox or self.inbox, self._heartbeat_timeout_s)
         with self._lock:
             self._open.add(channel)
         return channel

@@ -62,7 +62,7 @@ async def until_over(harness: ControllerHarness, name: str) -> Status:
     raise AssertionError(f"{name} is {status.phase}")
 
 
-def told_of_start(harness: ControllerHarness) -> list[str]:
+def start_messages(harness: ControllerHarness) -> list[str]:
     return [event.message for event in harness.cluster.events.values() if event.reason == "Started"]
 
 
@@ -79,14 +79,14 @@ async def test_each_day_starts_from_the_model_of_the_day_before() -> None:
     assert "monday is older than this job, and is Pending" in waiting.conditions[0].message
     monday = await until_over(harness, "monday")
     assert monday.source_job is None
-    (first,) = told_of_start(harness)
+    (first,) = start_messages(harness)
     harness.cluster.events.clear()
     tuesday = await until_over(harness, "tuesday")
     assert monday.result is not None
     assert tuesday.source_job == SourceJob(job="monday", key=monday.result.key)
     assert tuesday.runtime is not None
     assert source_anchor_in(tuesday.runtime.job_spec) == monday.result.key
-    (second,) = told_of_start(harness)
+    (second,) = start_messages(harness)
     assert "from first values: spec.restoreFrom.latestOf matches no job that has succeeded" in first
     assert f"from the model of monday: {monday.result.key}" in second
 

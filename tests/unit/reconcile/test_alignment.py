@@ -70,8 +70,8 @@ async def test_trainers_aligned_needs_the_newest_anchor_and_the_leaders_answer()
 
 async def test_trainers_suspended_before_the_common_step_are_not_aligned() -> None:
     observed = await input_of(meets=False)
-    asked = with_status(observed, reconcile(observed).status)
-    suspended = replace(asked, job=replace(asked.job, spec=asked.job.spec.evolve(suspend=True)))
+    aligning = with_status(observed, reconcile(observed).status)
+    suspended = replace(aligning, job=replace(aligning.job, spec=aligning.job.spec.evolve(suspend=True)))
     outcome = reconcile(suspended)
     assert (outcome.status.phase, outcome.status.aligning) == ("Suspending", False)
 
